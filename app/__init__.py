@@ -1,0 +1,1 @@
+"""The wiring: configuration, engines, messages, checkpoints, reports."""

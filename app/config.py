@@ -1,0 +1,308 @@
+"""The configuration: every key of Corsage, declared, documented and checked once.
+
+Keys are flat and kebab-case outside (`num-rounds=20` on the command line, in a TOML file or in
+`flwr run --run-config`) and fields of frozen dataclasses inside (`config.run.num_rounds`). The
+keys that belong to one algorithm are declared in that algorithm's strategy file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from corsage.app.errors import ConfigError
+
+Value = bool | int | float | str
+K = TypeVar("K", bound="Keys")
+
+
+def key(
+    default: Any,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """A documented key: its default, what it means, and which values are allowed."""
+    limits = {"doc": doc, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=limits)
+
+
+class Keys:
+    """Base of the dataclasses that declare keys; `title` heads their group in `--help`."""
+
+    title = ""
+
+
+@dataclass(frozen=True)
+class RunKeys(Keys):
+    """What is run and what is written down."""
+
+    title = "Run"
+
+    strategy: tuple[str, ...] = key(
+        ("fedrep", "fedavg", "local"),
+        "algorithm, or several with commas: they are compared on the same users",
+    )
+    num_rounds: int = key(100, "rounds of training", low=1)
+    engine: str = key(
+        "local",
+        "local: nodes in this process; ray: Flower's virtual client engine",
+        choices=("local", "ray"),
+    )
+    seed: int = key(0, "seeds every random draw, with its purpose, round and user", low=0)
+    run_dir: str = key("runs", "folder in which each run makes its own folder")
+    resume: str = key("", "run folder of an interrupted run that is to be finished")
+    evaluate_every: int = key(
+        5, "rounds between evaluations of all users; the last 10 always are", low=1
+    )
+    checkpoint_every: int = key(1, "rounds between checkpoints", low=1)
+
+
+@dataclass(frozen=True)
+class FederationKeys(Keys):
+    """Who takes part, and how long the server waits for them."""
+
+    title = "Users and nodes"
+
+    num_users: int = key(
+        50, "users in a simulation; 0: as many as the data has (natural partition)", low=0
+    )
+    num_nodes: int = key(
+        0,
+        "nodes that host the users; 0: one (local), one a worker (ray). On devices: how many "
+        "the server waits for before it starts (0: one)",
+        low=0,
+    )
+    fraction_train: float = key(
+        0.1, "share of the users that train in a round (r)", low=0.0, high=1.0
+    )
+    min_users: int = key(1, "a round with fewer good replies than this fails", low=1)
+    node_timeout: float = key(60.0, "seconds the server waits for nodes to connect", low=0.0)
+    round_timeout: float = key(
+        600.0, "seconds a node has to reply; later replies are dropped", low=0.0
+    )
+    ray_address: str = key("", "an existing Ray cluster, such as auto or ray://host:10001")
+    node_cpus: float = key(1.0, "ray: CPUs reserved for each worker", low=0.01)
+    node_gpus: float = key(0.0, "ray: GPUs reserved for each worker", low=0.0)
+
+
+@dataclass(frozen=True)
+class DataKeys(Keys):
+    """Which data, and how they are dealt to the users."""
+
+    title = "Data"
+
+    dataset: str = key(
+        "digits",
+        "the data set",
+        choices=("digits", "fashion-mnist", "mnist", "csv", "npz"),
+    )
+    data_dir: str = key("", "folder with the publisher's files (mnist, fashion-mnist)")
+    data_file: str = key("", "file of one's own (csv, npz)")
+    user_column: str = key("user", "csv, npz: column that names each sample's user")
+    label_column: str = key("label", "csv, npz: column of the class (npz: y is understood too)")
+    cluster_column: str = key("", "csv, npz: column of the user's known cluster, if any")
+    partition: str = key(
+        "shards",
+        "how samples are dealt: the paper's shards, exactly classes-per-user distinct classes, "
+        "Dirichlet label shares, or the data's own users",
+        choices=("iid", "shards", "classes", "dirichlet", "natural"),
+    )
+    classes_per_user: int = key(2, "shards, classes: classes a user (S)", low=1)
+    alpha: float = key(0.5, "dirichlet: concentration; small is heterogeneous", low=1e-6)
+    size_sigma: float = key(
+        0.0, "sigma of lognormal user sizes, 0: equal (iid, shards, classes)", low=0.0
+    )
+    test_fraction: float = key(
+        0.2, "share of each user's samples kept for its test", low=0.0, high=0.9
+    )
+    max_train_samples: int = key(
+        0, "at most so many training samples a user, 0: no limit", low=0
+    )
+    cache_dir: str = key("", "where prepared data are kept; empty: the user's cache folder")
+
+
+@dataclass(frozen=True)
+class ModelKeys(Keys):
+    """The model that every user has a version of."""
+
+    title = "Model"
+
+    model: str = key("mlp", "linear, mlp, lenet, cnn, or one's own package.module:factory")
+    hidden: str = key("200", "mlp: sizes of the hidden layers, with commas")
+    head: str = key("", "name of the module that is the head; empty: the last linear layer")
+
+
+@dataclass(frozen=True)
+class TrainKeys(Keys):
+    """Training at a user."""
+
+    title = "Local training"
+
+    local_epochs: int = key(1, "epochs a round (FedRep: of the body, after the head's)", low=0)
+    batch_size: int = key(10, "samples a step; the last short batch is kept", low=1)
+    lr: float = key(0.01, "step size of SGD", low=0.0)
+    momentum: float = key(0.5, "momentum of SGD; starts at zero for each user and round", low=0.0)
+    weight_decay: float = key(1e-4, "weight decay, on weights and not on biases", low=0.0)
+    weighting: str = key(
+        "uniform",
+        "weights of the average over users: uniform, or by their training examples",
+        choices=("uniform", "examples"),
+    )
+    device: str = key("cpu", "cpu, cuda, cuda:1, ...; a device's node config may override it")
+    torch_threads: int = key(1, "torch threads a node; more than one seldom pays", low=1)
+
+
+GROUPS: dict[str, type[Keys]] = {
+    "run": RunKeys,
+    "federation": FederationKeys,
+    "data": DataKeys,
+    "model": ModelKeys,
+    "train": TrainKeys,
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """All keys, parsed and checked: one field a group, and `algorithm[name]` for each algorithm."""
+
+    run: RunKeys = RunKeys()
+    federation: FederationKeys = FederationKeys()
+    data: DataKeys = DataKeys()
+    model: ModelKeys = ModelKeys()
+    train: TrainKeys = TrainKeys()
+    algorithm: Mapping[str, Keys] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any] | None = None) -> Config:
+        """Build the configuration from flat kebab-case keys; what is absent has its default."""
+        from corsage.strategies import ALGORITHMS, algorithm_keys
+
+        values = dict(values or {})
+        check_names(values)
+        groups: dict[str, Any] = {name: read(group, values) for name, group in GROUPS.items()}
+        for name in groups["run"].strategy:
+            if name not in ALGORITHMS:
+                raise ConfigError(f"strategy={name}: no such strategy.{nearest(name, ALGORITHMS)}")
+        keys = {name: read(declared, values) for name, declared in algorithm_keys().items()}
+        return cls(**groups, algorithm=keys)
+
+    def flat(self) -> dict[str, Value]:
+        """The whole configuration as flat keys, as Flower's run config takes them."""
+        flat: dict[str, Value] = {}
+        for keys in (*(getattr(self, name) for name in GROUPS), *self.algorithm.values()):
+            flat.update(flatten(keys))
+        return flat
+
+
+def declared_groups() -> list[type[Keys]]:
+    """Every dataclass that declares keys: the common groups, then the algorithms' own."""
+    from corsage.strategies import algorithm_keys
+
+    return [*GROUPS.values(), *algorithm_keys().values()]
+
+
+def kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def flatten(keys: Keys) -> dict[str, Value]:
+    """One group as flat kebab-case keys; lists become words with commas."""
+    values = ((f.name, getattr(keys, f.name)) for f in dataclasses.fields(keys))  # type: ignore[arg-type]
+    return {kebab(n): ",".join(v) if isinstance(v, tuple) else v for n, v in values}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` Did you mean X?` for a misspelt word, else the list of what is known."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(known)}."
+
+
+def check_names(values: Mapping[str, Any]) -> None:
+    """Refuse a key that no group declares."""
+    known = [kebab(f.name) for group in declared_groups() for f in dataclasses.fields(group)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            raise ConfigError(f"{name}: no such key.{hint} `--help` lists all keys.")
+
+
+def read(group: type[K], values: Mapping[str, Any]) -> K:
+    """One group's keys out of flat values, each converted to its type and checked."""
+    types = get_type_hints(group)
+    found = {}
+    for f in dataclasses.fields(group):  # type: ignore[arg-type]
+        if kebab(f.name) in values:
+            found[f.name] = convert(kebab(f.name), values[kebab(f.name)], types[f.name])
+            check_limits(kebab(f.name), found[f.name], f.metadata)
+    return group(**found)
+
+
+def convert(name: str, value: Any, kind: type) -> Any:
+    """A word of the command line, or a value of TOML or Flower, as the key's type."""
+    if kind == tuple[str, ...]:
+        words = value.split(",") if isinstance(value, str) else list(value)
+        return tuple(word.strip() for word in words if str(word).strip())
+    if kind is str:
+        return str(value)
+    text = str(value).strip().lower()
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[
+                text
+            ]
+        if isinstance(value, bool):
+            raise ValueError
+        return kind(text)
+    except (KeyError, ValueError):
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+        raise ConfigError(f"{name}={value}: not {wanted}.") from None
+
+
+def check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    """Refuse a value out of the key's range or not among its choices."""
+    if limits["choices"] and value not in limits["choices"]:
+        raise ConfigError(f"{name}={value}: not possible.{nearest(value, limits['choices'])}")
+    if isinstance(value, float) and value != value:
+        raise ConfigError(f"{name}={value}: not a number.")
+    if limits["low"] is not None and value < limits["low"]:
+        raise ConfigError(f"{name}={value}: must be at least {limits['low']:g}.")
+    if limits["high"] is not None and value > limits["high"]:
+        raise ConfigError(f"{name}={value}: must be at most {limits['high']:g}.")
+
+
+def read_words(words: Iterable[str]) -> dict[str, Any]:
+    """`key=value` words and TOML files of the command line; later ones win."""
+    values: dict[str, Any] = {}
+    for word in words:
+        if word.endswith(".toml") and "=" not in word:
+            values.update(read_toml(Path(word)))
+        elif "=" in word:
+            name, value = word.split("=", 1)
+            values[name.strip().removeprefix("--")] = value.strip().strip("'\"")
+        else:
+            raise ConfigError(f"{word}: expected key=value or a TOML file.")
+    return values
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Flat keys of a TOML file; tables in it only group them."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML ({error}).") from error
+    values: dict[str, Any] = {}
+    for name, value in tables.items():
+        values.update(value if isinstance(value, dict) else {name: value})
+    return values

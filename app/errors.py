@@ -1,0 +1,43 @@
+"""Errors that end a run: each says in one line what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class CorsageError(Exception):
+    """Anything that Corsage itself refuses or cannot do."""
+
+
+class ConfigError(CorsageError):
+    """A key, a value or a combination of them that cannot be used."""
+
+
+class DataError(CorsageError):
+    """Data that are missing, malformed or too few."""
+
+
+class ModelError(CorsageError):
+    """A model that cannot be built or split into a body and a head."""
+
+
+class NodeError(CorsageError):
+    """Nodes that did not come, or left."""
+
+
+class RoundFailed(CorsageError):
+    """A round in which too few users gave a usable reply."""
+
+
+class CheckpointError(CorsageError):
+    """A checkpoint that is damaged, or of another run."""
+
+
+class UserError(CorsageError):
+    """What went wrong at one user: who, in which phase, and why."""
+
+    def __init__(self, user: str, phase: str, cause: str) -> None:
+        super().__init__(f"user {user}: {phase}: {cause}")
+        self.user, self.phase, self.cause = user, phase, cause
+
+
+class StateLost(UserError):
+    """A user whose personal state of the wanted version is not there any more."""

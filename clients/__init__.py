@@ -1,0 +1,1 @@
+"""Clients: what a user does, one file an algorithm."""

@@ -1,0 +1,1 @@
+"""Models with a body and a head."""
