@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -123,9 +124,7 @@ class DataKeys(Keys):
     test_fraction: float = key(
         0.2, "share of each user's samples kept for its test", low=0.0, high=0.9
     )
-    max_train_samples: int = key(
-        0, "at most so many training samples a user, 0: no limit", low=0
-    )
+    max_train_samples: int = key(0, "at most so many training samples a user, 0: no limit", low=0)
     cache_dir: str = key("", "where prepared data are kept; empty: the user's cache folder")
 
 
@@ -210,6 +209,7 @@ def declared_groups() -> list[type[Keys]]:
 
 
 def kebab(name: str) -> str:
+    """A field's name as a key."""
     return name.replace("_", "-")
 
 
@@ -272,7 +272,7 @@ def check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
     """Refuse a value out of the key's range or not among its choices."""
     if limits["choices"] and value not in limits["choices"]:
         raise ConfigError(f"{name}={value}: not possible.{nearest(value, limits['choices'])}")
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and math.isnan(value):
         raise ConfigError(f"{name}={value}: not a number.")
     if limits["low"] is not None and value < limits["low"]:
         raise ConfigError(f"{name}={value}: must be at least {limits['low']:g}.")

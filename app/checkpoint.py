@@ -1,0 +1,60 @@
+"""Checkpoints: the whole state of a strategy in one file that is either whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from corsage.app.errors import CheckpointError
+from corsage.app.files import write_atomically
+from corsage.strategies.state import State
+
+FORMAT = "corsage-checkpoint-1"
+
+
+def write_checkpoint(path: Path, state: State, identity: dict[str, Any]) -> None:
+    """Write the state; `identity` says which run it belongs to."""
+    body = {"format": FORMAT, "identity": identity, "state": state.plain()}
+    head = json.dumps(body).encode()
+    arrays = save({name: np.ascontiguousarray(a) for name, a in state.arrays.items()})
+    payload = struct.pack("<Q", len(head)) + head + arrays
+    write_atomically(path, hashlib.blake2b(payload, digest_size=32).digest() + payload)
+
+
+def read_checkpoint(path: Path, identity: dict[str, Any]) -> State:
+    """Read a state back; CheckpointError if the file is damaged or of another run."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from error
+    digest, payload = raw[:32], raw[32:]
+    if len(raw) < 40 or hashlib.blake2b(payload, digest_size=32).digest() != digest:
+        raise CheckpointError(
+            f"{path}: damaged, or not a checkpoint of Corsage; restore it from a copy, or start "
+            "the run anew."
+        )
+    (size,) = struct.unpack("<Q", payload[:8])
+    try:
+        body = json.loads(payload[8 : 8 + size])
+        arrays = load(payload[8 + size :])
+    except (ValueError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: not a checkpoint of Corsage ({error}).") from error
+    if body.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: format {body.get('format')}, expected {FORMAT}.")
+    check_identity(path, body["identity"], identity)
+    return State.restore(body["state"], arrays)
+
+
+def check_identity(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Refuse a checkpoint that was written under other settings, and say which differ."""
+    differ = [k for k in sorted({*found, *wanted}) if found.get(k) != wanted.get(k)]
+    if differ:
+        changes = ", ".join(f"{k} was {found.get(k)!r}, now {wanted.get(k)!r}" for k in differ[:3])
+        raise CheckpointError(f"{path}: of another run: {changes}.")

@@ -1,0 +1,132 @@
+"""The client app: one for all algorithms. A message names the algorithm, so a device that runs
+this app never needs another one.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from functools import partial
+from logging import DEBUG
+from pathlib import Path
+
+import torch
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.supercore import log
+
+from corsage.app.config import Value
+from corsage.app.node import Node, node_of
+from corsage.app.store import PersonalStore
+from corsage.app.users import Report, work
+from corsage.app.wire import decode, decode_task, encode
+
+
+def build_client_app(values: Mapping[str, Value] | None = None) -> ClientApp:
+    """A client app; `values` are the run's flat keys where Flower does not pass them itself."""
+    client_app = ClientApp()
+    client_app.train()(partial(_answer, dict(values or {}), "train"))
+    client_app.evaluate()(partial(_answer, dict(values or {}), "evaluate"))
+    client_app.query()(partial(_introduce, dict(values or {})))
+    return client_app
+
+
+def _answer(values: dict[str, Value], kind: str, message: Message, context: Context) -> Message:
+    """Train or evaluate the users that the message names."""
+    try:
+        task = decode_task(message.content.config_records["config"])
+        node = node_of(context, values)
+        torch.set_num_threads(node.threads or task.train.torch_threads)
+        records = message.content.array_records
+        report = work(
+            kind,
+            task,
+            node,
+            _store(context, node, task.experiment, str(task.options.get("state-dir", ""))),
+            decode(records["arrays"]),
+            decode(records["rows"]) if "rows" in records else {},
+        )
+    except Exception as error:
+        return _failure(message, f"{kind}: {describe(error)}")
+    if not report.users and not report.lost:
+        causes = [f"user {u}: {why}" for u, why in list(report.failed.items())[:3]]
+        return _failure(message, "; ".join(causes))
+    return Message(_reply(report), reply_to=message)
+
+
+def _introduce(values: dict[str, Value], message: Message, context: Context) -> Message:
+    """Say who the node's users are and what their data look like."""
+    try:
+        node = node_of(context, values)
+    except Exception as error:
+        return _failure(message, str(error) or describe(error))
+    data = node.data
+    place = {user: i for i, user in enumerate(data.users)}
+    content = RecordDict(
+        {
+            "config": ConfigRecord(
+                {
+                    "users": list(node.users),
+                    "clusters": [data.clusters.get(user, "") for user in node.users],
+                    "input-shape": list(data.shape),
+                    "num-classes": data.num_classes,
+                }
+            ),
+            "metrics": MetricRecord(
+                {
+                    "train": [int(data.train_sizes[place[user]]) for user in node.users],
+                    "test": [int(data.test_sizes[place[user]]) for user in node.users],
+                }
+            ),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+def _store(context: Context, node: Node, experiment: str, state_dir: str) -> PersonalStore:
+    """A device keeps states where it says itself; a simulated node where the server says."""
+    folder = node.state_dir
+    if node.simulated and state_dir:
+        folder = Path(state_dir)
+    return PersonalStore(context, folder, experiment, durable=not node.simulated)
+
+
+def _reply(report: Report) -> RecordDict:
+    """A report as the records of a reply."""
+    content = RecordDict(
+        {
+            "metrics": MetricRecord({"weight": report.weight, **report.metrics}),
+            "config": ConfigRecord(
+                {
+                    "users": report.users,
+                    "failed": list(report.failed),
+                    "causes": list(report.failed.values()),
+                    "lost": report.lost,
+                    "kept": report.kept,
+                }
+            ),
+        }
+    )
+    if report.mean:
+        content["arrays"] = encode(report.mean)
+    if report.rows:
+        content["rows"] = encode(report.rows)
+    return content
+
+
+def _failure(message: Message, reason: str) -> Message:
+    log(DEBUG, "the message failed:\n%s", traceback.format_exc())
+    error = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason)
+    return Message(error, reply_to=message)
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line: its type, what it says, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}{where}"
+
+
+app = build_client_app()

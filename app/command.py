@@ -1,0 +1,106 @@
+"""The command line: words in, exit code out; every expected error is one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from corsage.app.config import Config, Keys, declared_groups, flatten, kebab, read_words
+from corsage.app.errors import ConfigError, CorsageError
+from corsage.app.run_folder import read_config
+
+USAGE = """\
+usage: python run_simulation.py [key=value ...] [FILE.toml] [--resume RUN_FOLDER] [--json FILE]
+
+  key=value            set a key; the same words go into `flwr run . --run-config "..."`
+  FILE.toml            a file of keys; words after it win over it
+  --resume RUN_FOLDER  finish an interrupted run
+  --json FILE          also write the summary there
+  --help               this text, and all keys with their defaults
+"""
+
+
+def run(words: list[str], title: str) -> int:
+    """Do what the words say; 0, or 2 for a user's mistake, 1 for a failed run."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    try:
+        if {"-h", "--help"} & set(words):
+            show_help(title)
+            return 0
+        values, json_file = parse(words)
+        config = Config.parse(values)
+        simulate_and_report(config, json_file)
+    except ConfigError as error:
+        return complain(error, 2)
+    except CorsageError as error:
+        return complain(error, 1)
+    except KeyboardInterrupt:
+        return complain("interrupted.", 130)
+    return 0
+
+
+def simulate_and_report(config: Config, json_file: str) -> None:
+    """Run the simulation, then copy its summary to where the user wants it."""
+    from corsage.app.engines import simulate
+
+    target = Path(json_file).expanduser() if json_file else None
+    if target and not target.parent.is_dir():
+        raise ConfigError(f"--json {json_file}: its folder does not exist.")
+    folder = simulate(config)
+    if target:
+        target.write_text((folder / "summary.json").read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def parse(words: list[str]) -> tuple[dict[str, Any], str]:
+    """The keys, and the file for the summary. A resumed run brings its own keys along."""
+    plain, options = [], {"--resume": "", "--json": ""}
+    rest = iter(words)
+    for word in rest:
+        name, _, value = word.partition("=")
+        if name in options:
+            options[name] = value or next(rest, "")
+            if not options[name]:
+                raise ConfigError(f"{name}: needs a {'folder' if name == '--resume' else 'file'}.")
+        else:
+            plain.append(word)
+    values = read_words(plain)
+    resume = options["--resume"] or values.get("resume", "")
+    if resume:
+        values = {**read_config(Path(resume).expanduser())["config"], **values, "resume": resume}
+    return values, options["--json"]
+
+
+def show_help(title: str) -> None:
+    """Usage and every key, grouped, with its default."""
+    console = Console(highlight=False)
+    console.print(title.strip(), markup=False)
+    console.print(f"\n{USAGE}", markup=False)
+    for group in declared_groups():
+        console.print(key_table(group))
+
+
+def key_table(group: type[Keys]) -> Table:
+    """One group of keys as a table."""
+    table = Table(title=group.title, title_justify="left", box=None, padding=(0, 2, 0, 2))
+    table.add_column("key", no_wrap=True)
+    table.add_column("default", no_wrap=True)
+    table.add_column("meaning")
+    defaults = flatten(group())
+    for field in dataclasses.fields(group):  # type: ignore[arg-type]
+        name = kebab(field.name)
+        choices = field.metadata["choices"]
+        meaning = field.metadata["doc"] + (f" ({', '.join(choices)})" if choices else "")
+        table.add_row(name, str(defaults[name]) or '""', meaning)
+    return table
+
+
+def complain(error: object, code: int) -> int:
+    """One line to the error stream."""
+    print(f"corsage: {' '.join(str(error).split())}", file=sys.stderr)
+    return code

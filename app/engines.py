@@ -1,0 +1,85 @@
+"""The engines of a simulation: in this process, or Flower's virtual client engine on Ray."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, RecordDict
+
+from corsage.app.client_app import build_client_app
+from corsage.app.config import Config, Value
+from corsage.app.errors import ConfigError
+from corsage.app.local_grid import LocalGrid
+from corsage.app.run_folder import RunFolder
+from corsage.app.server_app import build_server_app
+
+
+def simulate(config: Config) -> Path:
+    """Run the server script with as many nodes as the config says; returns the run folder."""
+    nodes = number_of_nodes(config)
+    # Made before any engine starts, so that a folder that cannot be written is known at once. To
+    # the server script it is the folder of a run that stands at round 0.
+    folder = RunFolder.open(config).folder
+    values = {**config.flat(), "num-nodes": nodes, "resume": str(folder)}
+    {"local": _local, "ray": _ray}[config.run.engine](config, values, nodes)
+    return folder
+
+
+def number_of_nodes(config: Config) -> int:
+    """`num-nodes`, or what is best for the engine: one node in process, one a worker on Ray."""
+    federation = config.federation
+    automatic = 1 if config.run.engine == "local" else _ray_workers(config)
+    number = federation.num_nodes or automatic
+    if federation.num_users and number > federation.num_users:
+        if federation.num_nodes:
+            raise ConfigError(
+                f"num-nodes={number}: more nodes than users (num-users={federation.num_users})."
+            )
+        number = federation.num_users
+    return number
+
+
+def _local(config: Config, values: dict[str, Value], nodes: int) -> None:
+    grid = LocalGrid(build_client_app(values), nodes)
+    build_server_app(values)(grid, Context(grid.run.run_id, 0, {}, RecordDict(), {}))
+
+
+def _ray(config: Config, values: dict[str, Value], nodes: int) -> None:
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError(
+            "engine=ray: Ray is not installed (pip install 'flwr[simulation]')."
+        ) from (error)
+    from flwr.simulation import run_simulation
+
+    federation = config.federation
+    arguments: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if federation.ray_address:
+        arguments["address"] = federation.ray_address
+    backend = {
+        "init_args": arguments,
+        "client_resources": {"num_cpus": federation.node_cpus, "num_gpus": federation.node_gpus},
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            run_simulation(  # the only call: Flower deprecates it in favour of `flwr run`
+                server_app=build_server_app(values),
+                client_app=build_client_app(values),
+                num_supernodes=nodes,
+                backend_config=backend,  # type: ignore[arg-type]
+            )
+        finally:
+            ray.shutdown()
+
+
+def _ray_workers(config: Config) -> int:
+    """How many workers fit on this machine; on a cluster the user says num-nodes."""
+    if config.federation.ray_address and not config.federation.num_nodes:
+        raise ConfigError("ray-address: say how many nodes host the users (num-nodes=...).")
+    return max(1, int((os.cpu_count() or 1) / config.federation.node_cpus))

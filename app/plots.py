@@ -1,0 +1,271 @@
+"""The plots of a run, fit for a paper: learning, who is left behind, and what it costs to send.
+
+Each function draws one figure from results (and rows, where there are any), saves it if it is
+given a path, and returns it. All use matplotlib's objects, never pyplot's global state.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from corsage.app.summary import (
+    Points,
+    Result,
+    Row,
+    curve_of,
+    evaluated,
+    human_bytes,
+    traffic,
+    worst_share,
+)
+
+SIZE, DPI = (8.0, 4.8), 150
+"""Inches and dots an inch: 1200 by 720 pixels."""
+BANDS = 4
+"""Strategies of which each still gets its band; more of them would only be mud."""
+MEAN = "mean accuracy over users (%)"
+
+Style = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of a figure: paper, ink, and the lines' palette, colour-blind safe."""
+
+    paper: str
+    ink: str
+    faint: str
+    lines: tuple[str, ...]
+
+
+# Okabe and Ito's colours without the yellow, and a grey; for dark paper a little lighter.
+LIGHT_LINES = ("#0072b2", "#d55e00", "#5f6b76", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
+DARK_LINES = ("#4aa8e0", "#f0803c", "#a3adb8", "#f0b93a", "#35c79c", "#e59cc6", "#8fd0f5")
+LIGHT = Theme("#ffffff", "#24292f", "#d8dee4", LIGHT_LINES)
+DARK = Theme("#161b22", "#d7dde3", "#333b44", DARK_LINES)
+HOME = {"fedrep": 0, "fedavg": 1, "local": 2, "fedavg+ft": 3}
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+
+
+def styles(names: Iterable[str], theme: Theme) -> dict[str, Style]:
+    """A line style for each strategy: the same in every plot, different within one.
+
+    A name has its own colour unless another of the same plot has it; dashes once all are taken.
+    """
+    count = len(theme.lines)
+    free = list(range(count * len(DASHES)))
+    found: dict[str, Style] = {}
+    for name in sorted(set(names), key=lambda n: (HOME.get(n, count), n)):
+        wish = HOME.get(name, zlib.crc32(name.encode()) % count)
+        # Nearest free place at or after the wish, full lines before dashed ones.
+        place = min(free, key=lambda i: (i // count, (i - wish) % count), default=wish)
+        free = [i for i in free if i != place]
+        found[name] = {"color": theme.lines[place % count], "ls": DASHES[place // count]}
+    return found
+
+
+def canvas(theme: Theme, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+    """An empty figure of ours: two faint axes, horizontal rules, nothing else."""
+    figure = Figure(figsize=SIZE, dpi=DPI, facecolor=theme.paper, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(facecolor=theme.paper)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(theme.faint)
+    axes.tick_params(colors=theme.ink, length=0, pad=6, labelsize=10)
+    axes.grid(axis="y", color=theme.faint, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(xlabel, color=theme.ink, fontsize=11, labelpad=8)
+    axes.set_ylabel(ylabel, color=theme.ink, fontsize=11, labelpad=8)
+    return figure, axes
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG; the same figure gives the same bytes."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": "corsage"})
+    return buffer.getvalue()
+
+
+def finish(figure: Figure, path: Path | str | None) -> Figure:
+    """Save the figure, if a path is given."""
+    if path is not None:
+        Path(path).write_bytes(png(figure))
+    return figure
+
+
+def draw(axes: Axes, points: Points, label: str, style: Style) -> None:
+    """One strategy's line, or its only point."""
+    look = dict(style)
+    if points[0].size == 1:
+        look.update(marker="D", ms=7, ls="none", clip_on=False)
+    axes.plot(*points, lw=2.2, label=label, gid="curve", **look)
+
+
+def limits(axes: Axes, values: Sequence[float]) -> None:
+    """The percent axis: as close as the values allow, never beyond 0 and 100."""
+    low, high = min(values), max(values)
+    room = max(0.06 * (high - low), 1.0)
+    axes.set_ylim(max(low - room, 0.0), min(high + room, 100.0 + 0.3 * room))
+
+
+def spaced(heights: Sequence[float], gap: float, high: float) -> list[float]:
+    """Heights moved apart to at least `gap`, in their order, the highest at most at `high`."""
+    placed = np.array(heights, dtype=float)
+    order = np.argsort(placed, kind="stable")
+    for below, above in itertools.pairwise(order):
+        placed[above] = max(placed[above], placed[below] + gap)
+    for index in order[::-1]:
+        placed[index] = min(placed[index], high)
+        high = placed[index] - gap
+    return [float(height) for height in placed]
+
+
+def label_ends(axes: Axes, ends: Mapping[str, float], look: Mapping[str, Style]) -> None:
+    """Names and final accuracies to the right of the plot, each led to from its line's end."""
+    low, high = axes.get_ylim()
+    beside = axes.get_yaxis_transform()
+    heights = spaced(list(ends.values()), 0.055 * (high - low), high)
+    for (name, end), height in zip(ends.items(), heights, strict=True):
+        steps = ([1.005, 1.02, 1.055], [end, height, height])
+        axes.add_artist(Line2D(*steps, transform=beside, lw=1.4, clip_on=False, **look[name]))
+        words = {"color": look[name]["color"], "fontsize": 10.5, "fontweight": "bold"}
+        place: dict[str, Any] = {"transform": beside, "va": "center", "parse_math": False}
+        axes.text(1.065, height, f"{name}  {end:.1f}", **words, **place)
+
+
+def legend(axes: Axes, theme: Theme, order: Mapping[str, float]) -> None:
+    """Names to the right of the plot, where they cover nothing, the highest in `order` first."""
+    lines = [line for line in axes.get_lines() if line.get_gid() == "curve"]
+    lines.sort(key=lambda line: -order[str(line.get_label()).split("\n")[0]])
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
+    look: dict[str, Any] = {"frameon": False, "fontsize": 10, "labelcolor": theme.ink}
+    box = axes.legend(handles=lines, borderaxespad=0.0, labelspacing=0.9, **place, **look)
+    for text in box.get_texts():
+        text.set_parse_math(False)
+
+
+def learning_curves(
+    results: Sequence[Result],
+    path: Path | str | None = None,
+    rows: Sequence[Row] = (),
+    theme: Theme = LIGHT,
+) -> Figure:
+    """Mean accuracy against the round; with rows, a band for the middle half of the users."""
+    bands = bool(rows) and len(results) <= BANDS
+    figure, axes = canvas(theme, "round", f"{MEAN}, middle half shaded" if bands else MEAN)
+    look = styles((r["strategy"] for r in results), theme)
+    seen: list[float] = []
+    ends: dict[str, float] = {}
+    for result in results:
+        name, points = result["strategy"], curve_of(result)
+        if not points[0].size:
+            continue
+        draw(axes, points, name, look[name])
+        ends[name] = float(points[1][-1])
+        seen.extend(points[1])
+        half = evaluated(rows, name) if bands else []
+        if len(half) > 1:
+            low, high = ([100 * r["accuracy"][q] for r in half] for q in ("q25", "q75"))
+            at = [r["round"] for r in half]
+            axes.fill_between(at, low, high, color=look[name]["color"], alpha=0.13, lw=0)
+            seen.extend(low + high)
+    axes.set_xlim(0, max((float(r["rounds"]) for r in results), default=1.0))
+    if seen:
+        limits(axes, seen)
+        label_ends(axes, ends, look)
+    return finish(figure, path)
+
+
+def accuracy_over_users(
+    results: Sequence[Result], path: Path | str | None = None, theme: Theme = LIGHT
+) -> Figure:
+    """Users from worst to best, one line a strategy: who is left behind is at the left."""
+    figure, axes = canvas(theme, "users, from worst to best (%)", "accuracy of the user (%)")
+    look = styles((r["strategy"] for r in results), theme)
+    worst: dict[str, float] = {}
+    axes.axvspan(0, 10, color=theme.faint, alpha=0.45, lw=0)
+    seen: list[float] = []
+    for result in results:
+        name = result["strategy"]
+        values = np.sort([100 * float(v) for v in result.get("per_user", {}).values()])
+        if not values.size:
+            continue
+        worst[name] = worst_share(values)
+        # Few users are drawn as such: a dot each, in the middle of its share of the axis.
+        dots = {"marker": "o", "ms": 4} if values.size <= 100 else {}
+        at = (np.arange(values.size) + 0.5) * 100 / values.size
+        draw(axes, (at, values), f"{name}\nworst 10%: {worst[name]:.1f}", {**look[name], **dots})
+        seen.extend(values)
+    if seen:
+        limits(axes, seen)
+        legend(axes, theme, worst)
+    axes.set(xlim=(0, 100), xticks=[0, 10, 25, 50, 75, 100])
+    return finish(figure, path)
+
+
+def accuracy_against_bytes(
+    results: Sequence[Result],
+    path: Path | str | None = None,
+    rows: Sequence[Row] = (),
+    theme: Theme = LIGHT,
+) -> Figure:
+    """Mean accuracy against all bytes sent to reach it; a level line where none are sent."""
+    figure, axes = canvas(theme, "bytes sent up and down (log scale)", MEAN)
+    look = styles((r["strategy"] for r in results), theme)
+    axes.set_xscale("log")
+    ends: dict[str, float] = {}
+    seen: list[float] = []
+    for result in results:
+        name, (spent, means) = result["strategy"], traffic(result, rows)
+        if not means.size:
+            continue
+        ends[name] = float(means[-1])
+        if spent[-1] > 0:
+            sent = spent > 0
+            end = {"marker": "o", "ms": 7, "markevery": [-1]}
+            draw(axes, (spent[sent], means[sent]), name, {**look[name], **end})
+            seen.extend(means[sent])
+        else:
+            level = {**look[name], "ls": (0, (2, 2))}
+            axes.axhline(ends[name], lw=2.2, gid="curve", label=f"{name}\nsends nothing", **level)
+            seen.append(ends[name])
+    if seen:
+        limits(axes, seen)
+        legend(axes, theme, ends)
+    byte_axis(axes)
+    return finish(figure, path)
+
+
+def byte_axis(axes: Axes) -> None:
+    """Ticks at whole powers of ten, and between them where these are few."""
+    low, high = axes.get_xlim()
+    steps = (1.0, 2.0, 5.0) if high < 300 * low else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=steps))
+    axes.xaxis.set_minor_locator(NullLocator())
+    zeros = re.compile(r"\.0+(?= )")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: zeros.sub("", human_bytes(x))))
+
+
+def write_plots(
+    folder: Path | str, results: Sequence[Result], rows: Sequence[Row] = ()
+) -> list[Path]:
+    """All three plots as PNG files in the folder."""
+    paths = [Path(folder) / f"{name}.png" for name in ("learning", "users", "bytes")]
+    learning_curves(results, paths[0], rows)
+    accuracy_over_users(results, paths[1])
+    accuracy_against_bytes(results, paths[2], rows)
+    return paths

@@ -1,0 +1,258 @@
+"""The run folder: one folder a run, with all that it leaves behind and all it needs to go on.
+
+config.json              the resolved configuration
+summary.json             the results, as `--json` writes them
+report.html, *.png       what to look at
+STRATEGY/metrics.jsonl   one line a round
+STRATEGY/checkpoint      the whole state of the server after the last round
+STRATEGY/model.safetensors  the shared arrays at the end
+STRATEGY/users/          what simulated users keep for themselves (on devices: their state-dir)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from safetensors.numpy import save
+
+import corsage
+from corsage.app.callbacks import Callback
+from corsage.app.checkpoint import read_checkpoint, write_checkpoint
+from corsage.app.config import Config, Value
+from corsage.app.errors import CheckpointError, CorsageError
+from corsage.app.files import write_atomically
+from corsage.app.plots import write_plots
+from corsage.app.progress import Progress
+from corsage.app.report import write_report
+from corsage.app.summary import summary_table
+from corsage.app.wire import decode
+from corsage.strategies.base import Strategy
+
+# Keys that may change when a run is resumed: they do not change its numbers.
+FREE = {
+    "engine",
+    "num-nodes",
+    "run-dir",
+    "resume",
+    "cache-dir",
+    "ray-address",
+    "node-timeout",
+    "round-timeout",
+    "node-cpus",
+    "node-gpus",
+    "device",
+    "torch-threads",
+    "checkpoint-every",
+}
+
+
+class RunFolder:
+    """One run on disk; a context manager that writes the summary when all went well."""
+
+    def __init__(self, folder: Path, config: Config, identity: dict[str, Any]) -> None:
+        self.folder, self.config, self.identity = folder, config, identity
+
+    @classmethod
+    def open(cls, config: Config) -> RunFolder:
+        """A new folder, or with `resume` the one of an interrupted run."""
+        if config.run.resume:
+            folder = Path(config.run.resume).expanduser()
+            stored = read_config(folder)
+            check_same(folder, stored["config"], config.flat())
+            return cls(folder, config, {"run": stored["run"], **fixed(config.flat())})
+        run = uuid.uuid4().hex[:12]
+        folder = new_folder(Path(config.run.run_dir).expanduser(), config.run.strategy)
+        content = {"corsage": corsage.__version__, "run": run, "config": config.flat()}
+        guarded(write_atomically, folder / "config.json", json.dumps(content, indent=2))
+        return cls(folder, config, {"run": run, **fixed(config.flat())})
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            print(f"The run can be finished: --resume {self.folder}", file=sys.stderr)
+
+    def unfinished(self) -> list[str]:
+        """The strategies that have no result yet."""
+        return [
+            n for n in self.config.run.strategy if not (self.folder / n / "result.json").exists()
+        ]
+
+    def experiment(self, name: str) -> str:
+        """The name under which users keep their personal state."""
+        return f"{name}-{self.identity['run']}"
+
+    def state_dir(self, name: str) -> str:
+        """Where simulated users keep their personal state."""
+        return str((self.folder / name / "users").resolve())
+
+    def callbacks(self, name: str) -> list[Callback]:
+        """Checkpoints and metrics, and a progress line."""
+        recorder = Recorder(self.folder / name, {**self.identity, "strategy": name}, self.config)
+        return [recorder, Watcher(self.config.run.num_rounds)]
+
+    def results(self) -> list[dict[str, Any]]:
+        """All results so far, in the order of the config."""
+        found: list[dict[str, Any]] = []
+        for name in self.config.run.strategy:
+            path = self.folder / name / "result.json"
+            if path.exists():
+                found += json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """What `--json` writes."""
+        return {
+            "corsage": corsage.__version__,
+            "config": self.config.flat(),
+            "results": self.results(),
+        }
+
+    def finish(self) -> None:
+        """Write the summary and the report, print the table and the folder."""
+        results = self.results()
+        guarded(
+            write_atomically, self.folder / "summary.json", json.dumps(self.summary(), indent=2)
+        )
+        rows = [row for name in self.config.run.strategy for row in read_rows(self.folder / name)]
+        guarded(write_plots, self.folder, results, rows)
+        guarded(write_report, self.folder, self.config.flat(), results, corsage.__version__, rows)
+        console = Console()
+        console.print(summary_table(results))
+        console.print(f"Run folder: {self.folder}", soft_wrap=True, highlight=False)
+
+
+class Recorder(Callback):
+    """Writes metrics, checkpoints and results; a resumed run goes on where its checkpoint is."""
+
+    def __init__(self, folder: Path, identity: dict[str, Any], config: Config) -> None:
+        self.folder, self.identity, self.config = folder, identity, config
+
+    def on_start(self, strategy: Strategy) -> None:
+        """Take over the checkpoint, if there is one, and the metrics up to it."""
+        guarded(self.folder.mkdir, parents=True, exist_ok=True)
+        checkpoint = self.folder / "checkpoint"
+        if checkpoint.exists():
+            strategy.state = read_checkpoint(checkpoint, self.identity)
+        strategy.durable = dict(strategy.state.versions)
+        kept = [row for row in read_rows(self.folder) if row["round"] <= strategy.state.round]
+        text = "".join(json.dumps(row) + "\n" for row in kept)
+        guarded(write_atomically, self.folder / "metrics.jsonl", text)
+
+    def on_round_end(self, strategy: Strategy, row: dict[str, Any]) -> None:
+        """One line of metrics, and a checkpoint when it is due."""
+        guarded(append_line, self.folder / "metrics.jsonl", json.dumps(row))
+        last = row["round"] == self.config.run.num_rounds
+        if last or row["round"] % self.config.run.checkpoint_every == 0:
+            guarded(write_checkpoint, self.folder / "checkpoint", strategy.state, self.identity)
+            strategy.durable = dict(strategy.state.versions)
+
+    def on_end(self, strategy: Strategy, results: list[dict[str, Any]]) -> None:
+        """The result, and the shared arrays under their names in the model."""
+        arrays = decode(strategy.named_arrays())
+        if arrays:
+            guarded(write_atomically, self.folder / "model.safetensors", save(arrays))
+        guarded(write_atomically, self.folder / "result.json", json.dumps(results, indent=2))
+
+
+class Watcher(Callback):
+    """Shows a progress line."""
+
+    def __init__(self, num_rounds: int) -> None:
+        self.num_rounds, self.progress = num_rounds, Progress()
+
+    def on_start(self, strategy: Strategy) -> None:
+        """Begin the line; a resumed run begins where it stands."""
+        self.progress.start(strategy.name, self.num_rounds, strategy.state.round)
+
+    def on_round_end(self, strategy: Strategy, row: dict[str, Any]) -> None:
+        """Move on."""
+        self.progress.update(row)
+
+    def on_note(self, strategy: Strategy, text: str) -> None:
+        """A line above the progress."""
+        self.progress.note(text)
+
+    def on_end(self, strategy: Strategy, results: list[dict[str, Any]]) -> None:
+        """End the line."""
+        self.progress.stop()
+
+
+def new_folder(parent: Path, strategies: tuple[str, ...]) -> Path:
+    """A folder that nobody else has, named by time and strategies."""
+    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{'+'.join(strategies)[:80]}"
+    for number in range(1, 1000):
+        folder = parent / (stem if number == 1 else f"{stem}_{number}")
+        try:
+            guarded(folder.mkdir, parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise CorsageError(f"{parent}: no free name for a run folder.")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What a run folder says about its run."""
+    try:
+        stored: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if {"run", "config"} <= set(stored):
+            return stored
+    except (OSError, ValueError):
+        pass
+    raise CheckpointError(f"{folder}: not a run folder of Corsage (no readable config.json in it).")
+
+
+def check_same(folder: Path, stored: dict[str, Any], now: dict[str, Value]) -> None:
+    """Refuse to resume under settings that would change the numbers."""
+    differ = [k for k in sorted(fixed(now)) if k not in stored or stored[k] != now[k]]
+    if differ:
+        changes = ", ".join(f"{k} was {stored.get(k)!r}, now {now[k]!r}" for k in differ[:3])
+        raise CheckpointError(f"{folder}: cannot be resumed with another config: {changes}.")
+
+
+def fixed(flat: dict[str, Any]) -> dict[str, Any]:
+    """The keys that make a run what it is."""
+    return {key: value for key, value in flat.items() if key not in FREE}
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """The rounds in a strategy's metrics; a line that a crash cut short is not one."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def guarded(action: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Do something with files; what fails is one clear line."""
+    try:
+        return action(*arguments, **named)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        where = error.filename or (arguments[0] if arguments else "")
+        raise CorsageError(
+            f"{where}: cannot be written ({error.strerror}). Free some space or choose another "
+            "run-dir; what was written before is whole."
+        ) from error

@@ -1,0 +1,230 @@
+"""What a run comes to: statistics over users, human units and the table at its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+Row = Mapping[str, Any]
+"""One round of one strategy, as in `metrics.jsonl`."""
+Result = Mapping[str, Any]
+"""One strategy at its end, as in the JSON summary."""
+
+Points = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""A line: where, and how high in percent."""
+
+NONE = "–"  # noqa: RUF001 (a dash for a number that does not exist, as in print)
+
+
+def finite(values: ArrayLike) -> NDArray[np.float64]:
+    """The values as one flat array; refused when there is none, or one is not a number."""
+    flat = np.asarray(values, dtype=np.float64).ravel()
+    if not flat.size:
+        raise ValueError("statistics over users: there is no user")
+    bad = int(np.count_nonzero(~np.isfinite(flat)))
+    if bad:
+        raise ValueError(f"statistics over users: {bad} of {flat.size} values are not finite")
+    return flat
+
+
+def spread(values: ArrayLike) -> dict[str, float]:
+    """How a quantity is spread over users: mean, std, extremes and quantiles.
+
+    The standard deviation is the population's (one user: 0), for the users are all there are.
+    """
+    flat = finite(values)
+    quantiles = np.quantile(flat, [0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
+    names = ("min", "q10", "q25", "median", "q75", "max")
+    ordered = {name: float(q) for name, q in zip(names, quantiles, strict=True)}
+    return {"mean": float(flat.mean()), "std": float(flat.std()), **ordered}
+
+
+def worst_share(values: ArrayLike, share: float = 0.1) -> float:
+    """Mean of the lowest `share` of the values, rounded up to whole users: at least one."""
+    flat = np.sort(finite(values))
+    # 0.1 * 30 may come out a hair above 3: that is not a fourth user.
+    count = min(max(math.ceil(share * flat.size - 1e-9), 1), flat.size)
+    return float(flat[:count].mean())
+
+
+def three_digits(value: float) -> str:
+    """A number below 1000 with three significant digits and no exponent: 1.23, 12.3, 123."""
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def human_bytes(count: float) -> str:
+    """Bytes in decimal units and at most 7 characters: `999 B`, `12.3 kB`, `1.23 MB`."""
+    if not math.isfinite(count):
+        return NONE
+    if count < 999.5:
+        return f"{count:.0f} B"
+    for unit in ("kB", "MB", "GB", "TB", "PB"):
+        count /= 1000
+        if count < 999.5:
+            return f"{three_digits(count)} {unit}"
+    return f"{count:.0f} PB"
+
+
+def human_count(count: float) -> str:
+    """A count in at most 6 characters: exact below 100,000, else with three digits."""
+    if count < 100_000:
+        return f"{count:,.0f}"
+    for unit in ("k", "M"):
+        count /= 1000
+        if count < 999.5:
+            return f"{three_digits(count)}{unit}"
+    return f"{three_digits(count / 1000)}G"
+
+
+def human_seconds(seconds: float) -> str:
+    """A duration in at most 6 characters up to 99 days: `120 ms`, `4.2 s`, `3m 20s`, `1h 05m`."""
+    if not math.isfinite(seconds):
+        return NONE
+    seconds = max(seconds, 0.0)
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms" if seconds else "0 s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60}h {minutes % 60:02}m"
+    hours = round(seconds / 3600)
+    return f"{hours // 24}d {hours % 24:02}h"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage with one decimal, without the sign."""
+    return NONE if share is None or not math.isfinite(share) else f"{100 * share:.1f}"
+
+
+def best(results: Sequence[Result]) -> float:
+    """The highest mean accuracy; equal ones share the honour."""
+    return max((float(r["accuracy"]["mean"]) for r in results), default=math.nan)
+
+
+COLUMNS = (
+    "strategy",
+    "accuracy %\nmean ± std",
+    "last\n10",
+    "worst\n10%",
+    "min",
+    "bytes\nup",
+    "bytes\ndown",
+    "msgs",
+    "time",
+)
+
+
+def cells(result: Result) -> list[str]:
+    """One strategy's line of the table, in the order of `COLUMNS`."""
+    accuracy = result["accuracy"]
+    return [
+        str(result["strategy"]),
+        f"{percent(accuracy['mean'])} ± {percent(accuracy['std'])}",
+        percent(result.get("accuracy_last10")),
+        percent(result.get("worst10")),
+        percent(accuracy["min"]),
+        human_bytes(result.get("bytes_up", math.nan)),
+        human_bytes(result.get("bytes_down", math.nan)),
+        human_count(result.get("messages", 0)),
+        human_seconds(result.get("seconds", math.nan)),
+    ]
+
+
+class Airy(Table):
+    """A table with 1 to 4 blanks between its columns, as the console has room."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for gap in (3, 2, 1, 0):
+            self.padding = (0, gap, 0, 0)
+            if console.measure(self, options=options.update(max_width=10_000)).maximum <= (
+                options.max_width
+            ):
+                break
+        yield from super().__rich_console__(console, options)
+
+
+def summary_table(results: Sequence[Result]) -> Table:
+    """One line a strategy; the best mean is bold, users without a reply are named below."""
+    table = Airy(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    for place, title in enumerate(COLUMNS):
+        # Text, not markup: a name with brackets in it is printed as it is.
+        # Only the name may be folded where there is no room: half a number is a wrong number.
+        table.add_column(
+            Text(title),
+            justify="right" if place else "left",
+            no_wrap=place > 0,
+            overflow="fold",
+            vertical="bottom",
+        )
+    top = best(results)
+    for result in results:
+        line = [Text(cell) for cell in cells(result)]
+        if result["accuracy"]["mean"] == top:
+            line[0].stylize("bold")
+            line[1].stylize("bold")
+        table.add_row(*line)
+    notes = [note for result in results if (note := dropped_note(result, names=3))]
+    if notes:
+        table.caption = Text("\n".join(notes))
+        table.caption_justify = "left"
+    return table
+
+
+def dropped_note(result: Result, names: int) -> str:
+    """Which users' replies a strategy dropped and how often, the worst first; `` if none."""
+    dropped = {str(u): int(n) for u, n in (result.get("dropped") or {}).items() if n}
+    if not dropped:
+        return ""
+    order = sorted(dropped, key=lambda user: (-dropped[user], user))
+    named = ", ".join(f"{user} ({dropped[user]})" for user in order[:names])
+    more = f" and {len(order) - names} more users" if len(order) > names else ""
+    return f"{result['strategy']}: {sum(dropped.values())} dropped replies: {named}{more}"
+
+
+def never_drawn(results: Sequence[Result]) -> str:
+    """A sentence on users who never trained; strategies with as many of them are named together."""
+    same: dict[str, list[str]] = {}
+    for result in results:
+        if result.get("never_drawn"):
+            count = f"{result['never_drawn']} of {result['users']}"
+            same.setdefault(count, []).append(str(result["strategy"]))
+    counts = "; ".join(f"{count} ({', '.join(names)})" for count, names in same.items())
+    return f"Never drawn: {counts}." if counts else ""
+
+
+def curve_of(result: Result) -> Points:
+    """Evaluated rounds and mean accuracies in percent."""
+    points = np.asarray(result["curve"], dtype=float).reshape(-1, 2)
+    return points[:, 0], 100 * points[:, 1]
+
+
+def evaluated(rows: Iterable[Row], strategy: str) -> list[Row]:
+    """A strategy's evaluated rounds, in order; of a round that was repeated only the last."""
+    latest = {int(r["round"]): r for r in rows if r["strategy"] == strategy and "accuracy" in r}
+    return [latest[number] for number in sorted(latest)]
+
+
+def traffic(result: Result, rows: Sequence[Row]) -> Points:
+    """Bytes sent up and down so far, and mean accuracy in percent, at each evaluation.
+
+    Without rows the bytes are taken to be spent evenly over the rounds.
+    """
+    own = evaluated(rows, result["strategy"])
+    if own:
+        spent = [float(r["bytes_up"]) + float(r["bytes_down"]) for r in own]
+        return np.array(spent), np.array([100 * r["accuracy"]["mean"] for r in own])
+    rounds, means = curve_of(result)
+    total = float(result["bytes_up"]) + float(result["bytes_down"])
+    return total * rounds / max(float(result["rounds"]), 1.0), means

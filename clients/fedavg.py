@@ -1,0 +1,38 @@
+"""FedAvg at the users: train the global model, send it back; fine-tune its head at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corsage.clients.base import Client, Evaluation, Fit
+from corsage.clients.heads import train_head_group, train_models
+from corsage.clients.training import evaluate_models
+from corsage.strategies.fedavg import FedAvgKeys
+
+
+class FedAvgClient(Client):
+    """The users of FedAvg."""
+
+    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
+        """w_k <- E epochs of SGD from w_t."""
+        (model,) = parameters
+        data = self.train_data()
+        orders = self.orders("model", data, self.settings.local_epochs)
+        models = train_models(self.network, model, data, orders, self.settings)
+        return [models], int(data.sizes.sum()), {"num-examples": data.sizes}
+
+    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+        """The global model, or with `fine-tune` its body under a head of each user's own."""
+        (model,) = parameters
+        if not config.get("fine-tune"):
+            return self.report(evaluate_models(self.network, model, self.test_data()))
+        assert isinstance(self.task.keys, FedAvgKeys)
+        body, head = model[self.network.body], model[self.network.head]
+        data = self.train_data()
+        orders = self.orders("fine-tune", data, self.task.keys.fine_tune_epochs)
+        starts = np.broadcast_to(head, (len(self.users), len(head)))
+        heads = train_head_group(self.network, body, starts, data, orders, self.settings)
+        return self.scored_heads(body, heads)

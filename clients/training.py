@@ -1,0 +1,207 @@
+"""The training loop that all algorithms share, and the evaluation of all users of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from corsage.app.config import TrainKeys
+from corsage.models.network import Floats, Network
+from corsage.models.ragged import Examples, Ints, Order
+
+__all__ = [
+    "Examples",
+    "Order",
+    "Scores",
+    "batches",
+    "evaluate",
+    "evaluate_models",
+    "sgd",
+    "to_tensors",
+]
+
+Adjust = Callable[[Tensor, Tensor], None]
+CHUNK = 1024
+
+
+def batches(rng: np.random.Generator, n: int, epochs: int, batch_size: int) -> list[Ints]:
+    """The steps of some epochs as row numbers: a permutation each, the last short batch kept."""
+    steps: list[Ints] = []
+    for _ in range(epochs):
+        order = rng.permutation(n)
+        steps.extend(order[i : i + batch_size] for i in range(0, n, batch_size))
+    return steps
+
+
+def to_tensors(
+    x: NDArray[Any], y: NDArray[Any], shift: float, scale: float, device: str | torch.device = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Raw arrays (bytes or floats) as float32 `(x - shift) * scale` and int64 labels."""
+    inputs = torch.from_numpy(np.ascontiguousarray(x)).to(device, torch.float32, copy=True)
+    labels = torch.from_numpy(np.ascontiguousarray(y)).to(device, torch.int64)
+    return inputs.sub_(shift).mul_(scale), labels
+
+
+def sgd(
+    network: Network,
+    x: Tensor,
+    y: Tensor,
+    order: Order,
+    part: slice,
+    keys: TrainKeys,
+    adjust: Adjust | None = None,
+    *,
+    cached: bool = False,
+) -> None:
+    """Train one part of the network in place by the steps of `order`; the rest is frozen.
+
+    The arithmetic of torch.optim.SGD on the flat slice: g += weight_decay * theta (weights only),
+    m = momentum * m + g from m = 0, theta -= lr * m. `adjust(g, theta)` changes the loss'
+    gradient in place before that. With `cached`, x are features and only the head is run.
+    """
+    if not order or part.stop == part.start:
+        return
+    network.activate(part)
+    network.train()
+    theta, grad = network.flat[part], network.grad[part]
+    decay = network.decay[part] * keys.weight_decay if keys.weight_decay else None
+    momentum = torch.zeros_like(theta) if keys.momentum else None
+    function = network.logits if cached else network.forward
+    rows = torch.from_numpy(np.concatenate(order)).to(x.device).split([len(b) for b in order])
+    data = x if cached else network.arrange(x)
+    with frozen(network, part), seeded(network, order):
+        for batch in rows:
+            grad.zero_()
+            F.cross_entropy(function(data[batch]), y[batch]).backward()
+            with torch.no_grad():
+                if adjust is not None:
+                    adjust(grad, theta)
+                if decay is not None:
+                    grad.addcmul_(theta, decay)
+                step = grad if momentum is None else momentum.mul_(keys.momentum).add_(grad)
+                theta.add_(step, alpha=-keys.lr)
+
+
+@contextmanager
+def frozen(network: Network, part: slice) -> Iterator[None]:
+    """Keep the running statistics (BatchNorm) of the frozen part as they were."""
+    before = network.flat.clone() if network.has_buffers else None
+    yield
+    if before is not None:
+        before[part] = network.flat[part]
+        network.flat.copy_(before)
+
+
+@contextmanager
+def seeded(network: Network, order: Order) -> Iterator[None]:
+    """Dropout draws from a generator keyed by the batches, hence by seed, round and user."""
+    if not network.stochastic:
+        yield
+        return
+    words = b"".join(np.asarray(batch, np.int64).tobytes() for batch in order)
+    gpus = [network.device] if network.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        torch.manual_seed(int.from_bytes(blake2b(words, digest_size=7).digest(), "little"))
+        yield
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One row a user: right answers, sum of losses, number of test examples."""
+
+    correct: Ints
+    loss: NDArray[np.float64]
+    n: Ints
+
+
+@torch.no_grad()
+def evaluate(network: Network, body: Floats, heads: Floats, data: Examples) -> Scores:
+    """All users with one body and their own heads (users, P_head)."""
+    network.set(network.body, body)
+    if not network.split_exact:
+        whole = np.concatenate([np.broadcast_to(body, (len(heads), len(body))), heads], axis=1)
+        return evaluate_models(network, whole, data)
+    features = all_features(network, data.x)
+    if network.linear_head:
+        return score(linear_logits(network, features, heads, data), data)
+    logits = features.new_empty(0)
+    for u, head in enumerate(heads):
+        network.set(network.head, head)
+        where = slice(int(data.offsets[u]), int(data.offsets[u] + data.sizes[u]))
+        if data.sizes[u]:
+            own = network.logits(features[where])
+            logits = logits if len(logits) else features.new_zeros(len(features), own.shape[1])
+            logits[where] = own
+    return score(logits, data)
+
+
+@torch.no_grad()
+def evaluate_models(network: Network, models: Floats, data: Examples) -> Scores:
+    """All users with one whole model (P,), or each with its own (users, P)."""
+    network.train(False)
+    if models.ndim == 1:
+        network.set(network.whole, models)
+        return score(chunks(network.forward, data.x), data)
+    logits = []
+    for u, model in enumerate(models):
+        network.set(network.whole, model)
+        logits.append(chunks(network.forward, data.user(u)[0]))
+    return score(torch.cat([part for part in logits if len(part)] or [data.x[:0]]), data)
+
+
+@torch.no_grad()
+def all_features(network: Network, x: Tensor) -> Tensor:
+    """The body's features of all examples, in evaluation mode."""
+    network.train(False)
+    return chunks(network.features, x)
+
+
+def chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A function of examples, piece by piece: bounded memory, and activations stay in cache."""
+    parts = [function(part) for part in x.split(CHUNK)] if len(x) else [x]
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def linear_logits(network: Network, features: Tensor, heads: Floats, data: Examples) -> Tensor:
+    """Each user's own linear head on its own features: batched products over users of like size."""
+    weight, bias = split_heads(network, torch.from_numpy(np.ascontiguousarray(heads)))
+    weight, bias = weight.to(features.device), bias.to(features.device)
+    logits = features.new_empty(len(features), weight.shape[1])
+    by_size = np.argsort(data.sizes, kind="stable")
+    by_size = by_size[data.sizes[by_size] > 0]
+    for size in np.unique(data.sizes[by_size]):
+        users = by_size[data.sizes[by_size] == size]
+        rows = torch.from_numpy((data.offsets[users, None] + np.arange(size)).reshape(-1))
+        rows, who = rows.to(features.device), torch.from_numpy(users).to(features.device)
+        own = features[rows].view(len(users), int(size), -1)
+        result = torch.baddbmm(bias[who].unsqueeze(1), own, weight[who].transpose(1, 2))
+        logits[rows] = result.flatten(0, 1)
+    return logits
+
+
+def split_heads(network: Network, heads: Tensor) -> tuple[Tensor, Tensor]:
+    """Flat linear heads (users, P_head) as W (users, classes, features) and b (users, classes)."""
+    classes, width = network.blocks_of(network.head).__next__().shape
+    weight = heads[:, : classes * width].reshape(len(heads), classes, width)
+    bias = heads[:, classes * width :]
+    return weight, bias if bias.shape[1] else heads.new_zeros(len(heads), classes)
+
+
+def score(logits: Tensor, data: Examples) -> Scores:
+    """Right answers and losses, summed for each user; a user's NaN stays its own."""
+    if not len(data.y):
+        return Scores(np.zeros(len(data), np.int64), np.zeros(len(data)), data.sizes)
+    user = np.repeat(np.arange(len(data)), data.sizes)
+    losses = F.cross_entropy(logits, data.y, reduction="none").cpu().numpy()
+    right = user[(logits.argmax(1) == data.y).cpu().numpy()]
+    loss = np.bincount(user, losses, len(data)).astype(np.float64)
+    return Scores(np.bincount(right, minlength=len(data)).astype(np.int64), loss, data.sizes)

@@ -1,0 +1,107 @@
+"""Prepared data on disk: made once a machine, mapped into memory by every process that needs it.
+
+A folder a preparation, named by a hash of all that it depends on. It appears whole or not at all:
+it is written under another name and then renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corsage.app.errors import DataError
+from corsage.datasets.table import Array
+
+FORMAT = 1  # raise it when the same keys would be prepared in another way
+META = "meta.json"
+log = logging.getLogger("corsage")
+
+
+def cache_root(cache_dir: str) -> Path:
+    """Where prepared data are kept: `cache-dir`, else the user's cache folder."""
+    if cache_dir:
+        return Path(cache_dir).expanduser().absolute()
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "corsage"
+
+
+def digest(facts: Mapping[str, Any]) -> str:
+    """The folder name for what a preparation depends on."""
+    text = json.dumps({"format": FORMAT, **facts}, sort_keys=True)
+    return blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def fingerprint(paths: list[Path]) -> list[list[str | int]]:
+    """Path, size and time of change of each file: what tells a changed file without reading it."""
+    stats = [(path, path.stat()) for path in paths]
+    return [[str(path.absolute()), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
+
+
+def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Array]] | None:
+    """A folder's facts and memory-mapped arrays; None if it is absent or damaged (logged)."""
+    if not folder.exists():
+        return None
+    try:
+        meta: dict[str, Any] = json.loads((folder / META).read_text(encoding="utf-8"))
+        arrays = {}
+        for name, size in meta["bytes"].items():
+            path = folder / f"{name}.npy"
+            if path.stat().st_size != size:
+                raise ValueError(f"{path.name} has {path.stat().st_size} bytes instead of {size}")
+            # A plain view: slices of np.memmap itself are slow to make.
+            arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+        return meta["facts"], arrays
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+        log.warning("%s: damaged cache (%s); it is prepared again.", folder, error)
+        return None
+
+
+def write_folder(folder: Path, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    """Write a prepared folder; if another process was first, leave that one's."""
+    draft: Path | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        draft.chmod(0o755)  # others on this machine may share the cache
+        for name, array in arrays.items():
+            with (draft / f"{name}.npy").open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+        sizes = {name: (draft / f"{name}.npy").stat().st_size for name in arrays}
+        meta = json.dumps({"facts": facts, "bytes": sizes})
+        (draft / META).write_text(meta, encoding="utf-8")
+        publish(draft, folder)
+    except OSError as error:
+        cause = error.strerror or error
+        raise DataError(
+            f"{folder.parent}: prepared data cannot be kept there ({cause}); "
+            "set cache-dir=FOLDER on a disk with room."
+        ) from error
+    finally:
+        if draft is not None:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def publish(draft: Path, folder: Path) -> None:
+    """Give the draft its name, unless a sound folder has it already; a damaged one goes first."""
+    if folder.exists() and read_folder(folder) is None:
+        grave = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            folder.rename(grave / "damaged")
+        except FileNotFoundError:
+            log.debug("%s: another process has removed it.", folder)
+        shutil.rmtree(grave, ignore_errors=True)
+    try:
+        draft.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        log.debug("%s: another process has prepared it.", folder)

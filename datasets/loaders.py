@@ -1,0 +1,58 @@
+"""The data sets by name. A new one is a file with a `load` like the others', and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from corsage.app.config import DataKeys, nearest
+from corsage.app.errors import ConfigError, DataError
+from corsage.datasets import csvfile, digits, idx, npzfile
+from corsage.datasets.table import Table
+
+LOADERS: dict[str, Callable[[DataKeys], Table]] = {
+    "digits": digits.load,
+    "mnist": idx.load,
+    "fashion-mnist": idx.load,
+    "csv": csvfile.load,
+    "npz": npzfile.load,
+}
+OWN_FILE = ("csv", "npz")
+
+
+def load_table(keys: DataKeys) -> Table:
+    """The whole data set that the keys name."""
+    check_keys(keys)
+    return LOADERS[keys.dataset](keys)
+
+
+def check_keys(keys: DataKeys) -> None:
+    """Refuse keys that the data set has no use for: they would be ignored in silence."""
+    if keys.dataset not in LOADERS:
+        raise ConfigError(
+            f"dataset={keys.dataset}: no such data set.{nearest(keys.dataset, LOADERS)}"
+        )
+    if keys.dataset in OWN_FILE and not keys.data_file:
+        raise ConfigError(f"dataset={keys.dataset}: needs data-file=FILE.{keys.dataset}.")
+    if keys.dataset not in OWN_FILE:
+        for name, value in (
+            ("data-file", keys.data_file),
+            ("cluster-column", keys.cluster_column),
+        ):
+            if value:
+                raise ConfigError(
+                    f"{name}={value}: dataset={keys.dataset} has none; "
+                    "leave it out, or set dataset=csv or dataset=npz."
+                )
+
+
+def source_files(keys: DataKeys) -> list[Path]:
+    """The files on this machine that the data set would be read from."""
+    if keys.dataset in idx.PUBLISHED:
+        return idx.files(keys)
+    if not keys.data_file:
+        return []
+    path = Path(keys.data_file).expanduser()
+    if not path.is_file():
+        raise DataError(f"data-file={keys.data_file}: no such file.")
+    return [path]

@@ -1,0 +1,106 @@
+"""An NPZ file of one's own: arrays `x`, labels, users and perhaps clusters, one entry a sample."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from corsage.app.config import DataKeys
+from corsage.app.errors import DataError
+from corsage.datasets.table import (
+    Array,
+    Table,
+    check_users,
+    class_labels,
+    id_strings,
+    some,
+    standardised,
+)
+
+# Other names under which an array is understood, as long as its key has its default value.
+ALSO = {"label": ("y", "labels"), "user": ("users",)}
+
+
+def load(keys: DataKeys) -> Table:
+    """The samples of `data-file`; its user array must be there unless `user-column` is empty."""
+    return read(Path(keys.data_file).expanduser(), keys)
+
+
+def read(path: Path, keys: DataKeys, *, optional: tuple[str, ...] = ()) -> Table:
+    """One NPZ file; of the arrays "user" and "cluster", those in `optional` may be absent.
+
+    uint8 is taken for pixels: 0..255 becomes -1..1 for the model, and (n, h, w) becomes
+    (n, 1, h, w). Other numbers reach the model as they are, as float32.
+    """
+    arrays = open_npz(path)
+    wanted = {"label": keys.label_column, "user": keys.user_column, "cluster": keys.cluster_column}
+    names = {w: find(path, list(arrays), w, n, w in optional) for w, n in wanted.items()}
+    if "x" not in arrays or not names["label"]:
+        raise DataError(f"{path}: no array 'x' or no labels (arrays: {some(list(arrays))}).")
+    x = samples(arrays["x"], f"{path}: x")
+    y, classes = class_labels(arrays[names["label"]], f"{path}: {names['label']}")
+    found = {
+        what: id_strings(arrays[names[what]], f"{path}: {names[what]}") if names[what] else None
+        for what in ("user", "cluster")
+    }
+    for name, array in (("labels", y), *found.items()):
+        if array is not None and len(array) != len(x):
+            raise DataError(f"{path}: {len(array)} entries of {name} for {len(x)} samples in x.")
+    if found["user"] is not None:
+        check_users(found["user"], f"{path}: {names['user']}")
+    shift, scale = standardised(0.5, 0.5) if x.dtype == np.uint8 else (0.0, 1.0)
+    return Table(x, y, found["user"], found["cluster"], classes, shift, scale)
+
+
+def open_npz(path: Path) -> dict[str, Array]:
+    """All arrays of the file; nothing in it is ever unpickled."""
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise DataError(f"{path}: a single array; save several with np.savez(path, x=..., y=)")
+        with archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+        raise DataError(
+            f"{path}: not an NPZ file of plain arrays ({error}); write it with np.savez."
+        ) from error
+    except OSError as error:
+        cause = error.strerror or error
+        raise DataError(f"{path}: cannot be read ({cause}). Check data-file.") from error
+
+
+def find(path: Path, names: list[str], what: str, wanted: str, optional: bool) -> str:
+    """The name of the array for `what`, "" if there is none and none is needed."""
+    also = ALSO[what] if ALSO.get(what) and wanted == what else ()
+    for name in (wanted, *also):
+        if name in names:
+            return name
+    if not wanted or optional:
+        return ""
+    none = f", or {what}-column= if it has none" if what != "label" else ""
+    raise DataError(
+        f"{path}: no array {' or '.join((wanted, *also))} (arrays: {some(names)}); "
+        f"set {what}-column=NAME{none}."
+    )
+
+
+def samples(x: Array, where: str) -> Array:
+    """The samples as uint8 or finite float32, images with their channel axis."""
+    if x.ndim < 2 or not x.size:
+        raise DataError(f"{where}: of shape {x.shape}; expected (samples, features or pixels...).")
+    if x.dtype == np.uint8:
+        return x[:, None] if x.ndim == 3 else x
+    if x.dtype.kind not in "biuf":
+        raise DataError(f"{where}: of type {x.dtype}; expected numbers.")
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32)
+    finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
+    if not finite.all():
+        raise DataError(
+            f"{where}: sample {int(np.argmin(finite))} has values that are not finite float32 "
+            "numbers; fill them in, or drop the sample."
+        )
+    return x

@@ -1,0 +1,43 @@
+"""FedAvg: one model for all, optionally fine-tuned by each user at the end.
+
+McMahan, Moore, Ramage, Hampson, Agueera y Arcas: Communication-Efficient Learning of Deep Networks
+from Decentralized Data, AISTATS 2017. With `fine-tune-epochs` also the row "FedAvg+FT" of FedRep's
+Table 1: after the last round each user trains the head of the global model on its own data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from corsage.app.config import Keys, key
+from corsage.app.wire import Arrays
+from corsage.models.network import Network
+from corsage.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class FedAvgKeys(Keys):
+    """Keys of FedAvg."""
+
+    title = "FedAvg"
+
+    fine_tune_epochs: int = key(
+        10, "epochs of the head after the last round, reported as fedavg+ft; 0: none", low=0
+    )
+
+
+class FedAvg(Strategy):
+    """The server of FedAvg: it holds the whole model w."""
+
+    name = "fedavg"
+
+    def initial(self, network: Network) -> Arrays:
+        """w_0."""
+        return {"model": network.initial}
+
+    def extra_evaluations(self) -> dict[str, dict[str, Any]]:
+        """The global model with a head of one's own."""
+        if isinstance(self.keys, FedAvgKeys) and self.keys.fine_tune_epochs:
+            return {f"{self.name}+ft": {"fine-tune": True}}
+        return {}

@@ -1,0 +1,432 @@
+"""What a run shows: statistics, table, progress, plots and report."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from corsage.app import config, plots, report
+from corsage.app.progress import Progress
+from corsage.app.summary import (
+    human_bytes,
+    human_count,
+    human_seconds,
+    spread,
+    summary_table,
+    worst_share,
+)
+
+KEYS = ["mean", "std", "min", "q10", "q25", "median", "q75", "max"]
+EVIL = "<script>alert(1)</script>"
+
+
+def make_run(
+    names: tuple[str, ...], users: int = 20, rounds: int = 20
+) -> tuple[list[Any], list[Any]]:
+    """Results and rows of a run that never was; each strategy a little better than the last."""
+    results, rows = [], []
+    base = np.linspace(0.4, 0.8, users)
+    for place, name in enumerate(names):
+        curve = []
+        accuracies = base
+        for number in range(1, rounds + 1):
+            row: dict[str, Any] = {"strategy": name, "round": number, "users": 2, "dropped": 0}
+            row |= {"bytes_up": 1000 * number, "bytes_down": 2000 * number, "messages": number}
+            if number % 5 == 0:
+                accuracies = base + 0.05 * place + 0.1 * number / rounds
+                row["accuracy"] = row["loss"] = spread(accuracies)
+                curve.append([number, row["accuracy"]["mean"]])
+            rows.append(row)
+        ids = [EVIL, *(f"u{user}" for user in range(1, users))]
+        results.append(
+            {
+                "strategy": name,
+                "rounds": rounds,
+                "users": users,
+                "accuracy": spread(accuracies),
+                "accuracy_last10": 0.5,
+                "loss": spread(accuracies),
+                "bytes_up": 123_400_000,
+                "bytes_down": 567_800_000,
+                "messages": 99_999,
+                "seconds": 200.4,
+                "worst10": worst_share(accuracies),
+                "never_drawn": 3,
+                "dropped": {EVIL: 2},
+                "per_user": dict(zip(ids, map(float, accuracies), strict=True)),
+                "curve": curve,
+            }
+        )
+    return results, rows
+
+
+def shown(results: list[Any], width: int = 80) -> str:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(summary_table(results))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+# Statistics and units
+
+
+def test_spread_is_numpys() -> None:
+    values = np.random.default_rng(0).random(37)
+    found = spread(values)
+    assert list(found) == KEYS
+    expected = [values.mean(), values.std(), values.min()]
+    expected += [np.quantile(values, q) for q in (0.1, 0.25, 0.5, 0.75)] + [values.max()]
+    np.testing.assert_allclose(list(found.values()), expected, rtol=1e-15)
+
+
+def test_spread_in_closed_form() -> None:
+    found = spread(np.arange(11.0))
+    assert [found[k] for k in KEYS] == pytest.approx([5, 10**0.5, 0, 1, 2.5, 5, 7.5, 10])
+
+
+def test_spread_of_one_user() -> None:
+    assert spread(np.array([0.7])) == {k: 0.0 if k == "std" else 0.7 for k in KEYS}
+
+
+@pytest.mark.parametrize("values", [[], [0.5, np.nan], [np.inf]])
+def test_spread_refuses_what_is_no_number(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="statistics over users"):
+        spread(np.array(values))
+    with pytest.raises(ValueError, match="statistics over users"):
+        worst_share(np.array(values), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("users", "share", "counted"),
+    [(1, 0.1, 1), (9, 0.1, 1), (10, 0.1, 1), (11, 0.1, 2), (30, 0.1, 3), (70, 0.1, 7), (4, 1.0, 4)],
+)
+def test_worst_share_counts_whole_users(users: int, share: float, counted: int) -> None:
+    values = np.random.default_rng(1).permutation(users).astype(float)
+    assert worst_share(values, share) == pytest.approx((counted - 1) / 2)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (12_345, "12.3 kB"),
+        (9_996, "10.0 kB"),
+        (999_600, "1.00 MB"),
+        (123_456_789, "123 MB"),
+        (5.5e12, "5.50 TB"),
+        (float("nan"), "–"),  # noqa: RUF001
+    ],
+)
+def test_human_bytes(count: float, text: str) -> None:
+    assert human_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.12, "120 ms"),
+        (0.9996, "1.0 s"),
+        (9.96, "10 s"),
+        (59.6, "1m 00s"),
+        (200.4, "3m 20s"),
+        (3599.7, "1h 00m"),
+        (86_399, "1d 00h"),
+        (180_000, "2d 02h"),
+    ],
+)
+def test_human_seconds(seconds: float, text: str) -> None:
+    assert human_seconds(seconds) == text
+
+
+def test_human_count() -> None:
+    counts = (0, 99_999, 100_000, 999_600, 1_234_567, 5e9)
+    assert [human_count(n) for n in counts] == ["0", "99,999", "100k", "1.00M", "1.23M", "5.00G"]
+
+
+# The table
+
+
+def test_table_fits_80_columns_with_long_names() -> None:
+    results, _ = make_run(("a" * 20, "fedavg+ft"))
+    results[0]["accuracy"] |= {"mean": 0.5532, "std": 0.1212, "min": 1.0}
+    results[0] |= {"accuracy_last10": 1.0, "worst10": 1.0}
+    text = shown(results)
+    assert "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    line = next(line for line in text.splitlines() if line.startswith("a"))
+    assert re.split(r"\s+(?=\d)", line.strip()) == [
+        *("a" * 20, "55.3 ±", "12.1", "100.0", "100.0", "100.0"),
+        *("123 MB", "568 MB", "99,999", "3m", "20s"),
+    ]
+
+
+def test_table_never_cuts_a_number() -> None:
+    results, _ = make_run(("b" * 60,))
+    text = shown(results)
+    assert "…" not in text
+    assert all(number in text for number in ("123 MB", "568 MB", "99,999", "3m 20s"))
+
+
+def test_best_mean_is_bold_and_dropped_users_are_named() -> None:
+    results, _ = make_run(("fedavg", "fedrep"))
+    table = summary_table(results)
+    bold = [
+        str(cell)
+        for column in table.columns
+        for cell in column.cells
+        if any(span.style == "bold" for span in getattr(cell, "spans", ()))
+    ]
+    assert bold[0] == "fedrep"
+    assert len(bold) == 2
+    assert f"fedrep: 2 dropped replies: {EVIL} (2)" in shown(results, 120)
+
+
+def test_table_takes_brackets_as_they_are_and_gaps_as_dashes() -> None:
+    results, _ = make_run(("[bold]x",))
+    results[0]["accuracy_last10"] = None
+    text = shown(results)
+    assert "[bold]x" in text
+    assert "–" in text  # noqa: RUF001
+
+
+# Progress
+
+
+def run_progress(console: Console, rounds: int = 200) -> None:
+    _, rows = make_run(("fedrep",), rounds=rounds)
+    with Progress(console) as progress:
+        progress.start("fedrep", rounds)
+        for row in rows:
+            progress.update(row)
+            if row["round"] == rounds // 2:
+                progress.note("user [b]7[/b]: late")
+
+
+def test_progress_is_quiet_when_not_on_a_terminal() -> None:
+    stream = io.StringIO()
+    run_progress(Console(file=stream))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "fedrep: 200 rounds"
+    assert "user [b]7[/b]: late" in lines
+    assert len(lines) == 12
+    assert re.fullmatch(r"fedrep: 200 rounds, done, accuracy 70.0% at 200, in .*s", lines[-1])
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_progress_of_few_rounds_has_few_lines() -> None:
+    stream = io.StringIO()
+    run_progress(Console(file=stream), rounds=1)
+    first, last = stream.getvalue().splitlines()
+    assert first == "fedrep: 1 round"
+    assert last.startswith("fedrep: 1 round, done, not evaluated yet, in ")
+
+
+def test_progress_goes_on_where_a_run_was_resumed_and_says_where_it_stopped() -> None:
+    stream = io.StringIO()
+    progress = Progress(Console(file=stream))
+    progress.start("fedrep", 100, done=57)
+    progress.update({"round": 58})
+    progress.stop()
+    progress.stop()
+    first, last = stream.getvalue().splitlines()
+    assert first == "fedrep: 100 rounds, going on after round 57"
+    assert last.startswith("fedrep: 100 rounds, stopped at round 58, not evaluated yet")
+
+
+def test_progress_on_a_terminal_ends_with_the_final_accuracy() -> None:
+    stream = io.StringIO()
+    run_progress(Console(file=stream, force_terminal=True, width=80, color_system=None))
+    # Each drawing begins with a carriage return; the last one stays.
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue().split("\r")[-1])
+    assert re.match(r"fedrep ━+ 200/200 accuracy 70.0% at 200 in ", last)
+    assert len(last.splitlines()[0]) <= 80
+    assert "user [b]7[/b]: late" in stream.getvalue()
+
+
+class Closed(io.StringIO):
+    """A terminal that went away."""
+
+    def write(self, text: str) -> int:
+        raise OSError("gone")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_never_raises(terminal: bool) -> None:
+    run_progress(Console(file=Closed(), force_terminal=terminal))
+    run_progress(Console(file=io.StringIO(), force_terminal=terminal, width=1))
+
+
+# Plots
+
+
+def curves(figure: Any) -> list[Any]:
+    return [line for line in figure.axes[0].get_lines() if line.get_gid() == "curve"]
+
+
+def size(png: bytes) -> tuple[int, int]:
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    return int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
+
+
+def test_plots_are_written_and_the_same_each_time(tmp_path: Path) -> None:
+    results, rows = make_run(("fedrep", "fedavg", "local"))
+    paths = plots.write_plots(tmp_path, results, rows)
+    first = [path.read_bytes() for path in paths]
+    assert [path.name for path in paths] == ["learning.png", "users.png", "bytes.png"]
+    assert {size(png) for png in first} == {(1200, 720)}
+    assert [path.read_bytes() for path in plots.write_plots(tmp_path, results, rows)] == first
+
+
+def test_learning_curves_show_the_data() -> None:
+    results, rows = make_run(("fedrep", "fedavg"))
+    figure = plots.learning_curves(results, rows=rows)
+    lines = curves(figure)
+    assert [line.get_label() for line in lines] == ["fedrep", "fedavg"]
+    for line, result in zip(lines, results, strict=True):
+        points = np.array(result["curve"])
+        np.testing.assert_array_equal(line.get_xdata(), points[:, 0])
+        np.testing.assert_allclose(line.get_ydata(), 100 * points[:, 1])
+    assert len(figure.axes[0].collections) == 2
+    assert not plots.learning_curves(results).axes[0].collections
+
+
+def test_users_are_sorted_from_the_worst() -> None:
+    results, _ = make_run(("fedrep",), users=7)
+    (line,) = curves(plots.accuracy_over_users(results))
+    expected = 100 * np.sort(list(results[0]["per_user"].values()))
+    np.testing.assert_allclose(line.get_ydata(), expected)
+
+
+def test_bytes_come_from_rows_or_evenly_from_the_result() -> None:
+    results, rows = make_run(("fedrep", "local"))
+    exact = curves(plots.accuracy_against_bytes(results, rows=rows))[0]
+    assert list(exact.get_xdata()) == [15_000, 30_000, 45_000, 60_000]
+    results[1] |= {"bytes_up": 0, "bytes_down": 0}
+    even, silent = curves(plots.accuracy_against_bytes(results))
+    np.testing.assert_allclose(even.get_xdata(), 691_200_000 * np.array([1, 2, 3, 4]) / 4)
+    assert silent.get_label() == "local\nsends nothing"
+
+
+def test_styles_are_stable_by_name_and_differ_within_a_plot() -> None:
+    names = ["fedrep", "fedavg", "local", *(f"algorithm{n}" for n in range(17))]
+    many = plots.styles(names, plots.LIGHT)
+    assert len({str(style) for style in many.values()}) == len(names)
+    assert plots.styles(["fedrep"], plots.LIGHT)["fedrep"] == many["fedrep"]
+    assert plots.styles(reversed(names), plots.LIGHT) == many
+
+
+def test_labels_do_not_overlap() -> None:
+    placed = np.sort(plots.spaced([50.0, 50.1, 99.0, 99.1, 99.2], 2.0, 100.0))
+    assert np.diff(placed).min() >= 2.0 - 1e-9
+    assert placed.max() <= 100.0
+
+
+@pytest.mark.parametrize("users", [1, 300])
+def test_plots_of_one_point_and_odd_names(users: int) -> None:
+    results, rows = make_run(("fedavg+ft", "$x_"), users=users)
+    results[0]["curve"] = results[0]["curve"][-1:]
+    for figure in (
+        plots.learning_curves(results, rows=rows),
+        plots.accuracy_over_users(results),
+        plots.accuracy_against_bytes(results),
+    ):
+        assert len(curves(figure)) == 2
+        assert size(plots.png(figure)) == (1200, 720)
+
+
+# The report
+
+
+class Tags(HTMLParser):
+    """Checks that tags are balanced, and remembers them with their text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.attributes += attrs
+        if tag not in ("meta", "img", "br", "source"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@dataclass(frozen=True)
+class FedRepKeys(config.Keys):
+    title = "FedRep"
+    head_epochs: int = config.key(10, "epochs of the head")
+
+
+@pytest.fixture(name="flat")
+def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, config.Value]:
+    groups = [*config.GROUPS.values(), FedRepKeys]
+    monkeypatch.setattr(report, "declared_groups", lambda: groups)
+    return {key: value for group in groups for key, value in config.flatten(group()).items()}
+
+
+def test_report_is_whole_escaped_and_alone(tmp_path: Path, flat: dict[str, config.Value]) -> None:
+    results, rows = make_run(("fedrep", "fedavg"), users=50)
+    flat["data-file"] = EVIL
+    path = report.write_report(tmp_path, flat, results, "0.1.0", rows)
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+    page = path.read_text(encoding="utf-8")
+    tags = Tags(page)
+    assert not tags.open
+    assert tags.seen.count("script") == 1
+    assert EVIL not in page
+    assert tags.text.count(EVIL) >= 4  # a user's row, two dropped notes, the configuration
+    assert tags.seen.count("img") == 3
+    links = [v or "" for name, v in tags.attributes if name in ("src", "srcset", "href")]
+    assert all(link.startswith("data:image/png;base64,") for link in links)
+    assert not re.search(r"https?:|//\w|url\(|@import", re.sub(r"base64,[^\"]*", "", page))
+    assert "Never drawn: 3 of 50 (fedrep, fedavg)." in tags.text
+    assert "<details>" in page
+
+
+def test_report_lists_users_in_reading_order_and_marks_the_worst() -> None:
+    results, _ = make_run(("fedrep",), users=12)
+    table = report.users(results)
+    assert "<details open>" in table
+    found = re.findall(r'<td data-value="(u\d+)"', table)
+    assert found == [f"u{n}" for n in range(1, 12)]
+    assert table.count('<td class="low"') == 2
+    results[0]["per_user"] = dict.fromkeys(results[0]["per_user"], 1.0)
+    assert '<td class="low"' not in report.users(results)
+
+
+def test_report_tells_how_to_run_again(flat: dict[str, config.Value]) -> None:
+    flat |= {"head-epochs": 5, "data-file": "my data.csv", "resume": "runs/x", "seed": 0}
+    command = report.command(flat)
+    assert command == "python run_simulation.py 'data-file=my data.csv' head-epochs=5 seed=0"
+    titles = list(report.grouped({**flat, "unheard-of": True}))
+    assert titles == [
+        "Run",
+        "Users and nodes",
+        "Data",
+        "Model",
+        "Local training",
+        "FedRep",
+        "Other",
+    ]

@@ -1,0 +1,61 @@
+"""The split into training and test parts inside each user."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corsage.app.errors import DataError
+from corsage.datasets.split import split_user
+
+some_labels = st.lists(st.integers(0, 4), min_size=2, max_size=80).map(np.array)
+quick = settings(max_examples=100, deadline=None)
+
+
+def split(labels, user="u", fraction=0.2, cap=0, seed=0):
+    return split_user(labels, user, test_fraction=fraction, max_train_samples=cap, seed=seed)
+
+
+@quick
+@given(some_labels, st.floats(0.001, 0.9), st.integers(0, 20))
+def test_parts_are_disjoint_and_never_empty(labels, fraction, cap):
+    train, test = split(labels, fraction=fraction, cap=cap)
+    assert len(train) and len(test)
+    assert not set(train) & set(test)
+    assert len(test) == min(max(round(len(labels) * fraction), 1), len(labels) - 1)
+    rest = len(labels) - len(test)
+    assert len(train) == (min(rest, cap) if cap else rest)
+
+
+@quick
+@given(some_labels, st.floats(0.05, 0.6))
+def test_stratified(labels, fraction):
+    """Test counts are a class's share within one, unless a class would be lost from training."""
+    train, test = split(labels, fraction=fraction)
+    counts, tested = np.bincount(labels, minlength=5), np.bincount(labels[test], minlength=5)
+    if (counts - 1).clip(0).sum() >= len(test):
+        assert (np.bincount(labels[train], minlength=5)[counts > 0] > 0).all()
+    if counts[counts > 0].min() >= 10:
+        assert (abs(tested - counts * len(test) / len(labels)) < 1).all()
+
+
+def test_capped_training_part_is_stratified_too():
+    labels = np.repeat([0, 1, 2], [600, 300, 100])
+    train, test = split(labels, cap=50)
+    assert np.bincount(labels[test]).tolist() == [120, 60, 20]
+    assert np.bincount(labels[train]).tolist() == [30, 15, 5]
+
+
+def test_seed_and_user_decide():
+    labels = np.arange(100) % 3
+    one = split(labels)[1]
+    assert np.array_equal(one, split(labels)[1])
+    assert not np.array_equal(one, split(labels, seed=1)[1])
+    assert not np.array_equal(one, split(labels, user="v")[1])
+
+
+def test_one_sample():
+    with pytest.raises(DataError, match="user ann: 1 sample, no test data possible"):
+        split(np.array([3]), user="ann")
+    train, test = split(np.array([3]), fraction=0.0)
+    assert train.tolist() == [0] and test.tolist() == []
