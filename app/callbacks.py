@@ -9,7 +9,12 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Hooks with no effect; a strategy calls those of all its callbacks in order."""
+    """Hooks with no effect; a strategy calls those of all its callbacks in order.
+
+    `shows_notes`: this callback shows notes to people, so they need not go to Flower's log.
+    """
+
+    shows_notes = False
 
     def on_start(self, strategy: Strategy) -> None:
         """Users are known and the first state is built; a checkpoint may replace it here."""

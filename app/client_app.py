@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from logging import DEBUG
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
@@ -35,17 +36,17 @@ def build_client_app(values: Mapping[str, Value] | None = None) -> ClientApp:
 def _answer(values: dict[str, Value], kind: str, message: Message, context: Context) -> Message:
     """Train or evaluate the users that the message names."""
     try:
-        task = decode_task(message.content.config_records["config"])
+        content: Any = message.content
+        task = decode_task(content["config"])
         node = node_of(context, values)
         torch.set_num_threads(node.threads or task.train.torch_threads)
-        records = message.content.array_records
         report = work(
             kind,
             task,
             node,
             _store(context, node, task.experiment, str(task.options.get("state-dir", ""))),
-            decode(records["arrays"]),
-            decode(records["rows"]) if "rows" in records else {},
+            decode(content["arrays"]),
+            decode(content["rows"]) if "rows" in content else {},
         )
     except Exception as error:
         return _failure(message, f"{kind}: {describe(error)}")

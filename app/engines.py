@@ -16,11 +16,14 @@ from corsage.app.errors import ConfigError
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run_folder import RunFolder
 from corsage.app.server_app import build_server_app
+from corsage.datasets.federated import simulated
 
 
 def simulate(config: Config) -> Path:
     """Run the server script with as many nodes as the config says; returns the run folder."""
     nodes = number_of_nodes(config)
+    # Prepared once here, so that workers find it ready and bad data are known before they start.
+    simulated(config.data, config.federation.num_users, config.run.seed)
     # Made before any engine starts, so that a folder that cannot be written is known at once. To
     # the server script it is the folder of a run that stands at round 0.
     folder = RunFolder.open(config).folder

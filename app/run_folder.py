@@ -15,7 +15,7 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -174,6 +174,8 @@ class Recorder(Callback):
 class Watcher(Callback):
     """Shows a progress line."""
 
+    shows_notes = True
+
     def __init__(self, num_rounds: int) -> None:
         self.num_rounds, self.progress = num_rounds, Progress()
 
@@ -216,6 +218,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         pass
     raise CheckpointError(f"{folder}: not a run folder of Corsage (no readable config.json in it).")
+
+
+def resumed(values: Mapping[str, Value]) -> dict[str, Any]:
+    """With `resume`, the keys of the run to be finished, unless they are given anew.
+
+    Flower passes all keys, the defaults among them: a key counts as given if it is not the default.
+    """
+    if not values.get("resume"):
+        return dict(values)
+    defaults = Config.parse().flat()
+    given = {k: v for k, v in values.items() if v != defaults.get(k)}
+    stored: dict[str, Any] = read_config(Path(str(values["resume"])).expanduser())["config"]
+    return {**stored, **given}
 
 
 def check_same(folder: Path, stored: dict[str, Any], now: dict[str, Value]) -> None:

@@ -13,13 +13,13 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from corsage.app.config import Config, Value
-from corsage.app.run_folder import RunFolder
+from corsage.app.run_folder import RunFolder, resumed
 from corsage.strategies import strategy_class
 
 
 def main(values: Mapping[str, Value], grid: Grid, context: Context) -> None:
     """Run and compare the strategies; `values` are the flat keys if Flower does not pass them."""
-    config = Config.parse(values or context.run_config)
+    config = Config.parse(values or resumed(context.run_config))
     with RunFolder.open(config) as run:
         for name in run.unfinished():
             strategy = strategy_class(name)(config, run.callbacks(name), run.experiment(name))

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 import numpy as np
-from flwr.app import Context
+from flwr.app import ArrayRecord, Context
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
@@ -41,15 +41,20 @@ class PersonalStore:
         self._folder = folder / safe_name(experiment) if folder else None
         self._prefix = f"{experiment}/"
         self._durable = durable
-        for name in [n for n in self._records if not n.startswith(self._prefix)]:
-            del self._records[name]
+        self._versions: dict[str, set[int]] = {}  # of each user, in memory
+        for name in list(self._records):
+            if name.startswith(self._prefix):
+                user, version = name.removeprefix(self._prefix).split("/")
+                self._versions.setdefault(user, set()).add(int(version))
+            else:
+                del self._records[name]
 
     def load(self, user: str, version: int) -> Arrays:
         """A user's state of that version; version 0 is empty. StateLost if it is gone."""
         if version == 0:
             return {}
-        record = self._records.array_records.get(self._key(user, version))
-        if record is not None:
+        record = self._records.get(self._key(user, version))
+        if isinstance(record, ArrayRecord):
             return decode(record)
         if self._folder is not None:
             try:
@@ -66,13 +71,14 @@ class PersonalStore:
             data = save({name: np.ascontiguousarray(a) for name, a in arrays.items()})
             write_atomically(self._path(user, version), data, durable=self._durable)
         self._records[self._key(user, version)] = encode(arrays)
+        self._versions.setdefault(safe_name(user), set()).add(version)
         self._forget(user, others | {version})
 
     def _forget(self, user: str, wanted: set[int]) -> None:
-        start = f"{self._prefix}{safe_name(user)}/"
-        for name in [n for n in self._records if n.startswith(start)]:
-            if int(name.rsplit("/", 1)[1]) not in wanted:
-                del self._records[name]
+        versions = self._versions.setdefault(safe_name(user), set())
+        for version in versions - wanted:
+            del self._records[self._key(user, version)]
+        versions &= wanted
         if self._folder is not None:
             for path in self._path(user, 0).parent.glob("*.safetensors"):
                 if int(path.stem) not in wanted:

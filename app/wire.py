@@ -7,8 +7,9 @@ if the algorithm sends any, `rows` (one row a user, in the order of the task's u
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from corsage.app.config import Keys, ModelKeys, TrainKeys, flatten, read
 
 Arrays = dict[str, NDArray[Any]]
+_NPY = b"\x93NUMPY\x01\x00"
 
 
 @dataclass(frozen=True)
@@ -32,89 +34,92 @@ class Task:
 
     algorithm: str
     experiment: str
-    round: int
     seed: int
-    users: list[str]
-    versions: list[int]
-    keep: list[int]
     shape: tuple[int, ...]
     num_classes: int
+    round: int = 0
+    users: list[str] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    keep: list[int] = field(default_factory=list)
     train: TrainKeys = TrainKeys()
     model: ModelKeys = ModelKeys()
     keys: Keys | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-_OWN = {
-    "algorithm",
-    "experiment",
-    "round",
-    "seed",
-    "users",
-    "versions",
-    "keep",
-    "input-shape",
-    "num-classes",
-}
-
-
 def encode_task(task: Task) -> ConfigRecord:
-    """A task as a flat config record, the algorithm's keys and settings among the rest."""
-    values: dict[str, Any] = {
-        "algorithm": task.algorithm,
-        "experiment": task.experiment,
-        "round": task.round,
-        "seed": task.seed,
-        "users": task.users,
-        "versions": task.versions,
-        "keep": task.keep,
-        "input-shape": list(task.shape),
-        "num-classes": task.num_classes,
-        **task.options,
-        **settings(task.train, task.model, task.keys),
-    }
-    return ConfigRecord(values)
-
-
-@lru_cache(maxsize=64)
-def settings(*groups: Keys | None) -> dict[str, Any]:
-    """The flat keys of several groups (cached: they stay the same all run long)."""
-    return {k: v for group in groups if group is not None for k, v in flatten(group).items()}
-
-
-def decode_task(record: ConfigRecord) -> Task:
-    """The task of a message; keys that no group declares are the strategy's options."""
-    flat = {k: v for k, v in record.items() if k not in _OWN and not isinstance(v, list)}
-    train, model, keys, options = _groups(str(record["algorithm"]), tuple(flat.items()))
-    return Task(
-        algorithm=str(record["algorithm"]),
-        experiment=str(record["experiment"]),
-        round=int(record["round"]),  # type: ignore[arg-type]
-        seed=int(record["seed"]),  # type: ignore[arg-type]
-        users=list(record["users"]),  # type: ignore[arg-type]
-        versions=list(record["versions"]),  # type: ignore[arg-type]
-        keep=list(record["keep"]),  # type: ignore[arg-type]
-        shape=tuple(record["input-shape"]),  # type: ignore[arg-type]
-        num_classes=int(record["num-classes"]),  # type: ignore[arg-type]
-        train=train,
-        model=model,
-        keys=keys,
-        options=options,
+    """A task as a config record; what stays the same all run long is one JSON text."""
+    fixed = _fixed(
+        task.algorithm,
+        task.experiment,
+        task.seed,
+        task.shape,
+        task.num_classes,
+        (task.train, task.model, task.keys),
+    )
+    return ConfigRecord(
+        {
+            "settings": fixed,
+            "round": task.round,
+            "users": task.users,
+            "versions": task.versions,
+            "keep": task.keep,
+            **task.options,
+        }
     )
 
 
 @lru_cache(maxsize=64)
-def _groups(
-    algorithm: str, flat: tuple[tuple[str, Any], ...]
-) -> tuple[TrainKeys, ModelKeys, Keys | None, dict[str, Any]]:
+def _fixed(
+    algorithm: str,
+    experiment: str,
+    seed: int,
+    shape: tuple[int, ...],
+    num_classes: int,
+    groups: tuple[Keys | None, ...],
+) -> str:
+    keys = {k: v for group in groups if group is not None for k, v in flatten(group).items()}
+    return json.dumps(
+        {
+            "algorithm": algorithm,
+            "experiment": experiment,
+            "seed": seed,
+            "input-shape": shape,
+            "num-classes": num_classes,
+            "keys": keys,
+        }
+    )
+
+
+def decode_task(record: ConfigRecord) -> Task:
+    """The task of a message; keys that are not the task's own are the strategy's options."""
+    own = ("settings", "round", "users", "versions", "keep")
+    return replace(
+        _settings(str(record["settings"])),
+        round=int(record["round"]),  # type: ignore[arg-type]
+        users=list(record["users"]),  # type: ignore[arg-type]
+        versions=list(record["versions"]),  # type: ignore[arg-type]
+        keep=list(record["keep"]),  # type: ignore[arg-type]
+        options={name: value for name, value in record.items() if name not in own},
+    )
+
+
+@lru_cache(maxsize=64)
+def _settings(text: str) -> Task:
     from corsage.strategies import algorithm_keys
 
-    values = dict(flat)
-    train, model = read(TrainKeys, values), read(ModelKeys, values)
-    declared = algorithm_keys().get(algorithm)
-    keys = read(declared, values) if declared else None
-    known = settings(train, model, keys)
-    return train, model, keys, {k: v for k, v in values.items() if k not in known}
+    fixed = json.loads(text)
+    declared = algorithm_keys().get(fixed["algorithm"])
+    return Task(
+        algorithm=fixed["algorithm"],
+        experiment=fixed["experiment"],
+        seed=fixed["seed"],
+        shape=tuple(fixed["input-shape"]),
+        num_classes=fixed["num-classes"],
+        train=read(TrainKeys, fixed["keys"]),
+        model=read(ModelKeys, fixed["keys"]),
+        keys=read(declared, fixed["keys"]) if declared else None,
+    )
 
 
 def encode(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
@@ -127,7 +132,24 @@ def encode(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 def decode(record: ArrayRecord) -> Arrays:
     """A Flower record as named arrays."""
-    return {name: array.numpy() for name, array in record.items()}
+    return {name: _numpy(array) for name, array in record.items()}
+
+
+def _numpy(array: Array) -> NDArray[Any]:
+    """What `array.numpy()` gives, ten times as fast for small arrays.
+
+    Flower's arrays hold NumPy's file format; its header repeats what the array says of itself, so
+    it need not be parsed. Anything unusual is left to NumPy.
+    """
+    data = array.data
+    if (
+        array.stype != "numpy.ndarray"
+        or data[:8] != _NPY
+        or b"'fortran_order': False"
+        not in (data[10 : (start := 10 + int.from_bytes(data[8:10], "little"))])
+    ):
+        return array.numpy()
+    return np.frombuffer(data, np.dtype(array.dtype), offset=start).reshape(array.shape).copy()
 
 
 def payload(record: ArrayRecord) -> int:

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Adjust = Callable[[Tensor, Tensor], None]
-CHUNK = 1024
+CHUNK = {True: 128, False: 1024}
 
 
 def batches(rng: np.random.Generator, n: int, epochs: int, batch_size: int) -> list[Ints]:
@@ -68,7 +68,7 @@ def sgd(
     m = momentum * m + g from m = 0, theta -= lr * m. `adjust(g, theta)` changes the loss'
     gradient in place before that. With `cached`, x are features and only the head is run.
     """
-    if not order or part.stop == part.start:
+    if not order or not any(b.trained for b in network.blocks_of(part)):
         return
     network.activate(part)
     network.train()
@@ -166,8 +166,11 @@ def all_features(network: Network, x: Tensor) -> Tensor:
 
 
 def chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A function of examples, piece by piece: bounded memory, and activations stay in cache."""
-    parts = [function(part) for part in x.split(CHUNK)] if len(x) else [x]
+    """A function of examples, piece by piece: bounded memory, and activations stay in cache.
+
+    500 images through PFLlib's CNN: 24 ms in pieces of 50-100, 49 ms in pieces of 1,000.
+    """
+    parts = [function(part) for part in x.split(CHUNK[x.dim() == 4])]
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 

@@ -89,7 +89,9 @@ class Network:
 
     def set(self, part: slice, values: Floats | Tensor) -> None:
         """Overwrite one part of the flat vector."""
-        given = torch.as_tensor(values, dtype=torch.float32)
+        if isinstance(values, np.ndarray):
+            values = torch.from_numpy(np.require(values, np.float32, ["C", "W"]))
+        given = values.to(torch.float32)
         wanted = self.flat[part].shape
         if given.shape != wanted:
             raise ModelError(

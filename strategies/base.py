@@ -360,7 +360,8 @@ class Strategy(FlowerStrategy):
 
     def note(self, text: str) -> None:
         """One line for the log and for whoever watches."""
-        log(WARNING, "%s: %s", self.name, text)
+        if not any(callback.shows_notes for callback in self.callbacks):
+            log(WARNING, "%s: %s", self.name, text)
         self._call("on_note", text)
 
     def _call(self, hook: str, *arguments: Any) -> None:
