@@ -38,7 +38,7 @@ def _answer(values: dict[str, Value], kind: str, message: Message, context: Cont
     try:
         content: Any = message.content
         task = decode_task(content["config"])
-        node = node_of(context, values)
+        node = node_of(context, values, {**task.options, "seed": task.seed})
         torch.set_num_threads(node.threads or task.train.torch_threads)
         report = work(
             kind,
@@ -59,7 +59,7 @@ def _answer(values: dict[str, Value], kind: str, message: Message, context: Cont
 def _introduce(values: dict[str, Value], message: Message, context: Context) -> Message:
     """Say who the node's users are and what their data look like."""
     try:
-        node = node_of(context, values)
+        node = node_of(context, values, message.content.config_records.get("config", {}))
     except Exception as error:
         return _failure(message, str(error) or describe(error))
     data = node.data

@@ -17,7 +17,8 @@ def exchange(
     """Send messages and collect replies until all are there, their nodes left, or time is up.
 
     Returns the replies, and the nodes that gave none. Waiting takes at most a twentieth longer
-    than the nodes do: the pause between looks grows with the time that has passed.
+    than the nodes do: the pause between looks grows with the time that has passed. For a node that
+    is gone the SuperLink replies itself, in its own name: that is no reply of the node.
     """
     start = time.monotonic()
     sent = {str(i) for i in grid.push_messages(messages) if i}
@@ -31,8 +32,11 @@ def exchange(
         if time.monotonic() - start >= timeout:
             break  # what came during this look came too late
         for reply in came:
-            if pending.pop(reply.metadata.reply_to_message_id, None) is not None:
+            node = pending.pop(reply.metadata.reply_to_message_id, None)
+            if node == reply.metadata.src_node_id:
                 replies.append(reply)
+            elif node is not None:
+                lost.append(node)
         if pending and time.monotonic() > next_look:
             next_look = time.monotonic() + PRESENCE_SECONDS
             here = set(grid.get_node_ids())

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 
-from corsage.app.config import Config, DataKeys, kebab
+from corsage.app.config import Config, DataKeys, Value, flatten, kebab
 from corsage.app.errors import ConfigError
 from corsage.app.store import writable_folder
 from corsage.datasets.federated import FederatedData, on_device, simulated
 
-DEVICE_KEYS = ("data", "user", "cluster", "state-dir", "device", "torch-threads")
+PLACES = ("data-dir", "data-file", "cache-dir")  # a node's own, not the run's
+DEVICE_KEYS = ("data", "user", "cluster", "num-classes", "state-dir", "device", "torch-threads")
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,24 @@ class Node:
     threads: int = 0
 
 
-def node_of(context: Context, values: Mapping[str, Any]) -> Node:
-    """The node that a context belongs to; `values` are the run's flat keys."""
-    return _node(_items(context.node_config), _items(values or context.run_config))
+def shared_keys(config: Config) -> dict[str, Value]:
+    """What nodes must know of a run to find their users' data as the server means them.
+
+    A run that is resumed has its keys from its run folder: its nodes do not see that.
+    """
+    sizes = {"num-users": config.federation.num_users, "seed": config.run.seed}
+    return {k: v for k, v in flatten(config.data).items() if k not in PLACES} | sizes
+
+
+def node_of(context: Context, values: Mapping[str, Any], shared: Mapping[str, Any]) -> Node:
+    """The node that a context belongs to; `values` are the run's flat keys, `shared` those of them
+    that came with the message.
+    """
+    if not values:
+        known = {*flatten(DataKeys()), "num-users", "seed"}
+        sent = {k: v for k, v in shared.items() if k in known}
+        values = {**context.run_config, **sent}
+    return _node(_items(context.node_config), _items(values))
 
 
 def _items(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -73,9 +89,12 @@ def _device(node_config: dict[str, Any], values: dict[str, Any], config: Config)
     keys = Config.parse({**values, **own}).data if own else config.data
     user, cluster = str(node_config.get("user", "")), str(node_config.get("cluster", ""))
     data = on_device(str(node_config["data"]), user, cluster, keys, config.run.seed)
+    classes = int(node_config.get("num-classes", data.num_classes))
+    if classes < data.num_classes:
+        raise ConfigError(f"node config: num-classes={classes}, but there are {data.num_classes}.")
     state_dir = str(node_config.get("state-dir", ""))
     return Node(
-        data,
+        replace(data, num_classes=classes),
         tuple(data.users),
         simulated=False,
         state_dir=writable_folder(state_dir) if state_dir else None,

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from corsage.app.config import Value
 from corsage.app.errors import DataError, NodeError
 from corsage.app.exchange import exchange
 
@@ -29,13 +30,21 @@ class Member:
 
 @dataclass
 class Roster:
-    """All users that are there now, and what their data look like."""
+    """All users that are there now, and what their data look like.
+
+    Parameters
+    ----------
+    keys : what the nodes are told of the run's config, where Flower does not pass it on.
+    fixed : the model is built, so data that need another one are refused.
+    """
 
     members: dict[str, Member] = field(default_factory=dict)
     nodes: set[int] = field(default_factory=set)
     shape: tuple[int, ...] = ()
     num_classes: int = 0
     note: Callable[[str], None] = print
+    keys: dict[str, Value] = field(default_factory=dict)
+    fixed: bool = False
 
     @property
     def users(self) -> list[str]:
@@ -50,21 +59,31 @@ class Roster:
         return groups
 
     def wait(self, grid: Grid, num_nodes: int, timeout: float) -> None:
-        """Wait until enough nodes are connected and ask them all; NodeError if they do not come."""
-        deadline = time.monotonic() + timeout
-        pause = 0.02
-        while len(found := set(grid.get_node_ids())) < num_nodes:
-            if time.monotonic() > deadline:
+        """Wait until enough nodes say who their users are; NodeError if they do not in time.
+
+        A node that died a moment ago is still listed: nodes count when they have answered.
+        """
+        deadline, pause = time.monotonic() + timeout, 0.02
+        while True:
+            late = time.monotonic() > deadline
+            found = len(set(grid.get_node_ids()))
+            if found >= num_nodes:
+                left = max(deadline - time.monotonic(), 1.0)
+                self.refresh(grid, left, strict=not self.fixed)
+                found = len(self.nodes)
+                if found >= num_nodes:
+                    break
+            if late:
                 raise NodeError(
-                    f"only {len(found)} of {num_nodes} nodes connected within {timeout:g} s: "
-                    f"start the others, or set num-nodes={max(len(found), 1)} or a longer "
+                    f"only {found} of {num_nodes} nodes connected within {timeout:g} s: "
+                    f"start the others, or set num-nodes={max(found, 1)} or a longer "
                     "node-timeout."
                 )
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
-        self.refresh(grid, timeout, strict=True)
         if not self.members:
             raise NodeError(f"the {len(self.nodes)} connected nodes host no users.")
+        self.fixed = True
 
     def refresh(self, grid: Grid, timeout: float, strict: bool = False) -> None:
         """Forget the users of nodes that left, and ask the nodes that are new."""
@@ -78,10 +97,11 @@ class Roster:
         self.nodes = found
         if not new:
             return
-        questions = [Message(RecordDict(), node, "query", ttl=max(timeout, 1.0)) for node in new]
+        content = RecordDict({"config": ConfigRecord({**self.keys})})
+        questions = [Message(content, node, "query", ttl=max(timeout, 1.0)) for node in new]
         replies, silent = exchange(grid, questions, timeout)
         for node in silent:
-            self._refuse(node, "did not say who its users are in time", strict)
+            self._refuse(node, "did not say who its users are in time", strict=False)
         for reply in replies:
             self._admit(reply, strict)
 
@@ -94,6 +114,10 @@ class Roster:
         shape, num_classes = tuple(config["input-shape"]), int(config["num-classes"])
         if self.shape and config["users"] and shape != self.shape:
             self._refuse(node, f"its samples have shape {shape}, the others' {self.shape}", strict)
+            return
+        if self.fixed and num_classes > self.num_classes:
+            why = f"it has {num_classes} classes, and the run began with {self.num_classes}"
+            self._refuse(node, f"{why}: set num-classes at one of the first nodes", strict)
             return
         if config["users"]:
             self.shape = shape

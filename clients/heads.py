@@ -160,7 +160,7 @@ def users_together(network: Network, part: slice) -> int:
     """
     if not stacked.supports(network):
         return 0
-    fit = IN_CACHE // (2 * 4 * max(part.stop - part.start, 1))
+    fit: int = IN_CACHE // (2 * 4 * max(part.stop - part.start, 1))
     convolutions = [m for m in network.module.modules() if isinstance(m, nn.Conv2d)]
     if max((m.out_channels for m in convolutions), default=0) > GROUPED_CHANNELS:
         return 1

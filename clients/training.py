@@ -46,8 +46,9 @@ def to_tensors(
     x: NDArray[Any], y: NDArray[Any], shift: float, scale: float, device: str | torch.device = "cpu"
 ) -> tuple[Tensor, Tensor]:
     """Raw arrays (bytes or floats) as float32 `(x - shift) * scale` and int64 labels."""
-    inputs = torch.from_numpy(np.ascontiguousarray(x)).to(device, torch.float32, copy=True)
-    labels = torch.from_numpy(np.ascontiguousarray(y)).to(device, torch.int64)
+    inputs = torch.from_numpy(np.require(x, requirements=["C", "W"]))
+    inputs = inputs.to(device, torch.float32, copy=True)
+    labels = torch.from_numpy(np.array(y, np.int64)).to(device)
     return inputs.sub_(shift).mul_(scale), labels
 
 
@@ -76,12 +77,12 @@ def sgd(
     decay = network.decay[part] * keys.weight_decay if keys.weight_decay else None
     momentum = torch.zeros_like(theta) if keys.momentum else None
     function = network.logits if cached else network.forward
-    rows = torch.from_numpy(np.concatenate(order)).to(x.device).split([len(b) for b in order])
+    rows = torch.from_numpy(np.concatenate(order)).to(x.device)
     data = x if cached else network.arrange(x)
     with frozen(network, part), seeded(network, order):
-        for batch in rows:
+        for batch in torch.split(rows, [len(b) for b in order]):
             grad.zero_()
-            F.cross_entropy(function(data[batch]), y[batch]).backward()
+            torch.autograd.backward(F.cross_entropy(function(data[batch]), y[batch]))
             with torch.no_grad():
                 if adjust is not None:
                     adjust(grad, theta)
@@ -170,7 +171,7 @@ def chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
     500 images through PFLlib's CNN: 24 ms in pieces of 50-100, 49 ms in pieces of 1,000.
     """
-    parts = [function(part) for part in x.split(CHUNK[x.dim() == 4])]
+    parts = [function(part) for part in torch.split(x, CHUNK[x.dim() == 4])]
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 

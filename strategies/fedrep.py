@@ -34,4 +34,6 @@ class FedRep(Strategy):
 
     def initial(self, network: Network) -> Arrays:
         """phi^0."""
+        if not network.cacheable or not network.linear_head:
+            self.note(f"heads train one user at a time, or over the whole network: {network.why}")
         return {"body": network.initial[network.body]}

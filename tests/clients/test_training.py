@@ -14,7 +14,7 @@ from corsage.clients.training import batches, evaluate, evaluate_models, sgd, to
 from corsage.models import stacked
 from corsage.models.build import build_network
 from corsage.models.network import Network
-from corsage.models.ragged import Examples
+from corsage.models.ragged import Examples, Plan
 
 KEYS = TrainKeys(lr=0.1, momentum=0.5, weight_decay=1e-2, batch_size=4)
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}
@@ -285,6 +285,32 @@ def test_one_users_nan_stays_its_own(model, where):
     got = together.train_head_group(net, rows[0, net.body], heads, data, orders, KEYS)
     np.testing.assert_allclose(got[[0, 2]], fine[[0, 2]], atol=1e-5)
     assert np.isnan(got[1]).any()
+
+
+def test_users_are_trained_alone_when_a_group_is_spoilt(monkeypatch):
+    net, sizes = net_of("lenet"), [8, 9, 10]
+    data, orders = examples(sizes, MODELS["lenet"]), orders_for(sizes, 1, 4)
+    wanted = together.train_models(net, net.initial, data, orders, KEYS)
+    real = stacked.train_stacked
+
+    def leaking(network, rows, *rest):
+        out = real(network, rows, *rest)
+        return out.fill_(torch.nan) if len(rows) > 1 else out
+
+    monkeypatch.setattr(stacked, "train_stacked", leaking)
+    got = together.train_models(net, net.initial, data, orders, KEYS)
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+def test_plan_puts_users_with_more_steps_first():
+    orders = orders_for([3, 0, 9, 5], 1, 4)
+    plan = Plan.build(orders, np.array([0, 3, 3, 12]), [0, 1, 2, 3])
+    assert plan.users == [2, 3, 0, 1] and plan.active == [3, 2, 1]
+    assert plan.rows[2, 0].tolist() == [orders[2][2][0] + 3, 3, 3, 3]
+    np.testing.assert_allclose(plan.weights[2].flatten(), [1, 0, 0, 0])
+    np.testing.assert_allclose(plan.weights[0][2].flatten(), [1 / 3, 1 / 3, 1 / 3, 0])
+    assert plan.weights[0].shape == (3, 4, 1)
+    assert Plan.build(orders, np.array([0, 3, 3, 12]), [2]).weights[0] is None
 
 
 def reference_scores(net, rows, data):

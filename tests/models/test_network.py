@@ -82,6 +82,16 @@ def test_backward_accumulates_into_grad():
     assert net.grad[net.body].abs().sum() > 0
 
 
+def test_only_the_active_part_requires_gradients():
+    net = network(nn.ReLU())
+    net.activate(net.head)
+    assert [b.name for b in net.blocks if b.tensor.requires_grad] == ["2.weight", "2.bias"]
+    net(X).sum().backward()
+    assert not net.grad[net.body].any() and net.grad[net.head].any()
+    net.activate(net.whole)
+    assert all(b.tensor.requires_grad for b in net.blocks)
+
+
 def test_decay_is_for_weights_only():
     net = network(nn.BatchNorm1d(8))
     decay = net.named(net.decay.numpy())

@@ -1,0 +1,97 @@
+"""What every algorithm must do, whatever it computes: found through the registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from federations import federate, same_arrays
+
+from corsage.app.callbacks import Callback
+from corsage.app.checkpoint import read_checkpoint, write_checkpoint
+from corsage.app.client_app import build_client_app
+from corsage.app.local_grid import LocalGrid
+from corsage.strategies import ALGORITHMS
+from corsage.strategies.base import Strategy
+
+EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
+
+
+@EVERY
+@pytest.mark.parametrize("nodes", [3, 12])
+def test_the_number_of_nodes_changes_nothing(name: str, nodes: int) -> None:
+    _, one, _ = federate(name, nodes=1)
+    _, many, _ = federate(name, nodes=nodes)
+    assert one.summaries[0]["per_user"] == pytest.approx(many.summaries[0]["per_user"], abs=1e-9)
+    assert one.summaries[0]["loss"] == pytest.approx(many.summaries[0]["loss"], abs=1e-5)
+    assert same_arrays(one.arrays, many.arrays)
+    for key in ("bytes_up", "bytes_down", "messages"):
+        assert one.summaries[0][key] == many.summaries[0][key]
+
+
+@EVERY
+def test_a_second_run_is_identical_and_another_seed_is_not(name: str) -> None:
+    _, first, _ = federate(name)
+    _, second, _ = federate(name)
+    _, other, _ = federate(name, seed=1)
+    assert first.summaries[0]["per_user"] == second.summaries[0]["per_user"]
+    assert first.summaries[0]["loss"] == second.summaries[0]["loss"]
+    assert same_arrays(first.arrays, second.arrays, tolerance=0)
+    assert first.summaries[0]["loss"] != other.summaries[0]["loss"]
+
+
+@EVERY
+def test_training_helps(name: str) -> None:
+    strategy, result, notes = federate(name, num_rounds=30, evaluate_every=1, lr=0.05)
+    curve = [accuracy for _, accuracy in strategy.state.curve]
+    assert len(curve) == 30
+    assert np.mean(curve[-5:]) > curve[0] + 0.1
+    assert result.summaries[0]["accuracy_last10"] == pytest.approx(np.mean(curve[-10:]))
+    assert not notes.notes
+
+
+class Stop(Callback):
+    """Checkpoints after every round and stops the run in or after one of them."""
+
+    def __init__(self, path: Path, after: int) -> None:
+        self.path, self.after = path, after
+
+    def on_round_end(self, strategy: Strategy, row: dict[str, object]) -> None:
+        if row["round"] == self.after:
+            raise KeyboardInterrupt  # before the checkpoint: the round is lost
+        write_checkpoint(self.path, strategy.state, {"run": 1})
+        strategy.durable = dict(strategy.state.versions)
+
+
+@EVERY
+def test_a_run_resumed_from_its_checkpoint_ends_the_same(name: str, tmp_path: Path) -> None:
+    """Round 3 is trained but never checkpointed: what users kept of it must not leak."""
+    whole, wanted, _ = federate(name, num_rounds=6, fraction_train=1.0)
+    path, config = tmp_path / "checkpoint", whole.config
+    grid = LocalGrid(build_client_app(config.flat()), 3)
+    broken = type(whole)(config, [Stop(path, after=3)], experiment="e")
+    with pytest.raises(KeyboardInterrupt):
+        broken.start(grid)
+    resumed = type(whole)(config, experiment="e")
+    resumed.state = read_checkpoint(path, {"run": 1})
+    assert resumed.state.round == 2
+    result = resumed.start(grid)
+    assert result.summaries[0]["per_user"] == wanted.summaries[0]["per_user"]
+    assert result.summaries[0]["loss"] == pytest.approx(wanted.summaries[0]["loss"], abs=1e-7)
+    assert same_arrays(result.arrays, wanted.arrays, tolerance=1e-7)
+    for key in ("bytes_up", "bytes_down", "messages", "never_drawn"):
+        assert result.summaries[0][key] == wanted.summaries[0][key]
+
+
+@EVERY
+def test_every_user_is_evaluated_and_the_rest_named(name: str) -> None:
+    strategy, result, notes = federate(name, num_rounds=1, fraction_train=0.25)
+    summary = result.summaries[0]
+    assert summary["users"] == 12
+    assert summary["never_drawn"] == 9
+    last = notes.rows[-1]
+    assert last["participants"]["users"] == 3
+    assert last["newcomers"]["users"] == 9
+    drawn = [summary["per_user"][user] for user in strategy.state.drawn]
+    assert last["participants"]["accuracy"] == pytest.approx(np.mean(drawn))
