@@ -6,5 +6,6 @@ sub-packages; in the wheel this file is the package's `__init__.py` beside the s
 
 from pathlib import Path
 
-__version__ = "0.1.0"
 __path__ = [str(Path(__file__).parent)]
+
+from corsage.app.version import VERSION as __version__  # noqa: F401 - needs the path

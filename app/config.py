@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -187,9 +188,8 @@ class Config:
         values = dict(values or {})
         check_names(values)
         groups: dict[str, Any] = {name: read(group, values) for name, group in GROUPS.items()}
-        for name in groups["run"].strategy:
-            if name not in ALGORITHMS:
-                raise ConfigError(f"strategy={name}: no such strategy.{nearest(name, ALGORITHMS)}")
+        check_strategies(groups["run"].strategy, ALGORITHMS)
+        check_device(groups["train"].device)
         keys = {name: read(declared, values) for name, declared in algorithm_keys().items()}
         return cls(**groups, algorithm=keys)
 
@@ -236,6 +236,23 @@ def check_names(values: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name}: no such key.{hint} `--help` lists all keys.")
 
 
+def check_strategies(names: tuple[str, ...], known: Iterable[str]) -> None:
+    """Refuse strategies that are not there, none at all, or one twice."""
+    if not names:
+        raise ConfigError(f"strategy=: name at least one. Known: {', '.join(known)}.")
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"strategy={name}: no such strategy.{nearest(name, known)}")
+        if names.count(name) > 1:
+            raise ConfigError(f"strategy={','.join(names)}: {name} is named twice.")
+
+
+def check_device(name: str) -> None:
+    """Refuse what can be no device; whether a node has it, only the node knows."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?|mps|xpu(:\d+)?", name):
+        raise ConfigError(f"device={name}: no such device. It is cpu, cuda, cuda:1, mps, ...")
+
+
 def read(group: type[K], values: Mapping[str, Any]) -> K:
     """One group's keys out of flat values, each converted to its type and checked."""
     types = get_type_hints(group)
@@ -274,6 +291,8 @@ def check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
         raise ConfigError(f"{name}={value}: not possible.{nearest(value, limits['choices'])}")
     if isinstance(value, float) and math.isnan(value):
         raise ConfigError(f"{name}={value}: not a number.")
+    if isinstance(value, float) and math.isinf(value):
+        raise ConfigError(f"{name}={value}: must be finite.")
     if limits["low"] is not None and value < limits["low"]:
         raise ConfigError(f"{name}={value}: must be at least {limits['low']:g}.")
     if limits["high"] is not None and value > limits["high"]:

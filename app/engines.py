@@ -17,11 +17,14 @@ from corsage.app.local_grid import LocalGrid
 from corsage.app.run_folder import RunFolder
 from corsage.app.server_app import build_server_app
 from corsage.datasets.federated import simulated
+from corsage.models.build import check_available
 
 
 def simulate(config: Config) -> Path:
     """Run the server script with as many nodes as the config says; returns the run folder."""
     nodes = number_of_nodes(config)
+    if not config.federation.ray_address:
+        check_available(config.train.device)
     # Prepared once here, so that workers find it ready and bad data are known before they start.
     simulated(config.data, config.federation.num_users, config.run.seed)
     # Made before any engine starts, so that a folder that cannot be written is known at once. To
@@ -75,7 +78,7 @@ def _ray(config: Config, values: dict[str, Value], nodes: int) -> None:
                 server_app=build_server_app(values),
                 client_app=build_client_app(values),
                 num_supernodes=nodes,
-                backend_config=backend,  # type: ignore[arg-type]
+                backend_config=backend,
             )
         finally:
             ray.shutdown()

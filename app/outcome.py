@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,11 +45,15 @@ class BadReply(ValueError):
 
 
 def merge_replies(
-    replies: list[Message], asked: Mapping[int, list[str]], template: Mapping[str, NDArray[Any]]
+    replies: list[Message],
+    asked: Mapping[int, list[str]],
+    template: Mapping[str, NDArray[Any]],
+    needed: Collection[str] = (),
 ) -> Outcome:
     """Check every reply against what was asked and merge the good ones.
 
-    `template` holds arrays of the shape and dtype that one user sends. The result does not depend
+    `template` holds arrays of the shape and dtype that one user sends, `needed` names the metrics
+    without which a reply is of no use. The result does not depend
     on the order in which the replies came.
     """
     outcome = Outcome()
@@ -60,9 +64,11 @@ def merge_replies(
     for reply in sorted(replies, key=lambda r: asked.get(r.metadata.src_node_id, [""])[0]):
         users = silent.pop(reply.metadata.src_node_id, [])
         try:
-            good = _read(reply, users, template, outcome)
+            good = _read(reply, users, template, needed, outcome)
         except BadReply as why:
-            outcome.dropped.update({user: str(why) for user in users})
+            outcome.dropped.update(
+                {user: str(why).removeprefix(f"user {user}: ") for user in users}
+            )
             continue
         names, weight, mean, rows, metrics = good
         outcome.users += names
@@ -73,13 +79,24 @@ def merge_replies(
         outcome.dropped.update(dict.fromkeys(users, "no reply in time"))
     outcome.weight = sum(weight for weight, _ in parts)
     outcome.mean = _weighted_mean(parts, template)
-    outcome.rows = _stack(row_parts)
-    outcome.metrics = _stack(metric_parts)
+    places = sorted(range(len(outcome.users)), key=lambda i: reading_order(outcome.users[i]))
+    outcome.users = [outcome.users[i] for i in places]
+    outcome.rows = _stack(row_parts, places)
+    outcome.metrics = _stack(metric_parts, places)
     return outcome
 
 
+def reading_order(user: str) -> tuple[int, str]:
+    """Sorts user ids the same way everywhere, and numbers by size."""
+    return len(user), user
+
+
 def _read(
-    reply: Message, asked: list[str], template: Mapping[str, NDArray[Any]], outcome: Outcome
+    reply: Message,
+    asked: list[str],
+    template: Mapping[str, NDArray[Any]],
+    needed: Collection[str],
+    outcome: Outcome,
 ) -> tuple[list[str], float, Arrays, Arrays, dict[str, NDArray[np.float64]]]:
     """One node's reply, or BadReply."""
     if reply.has_error():
@@ -87,7 +104,7 @@ def _read(
     content = reply.content
     try:
         config, numbers = content.config_records["config"], content.metric_records["metrics"]
-        users = list(config["users"])  # type: ignore[arg-type]
+        users = [str(user) for user in config["users"]]  # type: ignore[union-attr]
         weight = float(numbers["weight"])  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError) as error:
         raise BadReply(f"malformed reply: {type(error).__name__} {error}") from error
@@ -100,6 +117,8 @@ def _read(
         for name, value in numbers.items()
         if isinstance(value, list)
     }
+    if missing := set(needed) - set(metrics):
+        raise BadReply(f"malformed reply: no {', '.join(sorted(missing))}")
     for name, values in metrics.items():
         if len(values) != len(users):
             raise BadReply(f"malformed reply: {len(values)} values of {name}, {len(users)} users")
@@ -157,7 +176,26 @@ def _weighted_mean(
     return merged
 
 
-def _stack(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """Per-user values of several nodes, one after the other."""
-    names = {name for part in parts for name in part}
-    return {name: np.concatenate([part[name] for part in parts if name in part]) for name in names}
+def _stack(parts: list[dict[str, NDArray[Any]]], places: list[int]) -> dict[str, NDArray[Any]]:
+    """Per-user values of several nodes, in the order of the user ids."""
+    filled = [part for part in parts if part]
+    if not filled:
+        return {}
+    names = set.intersection(*(set(part) for part in filled))
+    return {name: np.concatenate([part[name] for part in filled])[places] for name in names}
+
+
+def by_cause(dropped: Mapping[str, str]) -> list[str]:
+    """Who was dropped and why, one line a cause, however many users share it."""
+    groups: dict[str, list[str]] = {}
+    for user, why in sorted(dropped.items(), key=lambda item: reading_order(item[0])):
+        groups.setdefault(why, []).append(user)
+    return [f"{name_users(users)} dropped: {why}" for why, users in groups.items()]
+
+
+def name_users(users: list[str]) -> str:
+    """`user a is`, `users a, b are`, or the first five and how many more."""
+    if len(users) == 1:
+        return f"user {users[0]} is"
+    more = f" and {len(users) - 5} more" if len(users) > 5 else ""
+    return f"users {', '.join(users[:5])}{more} are"

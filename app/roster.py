@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -16,6 +17,7 @@ from flwr.serverapp import Grid
 from corsage.app.config import Value
 from corsage.app.errors import DataError, NodeError
 from corsage.app.exchange import exchange
+from corsage.app.outcome import name_users, reading_order
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Roster:
     Parameters
     ----------
     keys : what the nodes are told of the run's config, where Flower does not pass it on.
-    fixed : the model is built, so data that need another one are refused.
+    fixed : the model is built: a node that cannot take part in it does not end the run.
     """
 
     members: dict[str, Member] = field(default_factory=dict)
@@ -49,7 +51,7 @@ class Roster:
     @property
     def users(self) -> list[str]:
         """User ids in an order that depends on nothing but the ids."""
-        return sorted(self.members, key=lambda user: (len(user), user))
+        return sorted(self.members, key=reading_order)
 
     def by_node(self, users: list[str]) -> dict[int, list[str]]:
         """The given users, grouped by the node that hosts them."""
@@ -92,7 +94,8 @@ class Roster:
             gone = [user for user, member in self.members.items() if member.node == node]
             for user in gone:
                 del self.members[user]
-            self.note(f"node {node} left with {_names(gone)}")
+            if gone:
+                self.note(f"{name_users(gone)} gone: node {node} left")
         new = sorted(found - self.nodes)
         self.nodes = found
         if not new:
@@ -106,30 +109,38 @@ class Roster:
             self._admit(reply, strict)
 
     def _admit(self, reply: Message, strict: bool) -> None:
+        """Take in a node and its users, or refuse it."""
         node = reply.metadata.src_node_id
         if reply.has_error():
             self._refuse(node, str(reply.error.reason), strict)
             return
-        config, metrics = reply.content["config"], reply.content["metrics"]
-        shape, num_classes = tuple(config["input-shape"]), int(config["num-classes"])
-        if self.shape and config["users"] and shape != self.shape:
-            self._refuse(node, f"its samples have shape {shape}, the others' {self.shape}", strict)
+        try:
+            shape, num_classes, users = introduction(reply)
+        except (KeyError, TypeError, ValueError) as error:
+            self._refuse(node, f"its introduction is malformed ({error})", strict)
             return
-        if self.fixed and num_classes > self.num_classes:
-            why = f"it has {num_classes} classes, and the run began with {self.num_classes}"
-            self._refuse(node, f"{why}: set num-classes at one of the first nodes", strict)
+        if why := self._mismatch(users, shape, num_classes, strict):
+            self._refuse(node, why, strict)
             return
-        if config["users"]:
-            self.shape = shape
-            self.num_classes = max(self.num_classes, num_classes)
-        columns = config["users"], metrics["train"], metrics["test"], config["clusters"]
-        for user, train, test, cluster in zip(*columns, strict=True):
-            if test < 1 or train < 1:
-                self._refuse_user(user, "test" if test < 1 else "training", strict)
+        if users:
+            self.shape, self.num_classes = shape, max(self.num_classes, num_classes)
+        for user, member in users.items():
+            if member.train < 1 or member.test < 1:
+                self._refuse_user(user, "test" if member.test < 1 else "training", strict)
                 continue
             if user in self.members and self.members[user].node in self.nodes:
                 self.note(f"user {user} is at two nodes: the one that came last is taken")
-            self.members[user] = Member(node, int(train), int(test), cluster)
+            self.members[user] = member
+
+    def _mismatch(
+        self, users: dict[str, Member], shape: tuple[int, ...], num_classes: int, strict: bool
+    ) -> str:
+        """Why a node's data do not fit the model, if they do not."""
+        if users and self.shape and shape != self.shape:
+            return f"its samples have shape {shape}, the others' {self.shape}"
+        if users and not strict and num_classes > self.num_classes:
+            return f"it has {num_classes} classes, the model {self.num_classes}"
+        return ""
 
     def _refuse_user(self, user: str, missing: str, strict: bool) -> None:
         why = f"user {user} has no {missing} data: give it more samples, or check test-fraction"
@@ -145,7 +156,14 @@ class Roster:
         self.note(f"node {node} is left out: {why}")
 
 
-def _names(users: list[str]) -> str:
-    if len(users) == 1:
-        return f"user {users[0]}"
-    return f"{len(users)} users ({', '.join(users[:5])}{', ...' if len(users) > 5 else ''})"
+def introduction(reply: Message) -> tuple[tuple[int, ...], int, dict[str, Member]]:
+    """What a node says of itself: the shape of a sample, the number of classes, its users."""
+    config: Any = reply.content["config"]
+    metrics: Any = reply.content["metrics"]
+    node = reply.metadata.src_node_id
+    columns = config["users"], metrics["train"], metrics["test"], config["clusters"]
+    users = {
+        str(user): Member(node, int(train), int(test), str(cluster))
+        for user, train, test, cluster in zip(*columns, strict=True)
+    }
+    return tuple(int(n) for n in config["input-shape"]), int(config["num-classes"]), users

@@ -23,7 +23,6 @@ from typing import Any
 from rich.console import Console
 from safetensors.numpy import save
 
-import corsage
 from corsage.app.callbacks import Callback
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
 from corsage.app.config import Config, Value
@@ -33,6 +32,7 @@ from corsage.app.plots import write_plots
 from corsage.app.progress import Progress
 from corsage.app.report import write_report
 from corsage.app.summary import summary_table
+from corsage.app.version import VERSION
 from corsage.app.wire import decode
 from corsage.strategies.base import Strategy
 
@@ -70,7 +70,7 @@ class RunFolder:
             return cls(folder, config, {"run": stored["run"], **fixed(config.flat())})
         run = uuid.uuid4().hex[:12]
         folder = new_folder(Path(config.run.run_dir).expanduser(), config.run.strategy)
-        content = {"corsage": corsage.__version__, "run": run, "config": config.flat()}
+        content = {"corsage": VERSION, "run": run, "config": config.flat()}
         guarded(write_atomically, folder / "config.json", json.dumps(content, indent=2))
         return cls(folder, config, {"run": run, **fixed(config.flat())})
 
@@ -119,7 +119,7 @@ class RunFolder:
     def summary(self) -> dict[str, Any]:
         """What `--json` writes."""
         return {
-            "corsage": corsage.__version__,
+            "corsage": VERSION,
             "config": self.config.flat(),
             "results": self.results(),
         }
@@ -132,7 +132,7 @@ class RunFolder:
         )
         rows = [row for name in self.config.run.strategy for row in read_rows(self.folder / name)]
         guarded(write_plots, self.folder, results, rows)
-        guarded(write_report, self.folder, self.config.flat(), results, corsage.__version__, rows)
+        guarded(write_report, self.folder, self.config.flat(), results, VERSION, rows)
         console = Console()
         console.print(summary_table(results))
         console.print(f"Run folder: {self.folder}", soft_wrap=True, highlight=False)

@@ -121,9 +121,17 @@ class _Worker:
         returned, _, metrics = client.fit(parameters, dict(task.options))
         names = client.returns or client.names
         outputs = dict(zip(names, returned, strict=True))
+        self._check_shapes(users, outputs, client)
         good = self._finite(users, {**outputs, **client.kept}, metrics)
         self._keep(group, users, good, client)
         self._add(users, good, outputs, metrics, client)
+
+    def _check_shapes(self, users: list[str], outputs: Arrays, client: Client) -> None:
+        """One row a user, and of the shape that was sent, where the same array comes back."""
+        for name, rows in outputs.items():
+            own = self.arrays[name].shape if name in self.arrays else rows.shape[1:]
+            if rows.shape != (len(users), *own):
+                raise ValueError(f"wrong shape: {name} is {rows.shape}, not {(len(users), *own)}")
 
     def _finite(
         self, users: list[str], outputs: Arrays, metrics: dict[str, Any]

@@ -38,7 +38,7 @@ def export(folder: Path, config: Config) -> Iterator[str]:
     keys, seed = config.data, config.run.seed
     check_partition(keys, config.federation.num_users)
     table = load_table(keys)
-    dealt = deal(table, keys, config.federation.num_users, seed)
+    dealt, total = deal(table, keys, config.federation.num_users, seed), table.num_classes
     for user, part in zip(dealt.users, dealt.parts, strict=True):
         labels = table.y[part]
         train, test = split_user(
@@ -50,11 +50,11 @@ def export(folder: Path, config: Config) -> Iterator[str]:
         )
         path = folder / f"{safe_name(user)}.npz"
         write(path, model_input(table.x[part], table.shift, table.scale), labels)
-        known = dealt.clusters.get(user)
+        cluster, shown = dealt.clusters.get(user, ""), int(labels.max()) + 1
         yield (
             f"{path}: user {user}, {len(train)} training and {len(test)} test samples, "
-            + (f"cluster {known}" if known else "no known cluster")
-            + ("" if labels.max() + 1 == table.num_classes else f", {table.num_classes} classes")
+            + (f"cluster {cluster}" if cluster else "no known cluster")
+            + (f"; tell its node num-classes={total}" if shown < total else "")
         )
 
 

@@ -1,1 +1,22 @@
-"""Experiments of the papers."""
+"""Experiments of the papers, one file an experiment.
+
+`EXPERIMENTS` is the registry: a name, and the module of this package that has it as `EXPERIMENT`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from corsage.experiments.outcome import Experiment
+
+EXPERIMENTS: dict[str, str] = {
+    "fedrep-fashion-mnist": "fedrep_fashion_mnist",
+}
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of that name in the registry."""
+    module = import_module(f"corsage.experiments.{EXPERIMENTS[name]}")
+    return module.EXPERIMENT  # type: ignore[no-any-return]

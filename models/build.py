@@ -33,8 +33,19 @@ def build_network(
     return _build(keys, tuple(int(side) for side in shape), int(num_classes), int(seed), device)
 
 
+def check_available(device: str) -> None:
+    """Refuse a device that this machine does not have."""
+    kind, _, number = device.partition(":")
+    if kind == "cpu":
+        return
+    module = getattr(torch, kind, None)
+    if module is None or not module.is_available() or int(number or 0) >= module.device_count():
+        raise ModelError(f"device={device}: this machine has no such device; device=cpu always is.")
+
+
 @lru_cache(maxsize=8)
 def _build(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str) -> Network:
+    check_available(device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "model"))
         module = make_module(keys, shape, num_classes)

@@ -23,7 +23,7 @@ from corsage.app.callbacks import Callback
 from corsage.app.config import Config, flatten
 from corsage.app.errors import NodeError, RoundFailed
 from corsage.app.exchange import exchange
-from corsage.app.outcome import Outcome, merge_replies
+from corsage.app.outcome import Outcome, by_cause, merge_replies
 from corsage.app.roster import Roster
 from corsage.app.seeding import generator
 from corsage.app.wire import Arrays, Task, decode, encode, encode_task, payload
@@ -32,6 +32,8 @@ from corsage.models.network import Network
 from corsage.strategies.results import evaluated, final_result, round_row, weighted_metrics
 from corsage.strategies.state import State
 
+TRAINED = ("num-examples",)  # metrics a user that a reply must have
+EVALUATED = ("num-examples", "correct", "loss")
 LAST = 10  # the paper reports the mean accuracy of the last ten rounds
 
 
@@ -125,13 +127,12 @@ class Strategy(FlowerStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Merge the replies into the state; RoundFailed if too few of them are usable."""
-        outcome = self._collect(list(replies), self.template())
+        outcome = self._collect(list(replies), self.template(), TRAINED)
         least = self.config.federation.min_users
         if len(outcome.users) < least:
-            causes = [f"{user}: {why}" for user, why in sorted(outcome.dropped.items())[:3]]
             raise RoundFailed(
                 f"round {server_round}: {len(outcome.users)} usable replies, min-users={least}. "
-                + "; ".join(causes)
+                + "; ".join(by_cause(outcome.dropped)[:3])
             )
         self.state.arrays = self.merge(outcome)
         self.state.round = server_round
@@ -151,9 +152,9 @@ class Strategy(FlowerStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Merge the users' evaluations."""
-        outcome = self._collect(list(replies), {})
+        outcome = self._collect(list(replies), {}, EVALUATED)
         if not outcome.users:
-            causes = "; ".join(f"{u}: {why}" for u, why in sorted(outcome.dropped.items())[:3])
+            causes = "; ".join(by_cause(outcome.dropped)[:3])
             raise RoundFailed(f"round {server_round}: no user could be evaluated. {causes}")
         return weighted_metrics(outcome)
 
@@ -307,12 +308,15 @@ class Strategy(FlowerStrategy):
             )
         )
 
-    def _collect(self, replies: list[Message], template: Arrays) -> Outcome:
+    def _collect(
+        self, replies: list[Message], template: Arrays, needed: tuple[str, ...]
+    ) -> Outcome:
         """Check and merge replies; note who is dropped, and whose personal state moved on."""
-        outcome = merge_replies(replies, self._asked, template)
-        for user, why in sorted(outcome.dropped.items()):
+        outcome = merge_replies(replies, self._asked, template, needed)
+        for user in outcome.dropped:
             self.state.dropped[user] = self.state.dropped.get(user, 0) + 1
-            self.note(f"user {user} is dropped: {why}")
+        for line in by_cause(outcome.dropped):
+            self.note(line)
         for user in outcome.lost:
             self.state.versions.pop(user, None)
         if outcome.kept:

@@ -34,6 +34,8 @@ class FedRep(Strategy):
 
     def initial(self, network: Network) -> Arrays:
         """phi^0."""
-        if not network.cacheable or not network.linear_head:
-            self.note(f"heads train one user at a time, or over the whole network: {network.why}")
+        if not network.cacheable:
+            self.note(f"features are not cached, heads train over the whole model: {network.why}")
+        elif not network.linear_head:
+            self.note("the head is not one linear layer: users' heads train one after the other")
         return {"body": network.initial[network.body]}

@@ -128,7 +128,7 @@ def test_nodes_come_and_go_and_users_stay_themselves() -> None:
     roster.refresh(grid, 1)
     assert roster.users == ["c"]
     assert roster.members["c"].node == grid.ids[2]
-    assert any("a, b" in note for note in notes.notes)
+    assert any("users a, b are gone" in note for note in notes.notes)
     assert any("user c is at two nodes" in note for note in notes.notes)
 
 

@@ -50,17 +50,18 @@ BAD: dict[str, tuple[Callable[[RecordDict], Any], str]] = {
     "weight": (lambda c: c["metrics"].update({"weight": float("inf")}), "weight"),
     "stranger": (lambda c: c["config"].update({"users": ["z"]}), "not asked"),
     "metric length": (lambda c: c["metrics"].update({"loss": [1.0, 2.0]}), "2 values of loss"),
+    "no metric": (lambda c: c["metrics"].pop("loss"), "no loss"),
     "metric nan": (lambda c: c["metrics"].update({"loss": [float("nan")]}), "not finite: loss"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_reply_is_dropped_and_named(case: str) -> None:
-    bad = content(["b"], [9, 9, 9])
+    bad = content(["b"], [9, 9, 9], loss=[1.0])
     BAD[case][0](bad)
-    outcome = merge_replies(
-        [reply(1, content(["a"], [1, 2, 3])), reply(2, bad)], {1: ["a"], 2: ["b"]}, TEMPLATE
-    )
+    good = content(["a"], [1, 2, 3], loss=[0.5])
+    replies = [reply(1, good), reply(2, bad)]
+    outcome = merge_replies(replies, {1: ["a"], 2: ["b"]}, TEMPLATE, ("loss",))
     assert outcome.users == ["a"]
     assert outcome.mean["body"].tolist() == [1, 2, 3]
     assert BAD[case][1] in outcome.dropped["b"]
@@ -122,9 +123,12 @@ def test_a_round_fails_only_below_min_users() -> None:
         strategy = FedAvg({"min-users": least})
         strategy.state.arrays = {"body": np.zeros(3, np.float32)}
         strategy._asked = {1: ["a"], 2: ["b"]}
-        replies = [reply(1, content(["a"], [1, 2, 3])), reply(2, Error(2, "it broke"))]
+        good = content(["a"], [1, 2, 3], **{"num-examples": [5.0]})
+        replies = [reply(1, good), reply(2, Error(2, "it broke"))]
         if fails:
-            with pytest.raises(RoundFailed, match=r"1 usable replies, min-users=2.*b: it broke"):
+            with pytest.raises(
+                RoundFailed, match=r"1 usable replies, min-users=2.*user b is dropped: it broke"
+            ):
                 strategy.aggregate_train(1, replies)
         else:
             strategy.aggregate_train(1, replies)

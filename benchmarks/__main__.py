@@ -1,0 +1,104 @@
+"""The benchmarks: `python -m corsage.benchmarks [NAME ...] [--json FILE]`.
+
+Without names all of them run. Targets that are missed are shown as such; they are no error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from corsage.app.command import complain
+from corsage.app.config import nearest
+from corsage.app.errors import ConfigError, CorsageError
+from corsage.app.files import write_atomically
+from corsage.app.version import VERSION
+from corsage.experiments.measure import Measure, table
+from corsage.experiments.words import Parser
+
+
+def user_round() -> list[Measure]:
+    """CPU seconds of a user-round, as a share of the usual or the bare loop."""
+    from corsage.benchmarks import user_round as module
+
+    return [
+        Measure(
+            row.case.name,
+            row.ratio,
+            row.case.target,
+            f"of {row.case.against}",
+            f"CPU ms: usual loop {1e3 * row.usual:.1f}, bare loop {1e3 * row.bare:.1f}, "
+            f"Corsage {1e3 * row.corsage:.1f}",
+        )
+        for row in module.run()
+    ]
+
+
+def engines() -> list[Measure]:
+    """What an engine costs beyond the clients' own work."""
+    from corsage.benchmarks import engines as module
+
+    return module.run()
+
+
+def memory() -> list[Measure]:
+    """Peak memory of 1,000 users on two Ray workers, all processes together."""
+    from corsage.benchmarks import memory as module
+
+    return module.run()
+
+
+BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
+    "user-round": user_round,
+    "engines": engines,
+    "memory": memory,
+}
+
+
+def main(words: list[str]) -> int:
+    """Run all or some benchmarks; 0, or 2 for a user's mistake, 1 for a failed run."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    try:
+        names, file = parse(words)
+        found = {name: run(name) for name in names}
+        if file:
+            content = {"corsage": VERSION, "benchmarks": found}
+            write_atomically(Path(file).expanduser(), json.dumps(content, indent=2))
+    except ConfigError as error:
+        return complain(error, 2)
+    except (CorsageError, OSError) as error:
+        return complain(error, 1)
+    except KeyboardInterrupt:
+        return complain("interrupted.", 130)
+    return 0
+
+
+def parse(words: list[str]) -> tuple[list[str], str]:
+    """Which benchmarks to run, and the file for their figures."""
+    parser = Parser("python -m corsage.benchmarks", epilog=", ".join(BENCHMARKS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which; without names all")
+    parser.add_argument("--json", default="", metavar="FILE", help="write the figures there")
+    found = parser.parse_intermixed_args(words)
+    for name in found.names:
+        if name not in BENCHMARKS:
+            raise ConfigError(f"{name}: no such benchmark.{nearest(name, BENCHMARKS)}")
+    return found.names or list(BENCHMARKS), found.json
+
+
+def run(name: str) -> list[dict[str, object]]:
+    """Run one benchmark and print its table."""
+    benchmark = BENCHMARKS[name]
+    print(f"{name} ...", file=sys.stderr, flush=True)
+    measures = benchmark()
+    title = (benchmark.__doc__ or name).split("\n")[0].rstrip(".")
+    Console().print(table(title, measures))
+    return [measure.as_json() for measure in measures]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,260 @@
+"""What an engine costs beyond the users' own work: milliseconds a message, seconds a round.
+
+Each reply says how long its client's `fit` or `evaluate` took. What a round takes on top of that
+is the engine, the strategy, the client app, and the keeping of personal states. In process, CPU
+time is counted and clients' times add up; on Ray it is time on the clock beyond the slower node.
+
+    python -m corsage.benchmarks engines
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from statistics import median
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+
+from corsage.app import client_app as corsage_app
+from corsage.app import engines
+from corsage.app.callbacks import Callback
+from corsage.app.config import Config
+from corsage.app.exchange import exchange
+from corsage.app.local_grid import LocalGrid
+from corsage.app.wire import Task
+from corsage.datasets.federated import simulated
+from corsage.experiments.measure import Measure
+from corsage.models.build import build_network
+from corsage.strategies import client_class, strategy_class
+from corsage.strategies.base import LAST, Strategy
+
+ALGORITHM, USERS, WORKERS, ROUNDS = "fedrep", 50, 2, 30
+SMALL, LARGE = "200", "3850"  # hidden units: messages of 52 kB and of 1 MB
+CLOCKS: dict[str, Callable[[], float]] = {"cpu": time.process_time, "wall": time.perf_counter}
+SPENT = dict.fromkeys(CLOCKS, 0.0)
+
+
+@dataclass
+class Laps(Callback):
+    """How long each round took by one clock, and what of that was the clients' own work.
+
+    `share` says what a round's clients have cost together: `sum` one after the other, `max` at
+    the same time. Rounds are told apart by whether they were evaluated.
+    """
+
+    clock: str
+    share: Callable[[Iterable[float]], float]
+    own: float = 0.0
+    begin: float = 0.0
+    beyond: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
+
+    def on_round_start(self, strategy: Strategy, number: int) -> None:
+        """Start the clock."""
+        self.own, self.begin = 0.0, CLOCKS[self.clock]()
+
+    def on_round_end(self, strategy: Strategy, row: dict[str, Any]) -> None:
+        """Stop it; the first round warms up."""
+        took = CLOCKS[self.clock]() - self.begin
+        if row["round"] > 1:
+            self.beyond["accuracy" in row].append(took - self.own)
+
+    def listen(self, strategy: Strategy, hook: str) -> None:
+        """Hear what the replies say of their clients' work, on their way to the strategy."""
+        plain = getattr(strategy, hook)
+
+        def heard(number: int, replies: Iterable[Message]) -> Any:
+            replies = list(replies)
+            records = [reply.content["metrics"] for reply in replies if reply.has_content()]
+            self.own += self.share(float(record[self.clock]) for record in records)  # type: ignore[arg-type]
+            return plain(number, replies)
+
+        setattr(strategy, hook, heard)
+
+
+def settings(engine: str, nodes: int, hidden: str) -> Config:
+    """Rounds of little work on the digits; the last ten are evaluated, the others are not."""
+    return Config.parse(
+        {
+            "strategy": ALGORITHM,
+            "engine": engine,
+            "num-users": USERS,
+            "num-nodes": nodes,
+            "fraction-train": 1.0,
+            "num-rounds": ROUNDS,
+            "evaluate-every": ROUNDS,
+            "hidden": hidden,
+            "head-epochs": 1,
+        }
+    )
+
+
+def timed_app(values: Mapping[str, Any]) -> ClientApp:
+    """The client app of a run, whose replies say how long `fit` and `evaluate` took."""
+    app = ClientApp()
+    app.train()(partial(timed_answer, dict(values), "train"))
+    app.evaluate()(partial(timed_answer, dict(values), "evaluate"))
+    app.query()(partial(corsage_app._introduce, dict(values)))
+    return app
+
+
+def timed_answer(values: dict[str, Any], kind: str, message: Message, context: Context) -> Message:
+    """Corsage's answer to a message, and in its metrics the seconds by each clock."""
+    watch(client_class(ALGORITHM))
+    SPENT.update(dict.fromkeys(CLOCKS, 0.0))
+    reply = corsage_app._answer(values, kind, message, context)
+    if reply.has_content():
+        reply.content["metrics"].update(SPENT)  # type: ignore[arg-type]
+    return reply
+
+
+def watch(cls: type[Any]) -> None:
+    """Count the time in a client's own methods, once a process."""
+    for name in ("fit", "evaluate"):
+        plain = getattr(cls, name)
+        if not hasattr(plain, "__wrapped__"):
+            setattr(cls, name, counted(plain))
+
+
+def counted(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose time goes into `SPENT`."""
+
+    @wraps(plain)
+    def timed(*arguments: Any) -> Any:
+        begin = {name: clock() for name, clock in CLOCKS.items()}
+        try:
+            return plain(*arguments)
+        finally:
+            for name, clock in CLOCKS.items():
+                SPENT[name] += clock() - begin[name]
+
+    return timed
+
+
+def rounds(config: Config, laps: Laps, grid: Grid) -> None:
+    """Run the strategy on a grid and take the laps."""
+    strategy = strategy_class(ALGORITHM)(config, [laps])
+    laps.listen(strategy, "aggregate_train")
+    laps.listen(strategy, "aggregate_evaluate")
+    strategy.start(grid)
+
+
+def local(name: str, hidden: str, target: float) -> list[Measure]:
+    """The engine in this process, with a node for each user."""
+    config, laps = settings("local", USERS, hidden), Laps("cpu", sum)
+    cls = client_class(ALGORITHM)
+    plain = cls.fit, cls.evaluate
+    try:
+        rounds(config, laps, LocalGrid(timed_app(config.flat()), USERS))
+    finally:
+        cls.fit, cls.evaluate = plain  # type: ignore[method-assign]
+    bare = f"client.fit alone {direct(config):.2f} ms"
+    train = 1e3 * median(laps.beyond[False]) / USERS
+    both = 1e3 * median(laps.beyond[True]) / (2 * USERS)
+    unit = "ms a message"
+    return [
+        Measure(f"local, {name}: training", train, target, unit, bare),
+        Measure(f"local, {name}: training and evaluation", both, target, unit, bare),
+    ]
+
+
+def direct(config: Config) -> float:
+    """Milliseconds of `client.fit` called by hand, without messages: the client's own work."""
+    data = simulated(config.data, USERS, config.run.seed)
+    network = build_network(config.model, data.shape, data.num_classes, config.run.seed)
+    keys = config.algorithm[ALGORITHM]
+    about = (ALGORITHM, "", config.run.seed, data.shape, data.num_classes)
+    body = network.initial[network.body]
+    times = []
+    for user in data.users:
+        task = Task(*about, 1, [user], [0], [0], config.train, config.model, keys)
+        client = client_class(ALGORITHM)(task, [user], data, network, [{}], {}, ["body"])
+        begin = time.process_time()
+        client.fit([body], {})
+        times.append(time.process_time() - begin)
+    return 1e3 * median(times)
+
+
+def on_ray() -> list[Measure]:
+    """Flower's virtual client engine with two nodes; start-up is not counted."""
+    config, laps = settings("ray", WORKERS, SMALL), Laps("wall", max)
+    with_ray(config, partial(rounds, config, laps), timed_app)
+    found: dict[str, list[float]] = {"round": [], "exchange": []}
+    with_ray(config, partial(flower_rounds, found), empty_app)
+    bare = ", ".join(f"{name} {median(times):.2f} s" for name, times in found.items())
+    bare = f"Flower, empty client: {bare}"
+    train, both = (median(laps.beyond[evaluated]) for evaluated in (False, True))
+    name, unit = f"ray, {WORKERS} nodes", "s a round"
+    return [
+        Measure(f"{name}: training", train, 0.3, unit, bare),
+        Measure(f"{name}: training and evaluation", both, 0.3, unit, bare),
+    ]
+
+
+def with_ray(
+    config: Config, script: Callable[[Grid], None], client: Callable[[Mapping[str, Any]], ClientApp]
+) -> None:
+    """Run a server script and a client app on Ray as `engine=ray` starts it."""
+
+    def server(values: Mapping[str, Any]) -> ServerApp:
+        app = ServerApp()
+        app.main()(lambda grid, context: script(grid))
+        return app
+
+    with (
+        mock.patch.object(engines, "build_client_app", client),
+        mock.patch.object(engines, "build_server_app", server),
+    ):
+        engines._ray(config, config.flat(), WORKERS)
+
+
+def empty_app(values: Mapping[str, Any]) -> ClientApp:
+    """A client that does nothing and says so."""
+    app = ClientApp()
+    app.train()(echo)
+    return app
+
+
+def echo(message: Message, context: Context) -> Message:
+    """What came goes back."""
+    metrics = MetricRecord({"num-examples": 1})
+    content = RecordDict({"arrays": message.content["arrays"], "metrics": metrics})
+    return Message(content, reply_to=message)
+
+
+class Stamped(FlowerFedAvg):
+    """Flower's FedAvg, with the time at which each round began."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Stamp, then do as ever."""
+        self.stamps = [*getattr(self, "stamps", []), time.perf_counter()]
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+def flower_rounds(found: dict[str, list[float]], grid: Grid) -> None:
+    """Rounds of Flower's own FedAvg, then bare exchanges of one message a node and its reply."""
+    arrays = ArrayRecord([np.zeros(1, np.float32)])
+    strategy = Stamped(fraction_evaluate=0.0, min_available_nodes=WORKERS)
+    strategy.start(grid, arrays, num_rounds=LAST)
+    found["round"] += np.diff(strategy.stamps).tolist()
+    for _ in range(LAST):
+        content = RecordDict({"arrays": arrays, "config": ConfigRecord()})
+        messages = [Message(content, node, "train", ttl=60) for node in grid.get_node_ids()]
+        begin = time.perf_counter()
+        exchange(grid, messages, 60)
+        found["exchange"].append(time.perf_counter() - begin)
+
+
+def run() -> list[Measure]:
+    """Both engines."""
+    small = local("52 kB", SMALL, 0.3)
+    return [*small, *local("1 MB", LARGE, 1.0), *on_ray()]

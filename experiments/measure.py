@@ -1,0 +1,58 @@
+"""One measured cost beside its target, as all benchmarks report it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A cost that should be at most its target.
+
+    Parameters
+    ----------
+    name : what was measured.
+    measured, target : in `unit`.
+    beside : what the bare thing costs, or what the number is made of; the same for lines in a row.
+    """
+
+    name: str
+    measured: float
+    target: float
+    unit: str
+    beside: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether the target is met."""
+        return self.measured <= self.target
+
+    def as_json(self) -> dict[str, Any]:
+        """The measure as the JSON file has it."""
+        return {**vars(self), "ratio": self.measured / self.target, "met": self.met}
+
+
+def table(title: str, measures: Sequence[Measure]) -> Table:
+    """Target, measured and their ratio; what is beside is said below, once for lines in a row."""
+    shown = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    for name in ("", "target", "measured", "", "ratio", ""):
+        shown.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for measure in measures:
+        shown.add_row(
+            Text(measure.name),
+            f"{measure.target:.3g}",
+            f"{measure.measured:.4g}",
+            measure.unit,
+            f"{measure.measured / measure.target:.2f}",
+            Text("pass", "green") if measure.met else Text("MISS", "bold red"),
+        )
+    beside = {measure.beside: measure.name for measure in reversed(measures) if measure.beside}
+    notes = [f"{name.partition(':')[0]}: {words}" for words, name in reversed(beside.items())]
+    shown.caption, shown.caption_justify = Text("\n".join(notes)), "left"
+    return shown

@@ -1,0 +1,178 @@
+"""What an experiment is, and what it comes to: figures beside those of the paper or reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from corsage.app import plots
+from corsage.app.summary import NONE
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for: `choices` are the experiment's own options, `keys` config keys.
+
+    `seeds` is empty if the user named none: the experiment knows how many it needs.
+    """
+
+    quick: bool = False
+    seeds: tuple[int, ...] = ()
+    out: Path = Path("runs")
+    choices: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of an experiment, and where it should be.
+
+    Parameters
+    ----------
+    case : the setting, under which figures are grouped.
+    name : what is measured, such as a strategy.
+    values : one a seed; the mean is what counts.
+    reference : what the paper or the reference says, None if it says nothing.
+    low, high : the band for the mean; infinite where it is open.
+    """
+
+    case: str
+    name: str
+    values: tuple[float, ...]
+    reference: float | None = None
+    low: float = -math.inf
+    high: float = math.inf
+
+    @classmethod
+    def around(
+        cls, case: str, name: str, values: Sequence[float], reference: float, width: float
+    ) -> Figure:
+        """A figure whose band is the reference, plus or minus `width`."""
+        return cls(case, name, tuple(values), reference, reference - width, reference + width)
+
+    @property
+    def measured(self) -> float:
+        """The mean over the seeds."""
+        return float(np.mean(self.values))
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the mean is in the band; None if there is no band."""
+        if math.isinf(self.low) and math.isinf(self.high):
+            return None
+        return self.low <= self.measured <= self.high
+
+    @property
+    def band(self) -> str:
+        """The band in words."""
+        if math.isinf(self.low) and math.isinf(self.high):
+            return NONE
+        if math.isinf(self.high):
+            return f">= {self.low:.1f}"
+        if math.isinf(self.low):
+            return f"<= {self.high:.1f}"
+        return f"{self.low:.1f} .. {self.high:.1f}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The figure as the JSON file has it."""
+        return {
+            "case": self.case,
+            "name": self.name,
+            "measured": self.measured,
+            "per_seed": list(self.values),
+            "reference": self.reference,
+            "low": None if math.isinf(self.low) else self.low,
+            "high": None if math.isinf(self.high) else self.high,
+            "inside": self.inside,
+        }
+
+
+@dataclass
+class Outcome:
+    """All figures of an experiment, the results they were made of, and words on both."""
+
+    title: str
+    unit: str = "%"
+    figures: list[Figure] = field(default_factory=list)
+    results: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def inside(self) -> bool:
+        """Whether every figure that has a band is in it."""
+        return all(figure.inside is not False for figure in self.figures)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment: `measure` does it; `choices` are options of its own, the default first."""
+
+    what: str
+    takes: str
+    measure: Callable[[Options], Outcome]
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def table(outcome: Outcome) -> Table:
+    """Reference and measured side by side, the figures of a case under its name."""
+    shown = Table(title=outcome.title, box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    for name in ("", "reference", "measured", "seeds", "band", ""):
+        shown.add_column(name, justify="right" if name else "left", no_wrap=True)
+    marks = {True: Text("in", "green"), False: Text("OUT", "bold red"), None: Text("")}
+    case = ""
+    for figure in outcome.figures:
+        if figure.case != case:
+            case = figure.case
+            shown.add_row(Text(case, "bold"))
+        shown.add_row(
+            Text(f"  {figure.name}"),
+            NONE if figure.reference is None else f"{figure.reference:.1f}",
+            f"{figure.measured:.2f}",
+            f"{min(figure.values):.1f} .. {max(figure.values):.1f}",
+            figure.band,
+            marks[figure.inside],
+        )
+    if outcome.notes:
+        shown.caption = Text("\n".join(outcome.notes))
+        shown.caption_justify = "left"
+    return shown
+
+
+def picture(outcome: Outcome, theme: plots.Theme = plots.LIGHT) -> bytes:
+    """A PNG: how far each figure is from its reference, its seeds as dots, its band in grey."""
+    known = [figure for figure in outcome.figures if figure.reference is not None]
+    drawn, axes = plots.canvas(theme, f"measured - reference ({outcome.unit})", "")
+    drawn.set_size_inches(plots.SIZE[0], max(2.5, 0.36 * len(known) + 1.4))
+    axes.set_title(outcome.title, color=theme.ink, fontsize=11, loc="left")
+    axes.grid(visible=False)
+    axes.axvline(0, color=theme.ink, lw=1)
+    reach = 1.0
+    for figure in known:
+        assert figure.reference is not None
+        ends = (*figure.values, *(e for e in (figure.low, figure.high) if math.isfinite(e)))
+        reach = max(reach, *(abs(end - figure.reference) for end in ends))
+    axes.set_xlim(-1.15 * reach, 1.15 * reach)
+    for y, figure in enumerate(known):
+        assert figure.reference is not None
+        if figure.inside is not None:
+            low, high = (
+                float(np.clip(end - figure.reference, -2 * reach, 2 * reach))
+                for end in (figure.low, figure.high)
+            )
+            axes.barh(y, high - low, left=low, height=0.7, color=theme.faint)
+        colour = theme.lines[1 if figure.inside is False else 0]
+        seeds = [value - figure.reference for value in figure.values]
+        axes.plot(seeds, [y] * len(seeds), "o", ms=4, color=colour, alpha=0.5)
+        axes.plot([figure.measured - figure.reference], [y], "D", ms=6, color=colour)
+    names = [f"{figure.case}: {figure.name}" for figure in known]
+    axes.set_yticks(range(len(known)), names)
+    axes.invert_yaxis()
+    return plots.png(drawn)

@@ -1,0 +1,195 @@
+"""A SuperLink and three SuperNodes on the loopback, started by the commands of the README."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PORTS = (8000, 9094, 9095, 9096)  # SuperLink and SuperNodes, as in the README
+USERS = ("0", "1", "2")
+
+EXPORT = "python -m corsage.datasets.export devices num-users=3"
+RUN = 'flwr run . here --stream --run-config "{keys}"'
+FEDREP = "strategy='fedrep' num-nodes=3 num-rounds=3 fraction-train=1.0"
+FEDAVG = FEDREP.replace("fedrep", "fedavg")
+RESUME = "resume='runs/{name}'"
+CONFIG = """\
+[superlink.here]
+address = "127.0.0.1:{port}"
+insecure = true
+"""
+
+
+def superlink(port: int = PORTS[0]) -> str:
+    """The command of the SuperLink."""
+    return f"flower-superlink --insecure --host 127.0.0.1 --port {port}"
+
+
+def supernode(user: str, ports: tuple[int, ...] = PORTS) -> str:
+    """The command of a user's SuperNode."""
+    own = f"user='{user}' data='devices/{user}.npz' num-classes=10 cluster='a'"
+    return (
+        f"flower-supernode --insecure --superlink 127.0.0.1:{ports[0]} "
+        f"--port {ports[1 + USERS.index(user)]} "
+        f"--node-config \"{own} state-dir='devices/state-{user}'\""
+    )
+
+
+class Fleet:
+    """The processes of a federation in one folder, where their data, states and runs lie."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.ports = folder, free_ports(len(PORTS))
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        home = folder / "flwr"
+        home.mkdir()
+        (home / "config.toml").write_text(CONFIG.format(port=self.ports[0]))
+        self.environment = os.environ | {
+            "FLWR_HOME": str(home),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def start(self, keys: str) -> None:
+        """Deal the data, start all processes, and wait until the SuperNodes are connected."""
+        command = f"{EXPORT} {keys}".replace(" devices ", f" {self.folder / 'devices'} ")
+        subprocess.run(shlex.split(command), cwd=ROOT, env=self.environment, check=True)
+        self.spawn("superlink", superlink(self.ports[0]))
+        until(lambda: answers(self.ports[0]), "the SuperLink", 30)
+        for user in USERS:
+            self.start_node(user)
+        for user in USERS:
+            until(lambda user=user: "SuperNode ID" in self.log(user), f"SuperNode {user}", 30)
+
+    def start_node(self, user: str) -> None:
+        """Start a user's SuperNode."""
+        self.spawn(user, supernode(user, self.ports))
+
+    def spawn(self, name: str, command: str) -> None:
+        """Start a process in a session of its own; its output is appended to its log."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                shlex.split(command),
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def run(self, keys: str) -> str:
+        """Start `flwr run` in the background; returns the name of its log."""
+        name = f"run{sum(name.startswith('run') for name in self.processes)}"
+        self.spawn(name, RUN.format(keys=keys).replace(" . ", f" {shlex.quote(str(ROOT))} "))
+        return name
+
+    def finish(self, name: str, timeout: float) -> Path:
+        """Wait for the end of a run; returns its run folder."""
+        until(lambda: self.processes[name].poll() is not None, f"the end of {name}", timeout)
+        found = re.findall(r"Run folder: (\S+)", self.log(name))
+        assert found, f"{name} failed:\n{self.log(name)}"
+        return self.folder / found[-1]
+
+    def kill(self, name: str) -> None:
+        """Kill a process and all that it started, at once, as a loss of power would."""
+        process = self.processes[name]
+        for pid in reversed(family(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(10)
+
+    def kill_server_app(self) -> None:
+        """Kill the process in which the strategy runs; the SuperLink stays."""
+        running = commands()
+        found = [
+            pid
+            for pid in family(self.processes["superlink"].pid)
+            if "flwr-serverapp" in running.get(pid, (0, ""))[1]
+        ]
+        assert found, "no flwr-serverapp is running"
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Kill everything that is still there."""
+        for name, process in self.processes.items():
+            if process.poll() is None:
+                self.kill(name)
+
+    def log(self, name: str) -> str:
+        """What a process has said so far, without its colours."""
+        text = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+        return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+    def newest(self) -> Path | None:
+        """The run folder that was made last."""
+        folders = sorted((self.folder / "runs").glob("*"), key=lambda path: path.stat().st_mtime_ns)
+        return folders[-1] if folders else None
+
+    def states(self, user: str, experiment: str) -> dict[int, bytes]:
+        """The versions of a user's state on its device's disk."""
+        folder = self.folder / "devices" / f"state-{user}" / experiment / user
+        return {int(path.stem): path.read_bytes() for path in folder.glob("*.safetensors")}
+
+
+def rows(folder: Path, strategy: str) -> list[dict[str, Any]]:
+    """The rounds that a run has finished so far."""
+    path = folder / strategy / "metrics.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def until(done: Callable[[], bool], what: str, timeout: float) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + timeout
+    while not done():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout:g} s"
+        time.sleep(0.05)
+
+
+def commands() -> dict[int, tuple[int, str]]:
+    """Parent and command of every process on this machine."""
+    text = subprocess.run(
+        ["ps", "-axo", "pid=,ppid=,args="], check=True, capture_output=True, text=True
+    ).stdout
+    fields = [line.split(None, 2) for line in text.splitlines()]
+    return {int(f[0]): (int(f[1]), f[2]) for f in fields if len(f) == 3}
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it started, parents first."""
+    running, found = commands(), [pid]
+    for parent in found:
+        found += [child for child, (owner, _) in running.items() if owner == parent]
+    return found
+
+
+def free_ports(number: int) -> tuple[int, ...]:
+    """Ports of the loopback that nobody uses."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return tuple(one.getsockname()[1] for one in sockets)
+
+
+def answers(port: int) -> bool:
+    """Whether something listens on a port of the loopback."""
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0

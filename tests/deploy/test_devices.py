@@ -1,0 +1,111 @@
+"""Three devices as real processes: killed, started again, and as good as a simulation of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from deploy.fleet import FEDAVG, FEDREP, RESUME, USERS, Fleet, rows, until
+from flwr.app import Message
+from safetensors.numpy import load, load_file
+
+from corsage.app import engines
+from corsage.app.config import Config
+from corsage.app.local_grid import LocalGrid
+
+# Not the defaults: a resumed run and its devices must find these keys again.
+KEYS = {"seed": 3, "test-fraction": 0.3, "head-epochs": 2, "fine-tune-epochs": 0, "hidden": "16"}
+WORDS = " " + " ".join(f"{k}={v!r}" for k, v in KEYS.items())
+
+
+class Absent(LocalGrid):
+    """Nodes in this process, of which the third is not there in the second round."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Lose the messages to that node."""
+        ids: list[str] = []
+        for message in messages:
+            config = self._contexts[message.metadata.dst_node_id].node_config
+            lost = message.metadata.group_id == "2" and config["partition-id"] == 2
+            ids += [""] if lost else super().push_messages([message])
+        return ids
+
+
+def simulated(tmp_path: Path, **keys: Any) -> Path:
+    """The run folder of a simulation of the same users."""
+    own = {"num-users": 3, "num-nodes": 3, "fraction-train": 1.0, "run-dir": str(tmp_path), **KEYS}
+    return engines.simulate(Config.parse({**own, **{k.replace("_", "-"): keys[k] for k in keys}}))
+
+
+def result(folder: Path, strategy: str) -> dict[str, Any]:
+    return json.loads((folder / strategy / "result.json").read_text())[0]
+
+
+def assert_same(devices: Path, simulation: Path, strategy: str) -> None:
+    """Same accuracy of every user, same shared arrays."""
+    one, other = result(devices, strategy), result(simulation, strategy)
+    assert one["per_user"] == pytest.approx(other["per_user"], abs=1e-5)
+    np.testing.assert_allclose(one["curve"], other["curve"], rtol=0, atol=1e-5)
+    arrays, wanted = (load_file(f / strategy / "model.safetensors") for f in (devices, simulation))
+    assert list(arrays) == list(wanted)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(arrays[name], array, rtol=0, atol=1e-5)
+
+
+def assert_same_heads(fleet: Fleet, experiment: str, simulation: Path, number: int) -> None:
+    """What the devices keep for themselves is what the simulated users keep."""
+    (folder,) = (simulation / "fedrep" / "users").iterdir()
+    for user in USERS:
+        head = load(fleet.states(user, experiment)[number])["head"]
+        wanted = load_file(folder / user / f"{number}.safetensors")["head"]
+        np.testing.assert_allclose(head, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.timeout(420)
+def test_a_device_and_then_the_server_are_killed(fleet, tmp_path, monkeypatch):
+    """The run goes on without the device, and then with it; the resumed server ends it.
+
+    In the end all numbers are those of a simulation in which one user misses the second round.
+    """
+    run = fleet.run(FEDREP + WORDS)
+    until(lambda: "ROUND 2]\n" in fleet.log("2"), "round 2 at user 2", 90)
+    fleet.kill("2")
+    folder = fleet.newest()
+    (experiment,) = (path.name for path in (fleet.folder / "devices" / "state-2").iterdir())
+    before = fleet.states("2", experiment)
+    fleet.start_node("2")
+
+    until(lambda: len(rows(folder, "fedrep")) >= 2, "round 2 without user 2", 120)
+    until(lambda: 3 in fleet.states("2", experiment), "round 3 at user 2", 120)
+    fleet.kill_server_app()
+    log = fleet.log(run)
+    assert [row["users"] for row in rows(folder, "fedrep")] == [3, 2]
+    assert "user 2 is dropped" in log and "starts anew" not in log
+    assert fleet.states("2", experiment)[1] == before[1]
+    assert set(fleet.states("2", experiment)) == {1, 3}
+    fleet.kill(run)  # the command only shows the log
+
+    assert fleet.finish(fleet.run(RESUME.format(name=folder.name)), 120) == folder
+    assert [row["users"] for row in rows(folder, "fedrep")] == [3, 2, 3]
+    assert result(folder, "fedrep")["dropped"] == {"2": 2}
+    monkeypatch.setattr(engines, "LocalGrid", Absent)
+    simulation = simulated(tmp_path, strategy="fedrep", num_rounds=3)
+    assert_same(folder, simulation, "fedrep")
+    assert_same_heads(fleet, experiment, simulation, 3)
+
+
+@pytest.mark.timeout(300)
+def test_same_devices_for_any_strategy(fleet, tmp_path):
+    """The devices run on untouched; what they compute is what a simulation computes."""
+    keys = FEDAVG.replace("fedavg", "fedavg,fedrep").replace("num-rounds=3", "num-rounds=1")
+    processes = [fleet.processes[user].pid for user in USERS]
+    folder = fleet.finish(fleet.run(keys + WORDS), 200)
+    simulation = simulated(tmp_path, strategy="fedavg,fedrep", num_rounds=1)
+    assert_same(folder, simulation, "fedavg")
+    assert_same(folder, simulation, "fedrep")
+    assert processes == [fleet.processes[user].pid for user in USERS]
+    assert all(fleet.processes[user].poll() is None for user in USERS)

@@ -1,0 +1,27 @@
+"""The README's commands are those that the tests of this folder run."""
+
+import re
+
+import pytest
+from deploy import fleet
+
+
+def plain(text: str) -> str:
+    """Text without the breaks of long lines."""
+    return re.sub(r"\s+", " ", text.replace("\\\n", " "))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        fleet.EXPORT,
+        fleet.CONFIG.format(port=fleet.PORTS[0]),
+        fleet.superlink(),
+        *(fleet.supernode(user) for user in fleet.USERS),
+        fleet.RUN.format(keys=fleet.FEDREP),
+        fleet.RUN.format(keys=fleet.FEDAVG),
+        fleet.RUN.format(keys=fleet.RESUME.format(name="RUN_FOLDER")),
+    ],
+)
+def test_readme_shows_the_tested_commands(command: str) -> None:
+    assert plain(command).strip() in plain((fleet.ROOT / "README.md").read_text())
