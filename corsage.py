@@ -8,4 +8,6 @@ from pathlib import Path
 
 __path__ = [str(Path(__file__).parent)]
 
-from corsage.app.version import VERSION as __version__  # noqa: F401 - needs the path
+from corsage.app.version import VERSION
+
+__version__ = VERSION

@@ -25,7 +25,9 @@ def write_checkpoint(path: Path, state: State, identity: dict[str, Any]) -> None
     head = json.dumps(body).encode()
     arrays = save({name: np.ascontiguousarray(a) for name, a in state.arrays.items()})
     payload = struct.pack("<Q", len(head)) + head + arrays
-    write_atomically(path, hashlib.blake2b(payload, digest_size=32).digest() + payload)
+    digest = hashlib.blake2b(payload, digest_size=32).digest()
+    # On the disk itself: once it is written, devices forget what only older checkpoints need.
+    write_atomically(path, digest + payload, durable=True)
 
 
 def read_checkpoint(path: Path, identity: dict[str, Any]) -> State:

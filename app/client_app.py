@@ -5,8 +5,6 @@ this app never needs another one.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
-from functools import partial
 from logging import DEBUG
 from pathlib import Path
 from typing import Any
@@ -17,28 +15,31 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from corsage.app.config import Value
 from corsage.app.node import Node, node_of
 from corsage.app.store import PersonalStore
 from corsage.app.users import Report, work
 from corsage.app.wire import decode, decode_task, encode
 
-
-def build_client_app(values: Mapping[str, Value] | None = None) -> ClientApp:
-    """A client app; `values` are the run's flat keys where Flower does not pass them itself."""
-    client_app = ClientApp()
-    client_app.train()(partial(_answer, dict(values or {}), "train"))
-    client_app.evaluate()(partial(_answer, dict(values or {}), "evaluate"))
-    client_app.query()(partial(_introduce, dict(values or {})))
-    return client_app
+app = ClientApp()
 
 
-def _answer(values: dict[str, Value], kind: str, message: Message, context: Context) -> Message:
-    """Train or evaluate the users that the message names."""
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the users that the message names."""
+    return _answer("train", message, context)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the users that the message names."""
+    return _answer("evaluate", message, context)
+
+
+def _answer(kind: str, message: Message, context: Context) -> Message:
     try:
         content: Any = message.content
         task = decode_task(content["config"])
-        node = node_of(context, values, {**task.options, "seed": task.seed})
+        node = node_of(context, task)
         torch.set_num_threads(node.threads or task.train.torch_threads)
         report = work(
             kind,
@@ -56,10 +57,11 @@ def _answer(values: dict[str, Value], kind: str, message: Message, context: Cont
     return Message(_reply(report), reply_to=message)
 
 
-def _introduce(values: dict[str, Value], message: Message, context: Context) -> Message:
+@app.query()
+def introduce(message: Message, context: Context) -> Message:
     """Say who the node's users are and what their data look like."""
     try:
-        node = node_of(context, values, message.content.config_records.get("config", {}))
+        node = node_of(context, decode_task(message.content.config_records["config"]))
     except Exception as error:
         return _failure(message, str(error) or describe(error))
     data = node.data
@@ -128,6 +130,3 @@ def describe(error: BaseException) -> str:
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}{where}"
-
-
-app = build_client_app()

@@ -91,13 +91,31 @@ def key_table(group: type[Keys]) -> Table:
     table.add_column("key", no_wrap=True)
     table.add_column("default", no_wrap=True)
     table.add_column("meaning")
-    defaults = flatten(group())
-    for field in dataclasses.fields(group):  # type: ignore[arg-type]
-        name = kebab(field.name)
-        choices = field.metadata["choices"]
-        meaning = field.metadata["doc"] + (f" ({', '.join(choices)})" if choices else "")
-        table.add_row(name, str(defaults[name]) or '""', meaning)
+    for row in documented(group):
+        table.add_row(*row)
     return table
+
+
+def markdown_keys() -> str:
+    """All keys as the README's tables; a test holds them equal."""
+    lines = []
+    for group in declared_groups():
+        lines += [f"**{group.title}**", "", "| key | default | meaning |", "|---|---|---|"]
+        lines += [f"| `{name}` | `{value}` | {doc} |" for name, value, doc in documented(group)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def documented(group: type[Keys]) -> list[tuple[str, str, str]]:
+    """Each key of a group, its default and its meaning."""
+    defaults, rows = flatten(group()), []
+    for field in dataclasses.fields(group):  # type: ignore[arg-type]
+        name, choices = kebab(field.name), field.metadata["choices"]
+        meaning = field.metadata["doc"] + (f" ({', '.join(choices)})" if choices else "")
+        default = defaults[name]
+        word = str(default).lower() if isinstance(default, bool) else str(default)
+        rows.append((name, word or '""', meaning))
+    return rows
 
 
 def complain(error: object, code: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from flwr.app import Context, RecordDict
 
-from corsage.app.client_app import build_client_app
+from corsage.app.client_app import app as client_app
 from corsage.app.config import Config, Value
 from corsage.app.errors import ConfigError
 from corsage.app.local_grid import LocalGrid
@@ -50,7 +50,7 @@ def number_of_nodes(config: Config) -> int:
 
 
 def _local(config: Config, values: dict[str, Value], nodes: int) -> None:
-    grid = LocalGrid(build_client_app(values), nodes)
+    grid = LocalGrid(client_app, nodes)
     build_server_app(values)(grid, Context(grid.run.run_id, 0, {}, RecordDict(), {}))
 
 
@@ -76,7 +76,7 @@ def _ray(config: Config, values: dict[str, Value], nodes: int) -> None:
         try:
             run_simulation(  # the only call: Flower deprecates it in favour of `flwr run`
                 server_app=build_server_app(values),
-                client_app=build_client_app(values),
+                client_app=client_app,
                 num_supernodes=nodes,
                 backend_config=backend,
             )

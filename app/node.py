@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 
 from flwr.app import Context
 
-from corsage.app.config import Config, DataKeys, Value, flatten, kebab
+from corsage.app.config import DataKeys, flatten, kebab, read
 from corsage.app.errors import ConfigError
 from corsage.app.store import writable_folder
+from corsage.app.wire import Task
 from corsage.datasets.federated import FederatedData, on_device, simulated
 
-PLACES = ("data-dir", "data-file", "cache-dir")  # a node's own, not the run's
 DEVICE_KEYS = ("data", "user", "cluster", "num-classes", "state-dir", "device", "torch-threads")
 
 
@@ -39,46 +38,27 @@ class Node:
     threads: int = 0
 
 
-def shared_keys(config: Config) -> dict[str, Value]:
-    """What nodes must know of a run to find their users' data as the server means them.
-
-    A run that is resumed has its keys from its run folder: its nodes do not see that.
-    """
-    sizes = {"num-users": config.federation.num_users, "seed": config.run.seed}
-    return {k: v for k, v in flatten(config.data).items() if k not in PLACES} | sizes
-
-
-def node_of(context: Context, values: Mapping[str, Any], shared: Mapping[str, Any]) -> Node:
-    """The node that a context belongs to; `values` are the run's flat keys, `shared` those of them
-    that came with the message.
-    """
-    if not values:
-        known = {*flatten(DataKeys()), "num-users", "seed"}
-        sent = {k: v for k, v in shared.items() if k in known}
-        values = {**context.run_config, **sent}
-    return _node(_items(context.node_config), _items(values))
-
-
-def _items(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(values.items()))
+def node_of(context: Context, task: Task) -> Node:
+    """The node that a context belongs to, with the data that the task means."""
+    own = tuple(sorted(context.node_config.items()))
+    return _node(own, task.data, task.num_users, task.seed)
 
 
 @lru_cache(maxsize=4096)
-def _node(own: tuple[tuple[str, Any], ...], values: tuple[tuple[str, Any], ...]) -> Node:
+def _node(own: tuple[tuple[str, Any], ...], keys: DataKeys, num_users: int, seed: int) -> Node:
     node_config = dict(own)
-    config = Config.parse(dict(values))
     if "data" in node_config:
-        return _device(node_config, dict(values), config)
+        return _device(node_config, keys, seed)
     if "partition-id" not in node_config:
         raise ConfigError(
             'this node has no data: give it --node-config "data=FILE user=NAME state-dir=FOLDER".'
         )
     number, count = int(node_config["partition-id"]), int(node_config["num-partitions"])
-    data = simulated(config.data, config.federation.num_users, config.run.seed)
+    data = simulated(keys, num_users, seed)
     return Node(data, tuple(data.users[number::count]), simulated=True)
 
 
-def _device(node_config: dict[str, Any], values: dict[str, Any], config: Config) -> Node:
+def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
     """A device: its own file, and its own words on how to read it."""
     readable = {kebab(f.name) for f in fields(DataKeys)}
     unknown = set(node_config) - readable - set(DEVICE_KEYS)
@@ -86,9 +66,9 @@ def _device(node_config: dict[str, Any], values: dict[str, Any], config: Config)
         known = ", ".join(DEVICE_KEYS)
         raise ConfigError(f"node config: {', '.join(sorted(unknown))}: unknown. Known: {known}.")
     own = {name: value for name, value in node_config.items() if name in readable}
-    keys = Config.parse({**values, **own}).data if own else config.data
+    keys = read(DataKeys, {**flatten(keys), **own})
     user, cluster = str(node_config.get("user", "")), str(node_config.get("cluster", ""))
-    data = on_device(str(node_config["data"]), user, cluster, keys, config.run.seed)
+    data = on_device(str(node_config["data"]), user, cluster, keys, seed)
     classes = int(node_config.get("num-classes", data.num_classes))
     if classes < data.num_classes:
         raise ConfigError(f"node config: num-classes={classes}, but there are {data.num_classes}.")

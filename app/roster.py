@@ -14,7 +14,6 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from corsage.app.config import Value
 from corsage.app.errors import DataError, NodeError
 from corsage.app.exchange import exchange
 from corsage.app.outcome import name_users, reading_order
@@ -36,7 +35,7 @@ class Roster:
 
     Parameters
     ----------
-    keys : what the nodes are told of the run's config, where Flower does not pass it on.
+    question : what the nodes are sent: the run's settings, as a task without users.
     fixed : the model is built: a node that cannot take part in it does not end the run.
     """
 
@@ -45,7 +44,7 @@ class Roster:
     shape: tuple[int, ...] = ()
     num_classes: int = 0
     note: Callable[[str], None] = print
-    keys: dict[str, Value] = field(default_factory=dict)
+    question: Callable[[], ConfigRecord] = ConfigRecord
     fixed: bool = False
 
     @property
@@ -100,7 +99,7 @@ class Roster:
         self.nodes = found
         if not new:
             return
-        content = RecordDict({"config": ConfigRecord({**self.keys})})
+        content = RecordDict({"config": self.question()})
         questions = [Message(content, node, "query", ttl=max(timeout, 1.0)) for node in new]
         replies, silent = exchange(grid, questions, timeout)
         for node in silent:

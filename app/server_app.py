@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from flwr.app import ConfigRecord, Context
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from corsage.app.config import Config, Value
-from corsage.app.node import shared_keys
 from corsage.app.run_folder import RunFolder, resumed
 from corsage.strategies import strategy_class
 
@@ -21,15 +20,11 @@ from corsage.strategies import strategy_class
 def main(values: Mapping[str, Value], grid: Grid, context: Context) -> None:
     """Run and compare the strategies; `values` are the flat keys if Flower does not pass them."""
     config = Config.parse(values or resumed(context.run_config))
-    # Only nodes that Flower gives the run's keys must be told which of them hold: see node.py.
-    keys = {} if values else shared_keys(config)
-    shared = ConfigRecord({**keys})
     with RunFolder.open(config) as run:
         for name in run.unfinished():
             strategy = strategy_class(name)(config, run.callbacks(name), run.experiment(name))
             strategy.state_dir = run.state_dir(name)
-            strategy.roster.keys = keys
-            strategy.start(grid, train_config=shared, evaluate_config=shared)
+            strategy.start(grid)
 
 
 def build_server_app(values: Mapping[str, Value] | None = None) -> ServerApp:

@@ -17,7 +17,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from numpy.typing import NDArray
 
-from corsage.app.config import Keys, ModelKeys, TrainKeys, flatten, read
+from corsage.app.config import DataKeys, Keys, ModelKeys, TrainKeys, flatten, read
 
 Arrays = dict[str, NDArray[Any]]
 _NPY = b"\x93NUMPY\x01\x00"
@@ -26,6 +26,9 @@ _NPY = b"\x93NUMPY\x01\x00"
 @dataclass(frozen=True)
 class Task:
     """What a node is to do: for whom, in which round, by which algorithm, with which settings.
+
+    It holds all that a node has to know of a run, since Flower passes a run's config to nodes in
+    deployments only, and there not that of the run that is resumed.
 
     `versions[i]` is the round in which user i's personal state was last merged by the server, 0 if
     never; `keep[i]` is the version that the server's checkpoint holds. A node starts from the one
@@ -37,10 +40,12 @@ class Task:
     seed: int
     shape: tuple[int, ...]
     num_classes: int
+    num_users: int = 0
     round: int = 0
     users: list[str] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     keep: list[int] = field(default_factory=list)
+    data: DataKeys = DataKeys()
     train: TrainKeys = TrainKeys()
     model: ModelKeys = ModelKeys()
     keys: Keys | None = None
@@ -55,7 +60,8 @@ def encode_task(task: Task) -> ConfigRecord:
         task.seed,
         task.shape,
         task.num_classes,
-        (task.train, task.model, task.keys),
+        task.num_users,
+        (task.data, task.train, task.model, task.keys),
     )
     return ConfigRecord(
         {
@@ -76,6 +82,7 @@ def _fixed(
     seed: int,
     shape: tuple[int, ...],
     num_classes: int,
+    num_users: int,
     groups: tuple[Keys | None, ...],
 ) -> str:
     keys = {k: v for group in groups if group is not None for k, v in flatten(group).items()}
@@ -86,6 +93,7 @@ def _fixed(
             "seed": seed,
             "input-shape": shape,
             "num-classes": num_classes,
+            "num-users": num_users,
             "keys": keys,
         }
     )
@@ -116,6 +124,8 @@ def _settings(text: str) -> Task:
         seed=fixed["seed"],
         shape=tuple(fixed["input-shape"]),
         num_classes=fixed["num-classes"],
+        num_users=fixed["num-users"],
+        data=read(DataKeys, fixed["keys"]),
         train=read(TrainKeys, fixed["keys"]),
         model=read(ModelKeys, fixed["keys"]),
         keys=read(declared, fixed["keys"]) if declared else None,

@@ -26,11 +26,11 @@ ROUNDS = 20
 WORDS = ["dataset=fashion-mnist", "num-users=1000", "engine=ray", "num-nodes=2"]
 # Words in a command line, and the group it belongs to; the first that fits.
 GROUPS = {
+    "raylet/raylet": "Ray raylet",
     "ray::ClientAppActor": "Ray workers",
     "ray::": "other Ray workers",
     "default_worker.py": "other Ray workers",
     "gcs_server": "Ray gcs",
-    "raylet/raylet": "Ray raylet",
     "/ray/": "Ray agents and monitors",
     "run_simulation": "server and engine",
 }

@@ -46,8 +46,8 @@ def table(title: str, measures: Sequence[Measure]) -> Table:
     for measure in measures:
         shown.add_row(
             Text(measure.name),
-            f"{measure.target:.3g}",
-            f"{measure.measured:.4g}",
+            number(measure.target),
+            number(measure.measured),
             measure.unit,
             f"{measure.measured / measure.target:.2f}",
             Text("pass", "green") if measure.met else Text("MISS", "bold red"),
@@ -56,3 +56,8 @@ def table(title: str, measures: Sequence[Measure]) -> Table:
     notes = [f"{name.partition(':')[0]}: {words}" for words, name in reversed(beside.items())]
     shown.caption, shown.caption_justify = Text("\n".join(notes)), "left"
     return shown
+
+
+def number(value: float) -> str:
+    """Three digits, or all that are before the point; no exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

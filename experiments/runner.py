@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from corsage.app.client_app import build_client_app
+from corsage.app.client_app import app
 from corsage.app.config import Config, kebab
 from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
@@ -36,7 +36,7 @@ def run(strategies: Sequence[str], seeds: Sequence[int], **keys: Any) -> Results
 
 def run_one(name: str, config: Config) -> list[dict[str, Any]]:
     """One strategy for one seed: its result, and those that it reports beside."""
-    grid = LocalGrid(build_client_app(config.flat()), number_of_nodes(config))
+    grid = LocalGrid(app, number_of_nodes(config))
     strategy = strategy_class(name)(config, [Watcher(config.run.num_rounds)])
     start = time.process_time()
     summaries = strategy.start(grid).summaries

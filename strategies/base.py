@@ -78,7 +78,7 @@ class Strategy(FlowerStrategy):
         self.state_dir = ""  # where simulated users keep what is theirs; devices know themselves
         self.state = State()
         self.durable: dict[str, int] | None = None  # versions that the last checkpoint holds
-        self.roster = Roster(note=self.note)
+        self.roster = Roster(note=self.note, question=lambda: self._task(0, [], {}))
         self._asked: dict[int, list[str]] = {}
         self._sent: tuple[Arrays, ArrayRecord] | None = None
         self._last: Outcome | None = None
@@ -183,6 +183,7 @@ class Strategy(FlowerStrategy):
         if initial_arrays is not None:
             self.state.arrays = self.accept(initial_arrays)
         self._call("on_start")
+        self._settle()
         self.summary()
         result = Result()
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
@@ -236,6 +237,18 @@ class Strategy(FlowerStrategy):
             extra = self._evaluate(grid, rounds, ConfigRecord({**config, **options}))
             results.append(final_result(name, self.state, extra, rounds, last=0))
         return results
+
+    def _settle(self) -> None:
+        """The model is built for the data of the first start, also when the run is resumed."""
+        state, roster = self.state, self.roster
+        if state.num_classes == 0:
+            state.shape, state.num_classes = roster.shape, roster.num_classes
+        if state.shape != roster.shape or state.num_classes < roster.num_classes:
+            raise NodeError(
+                f"the nodes have samples of shape {roster.shape} in {roster.num_classes} classes, "
+                f"the run began with {state.shape} and {state.num_classes}."
+            )
+        roster.num_classes = state.num_classes
 
     def _meet(self, grid: Grid) -> None:
         """Learn which nodes came and went; if none is left, wait for one."""
@@ -301,6 +314,8 @@ class Strategy(FlowerStrategy):
                 keep=[durable.get(user, 0) for user in users],
                 shape=self.roster.shape,
                 num_classes=self.roster.num_classes,
+                num_users=self.config.federation.num_users,
+                data=self.config.data,
                 train=self.config.train,
                 model=self.config.model,
                 keys=self.keys,

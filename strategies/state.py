@@ -33,6 +33,7 @@ class State:
     ----------
     round : the last round that was merged.
     arrays : what the server holds: shared parameters, duals, variates, ...
+    shape, num_classes : what the model is built for; nodes that come back later may show less.
     scalars : what else the algorithm's server side must remember, as JSON can hold it.
     versions : for each user with a personal state the round in which it was last merged.
     drawn : how often each user's training was merged.
@@ -42,6 +43,8 @@ class State:
 
     round: int = 0
     arrays: Arrays = field(default_factory=dict)
+    shape: tuple[int, ...] = ()
+    num_classes: int = 0
     scalars: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     drawn: dict[str, int] = field(default_factory=dict)
@@ -58,6 +61,7 @@ class State:
     def restore(cls, plain: dict[str, Any], arrays: Arrays) -> State:
         """The state out of what `plain` gave and the arrays."""
         fields = {**plain, "traffic": Traffic(**plain["traffic"])}
+        fields["shape"] = tuple(plain["shape"])
         fields["curve"] = [(int(r), float(a)) for r, a in plain["curve"]]
         return cls(arrays=arrays, **fields)
 

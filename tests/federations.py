@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from corsage.app.callbacks import Callback
-from corsage.app.client_app import build_client_app
+from corsage.app.client_app import app
 from corsage.app.config import Config
 from corsage.app.local_grid import LocalGrid
 from corsage.strategies import strategy_class
@@ -47,7 +47,7 @@ def federate(
     config = Config.parse({**SMALL, **{k.replace("_", "-"): v for k, v in keys.items()}})
     notes = Notes()
     strategy = strategy_class(name)(config, [notes, *(callbacks or [])])
-    grid = LocalGrid(build_client_app(config.flat()), nodes)
+    grid = LocalGrid(app, nodes)
     return strategy, strategy.start(grid), notes
 
 

@@ -109,7 +109,10 @@ class Fleet:
     def kill(self, name: str) -> None:
         """Kill a process and all that it started, at once, as a loss of power would."""
         process = self.processes[name]
-        for pid in reversed(family(process.pid)):
+        children = family(process.pid)[1:]  # some have left the group
+        with contextlib.suppress(ProcessLookupError):  # the group outlives its leader
+            os.killpg(process.pid, signal.SIGKILL)
+        for pid in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait(10)
@@ -129,7 +132,7 @@ class Fleet:
     def stop(self) -> None:
         """Kill everything that is still there."""
         for name, process in self.processes.items():
-            if process.poll() is None:
+            if process.poll() is None or name in ("superlink", *USERS):
                 self.kill(name)
 
     def log(self, name: str) -> str:

@@ -10,7 +10,7 @@ from federations import federate, same_arrays
 
 from corsage.app.callbacks import Callback
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
-from corsage.app.client_app import build_client_app
+from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.strategies import ALGORITHMS
 from corsage.strategies.base import Strategy
@@ -69,7 +69,7 @@ def test_a_run_resumed_from_its_checkpoint_ends_the_same(name: str, tmp_path: Pa
     """Round 3 is trained but never checkpointed: what users kept of it must not leak."""
     whole, wanted, _ = federate(name, num_rounds=6, fraction_train=1.0)
     path, config = tmp_path / "checkpoint", whole.config
-    grid = LocalGrid(build_client_app(config.flat()), 3)
+    grid = LocalGrid(app, 3)
     broken = type(whole)(config, [Stop(path, after=3)], experiment="e")
     with pytest.raises(KeyboardInterrupt):
         broken.start(grid)

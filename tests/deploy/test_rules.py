@@ -1,0 +1,111 @@
+"""What devices rely on, on nodes in this process: no processes, so quick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+
+from corsage.app.client_app import app
+from corsage.app.config import Config
+from corsage.app.errors import ConfigError, NodeError
+from corsage.app.exchange import exchange
+from corsage.app.local_grid import LocalGrid
+from corsage.app.node import Node, node_of
+from corsage.app.roster import Roster
+from corsage.app.wire import Task, encode_task
+
+DEAD = 12345
+
+
+def question() -> ConfigRecord:
+    return encode_task(Task("fedavg", "e", 0, (), 0, num_users=4))
+
+
+class Mourning(LocalGrid):
+    """Two living nodes, and one that the SuperLink still lists or answers for itself."""
+
+    def __init__(self, listed: bool = True) -> None:
+        super().__init__(app, 2)
+        self.listed, self.orphans = listed, dict[str, Message]()
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [*super().get_node_ids(), DEAD]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        ids = list(super().push_messages(messages))
+        lost = {i: m for i, m in zip(ids, messages, strict=True) if m.metadata.dst_node_id == DEAD}
+        self._queue = type(self._queue)(m for m in self._queue if m not in lost.values())
+        self.orphans |= lost
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        wanted = list(message_ids)
+        found = [self.orphans.pop(i) for i in wanted if i in self.orphans and not self.listed]
+        replies = [Message(Error(3, "Node Unavailable"), reply_to=message) for message in found]
+        for reply in replies:
+            reply.metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
+        return [*replies, *super().pull_messages(wanted)]
+
+
+def test_the_word_of_the_superlink_is_no_reply_of_the_node() -> None:
+    grid = Mourning(listed=False)
+    questions = [Message(RecordDict(), node, "query") for node in grid.get_node_ids()]
+    replies, silent = exchange(grid, questions, 30)
+    assert len(replies) == 2 and silent == [DEAD]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_dead_node_does_not_end_a_run_that_begins(listed: bool) -> None:
+    notes: list[str] = []
+    roster = Roster(note=notes.append, question=question)
+    roster.wait(Mourning(listed), 2, 0.3)
+    assert roster.users == ["0", "1", "2", "3"] and DEAD not in roster.nodes
+    assert notes == [f"node {DEAD} is left out: did not say who its users are in time"]
+
+
+def test_a_dead_node_is_not_counted_as_one_that_came() -> None:
+    with pytest.raises(NodeError, match=r"only 2 of 3 nodes connected within 0\.3 s"):
+        Roster(note=lambda text: None, question=question).wait(Mourning(), 3, 0.3)
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> dict[str, Any]:
+    """The node config of a device that has seen classes 0 and 1."""
+    numbers = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    np.savez(tmp_path / "own.npz", x=numbers, label=np.arange(50) % 2)
+    return {"data": str(tmp_path / "own.npz"), "user": "ann"}
+
+
+def opened(device: dict[str, Any], **keys: Any) -> Node:
+    config = Config.parse({k.replace("_", "-"): v for k, v in keys.items()})
+    task = Task("fedavg", "e", config.run.seed, (), 0, data=config.data)
+    return node_of(Context(1, 2, device, RecordDict(), {}), task)
+
+
+def test_a_device_reads_its_file_as_the_run_says(device: dict[str, Any]) -> None:
+    """What counts are the keys in the message: Flower's run config of a resumed run has others."""
+    first = opened(device, seed=7, test_fraction=0.4).data["ann"]
+    again = opened(device, seed=7, test_fraction=0.4, data_dir="/nowhere").data["ann"]
+    assert len(first.y_test) == 20
+    assert np.array_equal(first.x_test, again.x_test)
+    assert len(opened(device).data["ann"].y_test) == 10
+
+
+def test_the_devices_own_words_win(device: dict[str, Any]) -> None:
+    assert len(opened({**device, "test-fraction": 0.5}).data["ann"].y_test) == 25
+    with pytest.raises(ConfigError, match="colour: unknown"):
+        opened({**device, "colour": "red"})
+
+
+def test_a_device_may_know_of_more_classes(device: dict[str, Any]) -> None:
+    assert opened(device).data.num_classes == 2
+    assert opened({**device, "num-classes": 10}).data.num_classes == 10
+    with pytest.raises(ConfigError, match="num-classes=1"):
+        opened({**device, "num-classes": 1})
