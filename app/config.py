@@ -147,6 +147,12 @@ class TrainKeys(Keys):
     title = "Local training"
 
     local_epochs: int = key(1, "epochs a round (FedRep: of the body, after the head's)", low=0)
+    fine_tune_epochs: int = key(
+        10,
+        "methods with one global model: epochs of each user's head after the last round, reported "
+        "as a row of its own (fedavg+ft); 0: none",
+        low=0,
+    )
     batch_size: int = key(10, "samples a step; the last short batch is kept", low=1)
     lr: float = key(0.01, "step size of SGD", low=0.0)
     momentum: float = key(0.5, "momentum of SGD; starts at zero for each user and round", low=0.0)

@@ -9,10 +9,12 @@ time is counted and clients' times add up; on Ray it is time on the clock beyond
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
+from pathlib import Path
 from statistics import median
 from typing import Any
 from unittest import mock
@@ -29,6 +31,7 @@ from corsage.app.callbacks import Callback
 from corsage.app.config import Config
 from corsage.app.exchange import exchange
 from corsage.app.local_grid import LocalGrid
+from corsage.app.run_folder import Recorder
 from corsage.app.wire import Task
 from corsage.datasets.federated import simulated
 from corsage.experiments.measure import Measure
@@ -96,20 +99,22 @@ def settings(engine: str, nodes: int, hidden: str) -> Config:
     )
 
 
-def timed_app(values: Mapping[str, Any]) -> ClientApp:
-    """The client app of a run, whose replies say how long `fit` and `evaluate` took."""
+def timed_app() -> ClientApp:
+    """Corsage's client app, whose replies say how long `fit` and `evaluate` took."""
     app = ClientApp()
-    app.train()(partial(timed_answer, dict(values), "train"))
-    app.evaluate()(partial(timed_answer, dict(values), "evaluate"))
-    app.query()(partial(corsage_app._introduce, dict(values)))
+    app.train()(partial(timed, corsage_app.train))
+    app.evaluate()(partial(timed, corsage_app.evaluate))
+    app.query()(corsage_app.introduce)
     return app
 
 
-def timed_answer(values: dict[str, Any], kind: str, message: Message, context: Context) -> Message:
-    """Corsage's answer to a message, and in its metrics the seconds by each clock."""
+def timed(
+    answer: Callable[[Message, Context], Message], message: Message, context: Context
+) -> Message:
+    """The answer to a message, and in its metrics the seconds by each clock."""
     watch(client_class(ALGORITHM))
     SPENT.update(dict.fromkeys(CLOCKS, 0.0))
-    reply = corsage_app._answer(values, kind, message, context)
+    reply = answer(message, context)
     if reply.has_content():
         reply.content["metrics"].update(SPENT)  # type: ignore[arg-type]
     return reply
@@ -127,7 +132,7 @@ def counted(plain: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose time goes into `SPENT`."""
 
     @wraps(plain)
-    def timed(*arguments: Any) -> Any:
+    def measured(*arguments: Any) -> Any:
         begin = {name: clock() for name, clock in CLOCKS.items()}
         try:
             return plain(*arguments)
@@ -135,47 +140,61 @@ def counted(plain: Callable[..., Any]) -> Callable[..., Any]:
             for name, clock in CLOCKS.items():
                 SPENT[name] += clock() - begin[name]
 
-    return timed
+    return measured
 
 
-def rounds(config: Config, laps: Laps, grid: Grid) -> None:
-    """Run the strategy on a grid and take the laps."""
-    strategy = strategy_class(ALGORITHM)(config, [laps])
+def rounds(config: Config, laps: Laps, folder: str, grid: Grid) -> None:
+    """Run the strategy on a grid, in a run folder if one is given, and take the laps."""
+    callbacks: list[Callback] = [laps]
+    if folder:  # the laps end after the checkpoint
+        callbacks.insert(0, Recorder(Path(folder), {}, config))
+    strategy = strategy_class(ALGORITHM)(config, callbacks)
+    strategy.state_dir = str(Path(folder, "users")) if folder else ""
     laps.listen(strategy, "aggregate_train")
     laps.listen(strategy, "aggregate_evaluate")
     strategy.start(grid)
 
 
 def local(name: str, hidden: str, target: float) -> list[Measure]:
-    """The engine in this process, with a node for each user."""
-    config, laps = settings("local", USERS, hidden), Laps("cpu", sum)
-    cls = client_class(ALGORITHM)
-    plain = cls.fit, cls.evaluate
-    try:
-        rounds(config, laps, LocalGrid(timed_app(config.flat()), USERS))
-    finally:
-        cls.fit, cls.evaluate = plain  # type: ignore[method-assign]
-    bare = f"client.fit alone {direct(config):.2f} ms"
-    train = 1e3 * median(laps.beyond[False]) / USERS
-    both = 1e3 * median(laps.beyond[True]) / (2 * USERS)
-    unit = "ms a message"
-    return [
-        Measure(f"local, {name}: training", train, target, unit, bare),
-        Measure(f"local, {name}: training and evaluation", both, target, unit, bare),
-    ]
+    """The engine in this process, with a node for each user: training messages.
+
+    Once as a strategy runs by itself, and once as `simulate` runs it: in a run folder, with a
+    checkpoint each round and a file for what a user keeps.
+    """
+    config, cls = settings("local", USERS, hidden), client_class(ALGORITHM)
+    found, plain = [], (cls.fit, cls.evaluate)
+    beside = f"client.fit called by hand takes {direct(config):.2f} ms"
+    for where in ("", ", in a run folder"):
+        laps = Laps("cpu", sum)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                grid = LocalGrid(timed_app(), USERS)
+                rounds(config, laps, folder if where else "", grid)
+        finally:
+            cls.fit, cls.evaluate = plain  # type: ignore[method-assign]
+        cost = 1e3 * median(laps.beyond[False]) / USERS
+        found.append(Measure(f"local, {name}{where}", cost, target, "ms a message", beside))
+    return found
 
 
 def direct(config: Config) -> float:
     """Milliseconds of `client.fit` called by hand, without messages: the client's own work."""
     data = simulated(config.data, USERS, config.run.seed)
     network = build_network(config.model, data.shape, data.num_classes, config.run.seed)
-    keys = config.algorithm[ALGORITHM]
-    about = (ALGORITHM, "", config.run.seed, data.shape, data.num_classes)
-    body = network.initial[network.body]
+    body, cls = network.initial[network.body], client_class(ALGORITHM)
+    task = Task(
+        algorithm=ALGORITHM,
+        experiment="",
+        seed=config.run.seed,
+        shape=data.shape,
+        num_classes=data.num_classes,
+        train=config.train,
+        model=config.model,
+        keys=config.algorithm[ALGORITHM],
+    )
     times = []
     for user in data.users:
-        task = Task(*about, 1, [user], [0], [0], config.train, config.model, keys)
-        client = client_class(ALGORITHM)(task, [user], data, network, [{}], {}, ["body"])
+        client = cls(replace(task, users=[user]), [user], data, network, [{}], {}, ["body"])
         begin = time.process_time()
         client.fit([body], {})
         times.append(time.process_time() - begin)
@@ -185,9 +204,9 @@ def direct(config: Config) -> float:
 def on_ray() -> list[Measure]:
     """Flower's virtual client engine with two nodes; start-up is not counted."""
     config, laps = settings("ray", WORKERS, SMALL), Laps("wall", max)
-    with_ray(config, partial(rounds, config, laps), timed_app)
+    with_ray(config, partial(rounds, config, laps, ""), timed_app())
     found: dict[str, list[float]] = {"round": [], "exchange": []}
-    with_ray(config, partial(flower_rounds, found), empty_app)
+    with_ray(config, partial(flower_rounds, found), empty_app())
     bare = ", ".join(f"{name} {median(times):.2f} s" for name, times in found.items())
     bare = f"Flower, empty client: {bare}"
     train, both = (median(laps.beyond[evaluated]) for evaluated in (False, True))
@@ -198,9 +217,7 @@ def on_ray() -> list[Measure]:
     ]
 
 
-def with_ray(
-    config: Config, script: Callable[[Grid], None], client: Callable[[Mapping[str, Any]], ClientApp]
-) -> None:
+def with_ray(config: Config, script: Callable[[Grid], None], client: ClientApp) -> None:
     """Run a server script and a client app on Ray as `engine=ray` starts it."""
 
     def server(values: Mapping[str, Any]) -> ServerApp:
@@ -209,13 +226,13 @@ def with_ray(
         return app
 
     with (
-        mock.patch.object(engines, "build_client_app", client),
+        mock.patch.object(engines, "client_app", client),
         mock.patch.object(engines, "build_server_app", server),
     ):
         engines._ray(config, config.flat(), WORKERS)
 
 
-def empty_app(values: Mapping[str, Any]) -> ClientApp:
+def empty_app() -> ClientApp:
     """A client that does nothing and says so."""
     app = ClientApp()
     app.train()(echo)
@@ -256,5 +273,4 @@ def flower_rounds(found: dict[str, list[float]], grid: Grid) -> None:
 
 def run() -> list[Measure]:
     """Both engines."""
-    small = local("52 kB", SMALL, 0.3)
-    return [*small, *local("1 MB", LARGE, 1.0), *on_ray()]
+    return [*local("52 kB", SMALL, 0.3), *local("1 MB", LARGE, 1.0), *on_ray()]

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,12 +23,14 @@ from corsage.experiments.measure import Measure
 
 INTERVAL = 0.2
 LIMIT = 2000.0  # MB
-ROUNDS = 20
+ROUNDS = 60
+STRATEGIES = ("fedrep", "local")  # users that keep a head of 8 kB, and a model of 636 kB
 WORDS = ["dataset=fashion-mnist", "num-users=1000", "engine=ray", "num-nodes=2"]
 # Words in a command line, and the group it belongs to; the first that fits.
 GROUPS = {
     "raylet/raylet": "Ray raylet",
     "ray::ClientAppActor": "Ray workers",
+    "Agent": "Ray agents and monitors",
     "ray::": "other Ray workers",
     "default_worker.py": "other Ray workers",
     "gcs_server": "Ray gcs",
@@ -117,11 +120,11 @@ def watched(words: list[str]) -> Peak:
     return peak
 
 
-def run(strategies: tuple[str, ...] = ("fedrep",)) -> list[Measure]:
+def run(strategies: tuple[str, ...] = STRATEGIES, words: Sequence[str] = WORDS) -> list[Measure]:
     """The peak of each strategy."""
     found = []
     for name in strategies:
-        peak = watched([*WORDS, f"strategy={name}", f"num-rounds={ROUNDS}"])
+        peak = watched([f"num-rounds={ROUNDS}", *words, f"strategy={name}"])
         title = f"{name}, 1,000 users, 2 Ray workers"
         found.append(Measure(title, peak.total, LIMIT, "MB", peak.words()))
     return found

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from corsage.clients.base import Client, Evaluation, Fit
 from corsage.clients.heads import train_head_group, train_models
 from corsage.clients.training import evaluate_models
-from corsage.strategies.fedavg import FedAvgKeys
 
 
 class FedAvgClient(Client):
@@ -29,10 +28,9 @@ class FedAvgClient(Client):
         (model,) = parameters
         if not config.get("fine-tune"):
             return self.report(evaluate_models(self.network, model, self.test_data()))
-        assert isinstance(self.task.keys, FedAvgKeys)
         body, head = model[self.network.body], model[self.network.head]
         data = self.train_data()
-        orders = self.orders("fine-tune", data, self.task.keys.fine_tune_epochs)
+        orders = self.orders("fine-tune", data, self.settings.fine_tune_epochs)
         starts = np.broadcast_to(head, (len(self.users), len(head)))
         heads = train_head_group(self.network, body, starts, data, orders, self.settings)
         return self.scored_heads(body, heads)

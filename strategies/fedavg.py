@@ -7,24 +7,11 @@ Table 1: after the last round each user trains the head of the global model on i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from corsage.app.config import Keys, key
 from corsage.app.wire import Arrays
 from corsage.models.network import Network
 from corsage.strategies.base import Strategy
-
-
-@dataclass(frozen=True)
-class FedAvgKeys(Keys):
-    """Keys of FedAvg."""
-
-    title = "FedAvg"
-
-    fine_tune_epochs: int = key(
-        10, "epochs of the head after the last round, reported as fedavg+ft; 0: none", low=0
-    )
 
 
 class FedAvg(Strategy):
@@ -38,6 +25,6 @@ class FedAvg(Strategy):
 
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
         """The global model with a head of one's own."""
-        if isinstance(self.keys, FedAvgKeys) and self.keys.fine_tune_epochs:
+        if self.config.train.fine_tune_epochs:
             return {f"{self.name}+ft": {"fine-tune": True}}
         return {}
