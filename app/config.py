@@ -166,12 +166,43 @@ class TrainKeys(Keys):
     torch_threads: int = key(1, "torch threads a node; more than one seldom pays", low=1)
 
 
+@dataclass(frozen=True)
+class NewUserKeys(Keys):
+    """Users that never take part in training, and adapt to what it found."""
+
+    title = "New users"
+
+    new_users: float = key(
+        0.0, "share of the users held out as new users that adapt at the end", low=0.0, high=0.9
+    )
+    new_cluster: str = key("", "known cluster all of whose users are new users")
+    adapt_samples: tuple[str, ...] = key(
+        ("0",), "training samples that a new user has, several with commas; 0: all of its own"
+    )
+    adapt_epochs: tuple[str, ...] = key(
+        ("10",), "epochs of a new user's adaptation, several with commas"
+    )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there are new users at all."""
+        return self.new_users > 0 or bool(self.new_cluster)
+
+    @property
+    def cases(self) -> list[tuple[int, int]]:
+        """Every (samples, epochs) that new users are evaluated with."""
+        pair = {"adapt-samples": self.adapt_samples, "adapt-epochs": self.adapt_epochs}
+        numbers = [[convert(k, word, int) for word in words] for k, words in pair.items()]
+        return [(samples, epochs) for samples in numbers[0] for epochs in numbers[1]]
+
+
 GROUPS: dict[str, type[Keys]] = {
     "run": RunKeys,
     "federation": FederationKeys,
     "data": DataKeys,
     "model": ModelKeys,
     "train": TrainKeys,
+    "new": NewUserKeys,
 }
 
 
@@ -184,6 +215,7 @@ class Config:
     data: DataKeys = DataKeys()
     model: ModelKeys = ModelKeys()
     train: TrainKeys = TrainKeys()
+    new: NewUserKeys = NewUserKeys()
     algorithm: Mapping[str, Keys] = field(default_factory=dict)
 
     @classmethod
@@ -196,6 +228,7 @@ class Config:
         groups: dict[str, Any] = {name: read(group, values) for name, group in GROUPS.items()}
         check_strategies(groups["run"].strategy, ALGORITHMS)
         check_device(groups["train"].device)
+        groups["new"].cases  # noqa: B018 - numbers, or a ConfigError
         keys = {name: read(declared, values) for name, declared in algorithm_keys().items()}
         return cls(**groups, algorithm=keys)
 

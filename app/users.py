@@ -115,7 +115,8 @@ class _Worker:
         client = cls(task, users, self.node.data, self.network, states, rows, list(self.arrays))
         parameters = list(self.arrays.values())
         if self.kind == "evaluate":
-            _, _, metrics = client.evaluate(parameters, dict(task.options))
+            judge = client.adapt if task.options.get("adapt") else client.evaluate
+            _, _, metrics = judge(parameters, dict(task.options))
             self._add(users, np.ones(len(users), bool), {}, metrics, client)
             return
         returned, _, metrics = client.fit(parameters, dict(task.options))

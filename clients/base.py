@@ -9,6 +9,7 @@ the rows, unless the algorithm's server needs them one by one (`averaged = False
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -77,6 +78,17 @@ class Client(NumPyClient):
         """Evaluate each user's own model on its test data."""
         raise NotImplementedError
 
+    def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+        """A new user: what it does in a round, for `adapt-epochs`, and then its evaluation.
+
+        What it would send is let go. An algorithm with another rule for new users overrides this.
+        """
+        self.settings = replace(self.settings, local_epochs=int(config["adapt-epochs"]))
+        self.fit(parameters, config)
+        places = range(len(self.users))
+        self._states = [{name: rows[i] for name, rows in self.kept.items()} for i in places]
+        return self.evaluate(parameters, config)
+
     # What algorithms build on.
 
     def remembered(self, name: str, initial: NDArray[Any]) -> NDArray[Any]:
@@ -96,8 +108,17 @@ class Client(NumPyClient):
         self.kept[name] = rows
 
     def train_data(self) -> Examples:
-        """The users' training examples, one user after the other."""
-        return self._examples(lambda d: (d.x_train, d.y_train))
+        """The users' training examples, one user after the other; new users may have fewer."""
+        limit = int(self.task.options.get("adapt-samples", 0))
+        if not limit:
+            return self._examples(lambda d: (d.x_train, d.y_train))
+
+        def some(user: UserData) -> Pair:
+            n = len(user.y_train)
+            rows = generator(self.task.seed, "new user's samples", user.user).permutation(n)
+            return user.x_train[np.sort(rows[:limit])], user.y_train[np.sort(rows[:limit])]
+
+        return self._examples(some)
 
     def test_data(self) -> Examples:
         """The users' test examples."""

@@ -26,11 +26,19 @@ class FedAvgClient(Client):
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
         """The global model, or with `fine-tune` its body under a head of each user's own."""
         (model,) = parameters
-        if not config.get("fine-tune"):
-            return self.report(evaluate_models(self.network, model, self.test_data()))
+        if config.get("fine-tune"):
+            return self._fine_tuned(model, self.settings.fine_tune_epochs)
+        return self.report(evaluate_models(self.network, model, self.test_data()))
+
+    def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+        """A new user trains the head of the global model."""
+        return self._fine_tuned(parameters[0], int(config["adapt-epochs"]))
+
+    def _fine_tuned(self, model: NDArray[Any], epochs: int) -> Evaluation:
+        """The global body under heads that the users trained from the global one."""
         body, head = model[self.network.body], model[self.network.head]
         data = self.train_data()
-        orders = self.orders("fine-tune", data, self.settings.fine_tune_epochs)
+        orders = self.orders("fine-tune", data, epochs)
         starts = np.broadcast_to(head, (len(self.users), len(head)))
         heads = train_head_group(self.network, body, starts, data, orders, self.settings)
         return self.scored_heads(body, heads)

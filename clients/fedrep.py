@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from corsage.clients.base import Client, Evaluation, Fit
 from corsage.clients.heads import train_bodies, train_head_group
+from corsage.clients.training import Examples
 from corsage.strategies.fedrep import FedRepKeys
 
 
@@ -25,9 +26,7 @@ class FedRepClient(Client):
         assert isinstance(self.task.keys, FedRepKeys)
         (body,) = parameters
         data = self.train_data()
-        heads = self.remembered("head", self.network.initial[self.network.head])
-        orders = self.orders("head", data, self.task.keys.head_epochs)
-        heads = train_head_group(self.network, body, heads, data, orders, self.settings)
+        heads = self._heads(body, data, self.task.keys.head_epochs)
         orders = self.orders("body", data, self.settings.local_epochs)
         bodies = train_bodies(self.network, body, heads, data, orders, self.settings)
         self.keep("head", heads)
@@ -38,3 +37,14 @@ class FedRepClient(Client):
         (body,) = parameters
         heads = self.remembered("head", self.network.initial[self.network.head])
         return self.scored_heads(body, heads)
+
+    def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+        """A new user learns a head and nothing else (the paper's section 5.2)."""
+        (body,) = parameters
+        return self.scored_heads(body, self._heads(body, self.train_data(), config["adapt-epochs"]))
+
+    def _heads(self, body: NDArray[Any], data: Examples, epochs: int) -> NDArray[Any]:
+        """h_i after some epochs of SGD with the body frozen."""
+        heads = self.remembered("head", self.network.initial[self.network.head])
+        orders = self.orders("head", data, epochs)
+        return train_head_group(self.network, body, heads, data, orders, self.settings)

@@ -21,7 +21,7 @@ from flwr.supercore import log
 
 from corsage.app.callbacks import Callback
 from corsage.app.config import Config, flatten
-from corsage.app.errors import NodeError, RoundFailed
+from corsage.app.errors import ConfigError, NodeError, RoundFailed
 from corsage.app.exchange import exchange
 from corsage.app.outcome import Outcome, by_cause, merge_replies
 from corsage.app.roster import Roster
@@ -120,7 +120,7 @@ class Strategy(FlowerStrategy):
     ) -> Iterable[Message]:
         """Messages to the nodes that host the users of this round."""
         self._prepare(grid, arrays)
-        users = self.choose(server_round, self.roster.users)
+        users = self.choose(server_round, self.users)
         return self._messages("train", server_round, users, dict(config))
 
     def aggregate_train(
@@ -146,7 +146,8 @@ class Strategy(FlowerStrategy):
     ) -> Iterable[Message]:
         """Messages to all nodes: every user evaluates its own model, drawn or not."""
         self._prepare(grid, arrays)
-        return self._messages("evaluate", server_round, self.roster.users, dict(config))
+        users = self.new_users if config.get("adapt") else self.users
+        return self._messages("evaluate", server_round, users, dict(config))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -236,7 +237,19 @@ class Strategy(FlowerStrategy):
         for name, options in self.extra_evaluations().items():
             extra = self._evaluate(grid, rounds, ConfigRecord({**config, **options}))
             results.append(final_result(name, self.state, extra, rounds, last=0))
+        if self.config.new.wanted:
+            results.append(self._adapt(grid, rounds, config))
         return results
+
+    def _adapt(self, grid: Grid, rounds: int, config: ConfigRecord) -> dict[str, Any]:
+        """New users adapt, in every case that the config names; the last one heads the result."""
+        cases = []
+        for samples, epochs in self.config.new.cases:
+            options = {"adapt": True, "adapt-samples": samples, "adapt-epochs": epochs}
+            outcome = self._evaluate(grid, rounds, ConfigRecord({**config, **options}))
+            result = final_result(f"{self.name}+new", self.state, outcome, rounds, last=0)
+            cases.append({"samples": samples, "epochs": epochs, "accuracy": result["accuracy"]})
+        return {**result, "new_users": cases}
 
     def _settle(self) -> None:
         """The model is built for the data of the first start, also when the run is resumed."""
@@ -249,6 +262,14 @@ class Strategy(FlowerStrategy):
                 f"the run began with {state.shape} and {state.num_classes}."
             )
         roster.num_classes = state.num_classes
+        if self.config.new.wanted and not (self.users and self.new_users):
+            known = sorted({m.cluster for m in roster.members.values()} - {""})
+            keys, count = self.config.new, len(self.new_users)
+            raise ConfigError(
+                f"new-users={keys.new_users:g} new-cluster={keys.new_cluster}: {count} of "
+                f"{len(roster.users)} users would be new; some must be, and some not. "
+                f"Known clusters: {', '.join(known) or 'none'}."
+            )
 
     def _meet(self, grid: Grid) -> None:
         """Learn which nodes came and went; if none is left, wait for one."""
@@ -354,6 +375,26 @@ class Strategy(FlowerStrategy):
         traffic.messages += (len(asked) if down else 0) + (len(outcome.users) if up else 0)
 
     # For the outside.
+
+    @property
+    def users(self) -> list[str]:
+        """The users that take part in training."""
+        new = set(self.new_users)
+        return [user for user in self.roster.users if user not in new]
+
+    @property
+    def new_users(self) -> list[str]:
+        """The users that come only after training: a share by seed, a known cluster, or both."""
+        keys, users = self.config.new, self.roster.users
+        if not keys.wanted:
+            return []
+        seed = self.config.run.seed
+        return [
+            user
+            for user in users
+            if self.roster.members[user].cluster == (keys.new_cluster or None)
+            or generator(seed, "new user", user).random() < keys.new_users
+        ]
 
     @property
     def network(self) -> Network:
