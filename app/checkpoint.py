@@ -21,7 +21,8 @@ FORMAT = "corsage-checkpoint-1"
 
 def write_checkpoint(path: Path, state: State, identity: dict[str, Any]) -> None:
     """Write the state; `identity` says which run it belongs to."""
-    body = {"format": FORMAT, "identity": identity, "state": state.plain()}
+    names = list(state.arrays)  # users get them in this order, and safetensors forgets it
+    body = {"format": FORMAT, "identity": identity, "state": state.plain(), "arrays": names}
     head = json.dumps(body).encode()
     arrays = save({name: np.ascontiguousarray(a) for name, a in state.arrays.items()})
     payload = struct.pack("<Q", len(head)) + head + arrays
@@ -51,7 +52,7 @@ def read_checkpoint(path: Path, identity: dict[str, Any]) -> State:
     if body.get("format") != FORMAT:
         raise CheckpointError(f"{path}: format {body.get('format')}, expected {FORMAT}.")
     check_identity(path, body["identity"], identity)
-    return State.restore(body["state"], arrays)
+    return State.restore(body["state"], {name: arrays[name] for name in body["arrays"]})
 
 
 def check_identity(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:

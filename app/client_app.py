@@ -18,7 +18,7 @@ from flwr.supercore import log
 from corsage.app.node import Node, node_of
 from corsage.app.store import PersonalStore
 from corsage.app.users import Report, work
-from corsage.app.wire import decode, decode_task, encode
+from corsage.app.wire import Task, decode, decode_task, encode
 
 app = ClientApp()
 
@@ -45,7 +45,7 @@ def _answer(kind: str, message: Message, context: Context) -> Message:
             kind,
             task,
             node,
-            _store(context, node, task.experiment, str(task.options.get("state-dir", ""))),
+            _store(context, node, task),
             decode(content["arrays"]),
             decode(content["rows"]) if "rows" in content else {},
         )
@@ -87,12 +87,13 @@ def introduce(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-def _store(context: Context, node: Node, experiment: str, state_dir: str) -> PersonalStore:
+def _store(context: Context, node: Node, task: Task) -> PersonalStore:
     """A device keeps states where it says itself; a simulated node where the server says."""
-    folder = node.state_dir
-    if node.simulated and state_dir:
-        folder = Path(state_dir)
-    return PersonalStore(context, folder, experiment, durable=not node.simulated)
+    if not node.simulated:
+        return PersonalStore(context, node.state_dir, task.experiment, durable=True)
+    folder = Path(str(task.options["state-dir"])) if "state-dir" in task.options else None
+    alone = not task.options.get("many-machines", False)
+    return PersonalStore(context, folder, task.experiment, in_context=not alone)
 
 
 def _reply(report: Report) -> RecordDict:

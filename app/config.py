@@ -104,9 +104,15 @@ class DataKeys(Keys):
     dataset: str = key(
         "digits",
         "the data set",
-        choices=("digits", "fashion-mnist", "mnist", "csv", "npz"),
-    )
-    data_dir: str = key("", "folder with the publisher's files (mnist, fashion-mnist)")
+        choices=(
+            "digits", "fashion-mnist", "mnist", "cifar10", "cifar100", "femnist", "sent140",
+            "csv", "npz",
+        ),
+    )  # fmt: skip
+    data_dir: str = key(
+        "", "folder with the publisher's files (mnist, fashion-mnist, cifar*), LEAF's (femnist, "
+        "sent140); empty: the Hugging Face hub"
+    )  # fmt: skip
     data_file: str = key("", "file of one's own (csv, npz)")
     user_column: str = key("user", "csv, npz: column that names each sample's user")
     label_column: str = key("label", "csv, npz: column of the class (npz: y is understood too)")
@@ -114,18 +120,32 @@ class DataKeys(Keys):
     partition: str = key(
         "shards",
         "how samples are dealt: the paper's shards, exactly classes-per-user distinct classes, "
-        "Dirichlet label shares, or the data's own users",
-        choices=("iid", "shards", "classes", "dirichlet", "natural"),
+        "classes-per-user consecutive ones, Dirichlet label shares, or the data's own users",
+        choices=("iid", "shards", "classes", "consecutive", "dirichlet", "natural"),
     )
-    classes_per_user: int = key(2, "shards, classes: classes a user (S)", low=1)
+    classes_per_user: int = key(2, "shards, classes, consecutive: classes a user (S)", low=1)
     alpha: float = key(0.5, "dirichlet: concentration; small is heterogeneous", low=1e-6)
     size_sigma: float = key(
-        0.0, "sigma of lognormal user sizes, 0: equal (iid, shards, classes)", low=0.0
+        0.0, "sigma of lognormal user sizes, 0: equal (iid, shards, classes, consecutive)", low=0.0
     )
+    mean_samples: int = key(
+        0, "samples a user on average, classes as evenly as the data allow; 0: all are dealt", low=0
+    )
+    min_samples: int = key(0, "natural: users with fewer samples are left out", low=0)
     test_fraction: float = key(
         0.2, "share of each user's samples kept for its test", low=0.0, high=0.9
     )
     max_train_samples: int = key(0, "at most so many training samples a user, 0: no limit", low=0)
+    femnist_classes: str = key(
+        "letters",
+        "femnist: lower-case a-j (the paper's: partition=consecutive classes-per-user=3 "
+        "num-users=150 mean-samples=148 size-sigma=1.2), digits, both as the known clusters "
+        "letters and digits (new-cluster=digits: new users as in the paper), or all 62",
+        choices=("letters", "digits", "letters-digits", "all"),
+    )
+    embeddings: str = key(
+        "glove.6B.300d.txt", "sent140: text file of frozen word vectors, in data-dir or a path"
+    )
     cache_dir: str = key("", "where prepared data are kept; empty: the user's cache folder")
 
 
@@ -135,8 +155,14 @@ class ModelKeys(Keys):
 
     title = "Model"
 
-    model: str = key("mlp", "linear, mlp, lenet, cnn, or one's own package.module:factory")
-    hidden: str = key("200", "mlp: sizes of the hidden layers, with commas")
+    model: str = key(
+        "mlp",
+        "linear, mlp, lenet, cnn, the paper's cnn-cifar10, cnn-cifar100 and lstm (sent140), or "
+        "one's own package.module:factory",
+    )
+    hidden: str = key(
+        "200", "mlp: sizes of the hidden layers, with commas (femnist in FedRep's code: 512,256,64)"
+    )
     head: str = key("", "name of the module that is the head; empty: the last linear layer")
 
 

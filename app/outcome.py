@@ -103,7 +103,7 @@ def _read(
         raise BadReply(str(reply.error.reason).strip())
     content = reply.content
     try:
-        config, numbers = content.config_records["config"], content.metric_records["metrics"]
+        config, numbers = content["config"], content["metrics"]
         users = [str(user) for user in config["users"]]  # type: ignore[union-attr]
         weight = float(numbers["weight"])  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError) as error:
@@ -124,8 +124,9 @@ def _read(
             raise BadReply(f"malformed reply: {len(values)} values of {name}, {len(users)} users")
         if not np.isfinite(values).all():
             raise BadReply(f"not finite: {name}")
-    mean, rows = _arrays(content.array_records, users, template)
-    outcome.wire_bytes += sum(payload(record) for record in content.array_records.values())
+    records = {n: r for n, r in content.items() if isinstance(r, ArrayRecord)}
+    mean, rows = _arrays(records, users, template)
+    outcome.wire_bytes += sum(payload(record) for record in records.values())
     outcome.kept |= bool(config.get("kept", False))
     failed = zip(config.get("failed", []), config.get("causes", []), strict=False)  # type: ignore[arg-type]
     outcome.dropped.update({str(user): str(why) for user, why in failed if user in asked})

@@ -82,7 +82,14 @@ def canvas(theme: Theme, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     """An empty figure of ours: two faint axes, horizontal rules, nothing else."""
     figure = Figure(figsize=SIZE, dpi=DPI, facecolor=theme.paper, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(facecolor=theme.paper)
+    axes = figure.add_subplot()
+    dress(axes, theme, xlabel, ylabel)
+    return figure, axes
+
+
+def dress(axes: Axes, theme: Theme, xlabel: str, ylabel: str) -> None:
+    """The axes of our figures."""
+    axes.set_facecolor(theme.paper)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(theme.faint)
     axes.tick_params(colors=theme.ink, length=0, pad=6, labelsize=10)
@@ -90,7 +97,6 @@ def canvas(theme: Theme, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     axes.set_axisbelow(True)
     axes.set_xlabel(xlabel, color=theme.ink, fontsize=11, labelpad=8)
     axes.set_ylabel(ylabel, color=theme.ink, fontsize=11, labelpad=8)
-    return figure, axes
 
 
 def png(figure: Figure) -> bytes:

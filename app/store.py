@@ -32,15 +32,23 @@ class PersonalStore:
     experiment : which run and algorithm the states belong to; those of others are let go from
         memory (their files stay, so that they can be resumed).
     durable : wait until a file is on the disk itself, so that it survives a loss of power.
+    in_context : keep states in the context too. Ray copies a context to a worker and back with
+        every message, so simulated users on one machine keep theirs in the folder alone.
     """
 
     def __init__(
-        self, context: Context, folder: Path | None, experiment: str, durable: bool = False
+        self,
+        context: Context,
+        folder: Path | None,
+        experiment: str,
+        durable: bool = False,
+        in_context: bool = True,
     ) -> None:
         self._records = context.state
         self._folder = folder / safe_name(experiment) if folder else None
         self._prefix = f"{experiment}/"
         self._durable = durable
+        self._in_context = in_context or folder is None
         self._versions: dict[str, set[int]] = {}  # of each user, in memory
         for name in list(self._records):
             if name.startswith(self._prefix):
@@ -69,15 +77,24 @@ class PersonalStore:
         """Keep a new version of a user's state beside `others`, and forget all the rest."""
         if self._folder is not None:
             data = save({name: np.ascontiguousarray(a) for name, a in arrays.items()})
-            write_atomically(self._path(user, version), data, durable=self._durable)
-        self._records[self._key(user, version)] = encode(arrays)
+            self._write(self._path(user, version), data)
+        if self._in_context:
+            self._records[self._key(user, version)] = encode(arrays)
         self._versions.setdefault(safe_name(user), set()).add(version)
         self._forget(user, others | {version})
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """A simulated user's file may be torn by a kill: no server knows its version yet."""
+        if self._durable:
+            write_atomically(path, data, durable=True)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
 
     def _forget(self, user: str, wanted: set[int]) -> None:
         versions = self._versions.setdefault(safe_name(user), set())
         for version in versions - wanted:
-            del self._records[self._key(user, version)]
+            self._records.pop(self._key(user, version), None)
         versions &= wanted
         if self._folder is not None:
             for path in self._path(user, 0).parent.glob("*.safetensors"):

@@ -195,5 +195,7 @@ class _Worker:
             elif len(self.task.users) == 1:
                 report.mean[name] = chosen[0]
             else:
-                sums = np.tensordot(weights, chosen.astype(np.float64), axes=1)
+                sums = np.einsum(
+                    "u,u...->...", weights, chosen, dtype=np.float64, casting="same_kind"
+                )
                 report.mean[name] = report.mean.get(name, 0.0) + sums

@@ -49,7 +49,7 @@ def export(folder: Path, config: Config) -> Iterator[str]:
             seed=seed,
         )
         path = folder / f"{safe_name(user)}.npz"
-        write(path, model_input(table.x[part], table.shift, table.scale), labels)
+        write(path, model_input(table.x[part], table.shift, table.scale, table.vectors), labels)
         cluster, shown = dealt.clusters.get(user, ""), int(labels.max()) + 1
         yield (
             f"{path}: user {user}, {len(train)} training and {len(test)} test samples, "

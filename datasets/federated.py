@@ -17,16 +17,18 @@ from corsage.app.seeding import generator
 from corsage.datasets import cache, csvfile, npzfile, partitions
 from corsage.datasets.loaders import check_keys, load_table, source_files
 from corsage.datasets.split import split_user
-from corsage.datasets.table import Array, Ints, Table
+from corsage.datasets.table import Array, Floats, Ints, Table
 
 Facts = dict[str, Any]
 Arrays = dict[str, Array]
-SIZED = ("iid", "shards", "classes")  # the partitions with an option for lognormal sizes
+# The partitions with an option for lognormal sizes, and the data sets with users of their own.
+SIZED = ("iid", "shards", "classes", "consecutive")
+WITH_USERS = ("csv", "npz", "femnist", "sent140")
 
 
 @dataclass(frozen=True, eq=False)
 class UserData:
-    """One user's samples, raw: the model's input is `(x - shift) * scale` (`model_input`).
+    """One user's samples, raw: `model_input` makes the model's input of them.
 
     In a simulation the arrays are read-only views of a file mapped into memory.
     """
@@ -42,7 +44,8 @@ class UserData:
 @dataclass(frozen=True, eq=False)
 class FederatedData:
     """All users that are hosted here. User i's rows of `x` and `y` are given by `bounds[i]`:
-    start, end of the training part (where its test part starts), end.
+    start, end of the training part (where its test part starts), end. With `vectors`, `x` are
+    numbers of its rows, which are the model's input.
     """
 
     users: list[str]
@@ -53,11 +56,12 @@ class FederatedData:
     x: Array
     y: Ints
     bounds: Ints
+    vectors: Floats | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
-        return tuple(self.x.shape[1:])
+        """The shape of one sample as the model sees it."""
+        return tuple(self.x.shape[1:]) + (() if self.vectors is None else self.vectors.shape[1:])
 
     @cached_property
     def train_sizes(self) -> Ints:
@@ -119,10 +123,10 @@ def check_partition(keys: DataKeys, num_users: int) -> None:
     """Refuse combinations of keys that cannot be meant."""
     check_keys(keys)
     if keys.partition == "natural":
-        if keys.dataset not in ("csv", "npz") or not keys.user_column:
+        if keys.dataset not in WITH_USERS or not keys.user_column:
             raise ConfigError(
                 f"partition=natural: dataset={keys.dataset} has no users of its own; set another "
-                "partition, or dataset=csv or npz with its user-column."
+                "partition, or dataset=femnist or sent140, or csv or npz with its user-column."
             )
     elif num_users == 0:
         raise ConfigError(f"num-users=0: partition={keys.partition} needs a number of users.")
@@ -136,24 +140,60 @@ def check_partition(keys: DataKeys, num_users: int) -> None:
             f"size-sigma={keys.size_sigma:g}: only for partition={', '.join(SIZED)}, "
             f"not {keys.partition}; leave it out."
         )
+    pooled = keys.partition != "natural"
+    for name, value, idle in (
+        ("mean-samples", keys.mean_samples, not pooled),
+        ("min-samples", keys.min_samples, pooled),
+    ):
+        if value and idle:
+            raise ConfigError(
+                f"{name}={value}: of no use with partition={keys.partition}; leave it out."
+            )
 
 
 def deal(table: Table, keys: DataKeys, num_users: int, seed: int) -> Dealt:
     """Deal the samples to users as `partition` says."""
-    rng = generator(seed, "partition", keys.partition)
     if keys.partition == "natural":
         assert table.users is not None  # the loader saw to it that there is a user column
-        users, parts = partitions.natural(table.users, num_users, rng)
+        rng = generator(seed, "partition", keys.partition)
+        users, parts = partitions.natural(table.users, num_users, rng, least=keys.min_samples)
         return Dealt(users, parts, known_clusters(users, parts, table.clusters))
-    sigma, s = keys.size_sigma, keys.classes_per_user
+    if table.clusters is None:
+        parts = deal_pool(table.y, keys, num_users, seed)
+        return Dealt([str(i) for i in range(num_users)], parts, {})
+    # Each cluster's samples to users of its own, equally many within one.
+    dealt = Dealt([], [], {})
+    names = list(dict.fromkeys(table.clusters.tolist()))
+    for i, name in enumerate(names):
+        rows = np.flatnonzero(table.clusters == name)
+        many = num_users // len(names) + (i < num_users % len(names))
+        parts = deal_pool(table.y[rows], keys, many, seed, name)
+        users = [str(len(dealt.users) + u) for u in range(many)]
+        dealt.users.extend(users)
+        dealt.parts.extend(rows[part] for part in parts)
+        dealt.clusters.update(dict.fromkeys(users, name))
+    return dealt
+
+
+def deal_pool(labels: Ints, keys: DataKeys, num_users: int, seed: int, *purpose: str) -> list[Ints]:
+    """Deal a pool of samples, or `mean-samples` a user of it."""
+    rng = generator(seed, "partition", keys.partition, *purpose)
+    if keys.mean_samples:
+        drawn = generator(seed, "mean-samples", *purpose)
+        rows = partitions.thinned(labels, num_users, keys.mean_samples, drawn)
+        whole = dataclasses.replace(keys, mean_samples=0)
+        return [rows[part] for part in deal_pool(labels[rows], whole, num_users, seed, *purpose)]
     if keys.partition == "iid":
-        parts = partitions.iid(table.y, num_users, rng, size_sigma=sigma)
-    elif keys.partition == "dirichlet":
-        parts = partitions.dirichlet(table.y, num_users, rng, alpha=keys.alpha)
-    else:
-        labelled = {"shards": partitions.shards, "classes": partitions.classes}[keys.partition]
-        parts = labelled(table.y, num_users, rng, classes_per_user=s, size_sigma=sigma)
-    return Dealt([str(i) for i in range(num_users)], parts, {})
+        return partitions.iid(labels, num_users, rng, size_sigma=keys.size_sigma)
+    if keys.partition == "dirichlet":
+        return partitions.dirichlet(labels, num_users, rng, alpha=keys.alpha)
+    labelled = {
+        "shards": partitions.shards,
+        "classes": partitions.classes,
+        "consecutive": partitions.consecutive,
+    }[keys.partition]
+    s, sigma = keys.classes_per_user, keys.size_sigma
+    return labelled(labels, num_users, rng, classes_per_user=s, size_sigma=sigma)
 
 
 def known_clusters(
@@ -197,7 +237,10 @@ def arrange(table: Table, dealt: Dealt, keys: DataKeys, seed: int) -> tuple[Fact
         "shift": table.shift,
         "scale": table.scale,
     }
-    return facts, {"x": table.x[rows], "y": table.y[rows], "bounds": bounds}
+    arrays: Arrays = {"x": table.x[rows], "y": table.y[rows], "bounds": bounds}
+    if table.vectors is not None:
+        arrays["vectors"] = table.vectors
+    return facts, arrays
 
 
 def on_device(path: str, user: str, cluster: str, keys: DataKeys, seed: int) -> FederatedData:

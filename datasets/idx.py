@@ -7,20 +7,18 @@ part of its own (`split.py`), of the same classes as its training part.
 from __future__ import annotations
 
 import gzip
-import importlib
-import logging
 import math
 import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from corsage.app.config import DataKeys
 from corsage.app.errors import DataError
+from corsage.datasets import hub
 from corsage.datasets.table import Array, Table, class_labels, standardised
 
 FILES = (
@@ -30,7 +28,6 @@ FILES = (
     "t10k-labels-idx1-ubyte",
 )
 UNSIGNED_BYTE = 8
-log = logging.getLogger("corsage")
 
 
 @dataclass(frozen=True)
@@ -148,21 +145,9 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 def from_hub(name: str, absent: DataError) -> tuple[Array, Array, Array, Array]:
     """Images and labels of both splits from the Hugging Face hub, in the order of `FILES`."""
-    try:
-        # Not `import datasets`: where it is not installed, that finds our own folder.
-        load_dataset: Any = getattr(importlib.import_module("datasets"), "load_dataset", None)
-    except ImportError:
-        load_dataset = None
-    if load_dataset is None:
-        raise absent
-    log.info("downloading %s from the Hugging Face hub", name)
-    try:
-        splits = load_dataset(name)
-    except Exception as error:  # the hub's library raises many kinds, most of them undocumented
-        cause = " ".join(str(error).split())[:200]
-        raise DataError(f"{absent} The hub was tried: {type(error).__name__}: {cause}") from error
+    splits = hub.splits(name, absent)
     arrays: list[Array] = []
     for part in ("train", "test"):
-        rows = splits[part].with_format("numpy")
-        arrays += [np.asarray(rows["image"][:], np.uint8), np.asarray(rows["label"][:])]
+        images = hub.column(splits[part], "image").astype(np.uint8)
+        arrays += [images, hub.column(splits[part], "label")]
     return arrays[0], arrays[1], arrays[2], arrays[3]

@@ -7,13 +7,17 @@ from pathlib import Path
 
 from corsage.app.config import DataKeys, nearest
 from corsage.app.errors import ConfigError, DataError
-from corsage.datasets import csvfile, digits, idx, npzfile
+from corsage.datasets import cifar, csvfile, digits, femnist, idx, leaf, npzfile, sent140
 from corsage.datasets.table import Table
 
 LOADERS: dict[str, Callable[[DataKeys], Table]] = {
     "digits": digits.load,
     "mnist": idx.load,
     "fashion-mnist": idx.load,
+    "cifar10": cifar.load,
+    "cifar100": cifar.load,
+    "femnist": femnist.load,
+    "sent140": sent140.load,
     "csv": csvfile.load,
     "npz": npzfile.load,
 }
@@ -44,12 +48,27 @@ def check_keys(keys: DataKeys) -> None:
                     f"{name}={value}: dataset={keys.dataset} has none; "
                     "leave it out, or set dataset=csv or dataset=npz."
                 )
+    for name, value, idle, dataset in (
+        ("femnist-classes", keys.femnist_classes, DataKeys.femnist_classes, "femnist"),
+        ("embeddings", keys.embeddings, DataKeys.embeddings, "sent140"),
+    ):
+        if value != idle and keys.dataset != dataset:
+            raise ConfigError(
+                f"{name}={value}: dataset={keys.dataset} has no use for it; leave it out, or set "
+                f"dataset={dataset}."
+            )
 
 
 def source_files(keys: DataKeys) -> list[Path]:
     """The files on this machine that the data set would be read from."""
     if keys.dataset in idx.PUBLISHED:
         return idx.files(keys)
+    if keys.dataset in cifar.PUBLISHED:
+        return cifar.files(keys)
+    if keys.dataset == "femnist":
+        return leaf.files(keys, femnist.HUB)
+    if keys.dataset == "sent140":
+        return sent140.files(keys)
     if not keys.data_file:
         return []
     path = Path(keys.data_file).expanduser()

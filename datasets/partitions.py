@@ -97,6 +97,52 @@ def classes(
     return hand_out(pool(labels, present, rng), rng.permutation(dealt), sizes, least)
 
 
+def consecutive(
+    labels: Ints,
+    num_users: int,
+    rng: np.random.Generator,
+    *,
+    classes_per_user: int = 3,
+    size_sigma: float = 0.0,
+) -> list[Ints]:
+    """S consecutive classes a user, cyclically (FedRep's FEMNIST, after Li et al. 2020).
+
+    Every class is the first one of equally many users within one, and is split among its users
+    evenly, or in proportion to their lognormal sizes.
+    """
+    enough(len(labels), num_users)
+    present, counts = np.unique(labels, return_counts=True)
+    if classes_per_user > len(present):
+        raise DataError(
+            f"partition=consecutive: classes-per-user={classes_per_user}, but the data have "
+            f"{len(present)} classes; set at most that."
+        )
+    first = rng.permutation(num_users) % len(present)
+    dealt = (first[:, None] + np.arange(classes_per_user)) % len(present)
+    least = LEAST if classes_per_user == 1 else 1
+    if (counts < least * np.bincount(dealt.ravel(), minlength=len(present))).any():
+        raise DataError(
+            f"partition=consecutive: too few samples of some classes for {num_users} users "
+            f"(rarest class: {counts.min()} samples); lower num-users or classes-per-user."
+        )
+    sizes = lognormal(num_users, size_sigma, rng)
+    return hand_out(pool(labels, present, rng), dealt, sizes, least)
+
+
+def thinned(labels: Ints, num_users: int, mean: int, rng: np.random.Generator) -> Ints:
+    """Positions of `mean` samples a user, drawn at random, classes as evenly as they allow."""
+    total = num_users * mean
+    if total > len(labels):
+        raise DataError(
+            f"mean-samples={mean}: {num_users} users would need {total} samples, there are "
+            f"{len(labels)}; set at most {len(labels) // num_users}, or fewer num-users."
+        )
+    present, counts = np.unique(labels, return_counts=True)
+    places = quotas(counts, total, rng)
+    pools = pool(labels, present, rng)
+    return np.sort(np.concatenate([p[:many] for p, many in zip(pools, places, strict=True)]))
+
+
 def dirichlet(
     labels: Ints, num_users: int, rng: np.random.Generator, *, alpha: float = 0.5
 ) -> list[Ints]:
@@ -124,17 +170,25 @@ def dirichlet(
 
 
 def natural(
-    users: NDArray[np.str_], num_users: int, rng: np.random.Generator
+    users: NDArray[np.str_], num_users: int, rng: np.random.Generator, *, least: int = 0
 ) -> tuple[list[str], list[Ints]]:
-    """The data's own users with their samples: all (0), or so many drawn of those with two."""
+    """The data's own users with their samples: all (0), or so many drawn of those with two.
+
+    Users with fewer than `least` samples are left out.
+    """
     ids, inverse, counts = np.unique(users, return_inverse=True, return_counts=True)
     parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1])
-    chosen = np.arange(len(ids))
+    chosen = np.flatnonzero(counts >= least)
+    if not len(chosen):
+        raise DataError(
+            f"min-samples={least}: no user has so many samples, at most {counts.max()}; lower it."
+        )
     if num_users:
-        chosen = np.flatnonzero(counts >= LEAST)
+        least = max(least, LEAST)
+        chosen = np.flatnonzero(counts >= least)
         if len(chosen) < num_users:
             raise DataError(
-                f"num-users={num_users}: the data have {len(chosen)} users with at least {LEAST} "
+                f"num-users={num_users}: the data have {len(chosen)} users with at least {least} "
                 "samples; set num-users=0 to take all users."
             )
         chosen = rng.choice(chosen, num_users, replace=False)

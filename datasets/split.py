@@ -26,7 +26,8 @@ def split_user(
         if total < 2:
             raise DataError(
                 f"user {user}: 1 sample, no test data possible beside a training sample; give "
-                "this user more samples, drop it, or set test-fraction=0."
+                "this user more samples, drop it (partition=natural: min-samples=2), or set "
+                "test-fraction=0."
             )
         size = min(max(round(total * test_fraction), 1), total - 1)
         test = choose(labels, size, rng, keep_one=True)

@@ -25,7 +25,8 @@ class Table:
 
     `x` keeps its raw type (uint8 images stay uint8, a quarter of the memory). `users` and
     `clusters` name each sample's user and that user's known cluster ("" if it is not known), or
-    are None if the data do not say.
+    are None if the data do not say. Tokens: with `vectors` (tokens, width), `x` are whole numbers
+    (n, ...), and the model's input is those rows of the table (n, ..., width).
     """
 
     x: Array
@@ -35,11 +36,12 @@ class Table:
     num_classes: int
     shift: float
     scale: float
+    vectors: Floats | None = None
 
 
-def model_input(x: Array, shift: float, scale: float) -> Floats:
+def model_input(x: Array, shift: float, scale: float, vectors: Floats | None = None) -> Floats:
     """Raw samples as what the model sees: float32 `(x - shift) * scale`, always a copy."""
-    out = x.astype(np.float32)
+    out: Floats = x.astype(np.float32) if vectors is None else vectors[x]
     out -= np.float32(shift)
     out *= np.float32(scale)
     return out

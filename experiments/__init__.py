@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from corsage.experiments.outcome import Experiment
 
 EXPERIMENTS: dict[str, str] = {
+    "fedrep-figure1": "fedrep_figure1",
+    "fedrep-figure3": "fedrep_figure3",
+    "fedrep-figure4": "fedrep_figure4",
+    "fedrep-figure5": "fedrep_figure5",
+    "fedrep-figure6": "fedrep_figure6",
+    "fedrep-table1": "fedrep_table1",
     "fedrep-fashion-mnist": "fedrep_fashion_mnist",
 }
 

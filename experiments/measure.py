@@ -40,7 +40,8 @@ class Measure:
 
 def table(title: str, measures: Sequence[Measure]) -> Table:
     """Target, measured and their ratio; what is beside is said below, once for lines in a row."""
-    shown = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "header_style": "dim"}
+    shown = Table(title=title, pad_edge=False, **look)
     for name in ("", "target", "measured", "", "ratio", ""):
         shown.add_column(name, justify="right" if name else "left", no_wrap=True)
     for measure in measures:

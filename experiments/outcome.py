@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from matplotlib.figure import Figure as Drawing
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -39,9 +40,11 @@ class Figure:
     ----------
     case : the setting, under which figures are grouped.
     name : what is measured, such as a strategy.
-    values : one a seed; the mean is what counts.
+    values : one a seed.
     reference : what the paper or the reference says, None if it says nothing.
-    low, high : the band for the mean; infinite where it is open.
+    low, high : the band for what counts; infinite where it is open.
+    counts : what counts of the seeds, their "mean" or their "median".
+    form : how numbers are shown (`.1f`, or `.2g` where they are of many magnitudes).
     """
 
     case: str
@@ -50,6 +53,8 @@ class Figure:
     reference: float | None = None
     low: float = -math.inf
     high: float = math.inf
+    counts: Literal["mean", "median"] = "mean"
+    form: str = ".1f"
 
     @classmethod
     def around(
@@ -60,15 +65,22 @@ class Figure:
 
     @property
     def measured(self) -> float:
-        """The mean over the seeds."""
-        return float(np.mean(self.values))
+        """The mean, or the median, over the seeds."""
+        return float(np.mean(self.values) if self.counts == "mean" else np.median(self.values))
 
     @property
     def inside(self) -> bool | None:
-        """Whether the mean is in the band; None if there is no band."""
+        """Whether what counts is in the band; None if there is no band."""
         if math.isinf(self.low) and math.isinf(self.high):
             return None
         return self.low <= self.measured <= self.high
+
+    @property
+    def range(self) -> str:
+        """The lowest and the highest seed."""
+        if len(self.values) < 2:
+            return ""
+        return f"{self.shown(min(self.values))} .. {self.shown(max(self.values))}"
 
     @property
     def band(self) -> str:
@@ -76,10 +88,18 @@ class Figure:
         if math.isinf(self.low) and math.isinf(self.high):
             return NONE
         if math.isinf(self.high):
-            return f">= {self.low:.1f}"
+            return f">= {self.shown(self.low)}"
         if math.isinf(self.low):
-            return f"<= {self.high:.1f}"
-        return f"{self.low:.1f} .. {self.high:.1f}"
+            return f"<= {self.shown(self.high)}"
+        return f"{self.shown(self.low)} .. {self.shown(self.high)}"
+
+    def shown(self, value: float, more: int = 0) -> str:
+        """A number in the figure's form, with `more` digits."""
+        digits, kind = int(self.form[1:-1]) + more, self.form[-1]
+        text = f"{value:.{digits}{kind}}"
+        if kind == "g":  # as short as can be: .012, 3.4e-5
+            return text.removeprefix("0").replace("e-0", "e-") or "0"
+        return text
 
     def as_json(self) -> dict[str, Any]:
         """The figure as the JSON file has it."""
@@ -87,6 +107,7 @@ class Figure:
             "case": self.case,
             "name": self.name,
             "measured": self.measured,
+            "counts": self.counts,
             "per_seed": list(self.values),
             "reference": self.reference,
             "low": None if math.isinf(self.low) else self.low,
@@ -97,13 +118,18 @@ class Figure:
 
 @dataclass
 class Outcome:
-    """All figures of an experiment, the results they were made of, and words on both."""
+    """All figures of an experiment, the results they were made of, and words on both.
+
+    `draw` is the experiment's own picture; without it, it is how far the figures are from their
+    references.
+    """
 
     title: str
     unit: str = "%"
     figures: list[Figure] = field(default_factory=list)
     results: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    draw: Callable[[plots.Theme], Drawing] | None = None
 
     @property
     def inside(self) -> bool:
@@ -123,8 +149,9 @@ class Experiment:
 
 def table(outcome: Outcome) -> Table:
     """Reference and measured side by side, the figures of a case under its name."""
-    shown = Table(title=outcome.title, box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
-    for name in ("", "reference", "measured", "seeds", "band", ""):
+    look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "header_style": "dim"}
+    shown = Table(title=outcome.title, pad_edge=False, **look)
+    for name in ("", "reference", "measured", "of the seeds", "band", ""):
         shown.add_column(name, justify="right" if name else "left", no_wrap=True)
     marks = {True: Text("in", "green"), False: Text("OUT", "bold red"), None: Text("")}
     case = ""
@@ -134,9 +161,11 @@ def table(outcome: Outcome) -> Table:
             shown.add_row(Text(case, "bold"))
         shown.add_row(
             Text(f"  {figure.name}"),
-            NONE if figure.reference is None else f"{figure.reference:.1f}",
-            f"{figure.measured:.2f}",
-            f"{min(figure.values):.1f} .. {max(figure.values):.1f}",
+            NONE
+            if figure.reference is None
+            else figure.shown(figure.reference, more=figure.form.endswith("g")),
+            figure.shown(figure.measured, more=1),
+            figure.range,
             figure.band,
             marks[figure.inside],
         )
@@ -147,7 +176,12 @@ def table(outcome: Outcome) -> Table:
 
 
 def picture(outcome: Outcome, theme: plots.Theme = plots.LIGHT) -> bytes:
-    """A PNG: how far each figure is from its reference, its seeds as dots, its band in grey."""
+    """A PNG: the experiment's own picture, or how far each figure is from its reference.
+
+    There, seeds are dots, the band is grey.
+    """
+    if outcome.draw is not None:
+        return plots.png(outcome.draw(theme))
     known = [figure for figure in outcome.figures if figure.reference is not None]
     drawn, axes = plots.canvas(theme, f"measured - reference ({outcome.unit})", "")
     drawn.set_size_inches(plots.SIZE[0], max(2.5, 0.36 * len(known) + 1.4))

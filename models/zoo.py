@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from math import prod
 
-from torch import nn
+from torch import Tensor, nn
 
 from corsage.app.errors import ModelError
 
@@ -50,25 +50,79 @@ def lenet(shape: Shape, num_classes: int, hidden: str = "") -> nn.Module:
 
     Images of 28x28 are padded to 32x32 as usual; larger ones are taken as they are.
     """
-    channels, height, width = image(shape, "lenet")
-    padding = 2 if min(height, width) <= 28 else 0
-    layers: Layers = {}
-    height, width = convolve(layers, (channels, 6), (height, width), padding, "lenet")
-    height, width = convolve(layers, (6, 16), (height, width), 0, "lenet")
-    layers |= {"flatten": nn.Flatten(), "fc1": nn.Linear(16 * height * width, 120)}
-    layers |= {"relu3": nn.ReLU(), "fc2": nn.Linear(120, 84), "relu4": nn.ReLU()}
-    layers["head"] = nn.Linear(84, num_classes)
-    return sequential(layers)
+    padding = 2 if min(image(shape, "lenet")[1:]) <= 28 else 0
+    return convolutional("lenet", shape, num_classes, (6, 16), (120, 84), padding=padding)
 
 
 def cnn(shape: Shape, num_classes: int, hidden: str = "") -> nn.Module:
     """PFLlib's CNN: two 5x5 convolutions of 32 and 64 channels without padding, 512, head."""
-    channels, height, width = image(shape, "cnn")
+    return convolutional("cnn", shape, num_classes, (32, 64), (512,))
+
+
+def cnn_cifar10(shape: Shape, num_classes: int, hidden: str = "") -> nn.Module:
+    """FedRep's CNN for CIFAR-10: two 5x5 convolutions of 64 channels, (1600-)120-64, head."""
+    return convolutional("cnn-cifar10", shape, num_classes, (64, 64), (120, 64))
+
+
+def cnn_cifar100(shape: Shape, num_classes: int, hidden: str = "") -> nn.Module:
+    """FedRep's CNN for CIFAR-100: 5x5 convolutions of 64 and 128 channels, (3200-)256-128, head.
+
+    Dropout of .6 before the head: the body is random in training, so features cannot be cached.
+    """
+    return convolutional("cnn-cifar100", shape, num_classes, (64, 128), (256, 128), dropout=0.6)
+
+
+def lstm(shape: Shape, num_classes: int, hidden: str = "") -> nn.Module:
+    """FedRep's network for Sent140: an LSTM of 128 over the word vectors, 10, head.
+
+    Its features are those of the last of the 25 words. (The official code lays the vectors out by
+    a `view` that mixes words and numbers, 25 numbers at 300 steps; here a step is a word.)
+    """
+    if len(shape) != 2:
+        raise ModelError(
+            f"model=lstm: needs sequences of vectors (words, width), the data have shape {shape}. "
+            "Use dataset=sent140, or another model."
+        )
+    layers: Layers = {"lstm": LastStep(shape[1], 128), "fc": nn.Linear(128, 10)}
+    layers |= {"relu": nn.ReLU(), "head": nn.Linear(10, num_classes)}
+    return sequential(layers)
+
+
+class LastStep(nn.Module):
+    """An LSTM over (batch, steps, width), and its output at the last step."""
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.cells = nn.LSTM(width, size, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, size)."""
+        output: Tensor = self.cells(x)[0]
+        return output[:, -1]
+
+
+def convolutional(
+    model: str,
+    shape: Shape,
+    num_classes: int,
+    channels: tuple[int, int],
+    full: tuple[int, ...],
+    *,
+    padding: int = 0,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Two convolutions of so many channels, linear layers of the sizes `full`, head."""
+    first, height, width = image(shape, model)
     layers: Layers = {}
-    height, width = convolve(layers, (channels, 32), (height, width), 0, "cnn")
-    height, width = convolve(layers, (32, 64), (height, width), 0, "cnn")
-    layers |= {"flatten": nn.Flatten(), "fc1": nn.Linear(64 * height * width, 512)}
-    layers |= {"relu3": nn.ReLU(), "head": nn.Linear(512, num_classes)}
+    height, width = convolve(layers, (first, channels[0]), (height, width), padding, model)
+    height, width = convolve(layers, channels, (height, width), 0, model)
+    layers["flatten"] = nn.Flatten()
+    sizes = (channels[1] * height * width, *full)
+    for i, (before, after) in enumerate(pairwise(sizes), 1):
+        layers[f"fc{i}"], layers[f"relu{i + 2}"] = nn.Linear(before, after), nn.ReLU()
+    if dropout:
+        layers["dropout"] = nn.Dropout(dropout)
+    layers["head"] = nn.Linear(sizes[-1], num_classes)
     return sequential(layers)
 
 
@@ -108,4 +162,7 @@ ZOO: dict[str, Callable[[Shape, int, str], nn.Module]] = {
     "mlp": mlp,
     "lenet": lenet,
     "cnn": cnn,
+    "cnn-cifar10": cnn_cifar10,
+    "cnn-cifar100": cnn_cifar100,
+    "lstm": lstm,
 }

@@ -39,6 +39,15 @@ def test_the_whole_state_comes_back(tmp_path: Path) -> None:
         assert np.array_equal(back.arrays[name], array)
 
 
+def test_arrays_keep_their_order(tmp_path: Path) -> None:
+    """Clients take what they are sent in this order."""
+    names = ["model", "variate", "body", "a", "z", "b", "y"]
+    arrays = {name: np.zeros(2, np.float32) for name in names}
+    write_checkpoint(tmp_path / "c", State(arrays=arrays), ME)
+    for _ in range(5):
+        assert list(read_checkpoint(tmp_path / "c", ME).arrays) == list(arrays)
+
+
 def test_a_state_without_arrays_too(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "c", State(round=1), ME)
     assert read_checkpoint(tmp_path / "c", ME).arrays == {}

@@ -427,6 +427,7 @@ def test_report_tells_how_to_run_again(flat: dict[str, config.Value]) -> None:
         "Data",
         "Model",
         "Local training",
+        "New users",
         "FedRep",
         "Other",
     ]

@@ -64,6 +64,17 @@ def test_another_experiment_has_states_of_its_own(tmp_path: Path) -> None:
     assert PersonalStore(ctx, tmp_path, "one").load("u", 1)["head"][0] == 1
 
 
+def test_simulated_users_with_a_folder_burden_no_message(tmp_path: Path) -> None:
+    """Ray would copy what is in the context to a worker and back with every message."""
+    ctx = context()
+    store = PersonalStore(ctx, tmp_path, "run", in_context=False)
+    store.save("u", 1, head(1), {0})
+    assert len(ctx.state) == 0
+    assert PersonalStore(ctx, tmp_path, "run").load("u", 1)["head"][0] == 1
+    PersonalStore(ctx, None, "run", in_context=False).save("u", 2, head(2), set())
+    assert len(ctx.state) == 1  # there is no other place
+
+
 def test_a_damaged_file_is_a_lost_state(tmp_path: Path) -> None:
     PersonalStore(context(), tmp_path, "run").save("u", 1, head(1), set())
     next(tmp_path.rglob("*.safetensors")).write_bytes(b"garbage")

@@ -8,7 +8,7 @@ import pytest
 
 from corsage.app.config import DataKeys
 from corsage.app.errors import ConfigError, DataError
-from corsage.datasets import idx
+from corsage.datasets import hub, idx
 from corsage.datasets.loaders import load_table
 from corsage.datasets.table import model_input
 
@@ -80,7 +80,7 @@ def test_no_package_and_no_hub(monkeypatch, tmp_path):
     gone = idx.Published("a/b", str(tmp_path / "debian"), "dataset-fashion-mnist", 0.3, 0.3)
     monkeypatch.setitem(idx.PUBLISHED, "fashion-mnist", gone)
     # What `import datasets` finds where the hub's library is not installed: a folder.
-    monkeypatch.setattr(idx.importlib, "import_module", lambda name: type(np)("datasets"))
+    monkeypatch.setattr(hub.importlib, "import_module", lambda name: type(np)("datasets"))
     with pytest.raises(DataError, match=r"apt-get install dataset-fashion-mnist") as caught:
         load_table(DataKeys(dataset="fashion-mnist"))
     assert gone.debian in str(caught.value)
@@ -100,7 +100,7 @@ def test_hub(monkeypatch):
 
     library = type(np)("datasets")
     library.load_dataset = load_dataset
-    monkeypatch.setattr(idx.importlib, "import_module", lambda name: library)
+    monkeypatch.setattr(hub.importlib, "import_module", lambda name: library)
     table = load_table(DataKeys(dataset="mnist"))
     assert table.x[:, 0, 0, 0].tolist() == [6] * 6 + [2] * 2 and table.num_classes == 10
 

@@ -1,0 +1,116 @@
+"""FEMNIST: handwritten characters by writer; LEAF's JSON files, or the Hugging Face hub.
+
+Classes 0-9 are digits, 10-35 upper-case and 36-61 lower-case letters. FedRep trains on ten
+lower-case letters, a to j as in Li et al. 2020 (FedProx), and adapts to digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corsage.app.config import DataKeys
+from corsage.app.errors import DataError
+from corsage.datasets import hub, leaf
+from corsage.datasets.table import Array, Ints, Table, check_users, class_labels, standardised
+
+HUB = "flwrlabs/femnist"
+SIDE = 28
+TOTAL = 62
+FIRST = {"letters": 36, "digits": 0}
+Part = tuple[Array, Ints, NDArray[np.str_]]
+
+
+def load(keys: DataKeys) -> Table:
+    """The images of the wanted classes as (n, 1, 28, 28) uint8 with their writers.
+
+    Paper is white (255), ink black, as published; the model sees -1 to 1. In `letters-digits`
+    both are classes 0 to 9, told apart by their cluster, and a writer's digits are another user.
+    """
+    paths = leaf.files(keys, HUB)
+    wanted = kept(keys.femnist_classes)
+    if paths:
+        parts = [part for path in paths for part in from_leaf(path, wanted)]
+    else:
+        parts = [from_hub(wanted, leaf.missing(keys, HUB))]
+    if not sum(len(y) for _, y, _ in parts):
+        where = keys.data_dir or HUB
+        raise DataError(f"{where}: no images of femnist-classes={keys.femnist_classes} in it.")
+    x, y, writers = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    check_users(writers, keys.data_dir or HUB)
+    shift, scale = standardised(0.5, 0.5)
+    clusters, classes = None, TOTAL
+    if keys.femnist_classes != "all":
+        letters = y >= FIRST["letters"]
+        y, classes = y - np.where(letters, FIRST["letters"], 0), 10
+        if keys.femnist_classes == "letters-digits":
+            clusters = np.where(letters, "letters", "digits")
+            order = np.argsort(~letters, kind="stable")  # the cluster of letters comes first
+            writers = np.where(letters, writers, np.char.add(writers, "-digits"))
+            x, y, writers, clusters = (a[order] for a in (x, y, writers, clusters))
+    return Table(x, y, writers, clusters, classes, shift, scale)
+
+
+def kept(names: str) -> NDArray[np.bool_]:
+    """Which of the 62 classes are wanted."""
+    if names == "all":
+        return np.ones(TOTAL, bool)
+    mask = np.zeros(TOTAL, bool)
+    for name in names.split("-"):
+        mask[FIRST[name] : FIRST[name] + 10] = True
+    return mask
+
+
+def from_leaf(path: Path, wanted: NDArray[np.bool_]) -> Iterator[Part]:
+    """The wanted images of each user of one file."""
+    for user, images, labels in leaf.users(path):
+        where = f"{path}: user {user}"
+        y = checked(labels, where)
+        rows = np.flatnonzero(wanted[y])
+        if len(rows):
+            yield (
+                pixels([images[i] for i in rows], where),
+                y[rows],
+                np.array([user] * len(rows), np.str_),
+            )
+
+
+def checked(labels: Any, where: str) -> Ints:
+    """Labels as numbers from 0 to 61."""
+    try:
+        y, classes = class_labels(np.asarray(labels), where)
+    except ValueError as error:
+        raise DataError(f"{where}: labels that are not numbers ({error}).") from error
+    if classes > TOTAL:
+        raise DataError(f"{where}: a label of {classes - 1}; FEMNIST has {TOTAL} classes.")
+    return y
+
+
+def pixels(images: list[Any], where: str) -> Array:
+    """LEAF's lists of 784 numbers from 0 to 1, which are bytes divided by 255, as bytes again."""
+    try:
+        values = np.array(images, np.float32)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{where}: images of several sizes, or not of numbers.") from error
+    if values.shape != (len(images), SIDE * SIDE):
+        raise DataError(
+            f"{where}: images of shape {values.shape[1:]}; expected {SIDE * SIDE} pixels each."
+        )
+    if not ((values >= 0) & (values <= 1)).all():
+        raise DataError(f"{where}: pixels that are not from 0 to 1.")
+    return np.rint(values * 255).astype(np.uint8).reshape(-1, 1, SIDE, SIDE)
+
+
+def from_hub(wanted: NDArray[np.bool_], absent: DataError) -> Part:
+    """The wanted images of the hub's one split; only those are decoded."""
+    rows = hub.splits(HUB, absent)["train"]
+    y = checked(hub.column(rows, "character"), HUB)
+    chosen = np.flatnonzero(wanted[y])
+    rows = rows.select(chosen)
+    images = hub.column(rows, "image").astype(np.uint8)
+    writers = hub.column(rows, "writer_id").astype(np.str_)
+    return images.reshape(-1, 1, SIDE, SIDE), y[chosen], writers

@@ -1,0 +1,133 @@
+"""The experiments command: listing, mistakes, and a small experiment from end to end."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from corsage.app.errors import ConfigError
+from corsage.benchmarks import __main__ as benchmarks
+from corsage.benchmarks.memory import family, proportional
+from corsage.experiments import EXPERIMENTS, experiment
+from corsage.experiments import __main__ as command
+from corsage.experiments.measure import Measure, number
+from corsage.experiments.outcome import Figure, Outcome, picture
+from corsage.experiments.runner import differences, percents, run
+
+NAME = "fedrep-fashion-mnist"
+TINY = [
+    "dataset=digits",
+    "num-users=10",
+    "num-rounds=2",
+    "hidden=8",
+    "head-epochs=1",
+    "local-epochs=1",
+]
+
+
+def test_listing_has_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([]) == 0
+    shown = capsys.readouterr().out
+    for name in EXPERIMENTS:
+        assert name in shown
+        assert experiment(name).what.split()[0] in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["fedrep-fashion-mnst"], f"Did you mean {NAME}?"),
+        ([NAME, "--model", "resnet"], "invalid choice: 'resnet'"),
+        ([NAME, "--seeds", "one"], "--seeds"),
+        ([NAME, "num-rouns=3"], "Did you mean num-rounds?"),
+        ([NAME, "--quik"], "--quik"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str],
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command.main(words) == 2
+    complaint = [line for line in capsys.readouterr().err.splitlines() if "corsage:" in line]
+    assert len(complaint) == 1 and expected in complaint[0]
+
+
+def test_an_experiment_from_end_to_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    out = tmp_path / "out"
+    assert command.main([NAME, "--quick", "--seeds", "3,4", "--out", str(out), *TINY]) == 0
+    shown = capsys.readouterr().out
+    assert "reference" in shown and "OUT" in shown  # two rounds are not a hundred
+
+    written = json.loads((out / f"{NAME}.json").read_text())
+    assert written["experiment"] == NAME and written["quick"]
+    assert written["inside"] is False
+    assert written["changed"]["num_rounds"] == "2"
+    names = [figure["name"] for figure in written["figures"]]
+    assert names[:5] == ["fedrep", "fedavg", "fedavg+ft", "local", "fedrep - fedavg"]
+    for figure in written["figures"]:
+        assert len(figure["per_seed"]) == 2
+        assert math.isclose(figure["measured"], sum(figure["per_seed"]) / 2)
+        if figure["low"] is not None:
+            high = math.inf if figure["high"] is None else figure["high"]
+            assert figure["inside"] == (figure["low"] <= figure["measured"] <= high)
+    assert {row["seed"] for row in written["results"]} == {3, 4}
+    assert all("per_user" not in row for row in written["results"])
+    assert (out / f"{NAME}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runner_pairs_by_seed() -> None:
+    keys = {"num_users": 10, "num_rounds": 1, "hidden": "8", "head_epochs": 1}
+    both = run(["fedrep", "fedavg"], [1, 2], **keys)
+    alone = run(["fedrep"], [2], **keys)
+    assert [row["seed"] for row in both["fedavg"]] == [1, 2]
+    assert percents(both, "fedrep")[1] == percents(alone, "fedrep")[0]
+    gaps = differences(both, "fedrep", "fedavg")
+    assert gaps[0] == percents(both, "fedrep")[0] - percents(both, "fedavg")[0]
+    with pytest.raises(ConfigError):
+        run(["fedrep"], [0], num_rouns=1)
+
+
+def test_bands() -> None:
+    figure = Figure.around("case", "name", [1.0, 3.0], 2.5, 1.0)
+    assert figure.measured == 2.0 and figure.inside and figure.band == "1.5 .. 3.5"
+    assert Figure("case", "name", (1.0,), 2.0).inside is None
+    lead = Figure("case", "lead", (13.9,), 17.8, low=14)
+    assert lead.inside is False and lead.band == ">= 14.0" and lead.as_json()["high"] is None
+    outcome = Outcome("title", figures=[figure, lead, Figure("case", "new", (1.0,))])
+    assert not outcome.inside
+    assert picture(outcome).startswith(b"\x89PNG")
+
+
+def test_measures() -> None:
+    assert Measure("name", 0.3, 0.3, "s").met
+    assert Measure("name", 3.0, 2.0, "MB").as_json()["ratio"] == 1.5
+    assert [number(value) for value in (2000.0, 0.31234, 12.0)] == ["2,000", "0.312", "12"]
+
+
+def test_benchmarks_by_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert benchmarks.main(["engine"]) == 2
+    assert "Did you mean engines?" in capsys.readouterr().err
+    measure = Measure("cost", 1.0, 2.0, "s", "bare 0.5 s")
+    monkeypatch.setitem(benchmarks.BENCHMARKS, "engines", lambda: [measure])
+    assert benchmarks.main(["engines", "--json", str(tmp_path / "b.json")]) == 0
+    assert "pass" in capsys.readouterr().out
+    written = json.loads((tmp_path / "b.json").read_text())
+    assert written["benchmarks"]["engines"][0]["met"] is True
+
+
+def test_memory_of_a_process_tree() -> None:
+    assert os.getpid() in family(os.getpid(), set())
+    assert proportional(os.getpid()) > 1
