@@ -5,10 +5,12 @@ this app never needs another one.
 from __future__ import annotations
 
 import traceback
+from functools import lru_cache
 from logging import DEBUG
 from pathlib import Path
 from typing import Any
 
+import threadpoolctl
 import torch
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -40,7 +42,7 @@ def _answer(kind: str, message: Message, context: Context) -> Message:
         content: Any = message.content
         task = decode_task(content["config"])
         node = node_of(context, task)
-        torch.set_num_threads(node.threads or task.train.torch_threads)
+        limit_threads(node.threads or task.train.torch_threads)
         report = work(
             kind,
             task,
@@ -85,6 +87,13 @@ def introduce(message: Message, context: Context) -> Message:
         }
     )
     return Message(content, reply_to=message)
+
+
+@lru_cache(maxsize=1)
+def limit_threads(number: int) -> None:
+    """Torch and NumPy's BLAS share the cores with other nodes: more threads than cores spin."""
+    torch.set_num_threads(number)
+    threadpoolctl.threadpool_limits(number, user_api="blas")
 
 
 def _store(context: Context, node: Node, task: Task) -> PersonalStore:

@@ -173,7 +173,7 @@ def local(name: str, hidden: str, target: float) -> list[Measure]:
         finally:
             cls.fit, cls.evaluate = plain  # type: ignore[method-assign]
         cost = 1e3 * median(laps.beyond[False]) / USERS
-        found.append(Measure(f"local, {name}{where}", cost, target, "ms a message", beside))
+        found.append(Measure(f"local, {name}{where}", cost, target, "ms/message", beside))
     return found
 
 
@@ -210,10 +210,10 @@ def on_ray() -> list[Measure]:
     bare = ", ".join(f"{name} {median(times):.2f} s" for name, times in found.items())
     bare = f"Flower, empty client: {bare}"
     train, both = (median(laps.beyond[evaluated]) for evaluated in (False, True))
-    name, unit = f"ray, {WORKERS} nodes", "s a round"
+    name, unit = f"ray, {WORKERS} nodes", "s/round"
     return [
-        Measure(f"{name}: training", train, 0.3, unit, bare),
-        Measure(f"{name}: training and evaluation", both, 0.3, unit, bare),
+        Measure(f"{name}: training only", train, 0.3, unit, bare),
+        Measure(f"{name}: with evaluation", both, 0.3, unit, bare),
     ]
 
 
@@ -246,23 +246,13 @@ def echo(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-class Stamped(FlowerFedAvg):
-    """Flower's FedAvg, with the time at which each round began."""
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Stamp, then do as ever."""
-        self.stamps = [*getattr(self, "stamps", []), time.perf_counter()]
-        return super().configure_train(server_round, arrays, config, grid)
-
-
 def flower_rounds(found: dict[str, list[float]], grid: Grid) -> None:
     """Rounds of Flower's own FedAvg, then bare exchanges of one message a node and its reply."""
     arrays = ArrayRecord([np.zeros(1, np.float32)])
-    strategy = Stamped(fraction_evaluate=0.0, min_available_nodes=WORKERS)
-    strategy.start(grid, arrays, num_rounds=LAST)
-    found["round"] += np.diff(strategy.stamps).tolist()
+    strategy, stamps = FlowerFedAvg(fraction_evaluate=0.0, min_available_nodes=WORKERS), []
+    stamp = lambda number, arrays: stamps.append(time.perf_counter())  # noqa: E731
+    strategy.start(grid, arrays, num_rounds=LAST, evaluate_fn=stamp)
+    found["round"] += np.diff(stamps).tolist()
     for _ in range(LAST):
         content = RecordDict({"arrays": arrays, "config": ConfigRecord()})
         messages = [Message(content, node, "train", ttl=60) for node in grid.get_node_ids()]

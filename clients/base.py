@@ -51,7 +51,7 @@ class Client(NumPyClient):
 
     personal: ClassVar[bool] = False  # does a user keep anything between rounds?
     averaged: ClassVar[bool] = True  # does the server need only the mean over users?
-    returns: ClassVar[tuple[str, ...]] = ()  # names of the arrays that `fit` returns
+    returns: tuple[str, ...] = ()  # names of the arrays that `fit` returns, if not those sent
 
     def __init__(
         self,
@@ -159,5 +159,7 @@ class Client(NumPyClient):
                 raise UserError(user, "load", "no samples")
         x, y = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
         shift, scale = self._data.shift, self._data.scale
+        if self._data.vectors is not None:
+            x = self._data.vectors[x]
         tensors = to_tensors(x, y, shift, scale, self.network.device)
         return Examples(*tensors, np.array([len(labels) for _, labels in pairs], np.int64))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from corsage.clients.base import Client, Evaluation, Fit
 from corsage.clients.heads import train_head_group, train_models
-from corsage.clients.training import evaluate_models
+from corsage.clients.training import Pull, evaluate_models
 
 
 class FedAvgClient(Client):
@@ -20,8 +20,13 @@ class FedAvgClient(Client):
         (model,) = parameters
         data = self.train_data()
         orders = self.orders("model", data, self.settings.local_epochs)
-        models = train_models(self.network, model, data, orders, self.settings)
+        pull = self.pull(model)
+        models = train_models(self.network, model, data, orders, self.settings, pull)
         return [models], int(data.sizes.sum()), {"num-examples": data.sizes}
+
+    def pull(self, model: NDArray[Any]) -> Pull | None:
+        """What is added to the gradient of the loss: in FedAvg nothing."""
+        return None
 
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
         """The global model, or with `fine-tune` its body under a head of each user's own."""

@@ -7,21 +7,38 @@ returns, up to float rounding (1e-5); each picks the quickest way that is exact 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from corsage.app.config import TrainKeys
-from corsage.clients.training import all_features, sgd, split_heads
+from corsage.clients.training import all_features, pulled_sgd, sgd
 from corsage.models import stacked
-from corsage.models.layers import Dense
 from corsage.models.network import Floats, Network
+from corsage.models.pull import Pull
 from corsage.models.ragged import Examples, Order, Plan
 
 TOGETHER = 32
 GROUPED_CHANNELS = 16
 IN_CACHE = 13_000_000
+
+
+@dataclass(frozen=True)
+class Job:
+    """Which part of which users' models is trained, on what, and how.
+
+    With `head` the rows are heads and the data are features; else they are whole models.
+    """
+
+    network: Network
+    part: slice
+    data: Examples
+    orders: Sequence[Order]
+    keys: TrainKeys
+    pull: Pull | None
+    head: bool = False
 
 
 def groups(orders: Sequence[Order], size: int) -> list[list[int]]:
@@ -31,22 +48,21 @@ def groups(orders: Sequence[Order], size: int) -> list[list[int]]:
 
 
 def train_heads(
-    network: Network, heads: Floats, features: Examples, orders: Sequence[Order], keys: TrainKeys
+    network: Network,
+    heads: Floats,
+    features: Examples,
+    orders: Sequence[Order],
+    keys: TrainKeys,
+    pull: Pull | None = None,
 ) -> Floats:
     """Linear heads (users, P_head) of many users at once, on their features.
 
     Every step is one batched product a side; users with fewer steps drop out as they finish.
     """
     out = np.array(heads, np.float32)
+    job = Job(network, network.head, features, orders, keys, active(pull), head=True)
     for group in groups(orders, TOGETHER):
-        plan = Plan.build(orders, features.offsets, group)
-        own = torch.from_numpy(out[plan.users]).to(features.x.device)
-        weight, bias = split_heads(network, own)
-        has_bias = own.shape[1] > weight[0].numel()
-        layer = Dense(weight.clone(), bias.clone() if has_bias else None, keys, True)
-        stacked.run([layer], stacked.flat_rows, features, plan)
-        parts = [layer.w.flatten(1)] + ([layer.b] if layer.b is not None else [])
-        out[plan.users] = torch.cat(parts, 1).cpu().numpy()
+        train_group(job, out, group, out)
     return out
 
 
@@ -57,6 +73,7 @@ def train_head_group(
     data: Examples,
     orders: Sequence[Order],
     keys: TrainKeys,
+    pull: Pull | None = None,
 ) -> Floats:
     """Heads (users, P_head) over one frozen body, in the quickest way that is exact.
 
@@ -66,12 +83,13 @@ def train_head_group(
     network.set(network.body, body)
     if network.cacheable:
         data = Examples(all_features(network, data.x), data.y, data.sizes)
-        if network.linear_head:
-            return train_heads(network, heads, data, orders, keys)
+        if network.linear_head and all(b.trained for b in network.blocks_of(network.head)):
+            return train_heads(network, heads, data, orders, keys, pull)
     out = np.array(heads, np.float32)
-    for u, order in enumerate(orders):
+    job = Job(network, network.head, data, orders, keys, active(pull), network.cacheable)
+    for u in range(len(orders)):
         network.set(network.head, out[u])
-        sgd(network, *data.user(u), order, network.head, keys, cached=network.cacheable)
+        train_alone(job, u)
         out[u] = network.get(network.head)
     return out
 
@@ -83,20 +101,26 @@ def train_bodies(
     data: Examples,
     orders: Sequence[Order],
     keys: TrainKeys,
+    pull: Pull | None = None,
 ) -> Floats:
     """The users' bodies (users, P_body) from one start, each over its own frozen head."""
     start = np.broadcast_to(np.asarray(body, np.float32), (len(orders), len(body)))
     rows = np.concatenate([start, heads], axis=1, dtype=np.float32)
-    return train_part(network, rows, network.body, data, orders, keys)
+    return train_part(network, rows, network.body, data, orders, keys, pull)
 
 
 def train_models(
-    network: Network, starts: Floats, data: Examples, orders: Sequence[Order], keys: TrainKeys
+    network: Network,
+    starts: Floats,
+    data: Examples,
+    orders: Sequence[Order],
+    keys: TrainKeys,
+    pull: Pull | None = None,
 ) -> Floats:
     """The users' whole models (users, P), from one start (P,) or from their own (users, P)."""
     starts = np.asarray(starts, np.float32)
     rows = np.broadcast_to(starts, (len(orders), starts.shape[-1]))
-    return train_part(network, rows, network.whole, data, orders, keys)
+    return train_part(network, rows, network.whole, data, orders, keys, pull)
 
 
 def train_part(
@@ -106,61 +130,77 @@ def train_part(
     data: Examples,
     orders: Sequence[Order],
     keys: TrainKeys,
+    pull: Pull | None = None,
 ) -> Floats:
-    """One part of the models `rows` (users, P), the other part frozen."""
+    """One part of the models `rows` (users, P), the other part frozen; `pull` is on that part."""
     out = np.array(rows[:, part], np.float32)
     if part.stop == part.start:
         return out
-    together = users_together(network, part)
-    if not together:
-        for u, order in enumerate(orders):
-            network.set(network.whole, rows[u])
-            sgd(network, *data.user(u), order, part, keys)
-            out[u] = network.get(part)
-        return out
-    ready = Examples(stacked.data_for(network, data.x), data.y, data.sizes)
-    for group in groups(orders, together):
-        train_group(network, rows, part, (ready, orders), keys, out, group)
+    pull = active(pull)
+    together = users_together(network, part, pull.own_rows if pull is not None else 0)
+    if together:
+        data = Examples(stacked.data_for(network, data.x), data.y, data.sizes)
+    job = Job(network, part, data, orders, keys, pull)
+    for group in groups(orders, together) if together else []:
+        train_group(job, rows, group, out)
+    for u in range(len(orders)) if not together else []:
+        network.set(network.whole, rows[u])
+        train_alone(job, u)
+        out[u] = network.get(part)
     return out
 
 
-def train_group(
-    network: Network,
-    rows: Floats,
-    part: slice,
-    work: tuple[Examples, Sequence[Order]],
-    keys: TrainKeys,
-    out: Floats,
-    group: list[int],
-) -> None:
+def active(pull: Pull | None) -> Pull | None:
+    """A pull that adds nothing is none: no step is slower for it, or rounded otherwise."""
+    return None if pull is None or pull.idle else pull
+
+
+def train_alone(job: Job, u: int) -> None:
+    """One user's part of the network in place, through autograd."""
+    data, order = job.data.user(u), job.orders[u]
+    if job.pull is None:
+        sgd(job.network, *data, order, job.part, job.keys, cached=job.head)
+        return
+    own = job.pull.pick([u])
+    pulled_sgd(job.network, data, order, job.part, job.keys, own, cached=job.head)
+    if own.every:
+        job.pull.centre[u] = own.centre[0]
+
+
+def train_group(job: Job, rows: Floats, group: list[int], out: Floats) -> None:
     """Users together; alone if one of them diverges.
 
     A grouped convolution may fill its blocks with other users' channels at weight 0, and
     0 * NaN is NaN.
     """
-    data, orders = work
-    plan = Plan.build(orders, data.offsets, group)
-    starts = torch.from_numpy(rows[plan.users]).to(data.x.device)
-    result: Tensor = stacked.train_stacked(network, starts, part, (data, plan), keys)
+    plan = Plan.build(job.orders, job.data.offsets, group)
+    starts = torch.from_numpy(rows[plan.users]).to(job.data.x.device)
+    pull = job.pull and job.pull.pick(plan.users)
+    result, centres = stacked.train_stacked(
+        job.network, starts, job.part, (job.data, plan), job.keys, pull, job.head
+    )
     values = result.cpu().numpy()
-    images = data.x.dim() == 4
+    images = job.data.x.dim() == 4
     if images and len(group) > 1 and not np.isfinite(values).all():
         for u in group:
-            train_group(network, rows, part, work, keys, out, [u])
-    else:
-        out[plan.users] = values
+            train_group(job, rows, [u], out)
+        return
+    out[plan.users] = values
+    if job.pull is not None and centres is not None:
+        job.pull.centre[plan.users] = centres.cpu().numpy()
 
 
-def users_together(network: Network, part: slice) -> int:
+def users_together(network: Network, part: slice, more: int = 0) -> int:
     """How many users' models are trained in one go; 0: one by one through autograd.
 
     Milliseconds a step and user, batch 10, for 1, 5, 10, 20 users at once: MLP .198, .143, .141,
-    .181 (parameters and momentum of 20 leave the cache); LeNet-5 .944, .405, .358, .384; PFLlib's
-    CNN 2.85, 2.98, 3.36 (one at a time; 3.07 through autograd).
+    .181 (parameters and momentum of 20 leave the cache; `more` says how many vectors a user has
+    besides these); LeNet-5 .944, .405, .358, .384; PFLlib's CNN 2.85, 2.98, 3.36 (one at a time;
+    3.07 through autograd).
     """
     if not stacked.supports(network):
         return 0
-    fit: int = IN_CACHE // (2 * 4 * max(part.stop - part.start, 1))
+    fit: int = IN_CACHE // ((2 + more) * 4 * max(part.stop - part.start, 1))
     convolutions = [m for m in network.module.modules() if isinstance(m, nn.Conv2d)]
     if max((m.out_channels for m in convolutions), default=0) > GROUPED_CHANNELS:
         return 1

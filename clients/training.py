@@ -16,15 +16,18 @@ from torch.nn import functional as F
 
 from corsage.app.config import TrainKeys
 from corsage.models.network import Floats, Network
+from corsage.models.pull import Drift, Pull
 from corsage.models.ragged import Examples, Ints, Order
 
 __all__ = [
     "Examples",
     "Order",
+    "Pull",
     "Scores",
     "batches",
     "evaluate",
     "evaluate_models",
+    "pulled_sgd",
     "sgd",
     "to_tensors",
 ]
@@ -90,6 +93,42 @@ def sgd(
                     grad.addcmul_(theta, decay)
                 step = grad if momentum is None else momentum.mul_(keys.momentum).add_(grad)
                 theta.add_(step, alpha=-keys.lr)
+
+
+def pulled_sgd(
+    network: Network,
+    data: tuple[Tensor, Tensor],
+    order: Order,
+    part: slice,
+    keys: TrainKeys,
+    pull: Pull,
+    *,
+    cached: bool = False,
+) -> None:
+    """`sgd` on one user's data under a pull, `pull.pick([u])`; its centre moves if it follows."""
+    size = part.stop - part.start
+    drift = pull.drift(slice(0, size), [size], 1, 0.0, network.flat)
+    add = trained_only(network, part, drift)
+    every = pull.every or max(len(order), 1)
+    for start in range(0, len(order), every):
+        piece = order[start : start + every]
+        sgd(network, *data, piece, part, keys, add, cached=cached)
+        if pull.every and len(piece) == every:
+            drift.follow(network.flat[part].unsqueeze(0))
+    if pull.every and drift.centre is not None:
+        pull.centre[0] = drift.centre[0].cpu().numpy()
+
+
+def trained_only(network: Network, part: slice, drift: Drift) -> Adjust:
+    """A drift as `sgd` takes it: running statistics and frozen parameters are not pulled."""
+    stay = [b.where for b in network.blocks_of(part) if not b.trained]
+
+    def add(grad: Tensor, theta: Tensor) -> None:
+        drift.add(grad.unsqueeze(0), theta.unsqueeze(0))
+        for where in stay:
+            grad[where.start - part.start : where.stop - part.start] = 0.0
+
+    return add
 
 
 @contextmanager

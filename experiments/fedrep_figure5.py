@@ -1,10 +1,10 @@
 """Figure 5 of FedRep: more local epochs never hurt FedRep, but they hurt FedAvg.
 
-Collins et al. 2021, section 5.2: 100 users with S=2 classes, E epochs of the head for FedRep (one of
-the body), E epochs of the whole model for FedAvg. The paper uses CIFAR10 and prints a curve, no
+Collins et al. 2021, section 5.2: 100 users with S=2 classes, E epochs of the head for FedRep (one
+of the body), E epochs of the whole model for FedAvg. The paper uses CIFAR10 and prints a curve, no
 numbers; here it is Fashion-MNIST with 50 samples a user. What it claims are the bands: FedRep at E
 is not worse than at any smaller E by more than the noise of the seeds, and FedAvg is worse at the
-largest E than at its best.
+largest E than at its best. With the MLP the second does not come out: FedAvg gains from more epochs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def measure(options: Options) -> Outcome:
         say(f"E={number}")
         found = run(["fedrep"], seeds, **{**keys, "head_epochs": number})
         found |= run(["fedavg"], seeds, **{**keys, "local_epochs": number})
-        for name in errors:
-            errors[name][number] = tuple(100 - value for value in percents(found, name))
+        for name, own in errors.items():
+            own[number] = tuple(100 - value for value in percents(found, name))
         outcome.results += compact(found, f"E={number}")
     outcome.figures = [
         Figure(f"E={number}", name, values)
@@ -57,7 +57,7 @@ def claims(errors: dict[str, dict[int, tuple[float, ...]]]) -> list[Figure]:
     hurt = tuple(float(x) for x in fedavg[-1] - fedavg[best])
     return [
         Figure("claims", "fedrep: most that a larger E costs", (worst,), high=NOISE),
-        Figure("claims", "fedavg: largest E - best E", hurt, low=0.0),
+        Figure("claims", "fedavg: largest E - best E", hurt, low=NOISE),
     ]
 
 

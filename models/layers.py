@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corsage.app.config import TrainKeys
+from corsage.models.pull import Drift
 
 
 class Layer(Protocol):
@@ -27,12 +28,35 @@ class Layer(Protocol):
     def backward(self, d: Tensor, onward: bool) -> Tensor:
         """Take an SGD step with the output's gradient `d`; the input's gradient if `onward`."""
 
+    def follow(self, users: int) -> None:
+        """Move the centres of the first users' pulls, if it is pulled."""
+
+
+class Untrained:
+    """A layer without parameters."""
+
+    trained = False
+
+    def follow(self, users: int) -> None:
+        """Nothing is pulled."""
+
 
 class Trained:
-    """Weights W (users, ...), bias b (users, out) or None, and their momentum."""
+    """Weights W (users, ...), bias b (users, out) or None, and their momentum.
 
-    def __init__(self, w: Tensor, b: Tensor | None, keys: TrainKeys, trained: bool) -> None:
+    `pull` is what a `Pull` adds to the gradients of W, weight decay included, and of b.
+    """
+
+    def __init__(
+        self,
+        w: Tensor,
+        b: Tensor | None,
+        keys: TrainKeys,
+        trained: bool,
+        pull: tuple[Drift, Drift] | None = None,
+    ) -> None:
         self.w, self.b, self.keys, self.trained = w, b, keys, trained
+        self.dw, self.db = pull or (Drift(keys.weight_decay), Drift())
         self.mw = torch.zeros_like(w) if trained and keys.momentum else None
         self.mb = torch.zeros_like(b) if trained and keys.momentum and b is not None else None
         self.h = w
@@ -42,10 +66,21 @@ class Trained:
         if self.b is None:
             return
         b = self.b[: len(g)]
+        self.db.add(g, b)
         if self.mb is None:
             b.add_(g, alpha=-self.keys.lr)
         else:
             b.add_(self.mb[: len(g)].mul_(self.keys.momentum).add_(g), alpha=-self.keys.lr)
+
+    def follow(self, users: int) -> None:
+        """Move the centres of the first users' pulls; momentum begins anew."""
+        if not self.trained:
+            return
+        for p, drift, m in ((self.w, self.dw, self.mw), (self.b, self.db, self.mb)):
+            if p is not None:
+                drift.follow(p[:users])
+            if m is not None:
+                m.zero_()
 
 
 class Dense(Trained):
@@ -63,15 +98,20 @@ class Dense(Trained):
         keys, w = self.keys, self.w[: len(d)]
         back = torch.bmm(d, w) if onward else d
         if self.trained:
-            if self.mw is None:
-                shrink = 1.0 - keys.lr * keys.weight_decay
-                w.baddbmm_(d.transpose(1, 2), self.h, beta=shrink, alpha=-keys.lr)
-            else:
+            if self.mw is not None:
                 m = self.mw[: len(d)]
                 m.baddbmm_(d.transpose(1, 2), self.h, beta=keys.momentum)
-                if keys.weight_decay:
-                    m.add_(w, alpha=keys.weight_decay)
+                self.dw.add(m, w)
                 w.add_(m, alpha=-keys.lr)
+            elif isinstance(self.dw.rate, Tensor):
+                g = torch.bmm(d.transpose(1, 2), self.h)
+                self.dw.add(g, w)
+                w.add_(g, alpha=-keys.lr)
+            else:
+                shrink = 1.0 - keys.lr * self.dw.rate
+                w.baddbmm_(d.transpose(1, 2), self.h, beta=shrink, alpha=-keys.lr)
+                if self.dw.constant is not None:
+                    w.add_(self.dw.constant[: len(d)], alpha=-keys.lr)
             self.step_bias(d.sum(1))
         return back
 
@@ -80,9 +120,15 @@ class Conv(Trained):
     """A convolution for activations (batch, users * channels, h, w): one group a user."""
 
     def __init__(
-        self, w: Tensor, b: Tensor | None, keys: TrainKeys, trained: bool, like: nn.Conv2d
+        self,
+        w: Tensor,
+        b: Tensor | None,
+        keys: TrainKeys,
+        trained: bool,
+        pull: tuple[Drift, Drift] | None,
+        like: nn.Conv2d,
     ) -> None:
-        super().__init__(w, b, keys, trained)
+        super().__init__(w, b, keys, trained, pull)
         self.stride, self.padding, self.dilation = like.stride, like.padding, like.dilation
 
     def forward(self, h: Tensor) -> Tensor:
@@ -93,14 +139,13 @@ class Conv(Trained):
         b = None if self.b is None else self.b[:users].flatten()
         return F.conv2d(h, w, b, self.stride, self.padding, self.dilation, users)
 
-    def backward(self, d: Tensor, onward: bool) -> Tensor:
-        """Both gradients from torch's own kernel."""
+    def gradients(self, d: Tensor, onward: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Those of the input, if `onward`, of the weights and of the biases: torch's own kernel."""
         users = d.shape[1] // self.w.shape[1]
-        w = self.w[:users]
-        back, gw, gb = torch.ops.aten.convolution_backward(
+        found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
             d,
             self.h,
-            w.flatten(0, 1),
+            self.w[:users].flatten(0, 1),
             [d.shape[1]],
             self.stride,
             self.padding,
@@ -110,10 +155,16 @@ class Conv(Trained):
             users,
             [onward, self.trained, self.trained and self.b is not None],
         )
+        return found
+
+    def backward(self, d: Tensor, onward: bool) -> Tensor:
+        """Take the step of SGD."""
+        users = d.shape[1] // self.w.shape[1]
+        w = self.w[:users]
+        back, gw, gb = self.gradients(d, onward)
         if self.trained:
             g = gw.view_as(w) if gw.is_contiguous() else gw.reshape(w.shape)
-            if self.keys.weight_decay:
-                g = g.add(w, alpha=self.keys.weight_decay)
+            self.dw.add(g, w)
             if self.mw is not None:
                 g = self.mw[:users].mul_(self.keys.momentum).add_(g)
             w.add_(g, alpha=-self.keys.lr)
@@ -122,10 +173,8 @@ class Conv(Trained):
         return back if onward else d
 
 
-class Relu:
+class Relu(Untrained):
     """max(h, 0), in place."""
-
-    trained = False
 
     def forward(self, h: Tensor) -> Tensor:
         """Clip."""
@@ -138,10 +187,8 @@ class Relu:
         return back
 
 
-class MaxPool:
+class MaxPool(Untrained):
     """Maxima of windows, per channel: users need no care."""
-
-    trained = False
 
     def __init__(self, like: nn.MaxPool2d) -> None:
         self.like = (like.kernel_size, like.stride, like.padding, like.dilation, like.ceil_mode)
@@ -162,10 +209,8 @@ class MaxPool:
         return back
 
 
-class Flatten:
+class Flatten(Untrained):
     """(batch, users * channels, h, w) to (users, batch, channels * h * w), if not so already."""
-
-    trained = False
 
     def __init__(self, channels: int) -> None:
         self.channels = channels

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from corsage.app.config import TrainKeys
 from corsage.models.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu
 from corsage.models.network import Block, Network
+from corsage.models.pull import Drift, Pull
 from corsage.models.ragged import Examples, Plan
 
 Gather = Callable[[Tensor, Tensor], Tensor]
@@ -22,16 +23,29 @@ PLAIN = (nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Identity)
 
 
 class Stacked:
-    """Copies of a network's layers for the users whose parameters are `rows` (users, P)."""
+    """Copies of a network's layers for the users whose parameters are `rows` (users, P).
 
-    def __init__(self, network: Network, rows: Tensor, part: slice, keys: TrainKeys) -> None:
+    With `head`, copies of its linear head only, for features; `rows` are heads (users, P_head).
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        rows: Tensor,
+        part: slice,
+        keys: TrainKeys,
+        pull: Pull | None = None,
+        head: bool = False,
+    ) -> None:
         self.rows, self.part, self.images = rows, part, False
-        self.keys = keys
+        self.first = network.head.start if head else 0  # where the rows begin in the flat vector
+        self.keys, self.pull = keys, pull
         self.layers: list[Layer] = []
         self.copies: list[tuple[slice, Tensor]] = []
+        self.centres: list[tuple[slice, Tensor]] = []
         blocks = {id(b.tensor): b for b in network.blocks}
         channels = 1
-        for module in plain_layers(network.module):
+        for module in plain_layers(network.head_module if head else network.module):
             if isinstance(module, nn.Linear):
                 self.layers.append(Dense(*self._parameters(module, blocks)))
             elif isinstance(module, nn.Conv2d):
@@ -47,9 +61,10 @@ class Stacked:
 
     def _parameters(
         self, module: nn.Linear | nn.Conv2d, blocks: dict[int, Block]
-    ) -> tuple[Tensor, Tensor | None, TrainKeys, bool]:
-        """A layer's weights and biases of all users, copied out of the rows."""
+    ) -> tuple[Tensor, Tensor | None, TrainKeys, bool, tuple[Drift, Drift] | None]:
+        """A layer's weights and biases of all users, copied out of the rows, and their pull."""
         pair: list[Tensor | None] = []
+        drifts: list[Drift] = []
         trained = False
         for tensor in (module.weight, module.bias):
             if tensor is None:
@@ -57,20 +72,35 @@ class Stacked:
                 continue
             block = blocks[id(tensor)]
             trained = self.part.start <= block.where.start and block.where.stop <= self.part.stop
-            copy = self.rows[:, block.where].reshape(len(self.rows), *block.shape).clone()
+            values = self.rows[:, moved(block.where, self.first)]
+            copy = values.reshape(len(self.rows), *block.shape).clone()
             pair.append(copy)
             if trained:
-                self.copies.append((block.where, copy))
+                where = moved(block.where, self.part.start)
+                self.copies.append((where, copy))
+                if self.pull is not None:
+                    drifts.append(self._drift(where, copy, tensor is module.weight))
         weight = pair[0]
         assert weight is not None
-        return weight, pair[1], self.keys, trained
+        pull = (drifts[0], drifts[-1]) if drifts else None
+        return weight, pair[1], self.keys, trained, pull
+
+    def _drift(self, where: slice, copy: Tensor, decayed: bool) -> Drift:
+        """The pull on one parameter, and its weight decay."""
+        assert self.pull is not None
+        decay = self.keys.weight_decay if decayed else 0.0
+        drift = self.pull.drift(where, copy.shape[1:], len(copy), decay, copy)
+        if drift.centre is not None:
+            self.centres.append((where, drift.centre))
+        return drift
 
     def result(self) -> Tensor:
         """The trained part of every user, (users, P_part)."""
-        out = self.rows[:, self.part].clone()
-        for where, copy in self.copies:
-            out[:, where.start - self.part.start : where.stop - self.part.start] = copy.flatten(1)
-        return out
+        return joined(self.rows[:, moved(self.part, self.first)].clone(), self.copies)
+
+    def centre(self) -> Tensor:
+        """The centres of every user's pull at the end, if they followed."""
+        return joined(torch.zeros_like(self.rows[:, moved(self.part, self.first)]), self.centres)
 
     def gather(self, x: Tensor, rows: Tensor) -> Tensor:
         """Batches (users, batch, features), or (batch, users * channels, h, w) of images."""
@@ -81,6 +111,18 @@ class Stacked:
         picked = x.index_select(0, rows.t().flatten()).view(batch, users, -1, channels)
         wide = picked.transpose(1, 2).contiguous().view(batch, height, width, users * channels)
         return wide.permute(0, 3, 1, 2)
+
+
+def moved(where: slice, first: int) -> slice:
+    """A place in the flat vector as a place in a piece of it that begins at `first`."""
+    return slice(where.start - first, where.stop - first)
+
+
+def joined(out: Tensor, pieces: list[tuple[slice, Tensor]]) -> Tensor:
+    """Rows with some of their columns replaced by parameters (users, *shape)."""
+    for where, piece in pieces:
+        out[:, where] = piece.flatten(1)
+    return out
 
 
 def plain_layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -133,22 +175,38 @@ def data_for(network: Network, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def run(layers: Sequence[Layer], gather: Gather, data: Examples, plan: Plan) -> None:
-    """Take all steps of a plan with the mean softmax cross-entropy of each user's batch."""
+def run(
+    layers: Sequence[Layer], gather: Gather, data: Examples, plan: Plan, follow: int = 0
+) -> None:
+    """Take all steps of a plan with the mean softmax cross-entropy of each user's batch.
+
+    With `follow`, the centres of pulls move after every so many steps.
+    """
     first = next((i for i, layer in enumerate(layers) if layer.trained), len(layers))
     every = plan.rows.to(data.x.device)
     labels = data.y[every].unsqueeze(-1)
-    minus_one = data.x.new_full((1, 1, 1), -1.0).expand(labels.shape[1:])
     for s, active in enumerate(plan.active):
         rows, weights = every[s, :active], plan.weights[s]
-        h = gather(data.x, rows)
-        for layer in layers:
-            h = layer.forward(h)
-        # The loss' gradient: (softmax - one-hot) / batch size.
-        d = F.softmax(h, dim=2).scatter_add_(2, labels[s, :active], minus_one[:active])
-        d = d.mul_(1.0 / rows.shape[1]) if weights is None else d.mul_(weights.to(d.device))
-        for i in range(len(layers) - 1, first - 1, -1):
-            d = layers[i].backward(d, onward=i > first)
+        share = 1.0 / rows.shape[1] if weights is None else weights.to(data.x.device)
+        propagate(layers, first, gather(data.x, rows), labels[s, :active], share)
+        if follow and (s + 1) % follow == 0:
+            for layer in layers:
+                layer.follow(active)
+
+
+def propagate(
+    layers: Sequence[Layer], first: int, h: Tensor, labels: Tensor, share: float | Tensor
+) -> None:
+    """Forward, the gradient share * (softmax - one-hot) of the loss, and backward to `first`.
+
+    A share of 1 / batch size is the mean softmax cross-entropy. The layers keep their gradients.
+    """
+    for layer in layers:
+        h = layer.forward(h)
+    d = F.softmax(h, dim=2)
+    d = d.scatter_add_(2, labels, d.new_full((1, 1, 1), -1.0).expand(labels.shape)).mul_(share)
+    for i in range(len(layers) - 1, first - 1, -1):
+        d = layers[i].backward(d, onward=i > first)
 
 
 def flat_rows(x: Tensor, rows: Tensor) -> Tensor:
@@ -157,9 +215,20 @@ def flat_rows(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def train_stacked(
-    network: Network, rows: Tensor, part: slice, work: tuple[Examples, Plan], keys: TrainKeys
-) -> Tensor:
-    """Train one part of the models `rows` (users, P), which are in the plan's order of users."""
-    stacked = Stacked(network, rows, part, keys)
-    run(stacked.layers, stacked.gather, *work)
-    return stacked.result()
+    network: Network,
+    rows: Tensor,
+    part: slice,
+    work: tuple[Examples, Plan],
+    keys: TrainKeys,
+    pull: Pull | None = None,
+    head: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Train one part of the models `rows` (users, P), which are in the plan's order of users.
+
+    Also returns the centres of the pull (its users in the same order), if they followed. With
+    `head`, `rows` are linear heads, the examples are features.
+    """
+    stacked = Stacked(network, rows, part, keys, pull, head)
+    every = pull.every if pull is not None else 0
+    run(stacked.layers, stacked.gather, *work, every)
+    return stacked.result(), stacked.centre() if every else None

@@ -2,12 +2,14 @@
 
 `ALGORITHMS` is the registry. A name `foo` stands for the class it names in `strategies/foo.py`, the
 class of that name with `Client` behind it in `clients/foo.py`, and, if the algorithm has keys of
-its own, the dataclass with `Keys` behind it in the strategy's file.
+its own, the dataclass with `Keys` behind it in the strategy's file. Files of a name `foo-bar` are
+called `foo_bar.py`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,24 +21,41 @@ ALGORITHMS: dict[str, str] = {
     "fedrep": "FedRep",
     "fedavg": "FedAvg",
     "local": "Local",
+    "fedprox": "FedProx",
+    "scaffold": "Scaffold",
+    "ditto": "Ditto",
+    "pfedme": "PFedMe",
+    "l2gd": "L2GD",
+    "fedmtl": "FedMTL",
+    "ifca": "IFCA",
+    "cfl": "CFL",
+    "fedper": "FedPer",
+    "lg-fedavg": "LGFedAvg",
+    "apfl": "APFL",
+    "perfedavg": "PerFedAvg",
 }
+
+
+def module_of(name: str, folder: str) -> ModuleType:
+    """An algorithm's file in `strategies` or `clients`."""
+    return import_module(f"corsage.{folder}.{name.replace('-', '_')}")
 
 
 def strategy_class(name: str) -> type[Strategy]:
     """The strategy of an algorithm."""
-    return getattr(import_module(f"corsage.strategies.{name}"), ALGORITHMS[name])  # type: ignore[no-any-return]
+    return getattr(module_of(name, "strategies"), ALGORITHMS[name])  # type: ignore[no-any-return]
 
 
 def client_class(name: str) -> type[Client]:
     """The client of an algorithm."""
-    return getattr(import_module(f"corsage.clients.{name}"), f"{ALGORITHMS[name]}Client")  # type: ignore[no-any-return]
+    return getattr(module_of(name, "clients"), f"{ALGORITHMS[name]}Client")  # type: ignore[no-any-return]
 
 
 def algorithm_keys() -> dict[str, type[Keys]]:
     """The keys of each algorithm that has keys of its own."""
     found = {}
     for name, cls in ALGORITHMS.items():
-        module = import_module(f"corsage.strategies.{name}")
+        module = module_of(name, "strategies")
         if hasattr(module, f"{cls}Keys"):
             found[name] = getattr(module, f"{cls}Keys")
     return found

@@ -1,40 +1,37 @@
-"""The base of every strategy: choose users, one message a node, merge what comes back.
+"""The base of every strategy: rounds of training and evaluation, as Flower starts them.
 
-An algorithm overrides three small hooks: `initial` (what the server holds before round 1), `send`
-(what users get) and `merge` (the step of the server). All it remembers is in `self.state`.
+What an algorithm overrides is in hooks.py, what goes to the nodes and back in courier.py.
 """
 
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from logging import INFO, WARNING
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from logging import INFO
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.supercore import log
 
-from corsage.app.callbacks import Callback
-from corsage.app.config import Config, flatten
+from corsage.app.config import flatten
 from corsage.app.errors import ConfigError, NodeError, RoundFailed
 from corsage.app.exchange import exchange
-from corsage.app.outcome import Outcome, by_cause, merge_replies
-from corsage.app.roster import Roster
-from corsage.app.seeding import generator
-from corsage.app.wire import Arrays, Task, decode, encode, encode_task, payload
-from corsage.models.build import build_network
+from corsage.app.outcome import Outcome, by_cause
+from corsage.app.wire import Arrays, decode, encode
 from corsage.models.network import Network
+from corsage.strategies.courier import Courier
 from corsage.strategies.results import evaluated, final_result, round_row, weighted_metrics
-from corsage.strategies.state import State
 
 TRAINED = ("num-examples",)  # metrics a user that a reply must have
 EVALUATED = ("num-examples", "correct", "loss")
 LAST = 10  # the paper reports the mean accuracy of the last ten rounds
+
+
+PARTS = ("body", "head", "model")  # arrays of these names are parts of the model
 
 
 def part(network: Network, name: str) -> slice:
@@ -48,70 +45,8 @@ class Result(FlowerResult):
     summaries: list[dict[str, Any]]
 
 
-class Strategy(FlowerStrategy):
-    """Base of Corsage's strategies, for Flower's message API.
-
-    Parameters
-    ----------
-    config : Config or mapping, optional
-        Flat kebab-case keys (`{"num-rounds": 20}`, or a Flower run config), or a parsed Config.
-        What is absent has its default.
-    callbacks : sequence of Callback
-        Called around each round: progress, metrics, checkpoints.
-    experiment : str, optional
-        Names the run at the nodes: personal state is kept under this name. A resumed run must
-        have the name of the run it resumes; by default each strategy object has a new one.
-    """
-
-    name: ClassVar[str] = ""
-
-    def __init__(
-        self,
-        config: Config | Mapping[str, Any] | None = None,
-        callbacks: Sequence[Callback] = (),
-        experiment: str = "",
-    ) -> None:
-        self.config = config if isinstance(config, Config) else Config.parse(config)
-        self.keys = self.config.algorithm.get(self.name)
-        self.callbacks = list(callbacks)
-        self.experiment = experiment or f"{self.name}-{uuid.uuid4().hex[:12]}"
-        self.state_dir = ""  # where simulated users keep what is theirs; devices know themselves
-        self.state = State()
-        self.durable: dict[str, int] | None = None  # versions that the last checkpoint holds
-        self.roster = Roster(note=self.note, question=lambda: self._task(0, [], {}))
-        self._asked: dict[int, list[str]] = {}
-        self._sent: tuple[Arrays, ArrayRecord] | None = None
-        self._last: Outcome | None = None
-        self._last_evaluation: Outcome | None = None
-        self._timeout = self.config.federation.round_timeout
-
-    # The hooks of an algorithm.
-
-    def initial(self, network: Network) -> Arrays:
-        """What the server holds before the first round."""
-        raise NotImplementedError
-
-    def send(self, users: list[str]) -> tuple[Arrays, Arrays]:
-        """Arrays that all users get, and arrays with one row for each of `users`."""
-        return self.state.arrays, {}
-
-    def template(self) -> Arrays:
-        """Arrays of the shape and dtype that one user sends back."""
-        return self.state.arrays
-
-    def merge(self, outcome: Outcome) -> Arrays:
-        """What the server holds after a round: by default the mean over the round's users."""
-        return {**self.state.arrays, **outcome.mean}
-
-    def choose(self, number: int, users: list[str]) -> list[str]:
-        """The users of a round: max(r n, 1), uniform, without replacement."""
-        count = max(int(self.config.federation.fraction_train * len(users)), 1)
-        drawn = generator(self.config.run.seed, "users", number).permutation(len(users))[:count]
-        return [users[i] for i in sorted(drawn)]
-
-    def extra_evaluations(self) -> dict[str, dict[str, Any]]:
-        """Evaluations after the last round under other options, by the name of their result."""
-        return {}
+class Strategy(Courier, FlowerStrategy):
+    """Base of Corsage's strategies, for Flower's message API; see Courier for its parameters."""
 
     # Flower's interface.
 
@@ -225,8 +160,7 @@ class Strategy(FlowerStrategy):
         replies, _ = exchange(grid, messages, self._timeout)
         self.aggregate_evaluate(number, replies)
         assert self._last is not None
-        sent = sum(array.nbytes for array in self.send([])[0].values())
-        self.state.traffic.evaluation_bytes_down += sent * len(self._last.users)
+        self.state.traffic.evaluation_bytes_down += self._down
         self._last_evaluation = self._last
         return self._last
 
@@ -292,138 +226,19 @@ class Strategy(FlowerStrategy):
             self.state.arrays = {**self.state.arrays, **decode(arrays)}
             self._sent = None
 
-    def _record(self) -> ArrayRecord:
-        """What all users get, encoded once for training and evaluation."""
-        shared = self.send([])[0]
-        if self._sent is None or self._sent[0] is not shared:
-            self._sent = shared, encode(shared)
-        return self._sent[1]
-
-    def _messages(
-        self, kind: str, number: int, users: list[str], options: dict[str, Any]
-    ) -> list[Message]:
-        """One message for each node that hosts some of the users."""
-        if not users:
-            raise NodeError(f"round {number}: no users are connected.")
-        self._asked = self.roster.by_node(users)
-        shared, messages = self._record(), []
-        for node, group in self._asked.items():
-            content = RecordDict({"arrays": shared, "config": self._task(number, group, options)})
-            _, rows = self.send(group)
-            if rows:
-                content["rows"] = encode(rows)
-            self.state.traffic.wire_bytes_down += sum(
-                payload(record) for record in content.array_records.values()
-            )
-            self.state.traffic.wire_messages += 1
-            messages.append(Message(content, node, kind, ttl=self._timeout, group_id=str(number)))
-        return messages
-
-    def _task(self, number: int, users: list[str], options: dict[str, Any]) -> ConfigRecord:
-        versions = self.state.versions
-        if self.state_dir:
-            options = {**options, "state-dir": self.state_dir}
-        durable = versions if self.durable is None else self.durable
-        return encode_task(
-            Task(
-                algorithm=self.name,
-                experiment=self.experiment,
-                round=number,
-                seed=self.config.run.seed,
-                users=users,
-                versions=[versions.get(user, 0) for user in users],
-                keep=[durable.get(user, 0) for user in users],
-                shape=self.roster.shape,
-                num_classes=self.roster.num_classes,
-                num_users=self.config.federation.num_users,
-                data=self.config.data,
-                train=self.config.train,
-                model=self.config.model,
-                keys=self.keys,
-                options=options,
-            )
-        )
-
-    def _collect(
-        self, replies: list[Message], template: Arrays, needed: tuple[str, ...]
-    ) -> Outcome:
-        """Check and merge replies; note who is dropped, and whose personal state moved on."""
-        outcome = merge_replies(replies, self._asked, template, needed)
-        for user in outcome.dropped:
-            self.state.dropped[user] = self.state.dropped.get(user, 0) + 1
-        for line in by_cause(outcome.dropped):
-            self.note(line)
-        for user in outcome.lost:
-            self.state.versions.pop(user, None)
-        if outcome.kept:
-            self.state.versions.update(dict.fromkeys(outcome.users, self.state.round + 1))
-        self.state.traffic.wire_bytes_up += outcome.wire_bytes
-        self.state.traffic.wire_messages += len(replies)
-        self._last = outcome
-        return outcome
-
-    def _count_training(self, outcome: Outcome) -> None:
-        """Count a training round as one-user devices would exchange it."""
-        asked = [user for group in self._asked.values() for user in group]
-        shared, rows = self.send(asked)
-        down = sum(a.nbytes for a in shared.values()) * len(asked)
-        down += sum(a.nbytes for a in rows.values())
-        up = sum(a.nbytes for a in self.template().values()) * len(outcome.users)
-        traffic = self.state.traffic
-        traffic.bytes_down += down
-        traffic.bytes_up += up
-        traffic.messages += (len(asked) if down else 0) + (len(outcome.users) if up else 0)
-
-    # For the outside.
-
-    @property
-    def users(self) -> list[str]:
-        """The users that take part in training."""
-        new = set(self.new_users)
-        return [user for user in self.roster.users if user not in new]
-
-    @property
-    def new_users(self) -> list[str]:
-        """The users that come only after training: a share by seed, a known cluster, or both."""
-        keys, users = self.config.new, self.roster.users
-        if not keys.wanted:
-            return []
-        seed = self.config.run.seed
-        return [
-            user
-            for user in users
-            if self.roster.members[user].cluster == (keys.new_cluster or None)
-            or generator(seed, "new user", user).random() < keys.new_users
-        ]
-
-    @property
-    def network(self) -> Network:
-        """The model that all users start from, as the nodes build it too."""
-        return build_network(
-            self.config.model, self.roster.shape, self.roster.num_classes, self.config.run.seed
-        )
-
     def accept(self, named: ArrayRecord) -> Arrays:
         """Initial arrays: the strategy's own, or a model's state dict by parameter names."""
         arrays, network = decode(named), self.network
         own = self.initial(network)
         if set(arrays) == set(own):
             return arrays
-        return {name: network.flatten(arrays, part(network, name)) for name in own}
+        model = {n: network.flatten(arrays, part(network, n)) for n in own if n in PARTS}
+        return {**own, **model}
 
     def named_arrays(self) -> ArrayRecord:
         """The shared arrays at the end, under the names that a Flower user expects."""
         network, named = self.network, Arrays()
         for name, array in self.state.arrays.items():
-            named |= network.named(array, part(network, name))
+            if name in PARTS:
+                named |= network.named(array, part(network, name))
         return encode(named)
-
-    def note(self, text: str) -> None:
-        """One line for the log and for whoever watches."""
-        if not any(callback.shows_notes for callback in self.callbacks):
-            log(WARNING, "%s: %s", self.name, text)
-        self._call("on_note", text)
-
-    def _call(self, hook: str, *arguments: Any) -> None:
-        for callback in self.callbacks:
-            getattr(callback, hook)(self, *arguments)

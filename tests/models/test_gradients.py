@@ -105,12 +105,11 @@ def plain_work(net: Network, keys: TrainKeys) -> Any:
     return work
 
 
-@pytest.mark.parametrize("net", [*map(net_of, MODELS), *map(own_network, ["norm", "dropout"])])
+@pytest.mark.parametrize("model", [*MODELS, "norm", "dropout"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_momentum_is_that_of_the_common_loop(net: Network, momentum: float) -> None:
+def test_momentum_is_that_of_the_common_loop(model: str, momentum: float) -> None:
     sizes = [10, 2, 14, 4]  # a batch of one sample cannot be normalised
-    shape = (6,) if net.flat.numel() < 200 else None
-    shape = shape or next(s for m, s in MODELS.items() if net_of(m) is net)
+    net, shape = (net_of if model in MODELS else own_network)(model), MODELS.get(model, (6,))
     keys = TrainKeys(lr=0.1, momentum=momentum, weight_decay=1e-2)
     data, steps_of = examples(shape, sizes), orders(sizes)
     (found,) = in_groups(net, data, [steps_of], 2, plain_work(net, keys))

@@ -1,0 +1,105 @@
+"""APFL at the users: the global model and their own learn step by step side by side.
+
+Deng, Kamani, Mahdavi 2020, Algorithm 1 and equation (10).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from corsage.app.config import TrainKeys
+from corsage.clients.base import Client, Evaluation, Fit
+from corsage.clients.steps import Momentum, in_groups
+from corsage.clients.training import evaluate_models
+from corsage.models.gradients import Losses, UserLosses, copy_statistics
+from corsage.strategies.apfl import APFLKeys
+
+VECTORS = 5  # w, v, vbar, and the momentum of w and v
+
+
+class APFLClient(Client):
+    """The users of APFL; each keeps v_i and alpha_i."""
+
+    personal = True
+
+    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
+        """E epochs of steps on w_i, v_i, and perhaps one on alpha_i; w_i goes back."""
+        (model,) = parameters
+        data = self.train_data()
+        orders = self.orders("model", data, self.settings.local_epochs)
+        own, alphas = self._own()
+
+        def work(losses: UserLosses) -> tuple[Tensor, Tensor, Tensor]:
+            w, v, alpha = losses.rows(model), losses.rows(own), losses.rows(alphas)
+            adaptive = self._keys().apfl_adaptive_alpha
+            mixture = Mixture(losses, w, v, alpha, self.network.decay, self.settings)
+            for t in range(len(losses.active)):
+                mixture.step(t, adapt=adaptive and t == 0)
+                if self.network.has_buffers:  # the running statistics of vbar_i are v_i's
+                    copy_statistics(self.network, mixture.vbar, v)
+            return w, v, alpha
+
+        models, own, alphas = in_groups(self.network, data, [orders], VECTORS, work)
+        self.keep("personal", own)
+        self.keep("alpha", alphas)
+        metrics = {"num-examples": data.sizes, "alpha": alphas[:, 0]}
+        return [models], int(data.sizes.sum()), metrics
+
+    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+        """Each user's mixture alpha_i v_i + (1 - alpha_i) w."""
+        (model,) = parameters
+        own, alphas = self._own()
+        mixtures = (alphas * own + (1 - alphas) * model).astype(np.float32)
+        return self.report(evaluate_models(self.network, mixtures, self.test_data()))
+
+    def _own(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """v_i (users, P) and alpha_i (users, 1)."""
+        start = np.array([self._keys().apfl_alpha], np.float32)
+        return self.remembered("personal", self.network.initial), self.remembered("alpha", start)
+
+    def _keys(self) -> APFLKeys:
+        assert isinstance(self.task.keys, APFLKeys)
+        return self.task.keys
+
+
+class Mixture:
+    """w and v (users, P) and alpha (users, 1) of some users, which `step` changes in place.
+
+    `weights` is 1 where weight decay applies.
+    """
+
+    def __init__(
+        self,
+        losses: Losses,
+        w: Tensor,
+        v: Tensor,
+        alpha: Tensor,
+        weights: Tensor,
+        keys: TrainKeys,
+    ) -> None:
+        self.losses, self.w, self.v, self.alpha, self.keys = losses, w, v, alpha, keys
+        self.vbar = torch.empty_like(w)
+        self.sgd_w, self.sgd_v = Momentum(w, weights, keys), Momentum(v, weights, keys)
+
+    def step(self, t: int, adapt: bool = False) -> None:
+        """Step t of Algorithm 1; with `adapt` also (10), all from the values before the step."""
+        n, momentum = self.losses.active[t], self.keys.momentum
+        w, v, alpha, m = self.w[:n], self.v[:n], self.alpha[:n], self.sgd_v.m[:n]
+        torch.lerp(w, v, alpha, out=self.vbar[:n])
+        if adapt:
+            g = torch.empty_like(self.vbar)
+            self.losses.gradient(self.vbar, t, g)
+            slope = ((v - w) * g[:n]).sum(1, keepdim=True)
+            m.mul_(momentum).add_(alpha * g[:n])
+        else:
+            self.losses.gradient(self.vbar, t, self.sgd_v.m, momentum, self.alpha[:, 0])
+        self.losses.gradient(self.w, t, self.sgd_w.m, momentum)
+        self.sgd_v.step(n)
+        self.sgd_w.step(n)
+        if adapt:
+            alpha.sub_(self.keys.lr * slope).clamp_(0.0, 1.0)

@@ -1,0 +1,214 @@
+"""Fed-MTL: a model for each user, tied by a matrix of relations that is learned with them.
+
+Smith, Chiang, Sanjabi, Talwalkar: Federated Multi-Task Learning (MOCHA), NeurIPS 2017. With
+W = [w_1, ..., w_m], one column a user, the objective (1) with the regulariser (2) is
+
+    min over W, Omega of  sum_i f_i(w_i) + lambda_1 tr(W Omega W') + lambda_2 |W|^2,
+
+solved in turns: Omega is fixed while the users work on W (Algorithm 1, its H_i inner rounds), then
+the server sets Omega. Zhang and Yeung's prior on the relations, which the paper names and its code
+uses, has the closed form Sigma = (W'W)^(1/2) / tr((W'W)^(1/2)) for the users' covariance, and the
+precision Omega = Sigma^-1 is what (2) takes: with Sigma itself in it, like users would be driven
+apart. (The code published with FedRep has neither: its Omega is I - 11'/m squared element by
+element.) Then tr(W Omega W') is the squared nuclear norm of W, so users share a subspace.
+
+The paper's linear models have a dual, which its local solver ascends. Here w_i is user i's whole
+network, f_i its mean loss, and the solver is SGD on f_i plus the regulariser's gradient in w_i, the
+others as they were at the start of the round,
+
+    2 lambda_1 sum_j Omega_ij w_j + 2 lambda_2 w_i = strength_i (w_i - centre_i).
+
+So the server sends centre_i and strength_i only, and W stays in two places: w_i at user i, all of
+W at the server, which cannot do without it. Users that are not drawn keep their w_i, which the
+paper allows (its theta_i = 1: a node that drops out of a round).
+
+W'W is singular as long as two users have the same model, above all at the start. Singular values
+below `fedmtl-floor` of the largest count as that (the paper's code floors the squares at 1e-7).
+The server keeps W as changes from w^0, and their products from round to round: what is sent and
+computed is that of the drawn users, and W'W is exact where its columns hardly differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+
+from corsage.app.config import Keys, key
+from corsage.app.errors import ConfigError, ModelError
+from corsage.app.outcome import Outcome
+from corsage.app.wire import Arrays, encode
+from corsage.models.network import Floats, Network
+from corsage.strategies.base import Strategy
+from corsage.strategies.ledger import enter, open_ledger, places
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FedMTLKeys(Keys):
+    """Keys of Fed-MTL."""
+
+    title = "Fed-MTL"
+
+    fedmtl_lambda1: float = key(1e-3, "weight of tr(W Omega W') (lambda_1)", low=0.0)
+    fedmtl_lambda2: float = key(0.0, "weight of |W|^2 (lambda_2), beside weight-decay", low=0.0)
+    fedmtl_relations: str = key(
+        "learned",
+        "Omega: learned in closed form, or mean: (I - 11'/m)^2, which pulls all to their mean",
+        choices=("learned", "mean"),
+    )
+    fedmtl_inner_rounds: int = key(1, "rounds on W between two updates of Omega (H_i)", low=1)
+    fedmtl_floor: float = key(
+        0.01, "singular values of W below this share of the largest count as it", low=1e-6, high=1.0
+    )
+
+
+class FedMTL(Strategy):
+    """The server of Fed-MTL: it holds W, one row a user, and Omega.
+
+    `changes` are W' - w^0, `products` those of the changes with each other, and, in the last
+    column, with w^0.
+    """
+
+    name = "fedmtl"
+
+    def initial(self, network: Network) -> Arrays:
+        """w_i = w^0 for all users, and the Omega of that."""
+        changes = open_ledger(self.state, self.users, np.zeros_like(network.initial))
+        products = np.zeros((len(changes), len(changes) + 1))
+        return {"changes": changes, "products": products, "omega": self._omega(products)}
+
+    def send(self, users: list[str]) -> tuple[Arrays, Arrays]:
+        """centre_i and strength_i for each user; nothing is the same for all."""
+        if not users:
+            return {}, {}
+        assert isinstance(self.keys, FedMTLKeys)
+        arrays, where = self.state.arrays, places(self.state, users)
+        changes, omega = arrays["changes"], arrays["omega"]
+        if -1 in where:  # as one more task, at the mean of the others
+            changes = np.concatenate([changes, changes.mean(axis=0, keepdims=True)])
+            omega = self._omega(with_mean(arrays["products"]))
+        pulls = regulariser(
+            changes,
+            self.network.initial,
+            omega,
+            where,
+            (self.keys.fedmtl_lambda1, self.keys.fedmtl_lambda2),
+        )
+        self._check(float(pulls[1].max()))
+        return {}, dict(zip(("centre", "strength"), pulls, strict=True))
+
+    def show(self, users: list[str], options: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
+        """Users evaluate what they have at home; new users need their pull."""
+        return self.send(users) if options.get("adapt") else ({}, {})
+
+    def template(self) -> Arrays:
+        """A user sends back w_i."""
+        return {"model": self.network.initial}
+
+    def merge(self, outcome: Outcome) -> Arrays:
+        """Take over the users' w_i, and after H_i rounds set Omega."""
+        assert isinstance(self.keys, FedMTLKeys)
+        arrays, start, users = self.state.arrays, self.network.initial, outcome.users
+        new = outcome.rows["model"] - start
+        changes = enter(self.state, arrays["changes"], users, new, np.zeros_like(start))
+        products = renewed(arrays["products"], changes, places(self.state, users), start)
+        omega, due = arrays["omega"], (self.state.round + 1) % self.keys.fedmtl_inner_rounds == 0
+        if due or len(omega) != len(changes):
+            omega = self._omega(products)
+        return {"changes": changes, "products": products, "omega": omega}
+
+    def _omega(self, products: Matrix) -> Matrix:
+        """Omega for W with these products of its changes."""
+        assert isinstance(self.keys, FedMTLKeys)
+        if self.keys.fedmtl_relations == "mean":
+            return mean_relations(len(products))
+        square = float(np.sum(self.network.initial.astype(np.float64) ** 2))
+        with_start = products[:, -1:]
+        gram = products[:, :-1] + with_start + with_start.T + square
+        return learned_relations(gram, self.keys.fedmtl_floor)
+
+    def _check(self, strength: float) -> None:
+        """SGD with momentum beta diverges on strength/2 |w - centre|^2 from 2 (1 + beta) on."""
+        train, most = self.config.train, 2 * (1 + self.config.train.momentum)
+        if train.lr * strength >= most:
+            raise ConfigError(
+                f"fedmtl-lambda1: lr times the strongest pull is {train.lr * strength:.3g}, SGD "
+                f"diverges from {most:g} on: lower fedmtl-lambda1, fedmtl-lambda2 or lr."
+            )
+
+    def accept(self, named: ArrayRecord) -> Arrays:
+        """Users begin with the model of the run's keys and seed, and nobody tells them another."""
+        raise ModelError("fedmtl: initial_arrays cannot be given, users begin with the run's own.")
+
+    def named_arrays(self) -> ArrayRecord:
+        """W' in the order of `state.scalars["users"]`, and Sigma, the pseudo-inverse of Omega."""
+        models = self.state.arrays["changes"] + self.network.initial
+        relations = np.linalg.pinv(self.state.arrays["omega"], hermitian=True)
+        return encode({"models": models, "relations": relations.astype(np.float32)})
+
+
+def learned_relations(gram: Matrix, floor: float) -> Matrix:
+    """Omega = Sigma^-1 of Sigma = (W'W)^(1/2) / tr((W'W)^(1/2)); `gram` is W'W."""
+    squares, v = (part.numpy() for part in torch.linalg.eigh(torch.from_numpy(gram)))
+    singular = np.sqrt(np.maximum(squares, 0.0))
+    singular = np.maximum(singular, max(floor * singular.max(), np.finfo(np.float32).tiny))
+    omega: Matrix = (v * (singular.sum() / singular)) @ v.T
+    return (omega + omega.T) / 2
+
+
+def mean_relations(m: int) -> Matrix:
+    """Omega = (I - 11'/m)^2, a product of matrices: a projection is its own square."""
+    return np.eye(m) - 1.0 / m
+
+
+def renewed(products: Matrix, changes: Floats, users: list[int], start: Floats) -> Matrix:
+    """The products after the changes of some users; rows of users that are new are appended."""
+    m = len(changes)
+    out = np.zeros((m, m + 1))
+    old = len(products)
+    out[:old, :old], out[:old, -1] = products[:, :-1], products[:, -1]
+    columns = product(changes, changes[users].T)
+    out[users, :-1], out[:, users] = columns.T, columns
+    out[users, -1] = changes[users].astype(np.float64) @ start
+    return out
+
+
+def with_mean(products: Matrix) -> Matrix:
+    """The products with one more user, whose changes are the mean of the others'."""
+    own, start = products[:, :-1], products[:, -1]
+    mean = own.mean(axis=0)
+    wide = np.block([[own, mean[:, None]], [mean[None], np.array([[mean.mean()]])]])
+    return np.column_stack([wide, np.append(start, start.mean())])
+
+
+def regulariser(
+    changes: Floats, start: Floats, omega: Matrix, users: list[int], lambdas: tuple[float, float]
+) -> tuple[Floats, Floats]:
+    """centre_i (users, P) and strength_i (users,) of the gradient in w_i, the others fixed.
+
+    strength_i = 2 (lambda_1 Omega_ii + lambda_2),
+    centre_i = -2 lambda_1 sum_{j != i} Omega_ij w_j / strength_i,  w_j = start + changes_j.
+    """
+    lambda1, lambda2 = lambdas
+    rows = np.arange(len(users))
+    others = omega[users]
+    strength = 2.0 * (lambda1 * others[rows, users] + lambda2)
+    others[rows, users] = 0.0
+    share = np.divide(-2.0 * lambda1, strength, out=np.zeros_like(strength), where=strength > 0)
+    weights = others * share[:, None]
+    centre = product(weights.astype(np.float32), changes)
+    centre += np.outer(weights.sum(axis=1), start).astype(np.float32)
+    return centre, strength.astype(np.float32)
+
+
+def product(a: Floats, b: Floats) -> Floats:
+    """a b by torch: it keeps to `torch-threads`, and is 80 times as fast for some shapes."""
+    result: Floats = (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
+    return result

@@ -1,0 +1,58 @@
+"""What an algorithm is to the server: a state, and a few hooks with a default each.
+
+Most algorithms override `initial` (what the server holds before round 1), `send` (what users get)
+and `merge` (the step of the server). All that they remember is in `self.state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from corsage.app.config import Config
+from corsage.app.outcome import Outcome
+from corsage.app.seeding import generator
+from corsage.app.wire import Arrays
+from corsage.models.network import Network
+from corsage.strategies.state import State
+
+
+class Hooks:
+    """The hooks of an algorithm, and what they may use: its config, its keys, its state."""
+
+    name: ClassVar[str] = ""
+
+    def __init__(self, config: Config | Mapping[str, Any] | None) -> None:
+        self.config = config if isinstance(config, Config) else Config.parse(config)
+        self.keys = self.config.algorithm.get(self.name)
+        self.state = State()
+
+    def initial(self, network: Network) -> Arrays:
+        """What the server holds before the first round."""
+        raise NotImplementedError
+
+    def send(self, users: list[str]) -> tuple[Arrays, Arrays]:
+        """Arrays that all users get, and arrays with one row for each of `users`."""
+        return self.state.arrays, {}
+
+    def show(self, users: list[str], options: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
+        """What users get for an evaluation under some options; by default the same."""
+        return self.send(users)
+
+    def template(self) -> Arrays:
+        """Arrays of the shape and dtype that one user sends back."""
+        return self.state.arrays
+
+    def merge(self, outcome: Outcome) -> Arrays:
+        """What the server holds after a round: by default the mean over the round's users."""
+        return {**self.state.arrays, **outcome.mean}
+
+    def choose(self, number: int, users: list[str]) -> list[str]:
+        """The users of a round: max(r n, 1), uniform, without replacement."""
+        count = max(int(self.config.federation.fraction_train * len(users)), 1)
+        drawn = generator(self.config.run.seed, "users", number).permutation(len(users))[:count]
+        return [users[i] for i in sorted(drawn)]
+
+    def extra_evaluations(self) -> dict[str, dict[str, Any]]:
+        """Evaluations after the last round under other options, by the name of their result."""
+        return {}

@@ -1,0 +1,59 @@
+"""Per-FedAvg: one model from which every user gets far in one gradient step of its own.
+
+Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A
+Model-Agnostic Meta-Learning Approach, NeurIPS 2020, Algorithm 1, for
+
+    min over w of  1/n sum_i F_i(w),  F_i(w) = f_i(w - alpha nabla f_i(w)).
+
+In each local step a user draws three independent batches D, D', D'' of its data:
+
+    wtilde <- w - alpha nabla f_i(w, D)
+    w <- w - beta (I - alpha nabla^2 f_i(w, D'')) nabla f_i(wtilde, D')
+
+`perfedavg-variant` says what stands for the Hessian, as in the paper: FO leaves it out; HF takes
+nabla^2 f_i(w, D'') g = (nabla f_i(w + delta g, D'') - nabla f_i(w - delta g, D'')) / (2 delta) with
+g = nabla f_i(wtilde, D'). A step takes two gradients (FO) or four (HF).
+
+beta is `lr`; momentum and weight decay, if any, act on this step as torch's SGD does (momentum=0
+weight-decay=0: the paper's). A round has as many steps as `local-epochs` have batches; each of the
+three streams of batches runs through the user's data in an order of its own. The server averages
+as in FedAvg. A user is evaluated after `perfedavg-adapt-steps` steps w - alpha nabla f_i(w) with
+all its training data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from corsage.app.config import Keys, key
+from corsage.app.wire import Arrays
+from corsage.models.network import Network
+from corsage.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class PerFedAvgKeys(Keys):
+    """Keys of Per-FedAvg."""
+
+    title = "Per-FedAvg"
+
+    perfedavg_variant: str = key(
+        "hf",
+        "fo: first order; hf: Hessian-vector products by differences of gradients",
+        choices=("fo", "hf"),
+    )
+    perfedavg_alpha: float = key(0.01, "step size of a user's own step (alpha)", low=0.0)
+    perfedavg_delta: float = key(0.001, "hf: how far apart gradients are taken (delta)", low=1e-6)
+    perfedavg_adapt_steps: int = key(
+        1, "gradient steps of a user with all its data before it is evaluated", low=0
+    )
+
+
+class PerFedAvg(Strategy):
+    """The server of Per-FedAvg: it holds the common start w."""
+
+    name = "perfedavg"
+
+    def initial(self, network: Network) -> Arrays:
+        """w_0."""
+        return {"model": network.initial}

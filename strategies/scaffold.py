@@ -1,0 +1,77 @@
+"""SCAFFOLD: FedAvg with control variates against the drift of users apart.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for
+Federated Learning, ICML 2020, Algorithm 1 with option II. In a round the server sends x and c; user
+i takes K steps y_i <- y_i - eta_l (g_i(y_i) - c_i + c) from x and replaces its variate by
+
+    c_i+ = c_i - c + (x - y_i) / (K eta_l)                                           (4, option II)
+
+It sends y_i and c_i+ - c_i; over the round's users S out of N the server takes
+
+    x <- x + eta_g / |S| sum_S (y_i - x),      c <- c + 1/N sum_S (c_i+ - c_i),          (5)
+
+so that c is the mean of all users' c_i after every round. With `weighting=examples` both sums, and
+so the mean that c is, weigh users by their examples.
+
+The paper's local steps have no momentum. The key `momentum` is respected all the same, so that
+methods can be compared under one protocol. Then x - y_i is eta_l times a sum of the corrected
+gradients in which each counts sum_{j <= steps left} momentum^j; K eta_l in (4) becomes eta_l
+times the sum of these weights, so that c_i+ is still a mean of user i's gradients (with K alone it
+would be about 1/(1 - momentum) times that). momentum=0 is the paper's algorithm. Weight decay is
+part of g_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from corsage.app.config import Keys, key
+from corsage.app.outcome import Outcome
+from corsage.app.wire import Arrays
+from corsage.models.network import Network
+from corsage.strategies.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class ScaffoldKeys(Keys):
+    """Keys of SCAFFOLD."""
+
+    title = "SCAFFOLD"
+
+    scaffold_server_lr: float = key(
+        1.0,
+        "step size eta_g of the server. Local steps use momentum if it is set (the paper: "
+        "momentum=0); the users' variates allow for it",
+        low=0.0,
+    )
+
+
+class Scaffold(FedAvg):
+    """The server of SCAFFOLD: it holds the model x and the control variate c."""
+
+    name = "scaffold"
+
+    def initial(self, network: Network) -> Arrays:
+        """x_0, and c = 0."""
+        return {"model": network.initial, "variate": np.zeros_like(network.initial)}
+
+    def show(self, users: list[str], options: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
+        """An evaluation needs x only."""
+        return {"model": self.state.arrays["model"]}, {}
+
+    def merge(self, outcome: Outcome) -> Arrays:
+        """Equation 5: the mean of y_i and of c_i+ - c_i has come."""
+        assert isinstance(self.keys, ScaffoldKeys)
+        step, model = self.keys.scaffold_server_lr, self.state.arrays["model"]
+        members = [self.roster.members[user] for user in self.users]
+        by_examples = self.config.train.weighting == "examples"
+        everybody = sum(member.train if by_examples else 1 for member in members)
+        share = np.float32(outcome.weight / everybody)
+        return {
+            "model": np.float32(1.0 - step) * model + np.float32(step) * outcome.mean["model"],
+            "variate": self.state.arrays["variate"] + share * outcome.mean["variate"],
+        }

@@ -1,0 +1,206 @@
+"""CFL against a plain loop over its Algorithm 3, cuts by brute force; users of two kinds."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from federations import federate
+from grouped import is_turned, two_kinds
+from reference import (
+    Vector,
+    agrees,
+    chosen,
+    examples,
+    flat,
+    fresh,
+    plain_sgd,
+    run,
+    user_batches,
+    users_data,
+)
+
+from corsage.app.callbacks import Callback
+from corsage.app.checkpoint import read_checkpoint, write_checkpoint
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.app.wire import decode
+from corsage.strategies.base import Strategy
+from corsage.strategies.cfl import bipartition, norms, similarities
+
+USERS = [str(i) for i in range(12)]
+SPLITTING: dict[str, Any] = {"cfl_eps1": 0.3, "cfl_eps2": 0.5}
+
+
+def brute_force(alpha: np.ndarray) -> tuple[tuple[int, ...], float]:
+    """argmin over all cuts in two of the largest similarity across; 0 marks user 0's half."""
+    best: tuple[tuple[int, ...], float] = ((), np.inf)
+    for rest in product((0, 1), repeat=len(alpha) - 1):
+        side = np.array([0, *rest])
+        if side.any():
+            cross = float(alpha[side == 0][:, side == 1].max())
+            if cross < best[1]:
+                best = tuple(side.tolist()), cross
+    return best
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 9])
+def test_the_cut_is_the_best_of_all(n: int) -> None:
+    for seed in range(40):
+        alpha = similarities(np.random.default_rng(seed).normal(size=(n, 4)).astype(np.float32))
+        second, cross = bipartition(alpha)
+        sides, least = brute_force(alpha)
+        assert cross == pytest.approx(least) and second.astype(int).tolist() == list(sides)
+
+
+def test_similarity_is_the_cosine_and_no_update_is_like_none() -> None:
+    updates = np.array([[2, 0], [0, 3], [-1, -1], [0, 0]], np.float32)
+    root = np.sqrt(0.5)
+    wanted = [[1, 0, -root, 0], [0, 1, -root, 0], [-root, -root, 1, 0], [0, 0, 0, 0]]
+    assert np.allclose(similarities(updates), wanted)
+
+
+def test_the_norms_are_of_the_mean_and_of_the_largest_update() -> None:
+    updates = np.array([[3, 4], [0, 1], [0, 0]], np.float32)
+    assert norms(updates, np.ones(3)) == pytest.approx((np.hypot(1, 5 / 3), 5))
+    assert norms(updates, np.array([1.0, 0, 4])) == pytest.approx((1, 5))
+
+
+def reference(strategy: Strategy, data: Any, rounds: int, keys: dict[str, Any]) -> Any:
+    """Algorithm 3; users that are not drawn send nothing, and all must have sent before a cut."""
+    clusters, models = dict.fromkeys(USERS, 0), [flat(fresh())]
+    last: dict[str, Vector] = {}
+    cuts = []
+    for number in range(1, rounds + 1):
+        drawn = chosen(strategy, number)
+        updates = {}
+        for user in drawn:
+            start = models[clusters[user]]
+            steps = user_batches(data, user, "model", number, 1)
+            updates[user] = plain_sgd(start, examples(data, user), steps) - start
+        last |= updates
+        for c in range(len(models)):
+            own = [updates[user] for user in drawn if clusters[user] == c]
+            models[c] = models[c] + (np.mean(own, axis=0) if own else 0)
+            members = [user for user in USERS if clusters[user] == c]
+            if len(members) < 2 or not set(members) <= set(last):
+                continue
+            known = np.stack([last[user] for user in members])
+            largest = max(np.linalg.norm(u) for u in known)
+            if np.linalg.norm(known.mean(axis=0)) >= keys["cfl_eps1"]:
+                continue
+            if largest <= keys["cfl_eps2"]:
+                continue
+            unit = known / np.linalg.norm(known, axis=1, keepdims=True)
+            sides, cross = brute_force(unit @ unit.T)
+            if keys.get("cfl_gamma_max", 0.0) >= np.sqrt((1 - cross) / 2):
+                continue
+            cuts.append((number, c, len(models)))
+            for user, side in zip(members, sides, strict=True):
+                del last[user]
+                clusters[user] = len(models) if side else c
+            models.append(models[c])
+    return clusters, models, cuts
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_cfl_is_algorithm_3(fraction: float) -> None:
+    rounds = 12
+    strategy, result = run("cfl", fraction_train=fraction, num_rounds=rounds, **SPLITTING)
+    clusters, models, cuts = reference(strategy, users_data(), rounds, SPLITTING)
+    assert len(cuts) > 1  # it did happen, and a half was cut again or another round cut
+    scalars = strategy.state.scalars
+    assert [(s["round"], s["cluster"], s["new"]) for s in scalars["splits"]] == cuts
+    assert scalars["clusters"] == clusters
+    assert result.arrays is not None
+    found = np.concatenate([a.reshape(-1) for a in decode(result.arrays).values()])
+    assert np.allclose(found.reshape(len(models), -1), np.stack(models), atol=2e-5)
+    assert agrees(result, {user: models[c] for user, c in clusters.items()}, users_data())
+
+
+def test_each_condition_alone_prevents_a_cut() -> None:
+    keys = {**SPLITTING, "fraction_train": 1.0, "num_rounds": 12}
+    sizes = []
+    for more in ({}, {"cfl_eps1": 0.0}, {"cfl_eps2": 50.0}, {"cfl_gamma_max": 1.0}):
+        strategy, _ = run("cfl", **{**keys, **more})
+        sizes.append(len(strategy.state.arrays["models"]))
+    assert sizes[0] > 1 and sizes[1:] == [1, 1, 1]
+
+
+def test_without_cuts_it_is_fedavg() -> None:
+    for weighting in ("uniform", "examples"):
+        keys = {"size_sigma": 0.5, "weighting": weighting}
+        _, one = run("cfl", cfl_eps1=0.0, **keys)
+        _, other = run("fedavg", **keys)
+        pairs = zip(decode(one.arrays).values(), decode(other.arrays).values(), strict=True)  # type: ignore[arg-type]
+        assert all(np.allclose(a, b, rtol=0, atol=1e-6) for a, b in pairs)
+        assert one.summaries[0]["per_user"] == pytest.approx(other.summaries[0]["per_user"])
+        for key in ("bytes_up", "bytes_down", "messages"):
+            assert one.summaries[0][key] == other.summaries[0][key]
+
+
+TWO_KINDS = {"fraction_train": 1.0, "cfl_eps1": 0.6, "cfl_eps2": 1.0, "cfl_gamma_max": 0.4}
+
+
+def test_users_of_two_kinds_are_told_apart_and_new_users_find_theirs(tmp_path: Path) -> None:
+    keys = {**two_kinds(tmp_path), **TWO_KINDS, "num_rounds": 30, "new_users": 0.3, "seed": 3}
+    strategy, result, _ = federate("cfl", **keys, adapt_samples="50", adapt_epochs="1")
+    clusters, new = strategy.state.scalars["clusters"], strategy.new_users
+    kinds = [{c for u, c in clusters.items() if is_turned(u) == kind} for kind in (False, True)]
+    assert not set(new) & set(clusters)
+    assert kinds[0] and kinds[1] and not kinds[0] & kinds[1]
+    assert {is_turned(user) for user in new} == {False, True}
+    (last,) = (s for s in result.summaries if s["strategy"] == "cfl+new")
+    assert min(last["per_user"].values()) > 0.7  # with the model of the other kind: 0.1 to 0.4
+
+
+class Stop(Callback):
+    """Checkpoints after every round and stops the run in one of them, before its checkpoint."""
+
+    def __init__(self, path: Path, after: int) -> None:
+        self.path, self.after = path, after
+
+    def on_round_end(self, strategy: Strategy, row: dict[str, object]) -> None:
+        if row["round"] == self.after:
+            raise KeyboardInterrupt
+        write_checkpoint(self.path, strategy.state, {"run": 1})
+
+
+@pytest.mark.parametrize("after", [5, 9])
+def test_clusters_and_last_updates_survive_a_restart(tmp_path: Path, after: int) -> None:
+    keys = {**SPLITTING, "num_rounds": 12}
+    whole, wanted = run("cfl", **keys)
+    assert whole.state.scalars["splits"]
+    path = tmp_path / "checkpoint"
+    broken = type(whole)(whole.config, [Stop(path, after)])
+    with pytest.raises(KeyboardInterrupt):
+        broken.start(LocalGrid(app, 2))
+    resumed = type(whole)(whole.config)
+    resumed.state = read_checkpoint(path, {"run": 1})
+    result = resumed.start(LocalGrid(app, 2))
+    assert resumed.state.scalars["clusters"] == whole.state.scalars["clusters"]
+    assert result.summaries[0]["per_user"] == wanted.summaries[0]["per_user"]
+    assert np.allclose(
+        resumed.state.arrays["models"], whole.state.arrays["models"], rtol=0, atol=1e-6
+    )
+
+
+def test_a_user_whose_replies_are_dropped_is_not_waited_for() -> None:
+    keys = {**SPLITTING, "fraction_train": 1.0, "num_rounds": 12}
+    strategy, _ = run("cfl", **keys)
+    first = strategy.state.scalars["splits"][0]["round"]
+
+    class Silent(type(strategy)):  # type: ignore[misc]
+        def choose(self, number: int, users: list[str]) -> list[str]:
+            return [user for user in users if user != "3"]
+
+    config = strategy.config
+    waits, does_not = Silent(config), Silent(config)
+    does_not.state.dropped["3"] = 1
+    for each in (waits, does_not):
+        each.start(LocalGrid(app, 1), num_rounds=first + 2)
+    assert not waits.state.scalars["splits"] and does_not.state.scalars["splits"]
+    assert does_not.state.scalars["clusters"]["3"] == 0

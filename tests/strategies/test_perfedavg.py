@@ -1,0 +1,180 @@
+"""Per-FedAvg on quadratics in closed form, and against a loop with exact Hessian products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from quadratic import Quadratics
+from reference import (
+    DECAY,
+    KEYS,
+    Vector,
+    agrees,
+    chosen,
+    examples,
+    final,
+    flat,
+    fresh,
+    plain_sgd,
+    run,
+    user_batches,
+    users_data,
+)
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from corsage.app.config import TrainKeys
+from corsage.clients import perfedavg
+from corsage.clients.perfedavg import meta_steps
+from corsage.datasets.federated import FederatedData
+from corsage.strategies.base import Strategy
+from corsage.strategies.perfedavg import PerFedAvgKeys
+
+NAMES = [(name, p.shape) for name, p in fresh().named_parameters()]
+LINEAR = 650
+WEIGHTS = torch.cat([torch.full((s.numel(),), float(len(s) > 1)) for _, s in NAMES])
+
+
+@pytest.mark.parametrize("variant", ["fo", "hf"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_steps_on_quadratics_are_the_closed_form(variant: str, dtype: torch.dtype) -> None:
+    """w <- w - beta (I - alpha A'') (A' (w - alpha (A w - b)) - b'), without A'' in FO."""
+    users, size, alpha, beta = 3, 5, 0.2, 0.3
+    g = torch.Generator().manual_seed(0)
+    root = torch.randn(3, users, size, size, generator=g, dtype=dtype) / size**0.5
+    a, b = root @ root.mT, torch.randn(3, users, size, generator=g, dtype=dtype)
+    start = torch.randn(users, size, generator=g, dtype=dtype)
+    keys = PerFedAvgKeys(perfedavg_variant=variant, perfedavg_alpha=alpha)
+    train = TrainKeys(lr=beta, momentum=0.0, weight_decay=0.0)
+    w = start.clone()
+    meta_steps(Quadratics(a, b, [3, 2]), w, torch.ones(size), keys, train)
+    for u in range(users):
+        wanted, eye = start[u].clone(), torch.eye(size, dtype=dtype)
+        for _ in range(2 if u < 2 else 1):
+            near = wanted - alpha * (a[0, u] @ wanted - b[0, u])
+            meta = a[1, u] @ near - b[1, u]
+            wanted -= beta * ((eye - alpha * a[2, u]) @ meta if variant == "hf" else meta)
+        assert torch.allclose(w[u], wanted, atol=1e-4 if dtype == torch.float32 else 1e-10)
+
+
+def loss_of(theta: Tensor, data: tuple[Tensor, Tensor], rows: Any) -> Tensor:
+    """The loss of the run's network, or of softmax regression if theta is that short."""
+    x, y = data[0][rows].to(theta.dtype), data[1][rows]
+    if len(theta) == LINEAR:
+        return F.cross_entropy(x.flatten(1) @ theta[:640].view(10, 64).T + theta[640:], y)
+    pieces = torch.split(theta, [s.numel() for _, s in NAMES])
+    named = {n: p.view(s) for (n, s), p in zip(NAMES, pieces, strict=True)}
+    return F.cross_entropy(functional_call(fresh(), named, (x,)), y)
+
+
+def gradient(theta: Tensor, data: tuple[Tensor, Tensor], rows: Any) -> Tensor:
+    theta = theta.detach().requires_grad_()
+    return torch.autograd.grad(loss_of(theta, data, rows), theta)[0]
+
+
+def product(theta: Tensor, data: tuple[Tensor, Tensor], rows: Any, g: Tensor, how: str) -> Tensor:
+    """The Hessian times g: by double backpropagation, by differences, or 0."""
+    if how == "exact":
+        return torch.autograd.functional.hvp(lambda p: loss_of(p, data, rows), theta, g)[1]
+    if how == "hf":
+        ahead, behind = (gradient(theta + sign * 0.01 * g, data, rows) for sign in (1, -1))
+        return (ahead - behind) / 0.02
+    return torch.zeros_like(g)
+
+
+def plain_perfedavg(
+    w: Vector, strategy: Strategy, data: FederatedData, alpha: float, how: str
+) -> Vector:
+    """Two rounds of Algorithm 1 in double precision."""
+    weights = WEIGHTS if len(w) != LINEAR else (torch.arange(LINEAR) < 640).float()
+    for number in (1, 2):
+        found = []
+        for user in chosen(strategy, number):
+            mine = examples(data, user)
+            names = (f"perfedavg {name}" for name in ("D", "D'", "D''"))
+            streams = [user_batches(data, user, name, number, 1) for name in names]
+            theta, m = torch.from_numpy(w).double(), torch.zeros(len(w))
+            for first, second, third in zip(*streams, strict=True):
+                meta = gradient(theta - alpha * gradient(theta, mine, first), mine, second)
+                meta = meta - alpha * product(theta, mine, third, meta, how)
+                m = KEYS["momentum"] * m + meta + DECAY * weights * theta
+                theta = theta - KEYS["lr"] * m
+            found.append(theta.numpy())
+        w = np.mean(found, axis=0)
+    return w
+
+
+@pytest.mark.parametrize("variant", ["fo", "hf"])
+def test_perfedavg_is_algorithm_1(variant: str) -> None:
+    data, alpha = users_data(size_sigma=0.8), 0.2
+    keys = {"perfedavg_variant": variant, "perfedavg_alpha": alpha, "perfedavg_delta": 0.01}
+    more = {"size_sigma": 0.8, "num_rounds": 2, "perfedavg_adapt_steps": 2}
+    strategy, result = run("perfedavg", **keys, **more)
+    w = plain_perfedavg(flat(fresh()), strategy, data, alpha, variant).astype(np.float32)
+    assert np.allclose(final(result), w, atol=2e-5)
+    assert agrees(result, {u: adapted(w, examples(data, u), alpha, 2) for u in data.users}, data)
+
+
+@pytest.mark.parametrize(("variant", "how"), [("fo", "none"), ("hf", "exact")])
+def test_hf_takes_the_exact_hessian_product_of_a_smooth_loss(variant: str, how: str) -> None:
+    """Softmax regression; FO is further from the exact product than the tolerance."""
+    data, alpha = users_data(), 0.2
+    keys = {"perfedavg_variant": variant, "perfedavg_alpha": alpha}
+    strategy, result = run("perfedavg", model="linear", num_rounds=2, **keys)
+    start = strategy.network.initial
+    found = final(result)
+    assert np.allclose(found, plain_perfedavg(start, strategy, data, alpha, how), atol=2e-5)
+    exact = plain_perfedavg(start, strategy, data, alpha, "exact")
+    assert (np.abs(found - exact).max() > 1e-3) == (variant == "fo")
+
+
+def adapted(w: Vector, data: tuple[Tensor, Tensor], alpha: float, steps: int) -> Vector:
+    """Gradient steps with all the data."""
+    theta = torch.from_numpy(w.copy())
+    for _ in range(steps):
+        theta = theta - alpha * gradient(theta, data, slice(None))
+    return theta.numpy()
+
+
+def test_users_of_any_size_take_their_step_with_all_their_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(perfedavg, "CHUNK", 16)
+    data = users_data(size_sigma=0.8)
+    assert len({len(data[u].y_train) % 16 for u in data.users}) > 3
+    _, result = run("perfedavg", perfedavg_alpha=0.5, size_sigma=0.8)
+    w = final(result)
+    assert agrees(result, {u: adapted(w, examples(data, u), 0.5, 1) for u in data.users}, data)
+    _, plain = run("perfedavg", perfedavg_alpha=0.5, size_sigma=0.8, perfedavg_adapt_steps=0)
+    assert np.array_equal(final(plain), w)
+    assert agrees(plain, dict.fromkeys(data.users, w), data)
+
+
+@pytest.mark.parametrize("variant", ["fo", "hf"])
+def test_without_alpha_it_is_fedavg_on_the_second_stream(variant: str) -> None:
+    data = users_data()
+    strategy, result = run(
+        "perfedavg", perfedavg_variant=variant, perfedavg_alpha=0.0, local_epochs=2
+    )
+    w = flat(fresh())
+    for number in range(1, 5):
+        models = []
+        for user in chosen(strategy, number):
+            steps = user_batches(data, user, "perfedavg D'", number, 2)
+            models.append(plain_sgd(w, examples(data, user), steps))
+        w = np.mean(models, axis=0)
+    assert np.allclose(final(result), w, atol=1e-5)
+    assert agrees(result, dict.fromkeys(data.users, w), data)
+
+
+def test_a_new_user_takes_gradient_steps_from_the_common_start() -> None:
+    data, new = users_data(), {"new_users": 0.3, "adapt_samples": "0", "adapt_epochs": "4"}
+    strategy, result = run("perfedavg", perfedavg_alpha=0.1, **new)
+    w = final(result)
+    found = {u: adapted(w, examples(data, u), 0.1, 4) for u in strategy.new_users}
+    result.summaries[0] = result.summaries[-1]
+    assert found and agrees(result, found, data)

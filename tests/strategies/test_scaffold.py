@@ -1,0 +1,158 @@
+"""SCAFFOLD against a plain loop of option II, what its variates sum to, and where it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federations import federate, same_arrays
+from numpy.typing import NDArray
+from reference import (
+    DECAY,
+    chosen,
+    examples,
+    final,
+    flat,
+    fresh,
+    plain_sgd,
+    right,
+    run,
+    set_flat,
+    user_batches,
+    users_data,
+)
+from torch.nn import functional as F
+
+from corsage.app.callbacks import Callback
+from corsage.clients.scaffold import ScaffoldClient, gradients_taken
+from corsage.strategies.base import Strategy
+
+
+@pytest.mark.parametrize("server_lr", [1.0, 0.7])
+def test_scaffold_is_algorithm_1_with_option_2(server_lr: float) -> None:
+    data, lr = users_data(), 0.05
+    strategy, result = run("scaffold", momentum=0.0, scaffold_server_lr=server_lr, local_epochs=2)
+    x = flat(fresh())
+    c, own = np.zeros_like(x), {user: np.zeros_like(x) for user in data.users}
+    for number in range(1, 5):
+        moves, changes = [], []
+        for user in chosen(strategy, number):
+            steps = user_batches(data, user, "model", number, 2)
+            shift = torch.from_numpy(c - own[user])
+            keys = {"lr": lr, "momentum": 0.0}
+            y = plain_sgd(x, examples(data, user), steps, keys, lambda t, s=shift: (t * s).sum())
+            new = own[user] - c + (x - y) / (len(steps) * lr)
+            moves.append(y - x)
+            changes.append(new - own[user])
+            own[user] = new
+        x = x + server_lr * np.mean(moves, axis=0)
+        c = c + np.sum(changes, axis=0) / 12
+    assert np.allclose(final(result), x, atol=1e-5)
+    assert np.allclose(strategy.state.arrays["variate"], c, atol=1e-4)
+    assert np.abs(c).max() > 1e-2
+    for user, accuracy in result.summaries[0]["per_user"].items():
+        assert accuracy == pytest.approx(right(x, data, user))
+
+
+def test_with_momentum_a_variate_is_a_mean_of_the_users_gradients() -> None:
+    """The first round by hand: c = c_i = 0, each gradient counts once for each step it drives."""
+    data, m, lr = users_data(), 0.5, 0.05
+    strategy, result = run("scaffold", num_rounds=1, fraction_train=0.1, momentum=m)
+    (user,) = chosen(strategy, 1)
+    x, y = examples(data, user)
+    module, momentum, gradients = fresh(), None, []
+    for batch in user_batches(data, user, "model", 1, 1):
+        module.zero_grad()
+        F.cross_entropy(module(x[batch]), y[batch]).backward()
+        decayed = [DECAY * (p.dim() > 1) * p.detach() for p in module.parameters()]
+        pairs = zip(module.parameters(), decayed, strict=True)
+        g = torch.cat([(p.grad + d).reshape(-1) for p, d in pairs if p.grad is not None]).numpy()
+        gradients.append(g.copy())
+        momentum = g if momentum is None else m * momentum + g
+        set_flat(module, flat(module) - lr * momentum)
+    steps = len(gradients)
+    assert steps > 1
+    counts = [sum(m**j for j in range(steps - k)) for k in range(steps)]
+    assert gradients_taken(steps, m) == pytest.approx(sum(counts))
+    wanted = np.average(gradients, axis=0, weights=counts)
+    assert np.allclose(12 * strategy.state.arrays["variate"], wanted, atol=1e-4)
+    assert np.allclose(final(result), flat(module), atol=1e-5)
+
+
+class Variates(Callback):
+    """Compares the server's variate with the mean of the users' after every round."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, weights: NDArray[Any]) -> None:
+        self.own: dict[str, NDArray[Any]] = {}
+        self.weights, self.rounds = weights, 0
+        keep = ScaffoldClient.keep
+
+        def listen(client: ScaffoldClient, name: str, rows: NDArray[Any]) -> None:
+            self.own.update(zip(client.users, rows, strict=True))
+            keep(client, name, rows)
+
+        monkeypatch.setattr(ScaffoldClient, "keep", listen)
+
+    def on_round_end(self, strategy: Strategy, row: dict[str, Any]) -> None:
+        server = strategy.state.arrays["variate"]
+        own = [self.own.get(str(u), np.zeros_like(server)) for u in range(12)]
+        mean = np.average(own, axis=0, weights=self.weights)
+        assert np.abs(server).max() > 1e-3
+        assert np.allclose(server, mean, atol=1e-5)
+        self.rounds += 1
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25])
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_the_servers_variate_is_the_mean_of_the_users(
+    monkeypatch: pytest.MonkeyPatch, share: float, weighting: str, momentum: float
+) -> None:
+    data = users_data(size_sigma=0.8)
+    sizes = [len(data[str(u)].y_train) for u in range(12)]
+    check = Variates(monkeypatch, np.array(sizes if weighting == "examples" else [1] * 12))
+    how = {"fraction_train": share, "weighting": weighting, "momentum": momentum}
+    federate("scaffold", 3, [check], size_sigma=0.8, **how)
+    assert check.rounds == 4
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_it_ends_where_the_common_loss_has_no_gradient_and_fedavg_does_not(momentum: float) -> None:
+    """A strongly convex problem of unlike users, all of them in each round, full batches."""
+    how = {"model": "linear", "batch_size": 1000, "local_epochs": 10, "num_rounds": 150}
+    more = {"fraction_train": 1.0, "weight_decay": 0.1, "lr": 0.05, "evaluate_every": 150}
+    data, size = users_data(), 64 * 10
+    norms = {}
+    for name in ("scaffold", "fedavg"):
+        _, result = run(name, momentum=momentum, **how, **more)
+        model = torch.from_numpy(final(result)).requires_grad_()
+        weight, bias = model[:size].view(10, 64), model[size:]
+        losses = []
+        for user in data.users:
+            x, y = examples(data, user)
+            losses.append(F.cross_entropy(x.flatten(1) @ weight.T + bias, y))
+        loss = torch.stack(losses).mean() + 0.05 * weight.square().sum()
+        norms[name] = float(torch.autograd.grad(loss, model)[0].norm())
+    assert norms["scaffold"] < 1e-2
+    assert norms["fedavg"] > 0.1
+
+
+def test_one_round_is_fedavgs_and_costs_twice_as_much() -> None:
+    """All variates are nought at first."""
+    _, one = run("scaffold", num_rounds=1, fine_tune_epochs=2)
+    _, other = run("fedavg", num_rounds=1, fine_tune_epochs=2)
+    assert same_arrays(one.arrays, other.arrays, tolerance=1e-6)
+    assert [s["strategy"] for s in one.summaries] == ["scaffold", "scaffold+ft"]
+    for mine, theirs in zip(one.summaries, other.summaries, strict=True):
+        assert mine["per_user"] == pytest.approx(theirs["per_user"])
+    for key in ("bytes_up", "bytes_down"):
+        assert one.summaries[0][key] == 2 * other.summaries[0][key]
+
+
+def test_without_a_step_nothing_changes() -> None:
+    for how in ({"local_epochs": 0}, {"lr": 0.0}):
+        strategy, result = run("scaffold", **how)
+        assert np.array_equal(final(result), flat(fresh()))
+        assert not strategy.state.arrays["variate"].any()
