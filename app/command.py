@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from corsage.app.config import Config, Keys, declared_groups, flatten, kebab, read_words
+from corsage.app.config import Config, declared_groups, read_words
 from corsage.app.errors import ConfigError, CorsageError
+from corsage.app.keys import Keys, flatten, kebab
 from corsage.app.run_folder import read_config
 
 USAGE = """\

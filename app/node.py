@@ -9,8 +9,9 @@ from typing import Any
 
 from flwr.app import Context
 
-from corsage.app.config import DataKeys, flatten, kebab, read
+from corsage.app.config import DataKeys
 from corsage.app.errors import ConfigError
+from corsage.app.keys import flatten, kebab, read
 from corsage.app.store import writable_folder
 from corsage.app.wire import Task
 from corsage.datasets.federated import FederatedData, on_device, simulated

@@ -11,8 +11,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from corsage.app.config import Value, declared_groups, flatten, kebab
+from corsage.app.config import declared_groups
 from corsage.app.files import write_atomically
+from corsage.app.keys import Value, flatten, kebab
 from corsage.app.plots import (
     DARK,
     LIGHT,

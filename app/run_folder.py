@@ -25,9 +25,10 @@ from safetensors.numpy import save
 
 from corsage.app.callbacks import Callback
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
-from corsage.app.config import Config, Value
+from corsage.app.config import Config
 from corsage.app.errors import CheckpointError, CorsageError
 from corsage.app.files import write_atomically
+from corsage.app.keys import Value
 from corsage.app.plots import write_plots
 from corsage.app.progress import Progress
 from corsage.app.report import write_report

@@ -12,7 +12,8 @@ from functools import partial
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from corsage.app.config import Config, Value
+from corsage.app.config import Config
+from corsage.app.keys import Value
 from corsage.app.run_folder import RunFolder, resumed
 from corsage.strategies import strategy_class
 

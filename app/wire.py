@@ -18,7 +18,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from numpy.typing import NDArray
 
-from corsage.app.config import DataKeys, Keys, ModelKeys, TrainKeys, flatten, read
+from corsage.app.config import DataKeys, ModelKeys, TrainKeys
+from corsage.app.keys import Keys, flatten, read
 
 Arrays = dict[str, NDArray[Any]]
 _NPY = b"\x93NUMPY\x01\x00"

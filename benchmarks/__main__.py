@@ -14,9 +14,9 @@ from pathlib import Path
 from rich.console import Console
 
 from corsage.app.command import complain
-from corsage.app.config import nearest
 from corsage.app.errors import ConfigError, CorsageError
 from corsage.app.files import write_atomically
+from corsage.app.keys import nearest
 from corsage.app.version import VERSION
 from corsage.experiments.measure import Measure, table
 from corsage.experiments.words import Parser

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from corsage.app.config import DataKeys, nearest
+from corsage.app.config import DataKeys
 from corsage.app.errors import ConfigError, DataError
+from corsage.app.keys import nearest
 from corsage.datasets import cifar, csvfile, digits, femnist, idx, leaf, npzfile, sent140
 from corsage.datasets.table import Table
 

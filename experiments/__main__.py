@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from corsage.app.command import complain
-from corsage.app.config import nearest, read_words
+from corsage.app.config import read_words
 from corsage.app.errors import ConfigError, CorsageError
 from corsage.app.files import write_atomically
+from corsage.app.keys import nearest
 from corsage.app.summary import human_seconds
 from corsage.app.version import VERSION
 from corsage.experiments import EXPERIMENTS, experiment

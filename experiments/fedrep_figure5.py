@@ -4,7 +4,7 @@ Collins et al. 2021, section 5.2: 100 users with S=2 classes, E epochs of the he
 of the body), E epochs of the whole model for FedAvg. The paper uses CIFAR10 and prints a curve, no
 numbers; here it is Fashion-MNIST with 50 samples a user. What it claims are the bands: FedRep at E
 is not worse than at any smaller E by more than the noise of the seeds, and FedAvg is worse at the
-largest E than at its best. With the MLP the second does not come out: FedAvg gains from more epochs.
+largest E than at its best. The second does not come out here: FedAvg gains from more epochs.
 """
 
 from __future__ import annotations

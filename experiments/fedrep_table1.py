@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corsage.app.config import Config, kebab
+from corsage.app.config import Config
 from corsage.app.errors import DataError
+from corsage.app.keys import kebab
 from corsage.datasets.federated import simulated
 from corsage.experiments.fedrep_fashion_mnist import PROTOCOL
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome

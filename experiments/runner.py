@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from corsage.app.client_app import app
-from corsage.app.config import Config, kebab
+from corsage.app.config import Config
 from corsage.app.engines import number_of_nodes
+from corsage.app.keys import kebab
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run_folder import Watcher
 from corsage.strategies import strategy_class

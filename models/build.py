@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from corsage.app.config import ModelKeys, nearest
+from corsage.app.config import ModelKeys
 from corsage.app.errors import ModelError
+from corsage.app.keys import nearest
 from corsage.app.seeding import torch_seed
 from corsage.models.network import Network
 from corsage.models.zoo import ZOO

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from corsage.app.config import Keys
+    from corsage.app.keys import Keys
     from corsage.clients.base import Client
     from corsage.strategies.base import Strategy
 

@@ -17,9 +17,9 @@ from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.supercore import log
 
-from corsage.app.config import flatten
 from corsage.app.errors import ConfigError, NodeError, RoundFailed
 from corsage.app.exchange import exchange
+from corsage.app.keys import flatten
 from corsage.app.outcome import Outcome, by_cause
 from corsage.app.wire import Arrays, decode, encode
 from corsage.models.network import Network

@@ -38,7 +38,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from corsage.app.config import Keys, key
+from corsage.app.keys import Keys, key
 from corsage.app.outcome import Outcome
 from corsage.app.wire import Arrays, decode
 from corsage.models.network import Floats, Network

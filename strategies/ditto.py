@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corsage.app.config import Keys, key
+from corsage.app.keys import Keys, key
 from corsage.app.wire import Arrays
 from corsage.models.network import Network
 from corsage.strategies.base import Strategy

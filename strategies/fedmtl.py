@@ -39,8 +39,8 @@ import torch
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from corsage.app.config import Keys, key
 from corsage.app.errors import ConfigError, ModelError
+from corsage.app.keys import Keys, key
 from corsage.app.outcome import Outcome
 from corsage.app.wire import Arrays, encode
 from corsage.models.network import Floats, Network

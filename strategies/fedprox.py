@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corsage.app.config import Keys, key
+from corsage.app.keys import Keys, key
 from corsage.strategies.fedavg import FedAvg
 
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-from corsage.app.config import Keys, key
 from corsage.app.errors import ModelError
+from corsage.app.keys import Keys, key
 from corsage.app.outcome import Outcome
 from corsage.app.seeding import torch_seed
 from corsage.app.wire import Arrays, decode

@@ -39,8 +39,9 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from corsage.app.callbacks import Callback
-from corsage.app.config import Config, Keys, TrainKeys, key
+from corsage.app.config import Config, TrainKeys
 from corsage.app.errors import ConfigError, ModelError
+from corsage.app.keys import Keys, key
 from corsage.app.outcome import Outcome
 from corsage.app.seeding import generator
 from corsage.app.wire import Arrays

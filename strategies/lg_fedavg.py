@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from corsage.app.callbacks import Callback
-from corsage.app.config import Config, Keys, key
+from corsage.app.config import Config
 from corsage.app.errors import ConfigError
+from corsage.app.keys import Keys, key
 from corsage.app.wire import Arrays
 from corsage.models.network import Network
 from corsage.strategies.base import Strategy

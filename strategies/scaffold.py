@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.config import Keys, key
+from corsage.app.keys import Keys, key
 from corsage.app.outcome import Outcome
 from corsage.app.wire import Arrays
 from corsage.models.network import Network

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import corsage
-from corsage.app.config import Config, declared_groups, flatten, read_words
+from corsage.app.config import Config, declared_groups, read_words
 from corsage.app.errors import ConfigError
+from corsage.app.keys import flatten
 
 ROOT = Path(corsage.__file__).parent
 
