@@ -18,7 +18,7 @@ from corsage.app.errors import ConfigError, CorsageError
 from corsage.app.files import write_atomically
 from corsage.app.keys import nearest
 from corsage.app.version import VERSION
-from corsage.experiments.measure import Measure, table
+from corsage.benchmarks.measure import Measure, table
 from corsage.experiments.words import Parser
 
 
@@ -53,8 +53,24 @@ def memory() -> list[Measure]:
     return module.run()
 
 
+def pfllib() -> list[Measure]:
+    """The problem on which the rivals were measured: time, memory and accuracy."""
+    from corsage.benchmarks import pfllib as module
+
+    return module.run()
+
+
+def methods() -> list[Measure]:
+    """CPU seconds of a user-round of every method, as a share of as many bare SGD steps."""
+    from corsage.benchmarks import methods as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "user-round": user_round,
+    "methods": methods,
+    "pfllib": pfllib,
     "engines": engines,
     "memory": memory,
 }

@@ -33,8 +33,8 @@ from corsage.app.exchange import exchange
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run_folder import Recorder
 from corsage.app.wire import Task
+from corsage.benchmarks.measure import Measure
 from corsage.datasets.federated import simulated
-from corsage.experiments.measure import Measure
 from corsage.models.build import build_network
 from corsage.strategies import client_class, strategy_class
 from corsage.strategies.base import LAST, Strategy

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from corsage.app.errors import CorsageError
-from corsage.experiments.measure import Measure
+from corsage.benchmarks.measure import Measure
 
 INTERVAL = 0.2
 LIMIT = 2000.0  # MB

@@ -36,19 +36,21 @@ def numbers(results: list[dict[str, Any]]) -> list[Any]:
     return [{key: result[key] for key in keys} for result in results]
 
 
-def kill_in_round(folder: Path, words: list[str], line: int, wait: float) -> None:
-    """Start the run and kill it `wait` seconds after it wrote that many rounds."""
+def kill_in_round(
+    folder: Path, words: list[str], line: int, wait: float, look: float = 0.001
+) -> None:
+    """Start the run, look every so often, and kill it `wait` seconds after so many rounds."""
     process = subprocess.Popen(
         [sys.executable, str(SCRIPT), *words],
         cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while rounds(folder) < line:
         assert process.poll() is None, "the run ended before it could be killed"
         assert time.monotonic() < deadline
-        time.sleep(0.001)
+        time.sleep(look)
     time.sleep(wait)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL

@@ -1,45 +1,93 @@
-"""The Ray engine gives the numbers of the local one, and ends as it should when all fails."""
+"""The Ray engine gives the numbers of the local one, killed or not, and ends well when all fails.
+
+Ray takes long to start, so all algorithms share one run, and the same run is the one that is
+killed.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from test_kill import kill_in_round
 
 from corsage.app.command import run
+from corsage.strategies import ALGORITHMS
 
-WORDS = ["num-users=50", "num-rounds=5", "fraction-train=0.3", "evaluate-every=5", "hidden=16"]
+ROUNDS = 3
+# Where keys choose between parts of an algorithm, those that remember more than the defaults.
+WORDS = [
+    f"strategy={','.join(ALGORITHMS)}",
+    *(f"num-rounds={ROUNDS}", "num-users=12", "fraction-train=0.8", "hidden=16"),
+    *("head-epochs=2", "fine-tune-epochs=1", "new-users=0.2", "adapt-epochs=1"),
+    *("lg-fedavg-warmup-rounds=1", "apfl-adaptive-alpha=true", "fedmtl-inner-rounds=2"),
+    *("cfl-eps1=9", "cfl-eps2=0.001", "l2gd-p=0.2"),
+]
+KILLED = ("scaffold", "fedmtl")  # both remember at the users, and at the server beyond the model
+EXACT = ("per_user", "bytes_up", "bytes_down", "messages", "never_drawn", "curve", "dropped")
 
 
-def results(folder: Path, *words: str) -> tuple[Path, dict[str, dict[str, object]]]:
-    assert run([*WORDS, *words, f"run-dir={folder}", "--json", f"{folder}.json"], "") == 0
-    summary = json.loads(Path(f"{folder}.json").read_text())
-    return next(folder.iterdir()), {r["strategy"]: r for r in summary["results"]}
+def finished(words: list[str], folder: Path) -> dict[str, dict[str, Any]]:
+    """Run in this process; the results by strategy."""
+    assert run([*words, "--json", f"{folder}/out.json"], "") == 0
+    summary = json.loads((folder / "out.json").read_text())
+    return {result["strategy"]: result for result in summary["results"]}
 
 
-def test_ray_and_local_agree_on_one_three_and_fifty_nodes(tmp_path: Path) -> None:
-    (tmp_path / "local").mkdir()
-    folder, local = results(tmp_path / "local", "num-nodes=1")
-    for engine, nodes in (("local", 50), ("ray", 3)):
-        place = tmp_path / f"{engine}{nodes}"
-        place.mkdir()
-        other_folder, other = results(place, f"engine={engine}", f"num-nodes={nodes}")
-        for name, result in local.items():
-            assert other[name]["per_user"] == result["per_user"]
-            assert other[name]["loss"] == pytest.approx(result["loss"], abs=1e-5)
-            for key in ("bytes_up", "bytes_down", "messages", "never_drawn", "curve"):
-                assert other[name][key] == result[key]
-        for name in ("fedrep", "fedavg"):
-            mine = load_file(folder / name / "model.safetensors")
-            theirs = load_file(other_folder / name / "model.safetensors")
-            for key, array in mine.items():
-                assert np.allclose(array, theirs[key], rtol=0, atol=1e-5)
+def run_folder(folder: Path) -> Path:
+    (found,) = (folder / "runs").iterdir()
+    return found
+
+
+def shared(folder: Path) -> dict[str, Any]:
+    """The arrays that a strategy's server has at the end; a method that sends nothing has none."""
+    path = folder / "model.safetensors"
+    return load_file(path) if path.exists() else {}
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
+    """Folder and results on the local engine, each user on a node of its own."""
+    folder = tmp_path_factory.mktemp("local")
+    results = finished([*WORDS, "num-nodes=12", f"run-dir={folder}/runs"], folder)
+    return run_folder(folder), results
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
+    """The same on three nodes of Ray, killed in the second round of two strategies, and resumed."""
+    folder = tmp_path_factory.mktemp("ray")
+    words = [*WORDS, "engine=ray", "num-nodes=3"]
+    for place, name in enumerate(ALGORITHMS):
+        if name in KILLED:
+            kill_in_round(folder, words, place * ROUNDS + 1, wait=0.05, look=0.02)
+            assert not (run_folder(folder) / name / "result.json").exists()
+            words = ["--resume", str(run_folder(folder))]
+    return run_folder(folder), finished(words, folder)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_ray_and_local_agree(name: str, local: Any, ray: Any) -> None:
+    """So does what the methods report beside themselves: with fine-tuning, of new users."""
+    (local_folder, wanted), (ray_folder, found) = local, ray
+    assert list(found) == list(wanted)
+    of_name = [result for result in wanted if result.partition("+")[0] == name]
+    assert {name, f"{name}+new"} <= set(of_name)
+    for result in of_name:
+        assert found[result]["loss"] == pytest.approx(wanted[result]["loss"], abs=1e-5)
+        for key in EXACT:
+            assert found[result][key] == wanted[result][key]
+    arrays, expected = (shared(folder / name) for folder in (ray_folder, local_folder))
+    assert arrays.keys() == expected.keys()
+    for key, array in expected.items():
+        np.testing.assert_allclose(arrays[key], array, rtol=0, atol=1e-5, err_msg=key)
 
 
 def test_errors_on_ray_reach_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["engine=ray", "num-nodes=2", "model=mlp", "head=absent", f"run-dir={tmp_path}"]
-    assert run([*WORDS, *words], "") == 1
+    words = ["engine=ray", "num-users=12", "num-nodes=2", "head=absent", f"run-dir={tmp_path}"]
+    assert run(words, "") == 1
     assert "absent" in capsys.readouterr().err

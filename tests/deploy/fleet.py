@@ -119,13 +119,14 @@ class Fleet:
 
     def kill_server_app(self) -> None:
         """Kill the process in which the strategy runs; the SuperLink stays."""
-        running = commands()
+        # By its environment: it may have outlived the process that started it.
+        home = f"FLWR_HOME={self.environment['FLWR_HOME']}".encode()
         found = [
             pid
-            for pid in family(self.processes["superlink"].pid)
-            if "flwr-serverapp" in running.get(pid, (0, ""))[1]
+            for pid, (_, command) in commands().items()
+            if "flwr-serverapp" in command and home in environment_of(pid)
         ]
-        assert found, "no flwr-serverapp is running"
+        assert found, f"no flwr-serverapp is running:\n{self.log('superlink')[-2000:]}"
         for pid in found:
             os.kill(pid, signal.SIGKILL)
 
@@ -173,6 +174,14 @@ def commands() -> dict[int, tuple[int, str]]:
     ).stdout
     fields = [line.split(None, 2) for line in text.splitlines()]
     return {int(f[0]): (int(f[1]), f[2]) for f in fields if len(f) == 3}
+
+
+def environment_of(pid: int) -> bytes:
+    """A process' environment; empty if it has just ended."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 def family(pid: int) -> list[int]:

@@ -1,4 +1,9 @@
-"""Three devices as real processes: killed, started again, and as good as a simulation of them."""
+"""Three devices as real processes: killed, started again, and as good as a simulation of them.
+
+Every registered algorithm on them takes minutes, so it is not in the usual run of the tests:
+
+    pytest -m slow tests/deploy
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from safetensors.numpy import load, load_file
 from corsage.app import engines
 from corsage.app.config import Config
 from corsage.app.local_grid import LocalGrid
+from corsage.strategies import ALGORITHMS, client_class
 
 # Not the defaults: a resumed run and its devices must find these keys again.
 KEYS = {"seed": 3, "test-fraction": 0.3, "head-epochs": 2, "fine-tune-epochs": 0, "hidden": "16"}
@@ -46,23 +52,35 @@ def result(folder: Path, strategy: str) -> dict[str, Any]:
 
 
 def assert_same(devices: Path, simulation: Path, strategy: str) -> None:
-    """Same accuracy of every user, same shared arrays."""
+    """Same accuracy of every user, same loss, same shared arrays."""
     one, other = result(devices, strategy), result(simulation, strategy)
     assert one["per_user"] == pytest.approx(other["per_user"], abs=1e-5)
+    assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
     np.testing.assert_allclose(one["curve"], other["curve"], rtol=0, atol=1e-5)
-    arrays, wanted = (load_file(f / strategy / "model.safetensors") for f in (devices, simulation))
-    assert list(arrays) == list(wanted)
+    assert_same_arrays(*(shared(folder / strategy) for folder in (devices, simulation)))
+
+
+def shared(folder: Path) -> dict[str, Any]:
+    """The arrays that a strategy's server has at the end; a method that sends nothing has none."""
+    path = folder / "model.safetensors"
+    return load_file(path) if path.exists() else {}
+
+
+def assert_same_arrays(arrays: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert arrays.keys() == wanted.keys()
     for name, array in wanted.items():
-        np.testing.assert_allclose(arrays[name], array, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(arrays[name], array, rtol=0, atol=1e-5, err_msg=name)
 
 
-def assert_same_heads(fleet: Fleet, experiment: str, simulation: Path, number: int) -> None:
+def assert_same_states(
+    fleet: Fleet, devices: Path, simulation: Path, strategy: str, number: int
+) -> None:
     """What the devices keep for themselves is what the simulated users keep."""
-    (folder,) = (simulation / "fedrep" / "users").iterdir()
+    run = json.loads((devices / "config.json").read_text())["run"]
+    (folder,) = (simulation / strategy / "users").iterdir()
     for user in USERS:
-        head = load(fleet.states(user, experiment)[number])["head"]
-        wanted = load_file(folder / user / f"{number}.safetensors")["head"]
-        np.testing.assert_allclose(head, wanted, rtol=0, atol=1e-5)
+        state = load(fleet.states(user, f"{strategy}-{run}")[number])
+        assert_same_arrays(state, load_file(folder / user / f"{number}.safetensors"))
 
 
 @pytest.mark.timeout(420)
@@ -95,7 +113,7 @@ def test_a_device_and_then_the_server_are_killed(fleet, tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "LocalGrid", Absent)
     simulation = simulated(tmp_path, strategy="fedrep", num_rounds=3)
     assert_same(folder, simulation, "fedrep")
-    assert_same_heads(fleet, experiment, simulation, 3)
+    assert_same_states(fleet, folder, simulation, "fedrep", 3)
 
 
 @pytest.mark.timeout(300)
@@ -109,3 +127,17 @@ def test_same_devices_for_any_strategy(fleet, tmp_path):
     assert_same(folder, simulation, "fedrep")
     assert processes == [fleet.processes[user].pid for user in USERS]
     assert all(fleet.processes[user].poll() is None for user in USERS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_algorithm(fleet: Fleet, tmp_path: Path) -> None:
+    """All that the registry has, in one `flwr run` of one round each; see above for the command."""
+    names = ",".join(ALGORITHMS)
+    keys = FEDREP.replace("fedrep", names).replace("num-rounds=3", "num-rounds=1")
+    folder = fleet.finish(fleet.run(keys + WORDS), 1500)
+    simulation = simulated(tmp_path, strategy=names, num_rounds=1)
+    for name in ALGORITHMS:
+        assert_same(folder, simulation, name)
+        if client_class(name).personal:
+            assert_same_states(fleet, folder, simulation, name, 1)

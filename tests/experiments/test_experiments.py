@@ -11,10 +11,10 @@ import pytest
 
 from corsage.app.errors import ConfigError
 from corsage.benchmarks import __main__ as benchmarks
+from corsage.benchmarks.measure import Measure, number
 from corsage.benchmarks.memory import family, proportional
 from corsage.experiments import EXPERIMENTS, experiment
 from corsage.experiments import __main__ as command
-from corsage.experiments.measure import Measure, number
 from corsage.experiments.outcome import Figure, Outcome, picture
 from corsage.experiments.runner import differences, percents, run
 

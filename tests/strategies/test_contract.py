@@ -30,6 +30,15 @@ def test_the_number_of_nodes_changes_nothing(name: str, nodes: int) -> None:
         assert one.summaries[0][key] == many.summaries[0][key]
 
 
+@pytest.mark.parametrize("name", ["fedrep", "fedavg", "local"])
+def test_one_three_or_fifty_nodes(name: str) -> None:
+    _, one, _ = federate(name, nodes=1, num_users=50, fraction_train=0.3)
+    for nodes in (3, 50):
+        _, many, _ = federate(name, nodes=nodes, num_users=50, fraction_train=0.3)
+        assert one.summaries[0]["per_user"] == many.summaries[0]["per_user"]
+        assert same_arrays(one.arrays, many.arrays)
+
+
 @EVERY
 def test_a_second_run_is_identical_and_another_seed_is_not(name: str) -> None:
     _, first, _ = federate(name)

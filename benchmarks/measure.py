@@ -13,13 +13,14 @@ from rich.text import Text
 
 @dataclass(frozen=True)
 class Measure:
-    """A cost that should be at most its target.
+    """A cost that should be at most its target, or a merit that should be at least that.
 
     Parameters
     ----------
     name : what was measured.
     measured, target : in `unit`.
     beside : what the bare thing costs, or what the number is made of; the same for lines in a row.
+    merit : more is better.
     """
 
     name: str
@@ -27,10 +28,13 @@ class Measure:
     target: float
     unit: str
     beside: str = ""
+    merit: bool = False
 
     @property
     def met(self) -> bool:
         """Whether the target is met."""
+        if self.merit:
+            return self.measured >= self.target
         return self.measured <= self.target
 
     def as_json(self) -> dict[str, Any]:
@@ -47,7 +51,7 @@ def table(title: str, measures: Sequence[Measure]) -> Table:
     for measure in measures:
         shown.add_row(
             Text(measure.name),
-            number(measure.target),
+            (">= " if measure.merit else "") + number(measure.target),
             number(measure.measured),
             measure.unit,
             f"{measure.measured / measure.target:.2f}",
