@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from corsage.app.config import ModelKeys, TrainKeys
 from corsage.app.seeding import generator
-from corsage.clients.heads import train_bodies, train_head_group, train_models
+from corsage.clients.heads import train_bodies, train_head_group
 from corsage.clients.training import batches
 from corsage.models.build import build_network
 from corsage.models.network import Network
@@ -47,15 +47,10 @@ class Case:
 
 
 PAPER = TrainKeys(batch_size=10, lr=0.01, momentum=0.5, weight_decay=1e-4)
-PFLLIB = TrainKeys(batch_size=50, lr=0.01, momentum=0.0, weight_decay=0.0)
-MLP, LENET, CNN = ModelKeys(model="mlp"), ModelKeys(model="lenet"), ModelKeys(model="cnn")
+MLP, LENET = ModelKeys(model="mlp"), ModelKeys(model="lenet")
 CASES = [
     Case("FedRep, MLP 784-200-10", "fedrep", MLP, 500, PAPER, "usual", 1 / 7),
     Case("FedRep, LeNet-5", "fedrep", LENET, 500, PAPER, "usual", 1 / 6),
-    Case("FedAvg, PFLlib's CNN", "fedavg", CNN, 600, PFLLIB, "bare", 0.75),
-    Case("FedRep, PFLlib's CNN", "fedrep", CNN, 600, PFLLIB, "bare", 0.3),
-    Case("FedAvg, MLP 784-100-10", "fedavg", ModelKeys(hidden="100"), 600, PFLLIB, "bare", 0.75),
-    Case("FedRep, MLP 784-100-10", "fedrep", ModelKeys(hidden="100"), 600, PFLLIB, "bare", 0.3),
 ]
 
 
@@ -144,9 +139,6 @@ def corsage(case: Case, network: Network, data: Examples, turn: int) -> None:
         return [batches(rng, case.samples, epochs, case.keys.batch_size) for rng in rngs]
 
     start = network.initial
-    if case.algorithm == "fedavg":
-        train_models(network, start, data, orders("model", 1), case.keys)
-        return
     body, heads = start[network.body], np.tile(start[network.head], (USERS, 1))
     heads = train_head_group(network, body, heads, data, orders("head", 10), case.keys)
     train_bodies(network, body, heads, data, orders("body", 1), case.keys)
