@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from corsage.app.summary import (
     Points,
@@ -35,6 +35,10 @@ from corsage.app.summary import (
 
 SIZE, DPI = (8.0, 4.8), 150
 """Inches and dots an inch: 1200 by 720 pixels."""
+MANY = 8
+"""Strategies of which each still gets two lines in a legend."""
+GAP = 0.055
+"""Height of a label beside a line's end, as a share of the plot's."""
 BANDS = 4
 """Strategies of which each still gets its band; more of them would only be mud."""
 MEAN = "mean accuracy over users (%)"
@@ -144,7 +148,7 @@ def label_ends(axes: Axes, ends: Mapping[str, float], look: Mapping[str, Style])
     """Names and final accuracies to the right of the plot, each led to from its line's end."""
     low, high = axes.get_ylim()
     beside = axes.get_yaxis_transform()
-    heights = spaced(list(ends.values()), 0.055 * (high - low), high)
+    heights = spaced(list(ends.values()), GAP * (high - low), high)
     for (name, end), height in zip(ends.items(), heights, strict=True):
         steps = ([1.005, 1.02, 1.055], [end, height, height])
         axes.add_artist(Line2D(*steps, transform=beside, lw=1.4, clip_on=False, **look[name]))
@@ -159,7 +163,14 @@ def legend(axes: Axes, theme: Theme, order: Mapping[str, float]) -> None:
     lines.sort(key=lambda line: -order[str(line.get_label()).split("\n")[0]])
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
     look: dict[str, Any] = {"frameon": False, "fontsize": 10, "labelcolor": theme.ink}
-    box = axes.legend(handles=lines, borderaxespad=0.0, labelspacing=0.9, **place, **look)
+    many = len(lines) > MANY
+    if many:  # one line each, and a figure that is high enough for all of them
+        for line in lines:
+            line.set_label(str(line.get_label()).replace("\n", "  "))
+        height = max(SIZE[1], 0.22 * len(lines) + 0.2)
+        cast(Figure, axes.figure).set_size_inches(SIZE[0], height)
+    spacing = 0.4 if many else 0.9
+    box = axes.legend(handles=lines, borderaxespad=0.0, labelspacing=spacing, **place, **look)
     for text in box.get_texts():
         text.set_parse_math(False)
 
@@ -173,6 +184,7 @@ def learning_curves(
     """Mean accuracy against the round; with rows, a band for the middle half of the users."""
     bands = bool(rows) and len(results) <= BANDS
     figure, axes = canvas(theme, "round", f"{MEAN}, middle half shaded" if bands else MEAN)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     look = styles((r["strategy"] for r in results), theme)
     seen: list[float] = []
     ends: dict[str, float] = {}
@@ -192,7 +204,10 @@ def learning_curves(
     axes.set_xlim(0, max((float(r["rounds"]) for r in results), default=1.0))
     if seen:
         limits(axes, seen)
-        label_ends(axes, ends, look)
+        if GAP * len(ends) < 1:
+            label_ends(axes, ends, look)
+        else:
+            legend(axes, theme, ends)
     return finish(figure, path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -431,3 +432,17 @@ def test_report_tells_how_to_run_again(flat: dict[str, config.Value]) -> None:
         "FedRep",
         "Other",
     ]
+
+
+def test_plots_of_many_strategies_stay_readable(tmp_path: Path) -> None:
+    """Matplotlib warns when a legend leaves no room for the axes."""
+    results, rows = make_run(tuple(f"method{n}" for n in range(20)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for figure in (
+            plots.learning_curves(results, tmp_path / "a.png", rows),
+            plots.accuracy_over_users(results, tmp_path / "b.png"),
+            plots.accuracy_against_bytes(results, tmp_path / "c.png", rows),
+        ):
+            (axes,) = figure.axes
+            assert axes.get_position().width > 0.4  # of the figure
