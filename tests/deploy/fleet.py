@@ -170,7 +170,7 @@ def until(done: Callable[[], bool], what: str, timeout: float) -> None:
 def commands() -> dict[int, tuple[int, str]]:
     """Parent and command of every process on this machine."""
     text = subprocess.run(
-        ["ps", "-axo", "pid=,ppid=,args="], check=True, capture_output=True, text=True
+        ["ps", "-axwwo", "pid=,ppid=,args="], check=True, capture_output=True, text=True
     ).stdout
     fields = [line.split(None, 2) for line in text.splitlines()]
     return {int(f[0]): (int(f[1]), f[2]) for f in fields if len(f) == 3}
