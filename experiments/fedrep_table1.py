@@ -44,14 +44,6 @@ PAPER: dict[str, tuple[float, ...]] = {
 }
 """CIFAR10 (100, 2), (100, 5), (1000, 2), CIFAR100 (100, 5), (100, 20), Sent140, FEMNIST."""
 
-OUTSIDE = {
-    (2, 500): {"fedper": 97.0, "ditto": 96.5},
-    (5, 500): {"fedper": 92.7, "ditto": 92.3},
-    (2, 50): {"fedper": 94.6, "ditto": 94.8},
-    (5, 50): {"fedper": 87.7, "ditto": 86.1},
-}
-"""By (classes, samples): measured outside of this library, as those of `fedrep-fashion-mnist`."""
-
 BEYOND = ("pfedme", "ifca", "cfl")
 
 
@@ -75,8 +67,8 @@ def fashion(classes: int, samples: int) -> Column:
     """Fashion-MNIST in one of the four regimes of `fedrep-fashion-mnist`."""
     keys = {**PROTOCOL, "classes_per_user": classes, "max_train_samples": samples}
     cases = [c for c in CASES if (c.model, c.classes, c.samples) == ("mlp", classes, samples)]
-    outside = {**cases[0].reference, **OUTSIDE[classes, samples]}
-    return Column(f"fashion-mnist (100, {classes}), {samples} a user", keys, outside=outside)
+    title = f"fashion-mnist (100, {classes}), {samples} a user"
+    return Column(title, keys, outside=cases[0].reference)
 
 
 def cifar(name: str, users: int, classes: int, place: int) -> Column:
