@@ -80,8 +80,8 @@ def parse(words: list[str]) -> tuple[dict[str, Any], str]:
 def show_help(title: str) -> None:
     """Usage and every key, grouped, with its default."""
     console = Console(highlight=False)
-    console.print(title.strip(), markup=False)
-    console.print(f"\n{USAGE}", markup=False)
+    console.print(title.strip(), markup=False, soft_wrap=True)
+    console.print(f"\n{USAGE}", markup=False, soft_wrap=True)
     for group in declared_groups():
         console.print(key_table(group))
 
