@@ -70,6 +70,7 @@ def curve(results: Results, name: str) -> dict[int, tuple[float, ...]]:
 def drawing(found: Curves, theme: plots.Theme) -> Drawing:
     """Accuracy against epochs of adaptation."""
     figure, axes = plots.canvas(theme, "epochs of adaptation", "accuracy of new users (%)")
+    axes.set_xticks(EPOCHS)
     look = plots.styles(found, theme)
     ends = {}
     for name, own in found.items():
