@@ -74,7 +74,8 @@ def test_an_experiment_from_end_to_end(
     assert written["inside"] is False
     assert written["changed"]["num_rounds"] == "2"
     names = [figure["name"] for figure in written["figures"]]
-    assert names[:5] == ["fedrep", "fedavg", "fedavg+ft", "local", "fedrep - fedavg"]
+    methods = ["fedrep", "fedavg", "fedavg+ft", "local", "fedper", "ditto"]
+    assert names[:7] == [*methods, "fedrep - fedavg"]
     for figure in written["figures"]:
         assert len(figure["per_seed"]) == 2
         assert math.isclose(figure["measured"], sum(figure["per_seed"]) / 2)
