@@ -56,8 +56,8 @@ def claims(errors: dict[str, dict[int, tuple[float, ...]]]) -> list[Figure]:
     best = int(fedavg.mean(axis=1).argmin())
     hurt = tuple(float(x) for x in fedavg[-1] - fedavg[best])
     return [
-        Figure("claims", "fedrep: most that a larger E costs", (worst,), high=NOISE),
-        Figure("claims", "fedavg: largest E - best E", hurt, low=NOISE),
+        Figure("claims", "fedrep is hurt by", (worst,), high=NOISE),
+        Figure("claims", "fedavg is hurt by", hurt, low=NOISE),
     ]
 
 
