@@ -46,7 +46,7 @@ def test_the_claims_of_figure_5(
 ) -> None:
     """FedRep may lose the noise and no more; FedAvg must lose more than that."""
     claims = figure5.claims(errors(fedrep, fedavg))
-    assert [claim.name.split(":")[0] for claim in claims] == ["fedrep", "fedavg"]
+    assert [claim.name.split()[0] for claim in claims] == ["fedrep", "fedavg"]
     assert [claim.measured for claim in claims] == pytest.approx(measured)
     assert tuple(claim.inside for claim in claims) == inside
 
