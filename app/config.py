@@ -169,8 +169,8 @@ class TrainKeys(Keys):
     device: str = key("cpu", "cpu, cuda, cuda:1, ...; a device's node config may override it")
     torch_threads: int = key(
         1,
-        "torch threads a node; two on a spare core take .7 of the seconds for 1.3 of the CPU time, "
-        "more threads than cores cost many times more",
+        "torch threads a node; on spare cores more save seconds and cost CPU time, more than there "
+        "are cores cost many times more",
         low=1,
     )
 
