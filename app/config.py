@@ -84,7 +84,7 @@ class DataKeys(Keys):
         "the data set",
         choices=(
             "digits", "fashion-mnist", "mnist", "cifar10", "cifar100", "femnist", "sent140",
-            "csv", "npz",
+            "csv", "npz", "chem97", "donors", "hierarchical", "ellipses",
         ),
     )  # fmt: skip
     data_dir: str = key(
@@ -95,6 +95,17 @@ class DataKeys(Keys):
     user_column: str = key("user", "csv, npz: column that names each sample's user")
     label_column: str = key("label", "csv, npz: column of the class (npz: y is understood too)")
     cluster_column: str = key("", "csv, npz: column of the user's known cluster, if any")
+    feature_columns: tuple[str, ...] = key(
+        (), "csv, chem97: columns that are the input, with commas; none: no input, a model of the "
+        "intercept alone; empty: all that are left (chem97: gcsescore,gender,age)"
+    )  # fmt: skip
+    labels: str = key(
+        "classes", "csv, npz: what the label column holds, classes or numbers to predict",
+        choices=("classes", "numbers"),
+    )  # fmt: skip
+    cluster_map: str = key(
+        "", 'JSON file of the users\' known clusters: {"user": "cluster"} or {"cluster": ["user"]}'
+    )
     partition: str = key(
         "shards",
         "how samples are dealt: the paper's shards, exactly classes-per-user distinct classes, "
@@ -124,6 +135,24 @@ class DataKeys(Keys):
     embeddings: str = key(
         "glove.6B.300d.txt", "sent140: text file of frozen word vectors, in data-dir or a path"
     )
+    data_seed: int = key(
+        1, "hierarchical, donors, ellipses: seed of the data themselves (the key seed draws the "
+        "rest)", low=0
+    )  # fmt: skip
+    num_clusters: int = key(3, "hierarchical, ellipses: known clusters", low=1)
+    users_per_cluster: int = key(
+        20, "hierarchical, donors, ellipses: users a cluster (donors: on average)", low=1
+    )
+    samples_per_user: int = key(
+        10, "hierarchical, donors, ellipses: training samples a user (donors: the median)", low=1
+    )
+    num_features: int = key(20, "hierarchical: width of the input (d)", low=1)
+    noise: float = key(1.0, "hierarchical: variance of the noise (sigma^2)", low=0.0)
+    user_variance: tuple[str, ...] = key(
+        ("1",), "hierarchical: variance of users in their cluster (sigma_j^2), or low,high: "
+        "log-uniform between them, one a cluster"
+    )  # fmt: skip
+    cluster_variance: float = key(1.0, "hierarchical: variance of the clusters' centres", low=0.0)
     cache_dir: str = key("", "where prepared data are kept; empty: the user's cache folder")
 
 
@@ -142,6 +171,26 @@ class ModelKeys(Keys):
         "200", "mlp: sizes of the hidden layers, with commas (femnist in FedRep's code: 512,256,64)"
     )
     head: str = key("", "name of the module that is the head; empty: the last linear layer")
+    loss: str = key(
+        "auto",
+        "cross-entropy, or, of two classes, logistic or squared-hinge; of numbers, squared or "
+        "huber; auto: cross-entropy for classes, squared for numbers",
+        choices=("auto", "cross-entropy", "logistic", "squared-hinge", "squared", "huber"),
+    )
+    huber_delta: float = key(1.0, "huber: errors beyond this count linearly", low=1e-9)
+    intercept: bool = key(True, "linear: with an intercept")
+    loss_scale: str = key(
+        "auto",
+        "convex methods: f_i is the sum or the mean of its samples' losses; auto: as the method's "
+        "paper has it",
+        choices=("auto", "sum", "mean"),
+    )
+    ridge: float = key(
+        0.0, "convex methods: c in f_i + c/2 |w|^2, on the weights and not the intercept", low=0.0
+    )
+    precision: str = key(
+        "float64", "convex methods: numbers they compute with", choices=("float64", "float32")
+    )
 
 
 @dataclass(frozen=True)
