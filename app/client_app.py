@@ -17,10 +17,12 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
+from corsage.app.cohorts import work_cohorts
 from corsage.app.node import Node, node_of
 from corsage.app.store import PersonalStore
 from corsage.app.users import Report, work
 from corsage.app.wire import Task, decode, decode_task, encode
+from corsage.strategies import client_class
 
 app = ClientApp()
 
@@ -43,7 +45,8 @@ def _answer(kind: str, message: Message, context: Context) -> Message:
         task = decode_task(content["config"])
         node = node_of(context, task)
         limit_threads(node.threads or task.train.torch_threads)
-        report = work(
+        do = work_cohorts if client_class(task.algorithm).cohorts else work
+        report = do(
             kind,
             task,
             node,

@@ -91,20 +91,23 @@ class DataKeys(Keys):
         "", "folder with the publisher's files (mnist, fashion-mnist, cifar*), LEAF's (femnist, "
         "sent140); empty: the Hugging Face hub"
     )  # fmt: skip
-    data_file: str = key("", "file of one's own (csv, npz)")
+    data_file: str = key("", "file of one's own (csv, npz; donors: a CSV file of the same form)")
     user_column: str = key("user", "csv, npz: column that names each sample's user")
     label_column: str = key("label", "csv, npz: column of the class (npz: y is understood too)")
     cluster_column: str = key("", "csv, npz: column of the user's known cluster, if any")
     feature_columns: tuple[str, ...] = key(
         (), "csv, chem97: columns that are the input, with commas; none: no input, a model of the "
-        "intercept alone; empty: all that are left (chem97: gcsescore,gender,age)"
+        "intercept alone; empty: all that are left (chem97: gcsecnt,gender,age, of which the first "
+        "may be gcsescore instead)"
     )  # fmt: skip
     labels: str = key(
         "classes", "csv, npz: what the label column holds, classes or numbers to predict",
         choices=("classes", "numbers"),
     )  # fmt: skip
     cluster_map: str = key(
-        "", 'JSON file of the users\' known clusters: {"user": "cluster"} or {"cluster": ["user"]}'
+        "",
+        'JSON file of the users\' known clusters, {"user": "cluster"} or {"cluster": ["user"]}, '
+        "instead of those that the data have",
     )
     partition: str = key(
         "shards",
@@ -122,7 +125,11 @@ class DataKeys(Keys):
     )
     min_samples: int = key(0, "natural: users with fewer samples are left out", low=0)
     test_fraction: float = key(
-        0.2, "share of each user's samples kept for its test", low=0.0, high=0.9
+        0.2,
+        "share of each user's samples kept for its test (hierarchical, ellipses, npz with an array "
+        "test: the data say which are)",
+        low=0.0,
+        high=0.9,
     )
     max_train_samples: int = key(0, "at most so many training samples a user, 0: no limit", low=0)
     femnist_classes: str = key(
@@ -139,7 +146,7 @@ class DataKeys(Keys):
         1, "hierarchical, donors, ellipses: seed of the data themselves (the key seed draws the "
         "rest)", low=0
     )  # fmt: skip
-    num_clusters: int = key(3, "hierarchical, ellipses: known clusters", low=1)
+    num_clusters: int = key(3, "hierarchical, ellipses (at most 3): known clusters", low=1)
     users_per_cluster: int = key(
         20, "hierarchical, donors, ellipses: users a cluster (donors: on average)", low=1
     )

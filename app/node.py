@@ -15,6 +15,7 @@ from corsage.app.keys import flatten, kebab, read
 from corsage.app.store import writable_folder
 from corsage.app.wire import Task
 from corsage.datasets.federated import FederatedData, on_device, simulated
+from corsage.strategies import client_class
 
 DEVICE_KEYS = ("data", "user", "cluster", "num-classes", "state-dir", "device", "torch-threads")
 
@@ -42,11 +43,14 @@ class Node:
 def node_of(context: Context, task: Task) -> Node:
     """The node that a context belongs to, with the data that the task means."""
     own = tuple(sorted(context.node_config.items()))
-    return _node(own, task.data, task.num_users, task.seed)
+    together = client_class(task.algorithm).cohorts
+    return _node(own, task.data, task.num_users, task.seed, together)
 
 
 @lru_cache(maxsize=4096)
-def _node(own: tuple[tuple[str, Any], ...], keys: DataKeys, num_users: int, seed: int) -> Node:
+def _node(
+    own: tuple[tuple[str, Any], ...], keys: DataKeys, num_users: int, seed: int, together: bool
+) -> Node:
     node_config = dict(own)
     if "data" in node_config:
         return _device(node_config, keys, seed)
@@ -56,7 +60,27 @@ def _node(own: tuple[tuple[str, Any], ...], keys: DataKeys, num_users: int, seed
         )
     number, count = int(node_config["partition-id"]), int(node_config["num-partitions"])
     data = simulated(keys, num_users, seed)
-    return Node(data, tuple(data.users[number::count]), simulated=True)
+    users = hosted_together(data, number, count) if together else data.users[number::count]
+    return Node(data, tuple(users), simulated=True)
+
+
+def hosted_together(data: FederatedData, number: int, count: int) -> list[str]:
+    """The users of simulated node `number`: whole clusters, if there are enough for all nodes.
+
+    The largest cluster goes to the node with the fewest users, and so on; with more nodes than
+    clusters every node has an equal share of the users sorted by cluster.
+    """
+    groups: dict[str, list[str]] = {}
+    for user in data.users:
+        groups.setdefault(data.clusters.get(user, ""), []).append(user)
+    if len(groups) < count:
+        ordered = [user for name in sorted(groups) for user in groups[name]]
+        ends = [len(ordered) * i // count for i in (number, number + 1)]
+        return ordered[ends[0] : ends[1]]
+    nodes: list[list[str]] = [[] for _ in range(count)]
+    for name in sorted(groups, key=lambda name: (-len(groups[name]), name)):
+        min(nodes, key=len).extend(groups[name])
+    return nodes[number]
 
 
 def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:

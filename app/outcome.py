@@ -27,6 +27,7 @@ class Outcome:
     dropped : why each user that was asked is not among `users`.
     lost : users whose node no longer has their personal state.
     kept : True if the users keep a personal state of this round.
+    wire_bytes, wire_messages : what came over the wire.
     """
 
     users: list[str] = field(default_factory=list)
@@ -38,6 +39,7 @@ class Outcome:
     lost: set[str] = field(default_factory=set)
     kept: bool = False
     wire_bytes: int = 0
+    wire_messages: int = 0
 
 
 class BadReply(ValueError):
@@ -56,7 +58,7 @@ def merge_replies(
     without which a reply is of no use. The result does not depend
     on the order in which the replies came.
     """
-    outcome = Outcome()
+    outcome = Outcome(wire_messages=len(replies))
     parts: list[tuple[float, Arrays]] = []
     row_parts: list[Arrays] = []
     metric_parts: list[dict[str, NDArray[np.float64]]] = []

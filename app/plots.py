@@ -7,6 +7,7 @@ given a path, and returns it. All use matplotlib's objects, never pyplot's globa
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from corsage.app.measures import ACCURACY, Measure
 from corsage.app.summary import (
     Points,
     Result,
@@ -29,6 +31,7 @@ from corsage.app.summary import (
     curve_of,
     evaluated,
     human_bytes,
+    shared_measure,
     traffic,
     worst_share,
 )
@@ -41,7 +44,7 @@ GAP = 0.055
 """Height of a label beside a line's end, as a share of the plot's."""
 BANDS = 4
 """Strategies of which each still gets its band; more of them would only be mud."""
-MEAN = "mean accuracy over users (%)"
+MEAN = "mean {} over users"
 
 Style = Mapping[str, Any]
 
@@ -125,11 +128,12 @@ def draw(axes: Axes, points: Points, label: str, style: Style) -> None:
     axes.plot(*points, lw=2.2, label=label, gid="curve", **look)
 
 
-def limits(axes: Axes, values: Sequence[float]) -> None:
-    """The percent axis: as close as the values allow, never beyond 0 and 100."""
+def limits(axes: Axes, values: Sequence[float], measure: Measure = ACCURACY) -> None:
+    """The measure's axis: as close as the values allow, never beyond its bounds."""
     low, high = min(values), max(values)
-    room = max(0.06 * (high - low), 1.0)
-    axes.set_ylim(max(low - room, 0.0), min(high + room, 100.0 + 0.3 * room))
+    least, most = measure.bounds
+    room = max(0.06 * (high - low), 0.01 * (most if math.isfinite(most) else high) or 1.0)
+    axes.set_ylim(max(low - room, least), min(high + room, most + 0.3 * room))
 
 
 def spaced(heights: Sequence[float], gap: float, high: float) -> list[float]:
@@ -144,8 +148,13 @@ def spaced(heights: Sequence[float], gap: float, high: float) -> list[float]:
     return [float(height) for height in placed]
 
 
-def label_ends(axes: Axes, ends: Mapping[str, float], look: Mapping[str, Style]) -> None:
-    """Names and final accuracies to the right of the plot, each led to from its line's end."""
+def label_ends(
+    axes: Axes,
+    ends: Mapping[str, float],
+    look: Mapping[str, Style],
+    measure: Measure = ACCURACY,
+) -> None:
+    """Names and final means to the right of the plot, each led to from its line's end."""
     low, high = axes.get_ylim()
     beside = axes.get_yaxis_transform()
     heights = spaced(list(ends.values()), GAP * (high - low), high)
@@ -154,7 +163,7 @@ def label_ends(axes: Axes, ends: Mapping[str, float], look: Mapping[str, Style])
         axes.add_artist(Line2D(*steps, transform=beside, lw=1.4, clip_on=False, **look[name]))
         words = {"color": look[name]["color"], "fontsize": 10.5, "fontweight": "bold"}
         place: dict[str, Any] = {"transform": beside, "va": "center", "parse_math": False}
-        axes.text(1.065, height, f"{name}  {end:.1f}", **words, **place)
+        axes.text(1.065, height, f"{name}  {measure.digits(end)}", **words, **place)
 
 
 def legend(axes: Axes, theme: Theme, order: Mapping[str, float]) -> None:
@@ -181,9 +190,10 @@ def learning_curves(
     rows: Sequence[Row] = (),
     theme: Theme = LIGHT,
 ) -> Figure:
-    """Mean accuracy against the round; with rows, a band for the middle half of the users."""
-    bands = bool(rows) and len(results) <= BANDS
-    figure, axes = canvas(theme, "round", f"{MEAN}, middle half shaded" if bands else MEAN)
+    """The mean over users against the round; with rows, a band for their middle half."""
+    bands, measure = bool(rows) and len(results) <= BANDS, shared_measure(results)
+    ylabel = measure.axis(MEAN) + (", middle half shaded" if bands else "")
+    figure, axes = canvas(theme, "round", ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     look = styles((r["strategy"] for r in results), theme)
     seen: list[float] = []
@@ -197,55 +207,59 @@ def learning_curves(
         seen.extend(points[1])
         half = evaluated(rows, name) if bands else []
         if len(half) > 1:
-            low, high = ([100 * r["accuracy"][q] for r in half] for q in ("q25", "q75"))
+            spreads = [r[measure.name] for r in half]
+            low, high = ([measure.factor * s[q] for s in spreads] for q in ("q25", "q75"))
             at = [r["round"] for r in half]
             axes.fill_between(at, low, high, color=look[name]["color"], alpha=0.13, lw=0)
             seen.extend(low + high)
     axes.set_xlim(0, max((float(r["rounds"]) for r in results), default=1.0))
     if seen:
-        limits(axes, seen)
+        limits(axes, seen, measure)
         if GAP * len(ends) < 1:
-            label_ends(axes, ends, look)
+            label_ends(axes, ends, look, measure)
         else:
             legend(axes, theme, ends)
     return finish(figure, path)
 
 
-def accuracy_over_users(
+def over_users(
     results: Sequence[Result], path: Path | str | None = None, theme: Theme = LIGHT
 ) -> Figure:
     """Users from worst to best, one line a strategy: who is left behind is at the left."""
-    figure, axes = canvas(theme, "users, from worst to best (%)", "accuracy of the user (%)")
+    measure = shared_measure(results)
+    figure, axes = canvas(theme, "users, from worst to best (%)", measure.axis("{} of the user"))
     look = styles((r["strategy"] for r in results), theme)
     worst: dict[str, float] = {}
     axes.axvspan(0, 10, color=theme.faint, alpha=0.45, lw=0)
     seen: list[float] = []
     for result in results:
         name = result["strategy"]
-        values = np.sort([100 * float(v) for v in result.get("per_user", {}).values()])
+        values = measure.factor * measure.worst_first(list(result.get("per_user", {}).values()))
         if not values.size:
             continue
-        worst[name] = worst_share(values)
+        worst[name] = worst_share(values, measure=measure)
         # Few users are drawn as such: a dot each, in the middle of its share of the axis.
         dots = {"marker": "o", "ms": 4} if values.size <= 100 else {}
         at = (np.arange(values.size) + 0.5) * 100 / values.size
-        draw(axes, (at, values), f"{name}\nworst 10%: {worst[name]:.1f}", {**look[name], **dots})
+        label = f"{name}\nworst 10%: {measure.digits(worst[name])}"
+        draw(axes, (at, values), label, {**look[name], **dots})
         seen.extend(values)
     if seen:
-        limits(axes, seen)
+        limits(axes, seen, measure)
         legend(axes, theme, worst)
     axes.set(xlim=(0, 100), xticks=[0, 10, 25, 50, 75, 100])
     return finish(figure, path)
 
 
-def accuracy_against_bytes(
+def against_bytes(
     results: Sequence[Result],
     path: Path | str | None = None,
     rows: Sequence[Row] = (),
     theme: Theme = LIGHT,
 ) -> Figure:
-    """Mean accuracy against all bytes sent to reach it; a level line where none are sent."""
-    figure, axes = canvas(theme, "bytes sent up and down (log scale)", MEAN)
+    """The mean over users against all bytes sent to reach it; a level line where none are."""
+    measure = shared_measure(results)
+    figure, axes = canvas(theme, "bytes sent up and down (log scale)", measure.axis(MEAN))
     look = styles((r["strategy"] for r in results), theme)
     axes.set_xscale("log")
     ends: dict[str, float] = {}
@@ -265,7 +279,7 @@ def accuracy_against_bytes(
             axes.axhline(ends[name], lw=2.2, gid="curve", label=f"{name}\nsends nothing", **level)
             seen.append(ends[name])
     if seen:
-        limits(axes, seen)
+        limits(axes, seen, measure)
         legend(axes, theme, ends)
     byte_axis(axes)
     return finish(figure, path)
@@ -287,6 +301,6 @@ def write_plots(
     """All three plots as PNG files in the folder."""
     paths = [Path(folder) / f"{name}.png" for name in ("learning", "users", "bytes")]
     learning_curves(results, paths[0], rows)
-    accuracy_over_users(results, paths[1])
-    accuracy_against_bytes(results, paths[2], rows)
+    over_users(results, paths[1])
+    against_bytes(results, paths[2], rows)
     return paths

@@ -17,7 +17,8 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-from corsage.app.summary import Row, human_seconds, percent
+from corsage.app.measures import measure_of
+from corsage.app.summary import Row, human_seconds
 
 REFRESH = 0.1
 """Seconds between drawings at least: a round may take less than drawing the line."""
@@ -43,7 +44,7 @@ class Progress:
         self.bar: Bar | None = None
         self.task: TaskID | None = None
         self.strategy, self.total, self.round, self.begin = "", 0, 0, 0
-        self.accuracy: tuple[float, int] | None = None
+        self.evaluated = ""
         self.stamps: deque[tuple[float, int]] = deque(maxlen=PACE + 1)
         self.started = self.drawn = 0.0
 
@@ -51,7 +52,7 @@ class Progress:
         """Begin a strategy's line; a resumed run begins after the `done` rounds it has."""
         self.finish()
         self.strategy, self.total, self.round, self.begin = strategy, num_rounds, done, done
-        self.accuracy = None
+        self.evaluated = ""
         self.started = time.monotonic()
         self.stamps.clear()
         self.stamps.append((self.started, done))
@@ -65,8 +66,10 @@ class Progress:
         """Take in a finished round."""
         before, self.round = self.round, int(row["round"])
         self.stamps.append((time.monotonic(), self.round))
-        if "accuracy" in row:
-            self.accuracy = (float(row["accuracy"]["mean"]), self.round)
+        measure = measure_of(row)
+        if measure.name in row:
+            mean = measure.text(float(row[measure.name]["mean"]))
+            self.evaluated = f"{measure.word} {mean}{measure.unit} at {self.round}"
         if self.live:
             if time.monotonic() - self.drawn >= REFRESH:
                 self.safely(self.draw)
@@ -87,6 +90,11 @@ class Progress:
             self.safely(self.bar.stop)
             self.bar = None
             atexit.unregister(self.stop)
+
+    def done(self) -> None:
+        """The strategy has ended, perhaps before its last round: what it did is the whole."""
+        self.total = self.round
+        self.stop()
 
     def __enter__(self) -> Progress:
         return self
@@ -135,16 +143,9 @@ class Progress:
         # Tenths of a second would only flicker.
         return f"{math.ceil(seconds)} s left" if seconds < 59 else f"{human_seconds(seconds)} left"
 
-    def evaluated(self) -> str:
-        """The last accuracy and its round, which may be some rounds ago."""
-        if self.accuracy is None:
-            return ""
-        mean, number = self.accuracy
-        return f"accuracy {percent(mean)}% at {number}"
-
     def state(self, end: bool = False) -> str:
-        """Accuracy and time as words of a plain line."""
-        words = (self.evaluated() or "not evaluated yet", self.tail(end))
+        """The last evaluation and time as words of a plain line."""
+        words = (self.evaluated or "not evaluated yet", self.tail(end))
         return ", ".join(word for word in words if word)
 
     def open(self) -> None:
@@ -164,7 +165,7 @@ class Progress:
             atexit.register(self.stop)
             self.bar.start()
         self.task = self.bar.add_task(
-            self.strategy, total=self.total, completed=self.begin, accuracy="", tail=""
+            self.strategy, total=self.total, completed=self.begin, evaluated="", tail=""
         )
         self.draw()
 
@@ -173,8 +174,8 @@ class Progress:
         if self.bar is None or self.task is None:
             return
         over = self.round >= self.total
-        fields: dict[str, Any] = {"accuracy": self.evaluated(), "tail": self.tail(over)}
-        self.bar.update(self.task, completed=self.round, **fields)
+        fields: dict[str, Any] = {"evaluated": self.evaluated, "tail": self.tail(over)}
+        self.bar.update(self.task, total=self.total, completed=self.round, **fields)
         self.bar.refresh()
         self.drawn = time.monotonic()
 
@@ -205,7 +206,7 @@ def is_tty(stream: Any) -> bool:
 
 
 def columns(room: int, strategy: str, total: int) -> tuple[TextColumn | BarColumn, ...]:
-    """Strategy, bar, round, accuracy and time left; the bar has what they leave."""
+    """Strategy, bar, round, last evaluation and time left; the bar has what they leave."""
     digits = len(str(total))
     words = max(len(strategy), 12) + (2 * digits + 1) + (digits + 18) + 11 + 4
 
@@ -217,6 +218,6 @@ def columns(room: int, strategy: str, total: int) -> tuple[TextColumn | BarColum
         text("{task.description}"),
         BarColumn(max(8, min(40, room - words))),
         text("{task.completed}/{task.total}"),
-        text("{task.fields[accuracy]}", digits + 15, "bold"),
+        text("{task.fields[evaluated]}", digits + 15, "bold"),
         text("{task.fields[tail]}", 11),
     )

@@ -13,26 +13,19 @@ from typing import Any
 
 from corsage.app.config import declared_groups
 from corsage.app.files import write_atomically
+from corsage.app.findings import findings_section
 from corsage.app.keys import Value, flatten, kebab
-from corsage.app.plots import (
-    DARK,
-    LIGHT,
-    Theme,
-    accuracy_against_bytes,
-    accuracy_over_users,
-    learning_curves,
-    png,
-)
+from corsage.app.measures import NONE, Measure
+from corsage.app.plots import DARK, LIGHT, Theme, against_bytes, learning_curves, over_users, png
 from corsage.app.summary import (
-    COLUMNS,
-    NONE,
     Result,
     Row,
     best,
     cells,
+    columns,
     dropped_note,
     never_drawn,
-    percent,
+    shared_measure,
 )
 
 FOLD = 20
@@ -41,11 +34,10 @@ NOT_AGAIN = ("resume", "run-dir")
 """Keys that say where a run was kept, not what it was."""
 
 CAPTIONS = (
-    "Mean accuracy over all users after each evaluated round. The shaded bands, where drawn, "
+    "Mean {} over all users after each evaluated round. The shaded bands, where drawn, "
     "hold the middle half of the users.",
-    "Every user's accuracy at the end, from the worst-off to the best-off; the worst tenth is "
-    "shaded.",
-    "Mean accuracy against all bytes sent to reach it, up and down together.",
+    "Every user's {} at the end, from the worst-off to the best-off; the worst tenth is shaded.",
+    "Mean {} against all bytes sent to reach it, up and down together.",
 )
 
 STYLE = """
@@ -78,6 +70,9 @@ th button { all: unset; cursor: pointer; }
 th button:focus-visible { outline: 2px solid var(--low); outline-offset: 2px; }
 th[aria-sort=ascending] button::after { content: " \\2191"; }
 th[aria-sort=descending] button::after { content: " \\2193"; }
+.findings { margin-bottom: 1.4rem; }
+.findings td:first-child { color: var(--soft); }
+.findings table { width: auto; }
 .keys { columns: 2 24rem; column-gap: 2.5rem; }
 .keys section { break-inside: avoid; margin-bottom: 1.4rem; }
 .keys table { width: 100%; }
@@ -148,6 +143,7 @@ def page(
 <h1>{title}</h1>
 <p class="soft">Run {escape(name)}, Corsage {escape(version)}</p>
 {headline(results)}
+{findings_section(results)}
 <h2>Plots</h2>
 {figures(results, rows)}
 <h2>Users</h2>
@@ -165,17 +161,20 @@ def page(
 
 def headline(results: Sequence[Result]) -> str:
     """The result table, as on the terminal, and who is not in the numbers as others are."""
-    head = "".join(f"<th>{escape(c).replace(chr(10), '<br>')}</th>" for c in COLUMNS)
+    measure = shared_measure(results)
+    heads = (escape(c).replace(chr(10), "<br>") for c in columns(measure))
+    head = "".join(f"<th>{c}</th>" for c in heads)
     body = []
-    for result in results:
-        mark = ' class="best"' if result["accuracy"]["mean"] == best(results) else ""
+    for result, top in zip(results, best(results), strict=True):
+        mark = ' class="best"' if top else ""
         line = "".join(f"<td>{escape(cell)}</td>" for cell in cells(result))
         body.append(f"<tr{mark}>{line}</tr>")
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n'
         f"<tbody>{''.join(body)}</tbody></table></div>\n"
-        '<p class="soft">Accuracy in percent, of all users, each on its own test data, whether '
-        f"or not it was drawn for training. {escape(never_drawn(results))}</p>\n"
+        f'<p class="soft">{escape(measure.meaning)}, of all users, each on its own test data, '
+        "whether or not it was drawn for training. "
+        f"{escape(never_drawn(results))}</p>\n"
         + "".join(
             f'<p class="soft">{escape(note)}.</p>\n'
             for result in results
@@ -190,13 +189,14 @@ def figures(results: Sequence[Result], rows: Sequence[Row]) -> str:
     def drawn(theme: Theme) -> list[str]:
         plots = (
             learning_curves(results, rows=rows, theme=theme),
-            accuracy_over_users(results, theme=theme),
-            accuracy_against_bytes(results, rows=rows, theme=theme),
+            over_users(results, theme=theme),
+            against_bytes(results, rows=rows, theme=theme),
         )
         return [f"data:image/png;base64,{base64.b64encode(png(p)).decode()}" for p in plots]
 
     parts = []
-    for light, dark, caption in zip(drawn(LIGHT), drawn(DARK), CAPTIONS, strict=True):
+    captions = [words.format(shared_measure(results).word) for words in CAPTIONS]
+    for light, dark, caption in zip(drawn(LIGHT), drawn(DARK), captions, strict=True):
         night = f'<source media="screen and (prefers-color-scheme: dark)" srcset="{dark}">'
         picture = f'<picture>{night}<img alt="{escape(caption)}" src="{light}"></picture>'
         parts.append(f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>")
@@ -210,10 +210,11 @@ def reading_order(user: str) -> list[tuple[int, int, str]]:
 
 
 def users(results: Sequence[Result]) -> str:
-    """Each user's accuracy with each strategy; the worst tenth of each is marked."""
+    """Each user's measure with each strategy; the worst tenth of each is marked."""
+    measure = shared_measure(results)
     columns = {str(r["strategy"]): {str(u): v for u, v in r["per_user"].items()} for r in results}
     names = sorted({user for found in columns.values() for user in found}, key=reading_order)
-    limit = {s: tenth(found.values()) for s, found in columns.items() if found}
+    limit = {s: tenth(found.values(), measure) for s, found in columns.items() if found}
     heads = "".join(
         f'<th scope="col"><button type="button">{escape(h)}</button></th>'
         for h in ("user", *columns)
@@ -222,24 +223,25 @@ def users(results: Sequence[Result]) -> str:
     for user in names:
         line = [f'<td data-value="{escape(user)}">{escape(user)}</td>']
         for strategy, found in columns.items():
-            share = found.get(user)
-            low = ' class="low"' if share is not None and share < limit[strategy] else ""
-            value = -1 if share is None else share
-            line.append(f'<td{low} data-value="{value:.6f}">{percent(share)}</td>')
+            own = found.get(user)
+            low = own is not None and measure.merit(own) < limit[strategy]
+            mark = ' class="low"' if low else ""
+            value = -1 if own is None else own
+            line.append(f'<td{mark} data-value="{value:.6g}">{measure.text(own)}</td>')
         lines.append(f"<tr>{''.join(line)}</tr>")
     state = " open" if len(names) <= FOLD else ""
     return (
-        f"<details{state}><summary>{len(names)} users, accuracy in percent; click a heading to "
-        'sort</summary>\n<div class="wide"><table>'
+        f"<details{state}><summary>{len(names)} users, {escape(measure.title)}; click a heading "
+        'to sort</summary>\n<div class="wide"><table>'
         f"<thead><tr>{heads}</tr></thead>\n<tbody>{chr(10).join(lines)}</tbody></table></div>\n"
         '<p class="soft"><span class="low">Coloured</span>: the worst tenth of each '
         "strategy.</p></details>"
     )
 
 
-def tenth(values: Iterable[float]) -> float:
-    """What lies below is in the worst tenth of the users; of equal ones all are, or none."""
-    ordered = sorted(values)
+def tenth(values: Iterable[float], measure: Measure) -> float:
+    """A merit below this is in the worst tenth of the users; of equal ones all are, or none."""
+    ordered: list[float] = sorted(measure.merit(list(values)).tolist())
     return next((v for v in ordered if v > ordered[(len(ordered) - 1) // 10]), ordered[0])
 
 

@@ -35,6 +35,7 @@ class Roster:
 
     Parameters
     ----------
+    shape, num_classes : of a sample, () until a node has told; no classes: labels are numbers.
     question : what the nodes are sent: the run's settings, as a task without users.
     fixed : the model is built: a node that cannot take part in it does not end the run.
     """
@@ -137,8 +138,8 @@ class Roster:
         """Why a node's data do not fit the model, if they do not."""
         if users and self.shape and shape != self.shape:
             return f"its samples have shape {shape}, the others' {self.shape}"
-        if users and not strict and num_classes > self.num_classes:
-            return f"it has {num_classes} classes, the model {self.num_classes}"
+        if users and self.shape and not fitting(num_classes, self.num_classes, more=strict):
+            return f"it has {labels(num_classes)}, the model {labels(self.num_classes)}"
         return ""
 
     def _refuse_user(self, user: str, missing: str, strict: bool) -> None:
@@ -153,6 +154,18 @@ class Roster:
             raise DataError(why if why.endswith(".") else f"{why}.")
         self.nodes.discard(node)  # it is asked again in the next round
         self.note(f"node {node} is left out: {why}")
+
+
+def fitting(num_classes: int, model: int, more: bool = False) -> bool:
+    """Whether labels fit a model: numbers one for numbers, classes one for as many or `more`."""
+    if 0 in (num_classes, model):
+        return num_classes == model
+    return more or num_classes <= model
+
+
+def labels(num_classes: int) -> str:
+    """What samples are labelled with, in words."""
+    return f"{num_classes} classes" if num_classes else "numbers as labels"
 
 
 def introduction(reply: Message) -> tuple[tuple[int, ...], int, dict[str, Member]]:

@@ -28,6 +28,7 @@ from corsage.app.checkpoint import read_checkpoint, write_checkpoint
 from corsage.app.config import Config
 from corsage.app.errors import CheckpointError, CorsageError
 from corsage.app.files import write_atomically
+from corsage.app.findings import findings_tables
 from corsage.app.keys import Value
 from corsage.app.plots import write_plots
 from corsage.app.progress import Progress
@@ -136,6 +137,8 @@ class RunFolder:
         guarded(write_report, self.folder, self.config.flat(), results, VERSION, rows)
         console = Console()
         console.print(summary_table(results))
+        for table in findings_tables(results):
+            console.print(table)
         console.print(f"Run folder: {self.folder}", soft_wrap=True, highlight=False)
 
 
@@ -159,7 +162,7 @@ class Recorder(Callback):
     def on_round_end(self, strategy: Strategy, row: dict[str, Any]) -> None:
         """One line of metrics, and a checkpoint when it is due."""
         guarded(append_line, self.folder / "metrics.jsonl", json.dumps(row))
-        last = row["round"] == self.config.run.num_rounds
+        last = strategy.is_over(self.config.run.num_rounds)
         if last or row["round"] % self.config.run.checkpoint_every == 0:
             guarded(write_checkpoint, self.folder / "checkpoint", strategy.state, self.identity)
             strategy.durable = dict(strategy.state.versions)
@@ -194,7 +197,7 @@ class Watcher(Callback):
 
     def on_end(self, strategy: Strategy, results: list[dict[str, Any]]) -> None:
         """End the line."""
-        self.progress.stop()
+        self.progress.done()
 
 
 def new_folder(parent: Path, strategies: tuple[str, ...]) -> Path:

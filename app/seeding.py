@@ -6,9 +6,11 @@ id. So the same run gives the same numbers on every engine and for every number 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 def generator(seed: int, *words: str | int) -> np.random.Generator:
@@ -21,3 +23,22 @@ def generator(seed: int, *words: str | int) -> np.random.Generator:
 def torch_seed(seed: int, *words: str | int) -> int:
     """A seed for torch, keyed in the same way."""
     return int(generator(seed, *words).integers(2**63 - 1))
+
+
+def user_keys(seed: int, purpose: str, users: Sequence[str]) -> NDArray[np.uint64]:
+    """A number for each user, from which `uniforms` draws."""
+    texts = ("\x1f".join((str(seed), purpose, user)) for user in users)
+    digests = (blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.array([int.from_bytes(digest, "little") for digest in digests], np.uint64)
+
+
+def uniforms(keys: NDArray[np.uint64], number: int) -> NDArray[np.float64]:
+    """Draw `number` of every user, uniform on [0, 1): what a generator a user is too slow for.
+
+    The finaliser of SplitMix64 (Steele, Lea, Flood 2014) on the key and the number.
+    """
+    with np.errstate(over="ignore"):
+        z = keys + np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53

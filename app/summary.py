@@ -13,15 +13,15 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from corsage.app.measures import ACCURACY, NONE, Measure, measure_of
+
 Row = Mapping[str, Any]
 """One round of one strategy, as in `metrics.jsonl`."""
 Result = Mapping[str, Any]
 """One strategy at its end, as in the JSON summary."""
 
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""A line: where, and how high in percent."""
-
-NONE = "–"  # noqa: RUF001 (a dash for a number that does not exist, as in print)
+"""A line: where, and how high, as shown (percent)."""
 
 
 def finite(values: ArrayLike) -> NDArray[np.float64]:
@@ -47,9 +47,9 @@ def spread(values: ArrayLike) -> dict[str, float]:
     return {"mean": float(flat.mean()), "std": float(flat.std()), **ordered}
 
 
-def worst_share(values: ArrayLike, share: float = 0.1) -> float:
-    """Mean of the lowest `share` of the values, rounded up to whole users: at least one."""
-    flat = np.sort(finite(values))
+def worst_share(values: ArrayLike, share: float = 0.1, measure: Measure = ACCURACY) -> float:
+    """Mean of the worst `share` of the values, rounded up to whole users: at least one."""
+    flat = measure.worst_first(finite(values))
     # 0.1 * 30 may come out a hair above 3: that is not a fourth user.
     count = min(max(math.ceil(share * flat.size - 1e-9), 1), flat.size)
     return float(flat[:count].mean())
@@ -103,38 +103,34 @@ def human_seconds(seconds: float) -> str:
     return f"{hours // 24}d {hours % 24:02}h"
 
 
-def percent(share: float | None) -> str:
-    """A share as a percentage with one decimal, without the sign."""
-    return NONE if share is None or not math.isfinite(share) else f"{100 * share:.1f}"
+def shared_measure(results: Sequence[Result]) -> Measure:
+    """The measure of results of one run: they are on the same data."""
+    return measure_of(results[0]) if results else ACCURACY
 
 
-def best(results: Sequence[Result]) -> float:
-    """The highest mean accuracy; equal ones share the honour."""
-    return max((float(r["accuracy"]["mean"]) for r in results), default=math.nan)
+def best(results: Sequence[Result]) -> list[bool]:
+    """Which results have the best mean; equal ones share the honour."""
+    measure = shared_measure(results)
+    merits = measure.merit([result[measure.name]["mean"] for result in results])
+    return [bool(merit == merits.max()) for merit in merits]
 
 
-COLUMNS = (
-    "strategy",
-    "accuracy %\nmean ± std",
-    "last\n10",
-    "worst\n10%",
-    "min",
-    "bytes\nup",
-    "bytes\ndown",
-    "msgs",
-    "time",
-)
+def columns(measure: Measure) -> tuple[str, ...]:
+    """The heads of the table."""
+    own = (f"{measure.title}\nmean ± std", "last\n10", "worst\n10%", measure.worst)
+    return ("strategy", *own, "bytes\nup", "bytes\ndown", "msgs", "time")
 
 
 def cells(result: Result) -> list[str]:
-    """One strategy's line of the table, in the order of `COLUMNS`."""
-    accuracy = result["accuracy"]
+    """One strategy's line of the table, in the order of `columns`."""
+    measure = measure_of(result)
+    found, text = result[measure.name], measure.text
     return [
         str(result["strategy"]),
-        f"{percent(accuracy['mean'])} ± {percent(accuracy['std'])}",
-        percent(result.get("accuracy_last10")),
-        percent(result.get("worst10")),
-        percent(accuracy["min"]),
+        f"{text(found['mean'])} ± {text(found['std'])}",
+        text(result.get(f"{measure.name}_last10")),
+        text(result.get("worst10")),
+        text(found[measure.worst]),
         human_bytes(result.get("bytes_up", math.nan)),
         human_bytes(result.get("bytes_down", math.nan)),
         human_count(result.get("messages", 0)),
@@ -158,7 +154,7 @@ class Airy(Table):
 def summary_table(results: Sequence[Result]) -> Table:
     """One line a strategy; the best mean is bold, users without a reply are named below."""
     table = Airy(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    for place, title in enumerate(COLUMNS):
+    for place, title in enumerate(columns(shared_measure(results))):
         # Text, not markup: a name with brackets in it is printed as it is.
         # Only the name may be folded where there is no room: half a number is a wrong number.
         table.add_column(
@@ -168,10 +164,9 @@ def summary_table(results: Sequence[Result]) -> Table:
             overflow="fold",
             vertical="bottom",
         )
-    top = best(results)
-    for result in results:
+    for result, top in zip(results, best(results), strict=True):
         line = [Text(cell) for cell in cells(result)]
-        if result["accuracy"]["mean"] == top:
+        if top:
             line[0].stylize("bold")
             line[1].stylize("bold")
         table.add_row(*line)
@@ -205,26 +200,27 @@ def never_drawn(results: Sequence[Result]) -> str:
 
 
 def curve_of(result: Result) -> Points:
-    """Evaluated rounds and mean accuracies in percent."""
+    """Evaluated rounds and means over users, as shown (percent)."""
     points = np.asarray(result["curve"], dtype=float).reshape(-1, 2)
-    return points[:, 0], 100 * points[:, 1]
+    return points[:, 0], measure_of(result).factor * points[:, 1]
 
 
 def evaluated(rows: Iterable[Row], strategy: str) -> list[Row]:
     """A strategy's evaluated rounds, in order; of a round that was repeated only the last."""
-    latest = {int(r["round"]): r for r in rows if r["strategy"] == strategy and "accuracy" in r}
+    own = (row for row in rows if row["strategy"] == strategy)
+    latest = {int(row["round"]): row for row in own if measure_of(row).name in row}
     return [latest[number] for number in sorted(latest)]
 
 
 def traffic(result: Result, rows: Sequence[Row]) -> Points:
-    """Bytes sent up and down so far, and mean accuracy in percent, at each evaluation.
+    """Bytes sent up and down so far, and means over users as shown, at each evaluation.
 
     Without rows the bytes are taken to be spent evenly over the rounds.
     """
-    own = evaluated(rows, result["strategy"])
+    own, measure = evaluated(rows, result["strategy"]), measure_of(result)
     if own:
         spent = [float(r["bytes_up"]) + float(r["bytes_down"]) for r in own]
-        return np.array(spent), np.array([100 * r["accuracy"]["mean"] for r in own])
+        return np.array(spent), measure.factor * np.array([r[measure.name]["mean"] for r in own])
     rounds, means = curve_of(result)
     total = float(result["bytes_up"]) + float(result["bytes_down"])
     return total * rounds / max(float(result["rounds"]), 1.0), means

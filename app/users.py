@@ -67,14 +67,14 @@ def work(
             if len(group) > 1:
                 todo = [[place] for place in group] + todo
             else:
-                _name_failure(report, task.users[group[0]], kind, error)
+                name_failure(report, task.users[group[0]], kind, error)
     if report.users and worker.averaged:
         scale = 1.0 if len(report.users) == 1 else 1.0 / report.weight
         report.mean = {n: a if scale == 1.0 else a * scale for n, a in report.mean.items()}
     return report
 
 
-def _name_failure(report: Report, user: str, kind: str, error: Exception) -> None:
+def name_failure(report: Report, user: str, kind: str, error: Exception) -> None:
     log(DEBUG, "user %s failed:\n%s", user, traceback.format_exc())
     if isinstance(error, UserError):
         report.failed[user] = f"{error.phase}: {error.cause}"

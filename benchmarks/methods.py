@@ -74,9 +74,9 @@ class Fits:
         """
         together, alone = stacked.propagate, torch.autograd.backward
 
-        def propagate(layers: Any, first: int, h: Tensor, labels: Tensor, share: Any) -> None:
+        def propagate(layers: Any, first: int, h: Tensor, labels: Tensor, *rest: Any) -> None:
             self.steps += len(labels)
-            together(layers, first, h, labels, share)
+            together(layers, first, h, labels, *rest)
 
         def backward(*arguments: Any, **options: Any) -> None:
             self.steps += self.inside

@@ -51,6 +51,7 @@ class Client(NumPyClient):
 
     personal: ClassVar[bool] = False  # does a user keep anything between rounds?
     averaged: ClassVar[bool] = True  # does the server need only the mean over users?
+    cohorts: ClassVar[bool] = False  # are all users of a known cluster at a node one participant?
     returns: tuple[str, ...] = ()  # names of the arrays that `fit` returns, if not those sent
 
     def __init__(
@@ -139,7 +140,7 @@ class Client(NumPyClient):
     def report(self, scores: Scores) -> Evaluation:
         """Scores as Flower's evaluation: mean loss, number of samples, metrics a user."""
         metrics = {
-            "correct": scores.correct,
+            self.network.criterion.measure.counted: scores.counted,
             "loss": scores.loss / scores.n,
             "num-examples": scores.n,
         }

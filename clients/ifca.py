@@ -39,11 +39,11 @@ class IFCAClient(Client):
         picked, test = self._pick(models, self.train_data()), self.test_data()
         scores = [evaluate_models(self.network, model, test) for model in models]
         users = np.arange(len(picked))
-        correct, loss = (
+        counted, loss = (
             np.stack([getattr(s, name) for s in scores])[picked, users]
-            for name in ("correct", "loss")
+            for name in ("counted", "loss")
         )
-        return self._report(Scores(correct, loss, test.sizes), picked)
+        return self._report(Scores(counted, loss, test.sizes), picked)
 
     def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
         """A new user picks a model, and trains it for itself."""

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from corsage.app.config import TrainKeys
+from corsage.models.criterion import Criterion
 from corsage.models.network import Floats, Network
 from corsage.models.pull import Drift, Pull
 from corsage.models.ragged import Examples, Ints, Order
@@ -48,10 +48,14 @@ def batches(rng: np.random.Generator, n: int, epochs: int, batch_size: int) -> l
 def to_tensors(
     x: NDArray[Any], y: NDArray[Any], shift: float, scale: float, device: str | torch.device = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """Raw arrays (bytes or floats) as float32 `(x - shift) * scale` and int64 labels."""
+    """Raw arrays (bytes or floats) as float32 `(x - shift) * scale`, and labels.
+
+    Classes are int64; labels that are numbers (floats) are float32, as the outputs are.
+    """
     inputs = torch.from_numpy(np.require(x, requirements=["C", "W"]))
     inputs = inputs.to(device, torch.float32, copy=True)
-    labels = torch.from_numpy(np.array(y, np.int64)).to(device)
+    kind = np.float32 if y.dtype.kind == "f" else np.int64
+    labels = torch.from_numpy(np.array(y, kind)).to(device)
     return inputs.sub_(shift).mul_(scale), labels
 
 
@@ -80,12 +84,13 @@ def sgd(
     decay = network.decay[part] * keys.weight_decay if keys.weight_decay else None
     momentum = torch.zeros_like(theta) if keys.momentum else None
     function = network.logits if cached else network.forward
+    loss = network.criterion.mean
     rows = torch.from_numpy(np.concatenate(order)).to(x.device)
     data = x if cached else network.arrange(x)
     with frozen(network, part), seeded(network, order):
         for batch in torch.split(rows, [len(b) for b in order]):
             grad.zero_()
-            torch.autograd.backward(F.cross_entropy(function(data[batch]), y[batch]))
+            torch.autograd.backward(loss(function(data[batch]), y[batch]))
             with torch.no_grad():
                 if adjust is not None:
                     adjust(grad, theta)
@@ -156,9 +161,12 @@ def seeded(network: Network, order: Order) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Scores:
-    """One row a user: right answers, sum of losses, number of test examples."""
+    """One row a user: what its measure counts, sum of losses, number of test examples.
 
-    correct: Ints
+    Counted are right answers where labels are classes, squared errors where they are numbers.
+    """
+
+    counted: NDArray[np.float64]
     loss: NDArray[np.float64]
     n: Ints
 
@@ -172,7 +180,7 @@ def evaluate(network: Network, body: Floats, heads: Floats, data: Examples) -> S
         return evaluate_models(network, whole, data)
     features = all_features(network, data.x)
     if network.linear_head:
-        return score(linear_logits(network, features, heads, data), data)
+        return score(network.criterion, linear_logits(network, features, heads, data), data)
     logits = features.new_empty(0)
     for u, head in enumerate(heads):
         network.set(network.head, head)
@@ -181,7 +189,7 @@ def evaluate(network: Network, body: Floats, heads: Floats, data: Examples) -> S
             own = network.logits(features[where])
             logits = logits if len(logits) else features.new_zeros(len(features), own.shape[1])
             logits[where] = own
-    return score(logits, data)
+    return score(network.criterion, logits, data)
 
 
 @torch.no_grad()
@@ -190,12 +198,13 @@ def evaluate_models(network: Network, models: Floats, data: Examples) -> Scores:
     network.train(False)
     if models.ndim == 1:
         network.set(network.whole, models)
-        return score(chunks(network.forward, data.x), data)
+        return score(network.criterion, chunks(network.forward, data.x), data)
     logits = []
     for u, model in enumerate(models):
         network.set(network.whole, model)
         logits.append(chunks(network.forward, data.user(u)[0]))
-    return score(torch.cat([part for part in logits if len(part)] or [data.x[:0]]), data)
+    outputs = torch.cat([part for part in logits if len(part)] or [data.x[:0]])
+    return score(network.criterion, outputs, data)
 
 
 @torch.no_grad()
@@ -225,7 +234,7 @@ def linear_logits(network: Network, features: Tensor, heads: Floats, data: Examp
         users = by_size[data.sizes[by_size] == size]
         rows = torch.from_numpy((data.offsets[users, None] + np.arange(size)).reshape(-1))
         rows, who = rows.to(features.device), torch.from_numpy(users).to(features.device)
-        own = features[rows].view(len(users), int(size), -1)
+        own = features[rows].view(len(users), int(size), features.shape[1])
         result = torch.baddbmm(bias[who].unsqueeze(1), own, weight[who].transpose(1, 2))
         logits[rows] = result.flatten(0, 1)
     return logits
@@ -239,12 +248,13 @@ def split_heads(network: Network, heads: Tensor) -> tuple[Tensor, Tensor]:
     return weight, bias if bias.shape[1] else heads.new_zeros(len(heads), classes)
 
 
-def score(logits: Tensor, data: Examples) -> Scores:
-    """Right answers and losses, summed for each user; a user's NaN stays its own."""
+def score(criterion: Criterion, outputs: Tensor, data: Examples) -> Scores:
+    """What is counted, and losses, summed for each user; a user's NaN stays its own."""
     if not len(data.y):
-        return Scores(np.zeros(len(data), np.int64), np.zeros(len(data)), data.sizes)
+        return Scores(np.zeros(len(data)), np.zeros(len(data)), data.sizes)
     user = np.repeat(np.arange(len(data)), data.sizes)
-    losses = F.cross_entropy(logits, data.y, reduction="none").cpu().numpy()
-    right = user[(logits.argmax(1) == data.y).cpu().numpy()]
-    loss = np.bincount(user, losses, len(data)).astype(np.float64)
-    return Scores(np.bincount(right, minlength=len(data)).astype(np.int64), loss, data.sizes)
+    counted, loss = (
+        np.bincount(user, each(outputs, data.y).cpu().numpy(), len(data)).astype(np.float64)
+        for each in (criterion.counted, criterion.each)
+    )
+    return Scores(counted, loss, data.sizes)

@@ -1,4 +1,5 @@
-"""A CSV file of one's own: a header, a label column, perhaps user and cluster; the rest features.
+"""A CSV file of one's own: a header, a label column, perhaps user and cluster; the rest features,
+or those of the others that `feature-columns` names.
 
 numpy's C reader takes the whole file in one pass, the text columns coded as numbers on the way.
 Only if that fails is the file read again row by row, to name the line, the column and the word.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import csv
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,15 @@ from numpy.typing import NDArray
 
 from corsage.app.config import DataKeys
 from corsage.app.errors import DataError
-from corsage.datasets.table import Table, check_users, class_labels, some
+from corsage.datasets.table import (
+    OR_NUMBERS,
+    Table,
+    check_users,
+    chosen_features,
+    has_numbers,
+    read_labels,
+    some,
+)
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 ENCODING = "utf-8-sig"  # UTF-8, with or without the mark that spreadsheets put first
@@ -33,12 +42,19 @@ class Columns:
     label: int
     user: int
     cluster: int
+    features: list[int]
+    numbers: bool = False
 
     @property
-    def features(self) -> list[int]:
-        """The places of all other columns."""
-        taken = (self.label, self.user, self.cluster)
-        return [i for i in range(len(self.names)) if i not in taken]
+    def text(self) -> list[int]:
+        """The places of the columns of words."""
+        return [i for i in (self.user, self.cluster) if i >= 0]
+
+    @property
+    def idle(self) -> list[int]:
+        """The places of the columns that nobody wants."""
+        used = {self.label, self.user, self.cluster, *self.features}
+        return [i for i in range(len(self.names)) if i not in used]
 
 
 class Codes:
@@ -63,26 +79,19 @@ def load(keys: DataKeys) -> Table:
 
 def read(path: Path, keys: DataKeys, *, optional: tuple[str, ...] = ()) -> Table:
     """One CSV file; of the columns "user" and "cluster", those in `optional` may be absent."""
-    columns = read_header(path, keys, optional)
-    coded: dict[int | str, Codes] = {i: Codes() for i in (columns.user, columns.cluster) if i >= 0}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # "input contained no data": said below
-            cells = np.loadtxt(
-                path, np.float64, comments=None, delimiter=",", skiprows=columns.header_lines,
-                ndmin=2, encoding=ENCODING, quotechar='"', converters=coded or None,
-            )  # fmt: skip
-    except ValueError as error:  # UnicodeDecodeError is one too
-        blame(path, columns)
-        raise DataError(f"{path}: not a CSV file of numbers ({error}).") from error
-    if not len(cells):
-        raise DataError(f"{path}: no rows below the header.")
+    return read_table(path, find_columns(path, keys, optional))
+
+
+def read_table(path: Path, columns: Columns) -> Table:
+    """The rows below the header."""
+    coded = {i: Codes() for i in columns.text}
+    cells = read_cells(path, columns, coded)
     with np.errstate(over="ignore"):
         x = cells[:, columns.features].astype(np.float32)
-    if cells.shape[1] != len(columns.names) or not np.isfinite(x).all():
+    if not np.isfinite(x).all():
         blame(path, columns)
     try:
-        y, classes = class_labels(cells[:, columns.label], str(path))
+        y, classes = read_labels(cells[:, columns.label], str(path), numbers=columns.numbers)
     except DataError:
         blame(path, columns)
         raise
@@ -92,6 +101,33 @@ def read(path: Path, keys: DataKeys, *, optional: tuple[str, ...] = ()) -> Table
     where = columns.cluster
     clusters = coded[where].words(cells[:, where]) if where >= 0 else None
     return Table(x, y, users, clusters, classes, 0.0, 1.0)
+
+
+def read_cells(path: Path, columns: Columns, coded: Mapping[int, Codes]) -> NDArray[np.float64]:
+    """All cells as numbers, words by their codes, 0 in columns that nobody wants."""
+    converters: dict[int | str, Callable[[str], float]] = dict.fromkeys(columns.idle, nothing)
+    converters.update((place, codes) for place, codes in coded.items())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # "input contained no data": said below
+            cells = np.loadtxt(
+                path, np.float64, comments=None, delimiter=",", skiprows=columns.header_lines,
+                ndmin=2, encoding=ENCODING, quotechar='"',
+                converters=converters or None,
+            )  # fmt: skip
+    except ValueError as error:  # UnicodeDecodeError is one too
+        blame(path, columns)
+        raise DataError(f"{path}: not a CSV file of numbers ({error}).") from error
+    if not len(cells):
+        raise DataError(f"{path}: no rows below the header.")
+    if cells.shape[1] != len(columns.names):
+        blame(path, columns)
+    return cells
+
+
+def nothing(_: str) -> float:
+    """Any word, as a number."""
+    return 0.0
 
 
 def rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -110,8 +146,8 @@ def rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}: not a CSV file ({error}).") from error
 
 
-def read_header(path: Path, keys: DataKeys, optional: tuple[str, ...]) -> Columns:
-    """The first line's names, and which of them are label, user and cluster."""
+def read_header(path: Path) -> tuple[int, list[str]]:
+    """The number of the header's last line, and the names of the columns."""
     line, header = next(rows(path), (0, []))
     names = [name.strip() for name in header]
     if not names:
@@ -124,6 +160,12 @@ def read_header(path: Path, keys: DataKeys, optional: tuple[str, ...]) -> Column
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if twice:
         raise DataError(f"{path}: line {line}: the column {twice[0]!r} is there twice; rename one.")
+    return line, names
+
+
+def find_columns(path: Path, keys: DataKeys, optional: tuple[str, ...]) -> Columns:
+    """Which of the header's names are label, user, cluster and features."""
+    line, names = read_header(path)
     wanted = {"label": keys.label_column, "user": keys.user_column, "cluster": keys.cluster_column}
     at: dict[str, int] = {}
     for what, name in wanted.items():
@@ -139,15 +181,19 @@ def read_header(path: Path, keys: DataKeys, optional: tuple[str, ...]) -> Column
         raise DataError(f"{path}: label-column is empty; set it to one of {some(names)}.")
     if len(set(used)) < len(used):
         raise DataError(f"{path}: label-column, user-column and cluster-column must differ.")
-    columns = Columns(names, line, at["label"], at["user"], at["cluster"])
-    if not columns.features:
-        raise DataError(f"{path}: no feature columns beside {some(names)}.")
-    return columns
+    free = [name for i, name in enumerate(names) if i not in used]
+    features = [names.index(name) for name in chosen_features(keys, free, free, str(path))]
+    if not features and not keys.feature_columns:
+        raise DataError(
+            f"{path}: no feature columns beside {some(names)}; feature-columns=none if that is "
+            "meant."
+        )
+    return Columns(names, line, at["label"], at["user"], at["cluster"], features, has_numbers(keys))
 
 
 def blame(path: Path, columns: Columns) -> None:
     """Raise the error that names the first cell that cannot be used; return if there is none."""
-    text = (columns.user, columns.cluster)
+    unread = (*columns.text, *columns.idle)
     width = len(columns.names)
     for number, row in rows(path):
         if number <= columns.header_lines:
@@ -155,21 +201,22 @@ def blame(path: Path, columns: Columns) -> None:
         if len(row) != width:
             raise DataError(f"{path}: line {number}: {len(row)} cells; the header has {width}.")
         for i, name in enumerate(columns.names):
-            fault = None if i in text else unusable(row[i], label=i == columns.label)
+            classes = i == columns.label and not columns.numbers
+            fault = None if i in unread else unusable(row[i], classes=classes)
             if fault:
                 raise DataError(f"{path}: line {number}, column {name!r}: {row[i]!r} is {fault}.")
 
 
-def unusable(word: str, *, label: bool) -> str | None:
-    """What is wrong with a cell that has to be a number, or None."""
+def unusable(word: str, *, classes: bool) -> str | None:
+    """What is wrong with a cell that has to be a number, or a class's number; or None."""
     if not word.strip():
         return "empty; a number belongs there: fill it in, or drop the row"
     try:
         value = float("x" if "_" in word else word)  # Python reads 1_000, numpy does not
     except ValueError:
         return "not a number; code it as one, or name it as user-column or cluster-column"
-    if not math.isfinite(value) or (not label and abs(value) > FLOAT32_MAX):
+    if not math.isfinite(value) or (not classes and abs(value) > FLOAT32_MAX):
         return "not a finite float32 number; fill it in, or drop the row"
-    if label and (value < 0 or value != int(value)):
-        return "not a class; number the classes 0, 1, 2, ..."
+    if classes and (value < 0 or value != int(value)):
+        return f"not a class; number the classes 0, 1, 2, ...{OR_NUMBERS}"
     return None

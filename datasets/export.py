@@ -19,17 +19,18 @@ from corsage.app.config import Config, read_words
 from corsage.app.errors import ConfigError, CorsageError
 from corsage.app.files import write_atomically
 from corsage.app.store import safe_name
-from corsage.datasets.federated import check_partition, deal
+from corsage.datasets.deal import check_partition, deal
 from corsage.datasets.loaders import load_table
-from corsage.datasets.split import split_user
-from corsage.datasets.table import Array, Ints, model_input
+from corsage.datasets.split import split_rows
+from corsage.datasets.table import Array, model_input
 
 USAGE = """\
 usage: python -m corsage.datasets.export FOLDER [key=value ...] [FILE.toml]
 
 Deals the data set that the keys name to its users, as a simulation with the same keys does, and
-writes FOLDER/USER.npz for each of them, with the arrays x and label. A device that is given this
-file, the user's id and the same seed and test-fraction has the user's data of the simulation.
+writes FOLDER/USER.npz for each of them, with the arrays x and label, and test where the data say
+which samples are for testing. A device that is given this file, the user's id and the same seed
+and test-fraction has the user's data of the simulation.
 """
 
 
@@ -40,28 +41,32 @@ def export(folder: Path, config: Config) -> Iterator[str]:
     table = load_table(keys)
     dealt, total = deal(table, keys, config.federation.num_users, seed), table.num_classes
     for user, part in zip(dealt.users, dealt.parts, strict=True):
-        labels = table.y[part]
-        train, test = split_user(
-            labels,
-            user,
-            test_fraction=keys.test_fraction,
-            max_train_samples=keys.max_train_samples,
-            seed=seed,
-        )
+        train, test = split_rows(table, part, user, keys, seed)
+        x = model_input(table.x[part], table.shift, table.scale, table.vectors)
+        arrays = {"x": x, "label": table.y[part]}
+        if table.test is not None:
+            arrays["test"] = table.test[part]
         path = folder / f"{safe_name(user)}.npz"
-        write(path, model_input(table.x[part], table.shift, table.scale, table.vectors), labels)
-        cluster, shown = dealt.clusters.get(user, ""), int(labels.max()) + 1
+        write(path, arrays)
+        cluster = dealt.clusters.get(user, "")
         yield (
             f"{path}: user {user}, {len(train)} training and {len(test)} test samples, "
             + (f"cluster {cluster}" if cluster else "no known cluster")
-            + (f"; tell its node num-classes={total}" if shown < total else "")
+            + advice(arrays["label"], total)
         )
 
 
-def write(path: Path, x: Array, labels: Ints) -> None:
+def advice(labels: Array, total: int) -> str:
+    """What the user's node has to be told, since its labels alone do not show it."""
+    if total == 0:
+        return "; tell its node labels=numbers"
+    return f"; tell its node num-classes={total}" if int(labels.max()) + 1 < total else ""
+
+
+def write(path: Path, arrays: dict[str, Array]) -> None:
     """One user's file; it is whole or not there."""
     content = io.BytesIO()
-    np.savez(content, x=x, label=labels)
+    np.savez(content, **arrays)  # type: ignore[arg-type]
     try:
         write_atomically(path, content.getvalue())
     except OSError as error:

@@ -1,4 +1,7 @@
-"""An NPZ file of one's own: arrays `x`, labels, users and perhaps clusters, one entry a sample."""
+"""An NPZ file of one's own: arrays `x`, labels, users, perhaps clusters, one entry a sample.
+
+A boolean array `test` says which samples are for testing; without it each user's are split.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ from corsage.app.config import DataKeys
 from corsage.app.errors import DataError
 from corsage.datasets.table import (
     Array,
+    Mask,
     Table,
     check_users,
-    class_labels,
+    has_numbers,
     id_strings,
+    read_labels,
     some,
     standardised,
 )
@@ -41,18 +46,31 @@ def read(path: Path, keys: DataKeys, *, optional: tuple[str, ...] = ()) -> Table
     if "x" not in arrays or not names["label"]:
         raise DataError(f"{path}: no array 'x' or no labels (arrays: {some(list(arrays))}).")
     x = samples(arrays["x"], f"{path}: x")
-    y, classes = class_labels(arrays[names["label"]], f"{path}: {names['label']}")
+    y, classes = read_labels(
+        arrays[names["label"]], f"{path}: {names['label']}", numbers=has_numbers(keys)
+    )
     found = {
         what: id_strings(arrays[names[what]], f"{path}: {names[what]}") if names[what] else None
         for what in ("user", "cluster")
     }
-    for name, array in (("labels", y), *found.items()):
+    test = test_mask(arrays.get("test"), f"{path}: test")
+    for name, array in (("labels", y), ("test", test), *found.items()):
         if array is not None and len(array) != len(x):
             raise DataError(f"{path}: {len(array)} entries of {name} for {len(x)} samples in x.")
     if found["user"] is not None:
         check_users(found["user"], f"{path}: {names['user']}")
     shift, scale = standardised(0.5, 0.5) if x.dtype == np.uint8 else (0.0, 1.0)
-    return Table(x, y, found["user"], found["cluster"], classes, shift, scale)
+    return Table(x, y, found["user"], found["cluster"], classes, shift, scale, test=test)
+
+
+def test_mask(array: Array | None, where: str) -> Mask | None:
+    """Which samples are for testing, if the file says so."""
+    if array is not None and (array.ndim != 1 or array.dtype != np.bool_):
+        raise DataError(
+            f"{where}: of type {array.dtype} and shape {array.shape}; it is to say of each sample "
+            "whether it is for testing (one boolean each): make it so, or rename it."
+        )
+    return array
 
 
 def open_npz(path: Path) -> dict[str, Array]:
@@ -88,8 +106,11 @@ def find(path: Path, names: list[str], what: str, wanted: str, optional: bool) -
 
 
 def samples(x: Array, where: str) -> Array:
-    """The samples as uint8 or finite float32, images with their channel axis."""
-    if x.ndim < 2 or not x.size:
+    """The samples as uint8 or finite float32, images with their channel axis.
+
+    (samples, 0) is a data set without input: its model is an intercept alone.
+    """
+    if x.ndim < 2 or not len(x) or (x.ndim > 2 and not x.size):
         raise DataError(f"{where}: of shape {x.shape}; expected (samples, features or pixels...).")
     if x.dtype == np.uint8:
         return x[:, None] if x.ndim == 3 else x

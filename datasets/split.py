@@ -1,40 +1,72 @@
-"""Choosing some of a user's samples so that its classes keep their shares: train, test, caps."""
+"""Choosing some of a user's samples so that its classes keep their shares: train, test, caps.
+
+Labels that are numbers have no shares to keep: there, chance alone chooses.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from corsage.app.config import DataKeys
 from corsage.app.errors import DataError
 from corsage.app.seeding import generator
-from corsage.datasets.table import Ints
+from corsage.datasets.table import Ints, Mask, Table, some
+
+
+def split_rows(table: Table, rows: Ints, user: str, keys: DataKeys, seed: int) -> tuple[Ints, Ints]:
+    """Positions in `rows`, which are one user's, of its training and test samples."""
+    return split_user(
+        table.strata[rows],
+        user,
+        test_fraction=keys.test_fraction,
+        max_train_samples=keys.max_train_samples,
+        seed=seed,
+        known=None if table.test is None else table.test[rows],
+    )
 
 
 def split_user(
-    labels: Ints, user: str, *, test_fraction: float, max_train_samples: int, seed: int
+    labels: Ints,
+    user: str,
+    *,
+    test_fraction: float,
+    max_train_samples: int,
+    seed: int,
+    known: Mask | None = None,
 ) -> tuple[Ints, Ints]:
     """Positions of one user's training and test samples, each sorted.
 
     Depends on the seed, the user and the order of its samples only: a device that has its own
-    samples in the same order gets the same split as a simulation of all users.
+    samples in the same order gets the same split as a simulation of all users. `known` says which
+    are test samples, if the data say so: then `test_fraction` is of no account.
     """
     total = len(labels)
     rng = generator(seed, "split", user)
     train, test = np.arange(total), np.arange(0)
     if total == 0:
         raise DataError(f"user {user}: no samples.")
-    if test_fraction > 0:
+    if known is not None:
+        train, test = np.flatnonzero(~known), np.flatnonzero(known)
+        if not len(train):
+            raise DataError(f"user {user}: all of its samples are test samples; drop this user.")
+    elif test_fraction > 0:
         if total < 2:
-            raise DataError(
-                f"user {user}: 1 sample, no test data possible beside a training sample; give "
-                "this user more samples, drop it (partition=natural: min-samples=2), or set "
-                "test-fraction=0."
-            )
+            raise lone([user])
         size = min(max(round(total * test_fraction), 1), total - 1)
         test = choose(labels, size, rng, keep_one=True)
         train = np.delete(train, test)
     if max_train_samples and len(train) > max_train_samples:
         train = train[choose(labels[train], max_train_samples, rng)]
     return train, test
+
+
+def lone(users: list[str]) -> DataError:
+    """The error for users with one sample, of which none can be a test sample."""
+    who = f"user {users[0]}: 1 sample" if len(users) == 1 else f"users {some(users)}: 1 sample each"
+    return DataError(
+        f"{who}, no test data possible beside a training sample; give them more, leave such users "
+        "out (partition=natural: min-samples=2), or set test-fraction=0."
+    )
 
 
 def choose(labels: Ints, size: int, rng: np.random.Generator, *, keep_one: bool = False) -> Ints:

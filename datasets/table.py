@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.app.errors import DataError
+from corsage.app.config import DataKeys
+from corsage.app.errors import ConfigError, DataError
 
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Numbers = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 # A "class" beyond this is a measurement or an id in the label column; a model's last layer would
 # be allocated for it.
 MOST_CLASSES = 100_000
+NO_FEATURES = ["none"]  # as feature-columns
+# The data sets whose labels are always numbers.
+NUMBERS = ("chem97", "hierarchical")
+OR_NUMBERS = ", or set labels=numbers to predict numbers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +35,25 @@ class Table:
     `clusters` name each sample's user and that user's known cluster ("" if it is not known), or
     are None if the data do not say. Tokens: with `vectors` (tokens, width), `x` are whole numbers
     (n, ...), and the model's input is those rows of the table (n, ..., width).
+
+    `y` are classes from 0, or, with `num_classes` 0, float64 numbers to predict. `test` says which
+    samples are for testing, where the data say so; else each user's samples are split.
     """
 
     x: Array
-    y: Ints
+    y: Array
     users: NDArray[np.str_] | None
     clusters: NDArray[np.str_] | None
     num_classes: int
     shift: float
     scale: float
     vectors: Floats | None = None
+    test: Mask | None = None
+
+    @cached_property
+    def strata(self) -> Ints:
+        """What splits and partitions balance: the classes; numbers are all of one kind."""
+        return self.y if self.num_classes else np.zeros(len(self.y), np.int64)
 
 
 def model_input(x: Array, shift: float, scale: float, vectors: Floats | None = None) -> Floats:
@@ -52,28 +69,64 @@ def standardised(mean: float, std: float, top: float = 255.0) -> tuple[float, fl
     return top * mean, 1.0 / (top * std)
 
 
-def class_labels(values: Array, where: str) -> tuple[Ints, int]:
-    """Labels as int64, with the number of classes; whole numbers from 0 are asked for."""
+def check_labels(values: Array, where: str, what: str) -> None:
+    """Refuse what cannot be labels at all; `what` says what they should be."""
     if values.ndim != 1:
         raise DataError(f"{where}: labels of shape {values.shape}; expected one number a sample.")
     if values.dtype.kind not in "biuf":
-        raise DataError(f"{where}: labels of type {values.dtype}; number the classes 0, 1, 2, ...")
+        raise DataError(f"{where}: labels of type {values.dtype}; {what}.")
     if not len(values):
         raise DataError(f"{where}: no samples in it.")
+
+
+def class_labels(values: Array, where: str, otherwise: str = "") -> tuple[Ints, int]:
+    """Labels as int64, with the number of classes; whole numbers from 0 are asked for.
+
+    `otherwise` is what else may be done about others, for the message.
+    """
+    remedy = f"number the classes 0, 1, 2, ...{otherwise}"
+    check_labels(values, where, remedy)
     good = np.isfinite(values) & (values >= 0) & (values == np.floor(values))
     if not good.all():
         row = int(np.argmin(good))
         raise DataError(
             f"{where}: the label of sample {row} is {values[row]}; "
-            "labels are whole numbers from 0: number the classes 0, 1, 2, ..."
+            f"labels are whole numbers from 0: {remedy}"
         )
     top = int(values.max())
     if top >= MOST_CLASSES:
         raise DataError(
             f"{where}: a label of {top} would mean {top + 1} classes (at most {MOST_CLASSES}); "
-            "is this the right label-column?"
+            f"is this the right label-column? If so, {remedy}"
         )
     return values.astype(np.int64), top + 1
+
+
+def number_labels(values: Array, where: str) -> Numbers:
+    """Labels that are numbers to predict, as float64; a model must be able to hold them."""
+    check_labels(values, where, "labels=numbers needs numbers")
+    numbers = values.astype(np.float64)
+    with np.errstate(over="ignore"):
+        good = np.isfinite(numbers.astype(np.float32))
+    if not good.all():
+        row = int(np.argmin(good))
+        raise DataError(
+            f"{where}: the label of sample {row} is {values[row]}, not a finite float32 number; "
+            "fill it in, or drop the sample."
+        )
+    return numbers
+
+
+def has_numbers(keys: DataKeys) -> bool:
+    """Whether the labels are numbers to predict."""
+    return keys.labels == "numbers" or keys.dataset in NUMBERS
+
+
+def read_labels(values: Array, where: str, *, numbers: bool) -> tuple[Array, int]:
+    """The labels of a file of one's own, with the number of classes (0: they are numbers)."""
+    if numbers:
+        return number_labels(values, where), 0
+    return class_labels(values, where, OR_NUMBERS)
 
 
 def id_strings(values: Array, where: str) -> NDArray[np.str_]:
@@ -94,6 +147,22 @@ def check_users(users: NDArray[np.str_], where: str) -> None:
     if (users == "").any():
         row = int(np.argmax(users == ""))
         raise DataError(f"{where}: sample {row} has an empty user id; fill it in, or drop the row.")
+
+
+def chosen_features(keys: DataKeys, free: list[str], usual: list[str], where: str) -> list[str]:
+    """The columns that are the input: of the `free` ones those of feature-columns, else `usual`."""
+    wanted = list(keys.feature_columns)
+    if wanted == NO_FEATURES:
+        return []
+    said = f"feature-columns={','.join(wanted)}: {where}"
+    unknown = [name for name in wanted if name not in free]
+    if unknown:
+        raise ConfigError(
+            f"{said} has no feature {some(unknown)}; set some of {some(free)}, or none."
+        )
+    if len(set(wanted)) < len(wanted):
+        raise ConfigError(f"{said}: a column is named twice; name it once.")
+    return wanted or usual
 
 
 def some(names: list[str]) -> str:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from corsage.app import plots
-from corsage.app.summary import NONE
+from corsage.app.measures import NONE
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from corsage.app.config import ModelKeys
-from corsage.app.errors import ModelError
+from corsage.app.errors import ConfigError, ModelError
 from corsage.app.keys import nearest
 from corsage.app.seeding import torch_seed
+from corsage.models.criterion import Criterion, criterion_of
 from corsage.models.network import Network
 from corsage.models.zoo import ZOO
 
@@ -26,7 +27,7 @@ Shape = tuple[int, ...]
 def build_network(
     keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str = "cpu"
 ) -> Network:
-    """The network of a configuration, built once a process.
+    """The network of a configuration, built once a process; `num_classes` 0: labels are numbers.
 
     The caller sets the parameters before each use: another user's are in it. `initial` are
     those of the seed. The global random state is left alone.
@@ -49,19 +50,23 @@ def _build(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: s
     check_available(device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "model"))
-        module = make_module(keys, shape, num_classes)
+        criterion = criterion_of(keys, num_classes)
+        outputs = criterion.outputs(num_classes)
+        module = make_module(keys, shape, outputs)
         example = torch.rand((3, *shape))
-        check_output(keys, module, example, num_classes)
+        check_output(keys, module, example, outputs, criterion)
         try:
-            return Network(module, keys.head, example, device)
+            return Network(module, keys.head, example, device, criterion)
         except RuntimeError as error:
             raise ModelError(f"model={keys.model}: {first_line(error)}") from error
 
 
-def make_module(keys: ModelKeys, shape: Shape, num_classes: int) -> nn.Module:
+def make_module(keys: ModelKeys, shape: Shape, outputs: int) -> nn.Module:
     """Call the model's factory."""
+    if keys.model != "linear" and not keys.intercept:
+        raise ConfigError("intercept=false: only model=linear can go without; leave it out.")
     if keys.model in ZOO:
-        return ZOO[keys.model](shape, num_classes, keys.hidden)
+        return ZOO[keys.model](shape, outputs, keys)
     if ":" not in keys.model:
         raise ModelError(
             f"model={keys.model}: no such model.{nearest(keys.model, ZOO)} "
@@ -69,7 +74,7 @@ def make_module(keys: ModelKeys, shape: Shape, num_classes: int) -> nn.Module:
         )
     factory = load_factory(keys.model)
     try:
-        module = factory(*(shape, num_classes)[2 - wanted_arguments(factory) :])
+        module = factory(*(shape, outputs)[2 - wanted_arguments(factory) :])
     except ModelError:
         raise
     except Exception as error:
@@ -106,17 +111,19 @@ def load_factory(model: str) -> Callable[..., Any]:
 
 
 def wanted_arguments(factory: Callable[..., Any]) -> int:
-    """How many of (shape, num_classes) a factory takes: both, num_classes alone, or none."""
+    """How many of (shape, outputs) a factory takes: both, the outputs alone, or none."""
     parameters = inspect.signature(factory).parameters.values()
     required = (p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
     open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     return 2 if open_ended else min(2, len(list(required)))
 
 
-def check_output(keys: ModelKeys, module: nn.Module, example: Tensor, num_classes: int) -> None:
-    """Refuse a model that does not take the data, or does not return one logit a class."""
+def check_output(
+    keys: ModelKeys, module: nn.Module, example: Tensor, outputs: int, criterion: Criterion
+) -> None:
+    """Refuse a model that does not take the data, or returns other outputs than its loss needs."""
     was = module.training
-    wanted = (len(example), num_classes)
+    wanted = (len(example), outputs)
     try:
         with torch.no_grad():
             output = module.eval()(example)
@@ -131,7 +138,7 @@ def check_output(keys: ModelKeys, module: nn.Module, example: Tensor, num_classe
     if shape != wanted:
         raise ModelError(
             f"model={keys.model}: returns {shape} for data of shape {tuple(example.shape)}, "
-            f"it must return {wanted}: one logit a class."
+            f"it must return {wanted}: {criterion.wants}."
         )
 
 

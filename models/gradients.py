@@ -14,7 +14,6 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from corsage.app.config import TrainKeys
 from corsage.models import stacked
@@ -117,7 +116,7 @@ class AutogradLosses(UserLosses):
         network.flat.copy_(theta[0])
         network.grad.zero_()
         with torch.enable_grad():
-            loss = F.cross_entropy(network.forward(self.x[rows]), self.y[rows])
+            loss = network.criterion.mean(network.forward(self.x[rows]), self.y[rows])
         torch.autograd.backward(loss)
         accumulate(out[0], network.grad.mul_(scale), beta)
         if network.has_buffers:
@@ -166,7 +165,8 @@ class StackedLosses(UserLosses):
         for layer in self.weighted:
             layer.use(theta[:active], out[:active], beta)
         labels = data.y[rows].unsqueeze(-1)
-        stacked.propagate(self.layers, 0, self.gather(data.x, rows), labels, share * each)
+        inputs, criterion = self.gather(data.x, rows), self.network.criterion
+        stacked.propagate(self.layers, 0, inputs, labels, share * each, criterion)
 
 
 class Columns:

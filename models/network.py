@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from corsage.app.errors import ModelError
 from corsage.models import inspection
+from corsage.models.criterion import CROSS_ENTROPY, Criterion
 
 Floats = NDArray[np.float32]
 
@@ -39,11 +40,18 @@ class Network:
     `split_exact`: logits(features(x)) is the module's output. `cacheable`: features computed once
     are those of every later head epoch. `why` says what stands against either. `stochastic`:
     training draws random numbers (dropout). `channels_last`: images run faster in that layout.
+    `criterion`: what it is trained and judged by.
     """
 
     def __init__(
-        self, module: nn.Module, head_name: str, example: Tensor, device: str = "cpu"
+        self,
+        module: nn.Module,
+        head_name: str,
+        example: Tensor,
+        device: str = "cpu",
+        criterion: Criterion = CROSS_ENTROPY,
     ) -> None:
+        self.criterion = criterion
         self.module = module.float().to(device)
         self.device = torch.device(device)
         self.head_name = head_name or inspection.last_linear(module)
@@ -157,7 +165,7 @@ class Network:
         return self.forward(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The module's output: logits (batch, classes)."""
+        """The module's output: logits (batch, classes), or (batch, 1)."""
         output: Tensor = self.module(self.arrange(x))
         return output
 

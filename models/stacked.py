@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from corsage.app.config import TrainKeys
+from corsage.models.criterion import Criterion
 from corsage.models.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu
 from corsage.models.network import Block, Network
 from corsage.models.pull import Drift, Pull
@@ -176,9 +176,14 @@ def data_for(network: Network, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def run(
-    layers: Sequence[Layer], gather: Gather, data: Examples, plan: Plan, follow: int = 0
+    layers: Sequence[Layer],
+    gather: Gather,
+    data: Examples,
+    plan: Plan,
+    criterion: Criterion,
+    follow: int = 0,
 ) -> None:
-    """Take all steps of a plan with the mean softmax cross-entropy of each user's batch.
+    """Take all steps of a plan with the mean loss of each user's batch.
 
     With `follow`, the centres of pulls move after every so many steps.
     """
@@ -188,30 +193,34 @@ def run(
     for s, active in enumerate(plan.active):
         rows, weights = every[s, :active], plan.weights[s]
         share = 1.0 / rows.shape[1] if weights is None else weights.to(data.x.device)
-        propagate(layers, first, gather(data.x, rows), labels[s, :active], share)
+        propagate(layers, first, gather(data.x, rows), labels[s, :active], share, criterion)
         if follow and (s + 1) % follow == 0:
             for layer in layers:
                 layer.follow(active)
 
 
 def propagate(
-    layers: Sequence[Layer], first: int, h: Tensor, labels: Tensor, share: float | Tensor
+    layers: Sequence[Layer],
+    first: int,
+    h: Tensor,
+    labels: Tensor,
+    share: float | Tensor,
+    criterion: Criterion,
 ) -> None:
-    """Forward, the gradient share * (softmax - one-hot) of the loss, and backward to `first`.
+    """Forward, share * the slope of each sample's loss, and backward to `first`.
 
-    A share of 1 / batch size is the mean softmax cross-entropy. The layers keep their gradients.
+    A share of 1 / batch size is the mean loss. The layers keep their gradients.
     """
     for layer in layers:
         h = layer.forward(h)
-    d = F.softmax(h, dim=2)
-    d = d.scatter_add_(2, labels, d.new_full((1, 1, 1), -1.0).expand(labels.shape)).mul_(share)
+    d = criterion.slope(h, labels).mul_(share)
     for i in range(len(layers) - 1, first - 1, -1):
         d = layers[i].backward(d, onward=i > first)
 
 
 def flat_rows(x: Tensor, rows: Tensor) -> Tensor:
     """Batches (users, batch, features)."""
-    return x.index_select(0, rows.flatten()).view(*rows.shape, -1)
+    return x.index_select(0, rows.flatten()).view(*rows.shape, *x.shape[1:])
 
 
 def train_stacked(
@@ -230,5 +239,5 @@ def train_stacked(
     """
     stacked = Stacked(network, rows, part, keys, pull, head)
     every = pull.every if pull is not None else 0
-    run(stacked.layers, stacked.gather, *work, every)
+    run(stacked.layers, stacked.gather, *work, network.criterion, every)
     return stacked.result(), stacked.centre() if every else None

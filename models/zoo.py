@@ -1,4 +1,4 @@
-"""The built-in models. Each is a Sequential whose last layer is its head.
+"""The built-in models. Each is a Sequential whose last layer, of so many outputs, is its head.
 
 Pooling comes before ReLU where the papers have it after: both orders are the same function, and
 this one is cheaper (PFLlib's CNN, batch 50: 8.0 against 10.6 ms a step; LeNet-5, batch 10: equal).
@@ -6,6 +6,7 @@ this one is cheaper (PFLlib's CNN, batch 50: 8.0 against 10.6 ms a step; LeNet-5
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,24 +14,34 @@ from math import prod
 
 from torch import Tensor, nn
 
+from corsage.app.config import ModelKeys
 from corsage.app.errors import ModelError
 
 Shape = tuple[int, ...]
 Layers = dict[str, nn.Module]
 
 
-def linear(shape: Shape, num_classes: int, hidden: str = "") -> nn.Module:
-    """Multinomial logistic regression: the body is the identity, the head is everything."""
-    return sequential({"flatten": nn.Flatten(), "head": nn.Linear(prod(shape), num_classes)})
+def linear(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
+    """A linear model, such as logistic regression: the body is the identity, the head is all.
+
+    Without an input it is the intercept alone.
+    """
+    width = prod(shape)
+    if not width and not keys.intercept:
+        raise ModelError("intercept=false: the data have no input, so nothing is left to learn.")
+    with warnings.catch_warnings():  # torch's, about the weights of no input
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        head = nn.Linear(width, outputs, bias=keys.intercept)
+    return sequential({"flatten": nn.Flatten(), "head": head})
 
 
-def mlp(shape: Shape, num_classes: int, hidden: str = "200") -> nn.Module:
+def mlp(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
     """A perceptron with ReLU layers of the given sizes; (784-)200(-10) is the paper's."""
-    sizes = [prod(shape), *hidden_sizes(hidden)]
+    sizes = [prod(shape), *hidden_sizes(keys.hidden)]
     layers: Layers = {"flatten": nn.Flatten()}
     for i, (width, size) in enumerate(pairwise(sizes), 1):
         layers[f"fc{i}"], layers[f"relu{i}"] = nn.Linear(width, size), nn.ReLU()
-    layers["head"] = nn.Linear(sizes[-1], num_classes)
+    layers["head"] = nn.Linear(sizes[-1], outputs)
     return sequential(layers)
 
 
@@ -45,34 +56,34 @@ def hidden_sizes(hidden: str) -> list[int]:
     return sizes
 
 
-def lenet(shape: Shape, num_classes: int, hidden: str = "") -> nn.Module:
+def lenet(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
     """LeNet-5: two 5x5 convolutions of 6 and 16 channels, 120-84, head.
 
     Images of 28x28 are padded to 32x32 as usual; larger ones are taken as they are.
     """
     padding = 2 if min(image(shape, "lenet")[1:]) <= 28 else 0
-    return convolutional("lenet", shape, num_classes, (6, 16), (120, 84), padding=padding)
+    return convolutional("lenet", shape, outputs, (6, 16), (120, 84), padding=padding)
 
 
-def cnn(shape: Shape, num_classes: int, hidden: str = "") -> nn.Module:
+def cnn(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
     """PFLlib's CNN: two 5x5 convolutions of 32 and 64 channels without padding, 512, head."""
-    return convolutional("cnn", shape, num_classes, (32, 64), (512,))
+    return convolutional("cnn", shape, outputs, (32, 64), (512,))
 
 
-def cnn_cifar10(shape: Shape, num_classes: int, hidden: str = "") -> nn.Module:
+def cnn_cifar10(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
     """FedRep's CNN for CIFAR-10: two 5x5 convolutions of 64 channels, (1600-)120-64, head."""
-    return convolutional("cnn-cifar10", shape, num_classes, (64, 64), (120, 64))
+    return convolutional("cnn-cifar10", shape, outputs, (64, 64), (120, 64))
 
 
-def cnn_cifar100(shape: Shape, num_classes: int, hidden: str = "") -> nn.Module:
+def cnn_cifar100(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
     """FedRep's CNN for CIFAR-100: 5x5 convolutions of 64 and 128 channels, (3200-)256-128, head.
 
     Dropout of .6 before the head: the body is random in training, so features cannot be cached.
     """
-    return convolutional("cnn-cifar100", shape, num_classes, (64, 128), (256, 128), dropout=0.6)
+    return convolutional("cnn-cifar100", shape, outputs, (64, 128), (256, 128), dropout=0.6)
 
 
-def lstm(shape: Shape, num_classes: int, hidden: str = "") -> nn.Module:
+def lstm(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
     """FedRep's network for Sent140: an LSTM of 128 over the word vectors, 10, head.
 
     Its features are those of the last of the 25 words. (The official code lays the vectors out by
@@ -84,7 +95,7 @@ def lstm(shape: Shape, num_classes: int, hidden: str = "") -> nn.Module:
             "Use dataset=sent140, or another model."
         )
     layers: Layers = {"lstm": LastStep(shape[1], 128), "fc": nn.Linear(128, 10)}
-    layers |= {"relu": nn.ReLU(), "head": nn.Linear(10, num_classes)}
+    layers |= {"relu": nn.ReLU(), "head": nn.Linear(10, outputs)}
     return sequential(layers)
 
 
@@ -104,7 +115,7 @@ class LastStep(nn.Module):
 def convolutional(
     model: str,
     shape: Shape,
-    num_classes: int,
+    outputs: int,
     channels: tuple[int, int],
     full: tuple[int, ...],
     *,
@@ -122,7 +133,7 @@ def convolutional(
         layers[f"fc{i}"], layers[f"relu{i + 2}"] = nn.Linear(before, after), nn.ReLU()
     if dropout:
         layers["dropout"] = nn.Dropout(dropout)
-    layers["head"] = nn.Linear(sizes[-1], num_classes)
+    layers["head"] = nn.Linear(sizes[-1], outputs)
     return sequential(layers)
 
 
@@ -157,7 +168,7 @@ def sequential(layers: Layers) -> nn.Module:
     return nn.Sequential(OrderedDict(layers))
 
 
-ZOO: dict[str, Callable[[Shape, int, str], nn.Module]] = {
+ZOO: dict[str, Callable[[Shape, int, ModelKeys], nn.Module]] = {
     "linear": linear,
     "mlp": mlp,
     "lenet": lenet,

@@ -33,6 +33,13 @@ ALGORITHMS: dict[str, str] = {
     "lg-fedavg": "LGFedAvg",
     "apfl": "APFL",
     "perfedavg": "PerFedAvg",
+    "async-l2gd": "AsyncL2GD",
+    "async-al2sgd": "AsyncAL2SGD",
+    "mixed-model": "MixedModel",
+    "single-cluster": "SingleCluster",
+    "exact-cluster": "ExactCluster",
+    "exact-global": "ExactGlobal",
+    "exact-local": "ExactLocal",
 }
 
 

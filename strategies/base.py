@@ -21,16 +21,14 @@ from corsage.app.errors import ConfigError, NodeError, RoundFailed
 from corsage.app.exchange import exchange
 from corsage.app.keys import flatten
 from corsage.app.outcome import Outcome, by_cause
+from corsage.app.roster import fitting, labels
 from corsage.app.wire import Arrays, decode, encode
 from corsage.models.network import Network
 from corsage.strategies.courier import Courier
 from corsage.strategies.results import evaluated, final_result, round_row, weighted_metrics
 
 TRAINED = ("num-examples",)  # metrics a user that a reply must have
-EVALUATED = ("num-examples", "correct", "loss")
 LAST = 10  # the paper reports the mean accuracy of the last ten rounds
-
-
 PARTS = ("body", "head", "model")  # arrays of these names are parts of the model
 
 
@@ -88,7 +86,8 @@ class Strategy(Courier, FlowerStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Merge the users' evaluations."""
-        outcome = self._collect(list(replies), {}, EVALUATED)
+        needed = ("num-examples", self.measure.counted, "loss")
+        outcome = self._collect(list(replies), {}, needed)
         if not outcome.users:
             causes = "; ".join(by_cause(outcome.dropped)[:3])
             raise RoundFailed(f"round {server_round}: no user could be evaluated. {causes}")
@@ -124,7 +123,7 @@ class Strategy(Courier, FlowerStrategy):
         result = Result()
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         before, begin = self.state.seconds, time.monotonic()
-        while self.state.round < rounds:
+        while not self.is_over(rounds):
             number = self.state.round + 1
             self._call("on_round_start", number)
             self._meet(grid)
@@ -132,15 +131,15 @@ class Strategy(Courier, FlowerStrategy):
             self.state.seconds = before + time.monotonic() - begin
             if self._is_evaluated(number, rounds):
                 evaluation = self._evaluate(grid, number, configs[1])
-                self.state.curve.append((number, float(np.mean(evaluated(evaluation)[0]))))
+                values, _ = evaluated(evaluation, self.measure)
+                self.state.curve.append((number, float(np.mean(values))))
                 result.evaluate_metrics_clientapp[number] = weighted_metrics(evaluation)
             result.train_metrics_clientapp[number] = weighted_metrics(training)
             if evaluate_fn and (found := evaluate_fn(number, self.named_arrays())) is not None:
                 result.evaluate_metrics_serverapp[number] = found
-            self._call(
-                "on_round_end", round_row(self.name, self.state, training, evaluation, number)
-            )
-        result.summaries = self._finish(grid, rounds, configs[1])
+            row = round_row(self.name, self.state, training, evaluation, self.measure)
+            self._call("on_round_end", row)
+        result.summaries = self._finish(grid, configs[1])
         result.arrays = self.named_arrays()
         self._call("on_end", result.summaries)
         return result
@@ -164,13 +163,16 @@ class Strategy(Courier, FlowerStrategy):
         self._last_evaluation = self._last
         return self._last
 
-    def _finish(self, grid: Grid, rounds: int, config: ConfigRecord) -> list[dict[str, Any]]:
+    def _finish(self, grid: Grid, config: ConfigRecord) -> list[dict[str, Any]]:
         """The final evaluation of all users, and those under other options."""
+        rounds, measure = self.state.round, self.measure
         evaluation = self._last_evaluation or self._evaluate(grid, rounds, config)
-        results = [final_result(self.name, self.state, evaluation, rounds, LAST)]
+        results = [final_result(self.name, self.state, evaluation, measure, LAST)]
+        if findings := self.findings():
+            results[0]["findings"] = findings
         for name, options in self.extra_evaluations().items():
             extra = self._evaluate(grid, rounds, ConfigRecord({**config, **options}))
-            results.append(final_result(name, self.state, extra, rounds, last=0))
+            results.append(final_result(name, self.state, extra, measure, last=0))
         if self.config.new.wanted:
             results.append(self._adapt(grid, rounds, config))
         return results
@@ -181,19 +183,21 @@ class Strategy(Courier, FlowerStrategy):
         for samples, epochs in self.config.new.cases:
             options = {"adapt": True, "adapt-samples": samples, "adapt-epochs": epochs}
             outcome = self._evaluate(grid, rounds, ConfigRecord({**config, **options}))
-            result = final_result(f"{self.name}+new", self.state, outcome, rounds, last=0)
-            cases.append({"samples": samples, "epochs": epochs, "accuracy": result["accuracy"]})
+            result = final_result(f"{self.name}+new", self.state, outcome, self.measure, last=0)
+            name = self.measure.name
+            cases.append({"samples": samples, "epochs": epochs, name: result[name]})
         return {**result, "new_users": cases}
 
     def _settle(self) -> None:
         """The model is built for the data of the first start, also when the run is resumed."""
         state, roster = self.state, self.roster
-        if state.num_classes == 0:
+        if not state.shape:  # nothing is built yet
             state.shape, state.num_classes = roster.shape, roster.num_classes
-        if state.shape != roster.shape or state.num_classes < roster.num_classes:
+        fits = fitting(roster.num_classes, state.num_classes)
+        if state.shape != roster.shape or not fits:
             raise NodeError(
-                f"the nodes have samples of shape {roster.shape} in {roster.num_classes} classes, "
-                f"the run began with {state.shape} and {state.num_classes}."
+                f"the nodes have samples of shape {roster.shape} with {labels(roster.num_classes)},"
+                f" the run began with {state.shape} and {labels(state.num_classes)}."
             )
         roster.num_classes = state.num_classes
         if self.config.new.wanted and not (self.users and self.new_users):
@@ -213,7 +217,8 @@ class Strategy(Courier, FlowerStrategy):
             self.roster.wait(grid, 1, patience)
 
     def _is_evaluated(self, number: int, rounds: int) -> bool:
-        return number % self.config.run.evaluate_every == 0 or number > rounds - LAST
+        due = number % self.config.run.evaluate_every == 0 or number > rounds - LAST
+        return due or self.is_over(rounds)
 
     def _prepare(self, grid: Grid, arrays: ArrayRecord | None) -> None:
         """Know the users, hold the first state, and take over arrays that a wrapper changed."""

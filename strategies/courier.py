@@ -14,6 +14,7 @@ from flwr.supercore import log
 from corsage.app.callbacks import Callback
 from corsage.app.config import Config
 from corsage.app.errors import NodeError
+from corsage.app.measures import Measure
 from corsage.app.outcome import Outcome, by_cause, merge_replies
 from corsage.app.roster import Roster
 from corsage.app.seeding import generator
@@ -84,6 +85,11 @@ class Courier(Hooks):
             self.config.model, self.roster.shape, self.roster.num_classes, self.config.run.seed
         )
 
+    @property
+    def measure(self) -> Measure:
+        """What users are judged by."""
+        return self.network.criterion.measure
+
     def _record(self, shared: Arrays | None = None) -> ArrayRecord:
         """What all users get, encoded once for training and evaluation."""
         shared = self.send([])[0] if shared is None else shared
@@ -103,17 +109,24 @@ class Courier(Hooks):
         self._down = sum(a.nbytes for a in for_all.values()) * len(users)
         shared, messages = self._record(for_all), []
         for node, group in self._asked.items():
-            content = RecordDict({"arrays": shared, "config": self._task(number, group, options)})
             _, rows = rows_of(group)
             self._down += sum(a.nbytes for a in rows.values())
-            if rows:
-                content["rows"] = encode(rows)
-            self.state.traffic.wire_bytes_down += sum(
-                payload(record) for record in content.values() if isinstance(record, ArrayRecord)
-            )
-            self.state.traffic.wire_messages += 1
-            messages.append(Message(content, node, kind, ttl=self._timeout, group_id=str(number)))
+            task = self._task(number, group, options)
+            messages.append(self._letter(kind, node, shared, rows, task))
         return messages
+
+    def _letter(
+        self, kind: str, node: int, shared: ArrayRecord, rows: Arrays, task: ConfigRecord
+    ) -> Message:
+        """One message to one node, counted."""
+        content = RecordDict({"arrays": shared, "config": task})
+        if rows:
+            content["rows"] = encode(rows)
+        self.state.traffic.wire_bytes_down += sum(
+            payload(record) for record in content.values() if isinstance(record, ArrayRecord)
+        )
+        self.state.traffic.wire_messages += 1
+        return Message(content, node, kind, ttl=self._timeout, group_id=str(task["round"]))
 
     def _task(self, number: int, users: list[str], options: dict[str, Any]) -> ConfigRecord:
         versions = self.state.versions
@@ -146,6 +159,12 @@ class Courier(Hooks):
     ) -> Outcome:
         """Check and merge replies; note who is dropped, and whose personal state moved on."""
         outcome = merge_replies(replies, self._asked, template, needed)
+        self._noted(outcome, version=self.state.round + 1)
+        self._last = outcome
+        return outcome
+
+    def _noted(self, outcome: Outcome, version: int) -> None:
+        """Note who was dropped or lost, and that the personal states of the rest moved on."""
         for user in outcome.dropped:
             self.state.dropped[user] = self.state.dropped.get(user, 0) + 1
         for line in by_cause(outcome.dropped):
@@ -153,11 +172,9 @@ class Courier(Hooks):
         for user in outcome.lost:
             self.state.versions.pop(user, None)
         if outcome.kept:
-            self.state.versions.update(dict.fromkeys(outcome.users, self.state.round + 1))
+            self.state.versions.update(dict.fromkeys(outcome.users, version))
         self.state.traffic.wire_bytes_up += outcome.wire_bytes
-        self.state.traffic.wire_messages += len(replies)
-        self._last = outcome
-        return outcome
+        self.state.traffic.wire_messages += outcome.wire_messages
 
     def _count_training(self, outcome: Outcome) -> None:
         """Count a training round as one-user devices would exchange it."""

@@ -53,6 +53,21 @@ class Hooks:
         drawn = generator(self.config.run.seed, "users", number).permutation(len(users))[:count]
         return [users[i] for i in sorted(drawn)]
 
+    def finished(self) -> bool:
+        """Whether no round is left to do, though `num-rounds` has more: asked after each.
+
+        It is told from the state alone, so that a resumed run knows it too.
+        """
+        return False
+
+    def is_over(self, rounds: int) -> bool:
+        """Whether all rounds are done, or none is left to do."""
+        return self.state.round >= rounds or (self.state.round > 0 and self.finished())
+
+    def findings(self) -> list[dict[str, Any]]:
+        """What there is to say at the end: {"title": ..., "rows": [[label, text], ...]}, ..."""
+        return []
+
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
         """Evaluations after the last round under other options, by the name of their result."""
         return {}

@@ -1,4 +1,7 @@
-"""What a strategy reports: one row a round, and one result at the end."""
+"""What a strategy reports: one row a round, and one result at the end.
+
+Both name the users' measure: accuracy, or RMSE where labels are numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,26 @@ from typing import Any
 
 import numpy as np
 from flwr.app import MetricRecord
-from numpy.typing import NDArray
 
+from corsage.app.measures import Measure, Numbers
 from corsage.app.outcome import Outcome
 from corsage.app.summary import spread, worst_share
 from corsage.strategies.state import State
 
-Numbers = NDArray[np.float64]
 
-
-def evaluated(outcome: Outcome) -> tuple[Numbers, Numbers]:
-    """Accuracy and loss of every evaluated user."""
-    examples = outcome.metrics["num-examples"]
-    return outcome.metrics["correct"] / examples, outcome.metrics["loss"]
+def evaluated(outcome: Outcome, measure: Measure) -> tuple[Numbers, Numbers]:
+    """The measure and the loss of every evaluated user."""
+    metrics = outcome.metrics
+    return measure.user(metrics[measure.counted], metrics["num-examples"]), metrics["loss"]
 
 
 def round_row(
-    name: str, state: State, training: Outcome, evaluation: Outcome | None, number: int
+    name: str, state: State, training: Outcome, evaluation: Outcome | None, measure: Measure
 ) -> dict[str, Any]:
-    """One line of metrics.jsonl."""
+    """One line of metrics.jsonl, of the round that the state is at."""
     row: dict[str, Any] = {
         "strategy": name,
-        "round": number,
+        "round": state.round,
         "users": len(training.users),
         "dropped": len(training.dropped),
         "seconds": round(state.seconds, 4),
@@ -39,36 +40,37 @@ def round_row(
     if "loss" in training.metrics:
         row["train_loss"] = float(training.metrics["loss"].mean())
     if evaluation is not None:
-        row |= _evaluation(state, evaluation)
+        row |= _evaluation(state, evaluation, measure)
     return row
 
 
-def _evaluation(state: State, outcome: Outcome) -> dict[str, Any]:
+def _evaluation(state: State, outcome: Outcome, measure: Measure) -> dict[str, Any]:
     """Spread over users; those that were drawn for training and those never drawn apart."""
-    accuracy, loss = evaluated(outcome)
+    values, loss = evaluated(outcome, measure)
     drawn = np.array([user in state.drawn for user in outcome.users])
-    found: dict[str, Any] = {"accuracy": spread(accuracy), "loss": spread(loss)}
+    found: dict[str, Any] = {**measure.tag, measure.name: spread(values), "loss": spread(loss)}
     for name, group in (("participants", drawn), ("newcomers", ~drawn)):
         if group.any():
-            found[name] = {"users": int(group.sum()), "accuracy": float(accuracy[group].mean())}
+            found[name] = {"users": int(group.sum()), measure.name: float(values[group].mean())}
     return found
 
 
 def final_result(
-    name: str, state: State, evaluation: Outcome, rounds: int, last: int
+    name: str, state: State, evaluation: Outcome, measure: Measure, last: int
 ) -> dict[str, Any]:
     """One row of the final table. `last` = 0: this result stands for one evaluation only."""
-    accuracy, loss = evaluated(evaluation)
-    tail = [a for r, a in state.curve if r > rounds - last] if last else []
+    values, loss = evaluated(evaluation, measure)
+    tail = [value for r, value in state.curve if r > state.round - last] if last else []
     traffic = asdict(state.traffic)
     return {
         "strategy": name,
-        "rounds": rounds,
+        "rounds": state.round,
         "users": len(evaluation.users),
-        "accuracy": spread(accuracy),
-        "accuracy_last10": float(np.mean(tail)) if tail else float(accuracy.mean()),
+        **measure.tag,
+        measure.name: spread(values),
+        f"{measure.name}_last10": float(np.mean(tail)) if tail else float(values.mean()),
         "loss": spread(loss),
-        "worst10": worst_share(accuracy, 0.1),
+        "worst10": worst_share(values, 0.1, measure),
         "bytes_up": traffic.pop("bytes_up"),
         "bytes_down": traffic.pop("bytes_down"),
         "messages": traffic.pop("messages"),
@@ -76,7 +78,7 @@ def final_result(
         "seconds": round(state.seconds, 3),
         "never_drawn": sum(user not in state.drawn for user in evaluation.users),
         "dropped": dict(state.dropped),
-        "per_user": dict(zip(evaluation.users, accuracy.tolist(), strict=True)),
+        "per_user": dict(zip(evaluation.users, values.tolist(), strict=True)),
         "curve": [list(point) for point in state.curve] if last else [],
     }
 

@@ -34,11 +34,12 @@ class State:
     round : the last round that was merged.
     arrays : what the server holds: shared parameters, duals, variates, ...
     shape, num_classes : what the model is built for; nodes that come back later may show less.
+        Without a shape nothing is built yet; without classes labels are numbers.
     scalars : what else the algorithm's server side must remember, as JSON can hold it.
     versions : for each user with a personal state the round in which it was last merged.
     drawn : how often each user's training was merged.
     dropped : how often each user's reply was not usable.
-    curve : (round, mean accuracy over users) of every evaluation.
+    curve : (round, mean over users) of every evaluation.
     """
 
     round: int = 0

@@ -148,6 +148,30 @@ def test_what_cannot_take_part_ends_the_start_and_is_left_out_later() -> None:
     assert "is left out" in notes.notes[0]
 
 
+def test_classes_and_numbers_do_not_mix() -> None:
+    """Nodes may know of different numbers of classes; labels that are numbers are 0 classes."""
+    for classes, why in (
+        ((3, 0), "it has numbers as labels, the model 3 classes"),
+        ((0, 3), "it has 3 classes, the model numbers as labels"),
+    ):
+        grid = Fleet([{"users": [u], "classes": n} for u, n in zip("ab", classes, strict=True)])
+        with pytest.raises(DataError, match="numbers as labels"):  # whichever comes first
+            Roster().wait(grid, 2, 1)
+        notes = Notes()
+        roster = Roster(note=notes.notes.append)
+        grid.gone = {grid.ids[1]}
+        roster.wait(grid, 1, 1)
+        grid.gone = set()
+        roster.refresh(grid, 1)
+        assert roster.users == ["a"] and roster.num_classes == classes[0]
+        assert why in notes.notes[0]
+    for many, known in (((0, 0), 0), ((3, 5), 5), ((5, 3), 5)):
+        roster = Roster()
+        grid = Fleet([{"users": [u], "classes": n} for u, n in zip("ab", many, strict=True)])
+        roster.wait(grid, 2, 1)
+        assert roster.num_classes == known and roster.users == ["a", "b"]
+
+
 def test_a_federation_without_users_is_an_error() -> None:
     with pytest.raises(NodeError, match="host no users"):
         Roster().wait(fleet([]), 1, 1)

@@ -304,17 +304,17 @@ def test_learning_curves_show_the_data() -> None:
 
 def test_users_are_sorted_from_the_worst() -> None:
     results, _ = make_run(("fedrep",), users=7)
-    (line,) = curves(plots.accuracy_over_users(results))
+    (line,) = curves(plots.over_users(results))
     expected = 100 * np.sort(list(results[0]["per_user"].values()))
     np.testing.assert_allclose(line.get_ydata(), expected)
 
 
 def test_bytes_come_from_rows_or_evenly_from_the_result() -> None:
     results, rows = make_run(("fedrep", "local"))
-    exact = curves(plots.accuracy_against_bytes(results, rows=rows))[0]
+    exact = curves(plots.against_bytes(results, rows=rows))[0]
     assert list(exact.get_xdata()) == [15_000, 30_000, 45_000, 60_000]
     results[1] |= {"bytes_up": 0, "bytes_down": 0}
-    even, silent = curves(plots.accuracy_against_bytes(results))
+    even, silent = curves(plots.against_bytes(results))
     np.testing.assert_allclose(even.get_xdata(), 691_200_000 * np.array([1, 2, 3, 4]) / 4)
     assert silent.get_label() == "local\nsends nothing"
 
@@ -339,8 +339,8 @@ def test_plots_of_one_point_and_odd_names(users: int) -> None:
     results[0]["curve"] = results[0]["curve"][-1:]
     for figure in (
         plots.learning_curves(results, rows=rows),
-        plots.accuracy_over_users(results),
-        plots.accuracy_against_bytes(results),
+        plots.over_users(results),
+        plots.against_bytes(results),
     ):
         assert len(curves(figure)) == 2
         assert size(plots.png(figure)) == (1200, 720)
@@ -441,8 +441,8 @@ def test_plots_of_many_strategies_stay_readable(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         for figure in (
             plots.learning_curves(results, tmp_path / "a.png", rows),
-            plots.accuracy_over_users(results, tmp_path / "b.png"),
-            plots.accuracy_against_bytes(results, tmp_path / "c.png", rows),
+            plots.over_users(results, tmp_path / "b.png"),
+            plots.against_bytes(results, tmp_path / "c.png", rows),
         ):
             (axes,) = figure.axes
             assert axes.get_position().width > 0.4  # of the figure

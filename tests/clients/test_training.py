@@ -349,12 +349,12 @@ def test_evaluation_of_all_users_at_once(net):
     wanted = reference_scores(net, rows, data)
     shared = evaluate(net, rows[0, net.body], rows[:, net.head], data)
     for scores in (shared, evaluate_models(net, rows, data)):
-        np.testing.assert_array_equal(scores.correct, wanted[0])
+        np.testing.assert_array_equal(scores.counted, wanted[0])
         np.testing.assert_allclose(scores.loss, wanted[1], rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(scores.n, wanted[2])
     one = evaluate_models(net, rows[0], data)
     wanted = reference_scores(net, np.tile(rows[0], (6, 1)), data)
-    np.testing.assert_array_equal(one.correct, wanted[0])
+    np.testing.assert_array_equal(one.counted, wanted[0])
     np.testing.assert_allclose(one.loss, wanted[1], rtol=1e-5, atol=1e-5)
 
 
@@ -362,7 +362,7 @@ def test_evaluation_of_nothing_and_of_a_broken_head():
     net = net_of()
     heads = rows_for(net, 2)[:, net.head]
     scores = evaluate(net, net.initial[net.body], heads, examples([0, 0], (6,)))
-    assert scores.n.sum() == scores.correct.sum() == 0
+    assert scores.n.sum() == scores.counted.sum() == 0
     heads[0] = np.nan
     scores = evaluate(net, net.initial[net.body], heads, examples([4, 5], (6,)))
     assert np.isnan(scores.loss[0]) and np.isfinite(scores.loss[1])

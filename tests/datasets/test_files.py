@@ -160,6 +160,7 @@ def test_csv_without_users_if_said(csv):
         ("a,user,label\n1,x,0\n2,x,0\ntall,x,1\n", r"line 4, column 'a': 'tall' is not a number"),
         ("a,user,label\n1,x,0\n\n2,x\n", r"line 4: 2 cells; the header has 3"),
         ("a,user,label\n1,x,0,9\n", r"line 2: 4 cells; the header has 3"),
+        ("a,user,label,b\n1,x,0\n", r"line 2: 3 cells; the header has 4"),
         ("a,user,label\n1,x,0\n,x,1\n", r"line 3, column 'a': '' is empty"),
         ("a,user,label\n1,x,0\nnan,x,1\n", r"line 3, column 'a': 'nan' is not a finite"),
         ("a,user,label\n1,x,0\n1e39,x,1\n", r"line 3, column 'a': '1e39' is not a finite"),

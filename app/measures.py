@@ -1,0 +1,124 @@
+"""What a user's model is judged by: its accuracy where labels are classes, its RMSE on numbers.
+
+All that shows, sorts or stores results asks the measure how: its name, its unit, which end of it is
+the good one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Numbers = NDArray[np.float64]
+
+NONE = "–"  # noqa: RUF001 (a dash for a number that does not exist, as in print)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number a user, and how it is named, shown and compared.
+
+    Parameters
+    ----------
+    name : as results and rows have it.
+    counted : the metric that users report, a sum over their test samples.
+    user : a user's number, out of what was counted and the number of samples.
+    word, unit : as people are shown it.
+    meaning : the first words of a sentence on a table of it.
+    factor : from the stored to the shown number.
+    digits : a shown number as text.
+    higher_is_better : whether the best user is the one with the highest number.
+    bounds : between which shown numbers it lies.
+    """
+
+    name: str
+    counted: str
+    user: Callable[[Numbers, Numbers], Numbers]
+    word: str
+    unit: str
+    meaning: str
+    factor: float
+    digits: Callable[[float], str]
+    higher_is_better: bool
+    bounds: tuple[float, float]
+
+    @property
+    def title(self) -> str:
+        """The head of a column: `accuracy %`, `RMSE`."""
+        return f"{self.word} {self.unit}".strip()
+
+    def axis(self, words: str) -> str:
+        """The label of an axis, `{}` in the words standing for the measure."""
+        return words.format(self.word) + (f" ({self.unit})" if self.unit else "")
+
+    @property
+    def worst(self) -> str:
+        """Where a spread over users has the worst of them: `min` or `max`."""
+        return "min" if self.higher_is_better else "max"
+
+    @property
+    def tag(self) -> dict[str, str]:
+        """What says of a result or row that it has this measure; accuracy goes without saying."""
+        return {} if self is ACCURACY else {"measure": self.name}
+
+    def text(self, value: float | None) -> str:
+        """A stored number as people are shown it, without the unit."""
+        if value is None or not math.isfinite(value):
+            return NONE
+        return self.digits(self.factor * value)
+
+    def merit(self, values: ArrayLike) -> Numbers:
+        """Numbers of which the higher are the better ones."""
+        sign = 1.0 if self.higher_is_better else -1.0
+        return sign * np.asarray(values, dtype=np.float64)
+
+    def worst_first(self, values: ArrayLike) -> Numbers:
+        """The values from the worst to the best."""
+        flat = np.asarray(values, dtype=np.float64).ravel()
+        return flat[np.argsort(self.merit(flat), kind="stable")]
+
+
+def four_digits(value: float) -> str:
+    """A number of any size with four significant digits: 0.01234, 1.234, 12340, 1.234e+09."""
+    size = abs(value)
+    if size == 0 or 1e-4 <= size < 1e7:
+        exponent = math.floor(math.log10(size)) if size else 0
+        return f"{value:.{max(3 - exponent, 0)}f}"
+    return f"{value:.3e}"
+
+
+ACCURACY = Measure(
+    name="accuracy",
+    counted="correct",
+    user=lambda correct, samples: correct / samples,
+    word="accuracy",
+    unit="%",
+    meaning="Accuracy in percent",
+    factor=100.0,
+    digits=lambda percent: f"{percent:.1f}",
+    higher_is_better=True,
+    bounds=(0.0, 100.0),
+)
+RMSE = Measure(
+    name="rmse",
+    counted="squared-error",
+    user=lambda squared, samples: np.sqrt(squared / samples),
+    word="RMSE",
+    unit="",
+    meaning="Root mean squared error (RMSE, lower is better)",
+    factor=1.0,
+    digits=four_digits,
+    higher_is_better=False,
+    bounds=(0.0, math.inf),
+)
+MEASURES = {measure.name: measure for measure in (ACCURACY, RMSE)}
+
+
+def measure_of(found: Mapping[str, Any]) -> Measure:
+    """The measure of a result or row."""
+    return MEASURES[found.get("measure", ACCURACY.name)]

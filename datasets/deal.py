@@ -1,0 +1,156 @@
+"""Dealing a data set to users as `partition` says, and what is known of the users' clusters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corsage.app.config import DataKeys
+from corsage.app.errors import ConfigError, DataError
+from corsage.app.seeding import generator
+from corsage.datasets import clustermap, partitions
+from corsage.datasets.loaders import OWN_FILE, check_keys
+from corsage.datasets.table import Ints, Table, has_numbers
+
+# The partitions with an option for lognormal sizes, and those that do not ask for labels.
+SIZED = ("iid", "shards", "classes", "consecutive")
+LABEL_FREE = ("iid", "natural")
+# The data sets with users of their own, and those that are nothing without them.
+ONLY_NATURAL = ("chem97", "donors", "hierarchical", "ellipses")
+WITH_USERS = (*OWN_FILE, "femnist", "sent140", *ONLY_NATURAL)
+
+
+class Dealt(NamedTuple):
+    """Who has which samples of a table, and the clusters that are known."""
+
+    users: list[str]
+    parts: list[Ints]
+    clusters: dict[str, str]
+
+
+def check_partition(keys: DataKeys, num_users: int) -> None:
+    """Refuse combinations of keys that cannot be meant."""
+    check_keys(keys)
+    if keys.partition == "natural":
+        nameless = keys.dataset in OWN_FILE and not keys.user_column
+        if keys.dataset not in WITH_USERS or nameless:
+            raise ConfigError(
+                f"partition=natural: dataset={keys.dataset} has no users of its own; set another "
+                "partition, or dataset=femnist or sent140, or csv or npz with its user-column."
+            )
+    elif keys.dataset in ONLY_NATURAL:
+        raise ConfigError(
+            f"partition={keys.partition}: dataset={keys.dataset} has users of its own; set "
+            "partition=natural num-users=0."
+        )
+    elif has_numbers(keys) and keys.partition not in LABEL_FREE:
+        raise ConfigError(
+            f"partition={keys.partition}: it deals classes, and labels=numbers has none; set "
+            "partition=iid, or partition=natural num-users=0."
+        )
+    elif num_users == 0:
+        raise ConfigError(f"num-users=0: partition={keys.partition} needs a number of users.")
+    elif keys.cluster_column:
+        raise ConfigError(
+            f"cluster-column={keys.cluster_column}: with partition={keys.partition} a user's "
+            "samples come from several clusters; set partition=natural."
+        )
+    if keys.size_sigma and keys.partition not in SIZED:
+        raise ConfigError(
+            f"size-sigma={keys.size_sigma:g}: only for partition={', '.join(SIZED)}, "
+            f"not {keys.partition}; leave it out."
+        )
+    pooled = keys.partition != "natural"
+    for name, value, idle in (
+        ("mean-samples", keys.mean_samples, not pooled),
+        ("min-samples", keys.min_samples, pooled),
+    ):
+        if value and idle:
+            raise ConfigError(
+                f"{name}={value}: of no use with partition={keys.partition}; leave it out."
+            )
+
+
+def deal(table: Table, keys: DataKeys, num_users: int, seed: int) -> Dealt:
+    """Deal the samples to users as `partition` says; the clusters are the map's, if one is set."""
+    if keys.partition == "natural":
+        assert table.users is not None  # the loader saw to it that there is a user column
+        rng = generator(seed, "partition", keys.partition)
+        users, parts = partitions.natural(table.users, num_users, rng, least=keys.min_samples)
+        dealt = Dealt(users, parts, known_clusters(users, parts, table.clusters))
+        everybody: Iterable[str] = table.users  # the map may name some that are left out of the run
+    else:
+        dealt = deal_anew(table, keys, num_users, seed)
+        everybody = dealt.users
+    if keys.cluster_map:
+        clusters = clustermap.of(dealt.users, everybody, keys.cluster_map)
+        dealt = dealt._replace(clusters=clusters)
+    return dealt
+
+
+def deal_anew(table: Table, keys: DataKeys, num_users: int, seed: int) -> Dealt:
+    """Deal the samples to users that are numbered from 0, whoever had them before."""
+    if table.test is not None:
+        raise DataError(
+            f"partition={keys.partition}: {keys.data_file} says which samples are for testing "
+            "(its array test), user by user; set partition=natural num-users=0."
+        )
+    if table.clusters is None:
+        parts = deal_pool(table.strata, keys, num_users, seed)
+        return Dealt([str(i) for i in range(num_users)], parts, {})
+    # Each cluster's samples to users of its own, equally many within one.
+    dealt = Dealt([], [], {})
+    names = list(dict.fromkeys(table.clusters.tolist()))
+    for i, name in enumerate(names):
+        rows = np.flatnonzero(table.clusters == name)
+        many = num_users // len(names) + (i < num_users % len(names))
+        parts = deal_pool(table.strata[rows], keys, many, seed, name)
+        users = [str(len(dealt.users) + u) for u in range(many)]
+        dealt.users.extend(users)
+        dealt.parts.extend(rows[part] for part in parts)
+        dealt.clusters.update(dict.fromkeys(users, name))
+    return dealt
+
+
+def deal_pool(labels: Ints, keys: DataKeys, num_users: int, seed: int, *purpose: str) -> list[Ints]:
+    """Deal a pool of samples, or `mean-samples` a user of it."""
+    rng = generator(seed, "partition", keys.partition, *purpose)
+    if keys.mean_samples:
+        drawn = generator(seed, "mean-samples", *purpose)
+        rows = partitions.thinned(labels, num_users, keys.mean_samples, drawn)
+        whole = dataclasses.replace(keys, mean_samples=0)
+        return [rows[part] for part in deal_pool(labels[rows], whole, num_users, seed, *purpose)]
+    if keys.partition == "iid":
+        return partitions.iid(labels, num_users, rng, size_sigma=keys.size_sigma)
+    if keys.partition == "dirichlet":
+        return partitions.dirichlet(labels, num_users, rng, alpha=keys.alpha)
+    labelled = {
+        "shards": partitions.shards,
+        "classes": partitions.classes,
+        "consecutive": partitions.consecutive,
+    }[keys.partition]
+    s, sigma = keys.classes_per_user, keys.size_sigma
+    return labelled(labels, num_users, rng, classes_per_user=s, size_sigma=sigma)
+
+
+def known_clusters(
+    users: list[str], parts: list[Ints], clusters: NDArray[np.str_] | None
+) -> dict[str, str]:
+    """The cluster of each user for whom one is given, which must be the same in all its samples."""
+    if clusters is None:
+        return {}
+    known = {}
+    for user, part in zip(users, parts, strict=True):
+        own = np.unique(clusters[part])
+        if len(own) > 1:
+            raise DataError(
+                f"user {user}: samples in the clusters {', '.join(map(repr, own.tolist()))}; "
+                "a user has one cluster: correct the cluster column."
+            )
+        if own[0]:
+            known[user] = str(own[0])
+    return known

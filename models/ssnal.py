@@ -1,0 +1,148 @@
+"""Semismooth Newton augmented Lagrangian (Sun, Toh, Yuan 2021) for the sum-of-norms problem.
+
+With z = B x and duals mu, |mu_e| <= r_e = lam w_e, a step of the method of multipliers minimises
+sum f_i(x_i) + the Moreau envelope of r_e |z_e| at mu_e, sigma, and its slopes are the next duals:
+mu_e+ = projection of mu_e + sigma z_e onto the ball of radius r_e. Newton's method finds the
+minimum; an edge whose projection is the point itself is fused. As soon as the fused edges suggest a
+partition twice, its reduced problem is solved: if the duality gap closes, that is the solution,
+exactly fused. So sigma hardly ever gets large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from corsage.models.certificate import Problem, edge_terms
+from corsage.models.descent import TINY, Envelope, Term, newton
+from corsage.models.fusion import Reduced, candidates, flow, means, reduced
+from corsage.models.linear_problem import Floats, Ints
+
+SIGMA, WARM = 1.0, 30.0
+"""The first sigma, as a multiple of curvature/degree, from nothing and from known duals."""
+GROWTH, FAST, EASY = 3.0, 8.0, 4
+"""By how much sigma grows, and after at most so many Newton steps."""
+INNER = 0.1
+"""What the users' part of the gap may be of the edges' part after the inner iteration."""
+OUTER, NEWTON = 60, 30
+"""Limits of outer iterations and of Newton steps in one."""
+CARRIED = 0.03
+"""The share of the allowed gap that a flow inside clusters aims at."""
+MORE = 4
+"""Outer iterations with the gap closed in which models that are fused exactly are looked for."""
+SLACK = 1e-9
+"""A partition whose models are worse than the present ones by that share is wrong."""
+AGAIN = 0.03
+"""A partition that failed is tried again when the edges' part of the gap is so much smaller."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Models (n, d), duals (E, d), the gap between them, and how many Newton steps they took."""
+
+    x: Floats
+    mu: Floats
+    gap: float
+    steps: int
+
+
+@dataclass
+class Solver:
+    """The iteration, from x (n, d) and feasible duals mu (E, d), until the gap is closed.
+
+    Parameters
+    ----------
+    problem : costs, graph, lam.
+    x, mu : where it is.
+    tolerance : the relative gap to end with.
+    warm : whether mu are duals of a similar problem.
+    """
+
+    problem: Problem
+    x: Floats
+    mu: Floats
+    tolerance: float
+    warm: bool = False
+    steps: int = 0
+    best: Found | None = None
+    _reduced: dict[bytes, Reduced | None] = field(default_factory=dict)
+    _failed: dict[bytes, float] = field(default_factory=dict)
+
+    def run(self, guesses: list[Ints]) -> Found:
+        """The solution; partitions that may be the solution's are tried first."""
+        for labels in guesses:
+            if self._try(labels, np.inf):
+                return self._best()
+        problem, last, left = self.problem, set[bytes](), MORE
+        sigma = WARM if self.warm else SIGMA
+        sigma *= self._curvature / float(problem.edges.degrees.mean())
+        for _ in range(OUTER):
+            term, steps, spread = self._inner(sigma)
+            closed = problem.relative(spread, self.x) <= self.tolerance
+            guesses = candidates(problem.edges, term.z, term.fused)
+            for labels in guesses:
+                if (closed or labels.tobytes() in last) and self._try(labels, spread):
+                    return self._best()
+            if closed:
+                left -= self._offer(self.x, self.mu) | self._averaged(guesses[0])
+                if left == 0:
+                    return self._best()
+            last = {labels.tobytes() for labels in guesses}
+            sigma *= FAST if steps <= EASY else GROWTH
+        self._offer(self.x, self.mu)
+        return self._best()
+
+    @cached_property
+    def _curvature(self) -> float:
+        """The mean curvature of the f_i, at the start."""
+        traces = np.trace(self.problem.costs.hessian(self.x), axis1=1, axis2=2)
+        return max(float(traces.mean()) / self.problem.costs.d, TINY)
+
+    def _inner(self, sigma: float) -> tuple[Envelope, int, float]:
+        """One step of the method of multipliers; the edges' part of the gap after it."""
+        mu, radius = self.mu, self.problem.radius
+        size = self.problem.value(self.x)
+        least = self.tolerance * abs(size) / 10
+
+        def envelope(z: Floats) -> Envelope:
+            return Envelope(z, mu, radius, sigma)
+
+        def enough(gradient: Floats, term: Term) -> bool:
+            edges = float(edge_terms(term.z, term.slope, radius).sum())
+            return float(np.square(gradient).sum()) / (2 * self._curvature) <= INNER * max(edges, least)
+
+        done = newton(self.problem.costs, self.problem.edges, envelope, self.x, enough, NEWTON)
+        self.x, self.mu, self.steps = done.x, done.term.slope, self.steps + done.steps
+        term = envelope(done.term.z)
+        return term, done.steps, float(edge_terms(term.z, term.slope, radius).sum())
+
+    def _try(self, labels: Ints, spread: float) -> bool:
+        """Whether the partition's reduced problem and a flow inside its clusters close the gap."""
+        key = labels.tobytes()
+        if spread > AGAIN * self._failed.get(key, np.inf):
+            return False
+        self._failed[key] = spread
+        if key not in self._reduced:
+            self._reduced[key] = reduced(self.problem, self.x, labels)
+        found, here = self._reduced[key], self.problem.value(self.x)
+        if found is None or self.problem.value(found.x) > here + SLACK * abs(here):
+            return False
+        goal = CARRIED * 2 * self._curvature * self.tolerance * abs(here)
+        return self._offer(found.x, flow(self.problem, found, self.mu, goal))
+
+    def _averaged(self, labels: Ints) -> bool:
+        """Whether models fused by their means are good enough."""
+        return self._offer(means(self.x, labels)[labels], self.mu)
+
+    def _offer(self, x: Floats, mu: Floats) -> bool:
+        """Keep a point if it is the best so far; whether its gap is closed."""
+        mu, gap = self.problem.certificate(x, mu)
+        if self.best is None or gap < self.best.gap:
+            self.best = Found(x, mu, gap, self.steps)
+        return self.problem.relative(gap, x) <= self.tolerance
+
+    def _best(self) -> Found:
+        assert self.best is not None
+        return Found(self.best.x, self.best.mu, self.best.gap, self.steps)

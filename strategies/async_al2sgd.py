@@ -1,0 +1,368 @@
+"""Async-AL2SGD+: accelerated, variance-reduced, for known clusters.
+
+Lyu et al. 2022, Algorithm 2, with the unbiased estimator (models/katyusha.py): users keep z_i, y_i,
+an anchor x_i and its gradient, and all renew their anchors together with probability rho.
+
+As in Async-L2GD what needs no word from the users runs together. The server carries each cluster's
+means of z, y, x and nabla f(x), which move as one user does, notes the means that aggregation steps
+go to, and tells the users of them before their next local step or refresh. Clusters wait for each
+other at global steps and refreshes. If gamma_i differs inside a cluster, the server carries every
+user's z_i and y_i instead.
+
+f_i must be convex with known curvature (model=linear); mu > 0 is the smallest one of f_i, or
+`al2sgd-mu`. A user that comes late begins at its cluster's centre, and counts in full from the next
+refresh on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from corsage.app.cohorts import Cohort
+from corsage.app.errors import ConfigError
+from corsage.app.keys import key
+from corsage.app.outcome import Outcome
+from corsage.app.wire import Arrays
+from corsage.models.al2sgd_coalescing import advance, advance_means, plan
+from corsage.models.async_al2sgd import refresh_coin
+from corsage.models.coins import Coins, Stretch, Walk
+from corsage.models.katyusha import (
+    Oracle,
+    Parameters2,
+    Rows,
+    Target,
+    check,
+    means_of,
+    parameters,
+)
+from corsage.models.network import Network
+from corsage.strategies.async_l2gd import timed
+from corsage.strategies.clustered import AUTO
+from corsage.strategies.coins import CoinKeys, Coined, number
+from corsage.strategies.talks import Answer, Request, Talk
+
+Floats = NDArray[np.float64]
+FLOOR = 1e-4
+"""mu of losses that are not strongly convex, as a share of L."""
+
+
+@dataclass(frozen=True)
+class AsyncAL2SGDKeys(CoinKeys):
+    """Keys of Async-AL2SGD+."""
+
+    title = "Async-AL2SGD+"
+
+    al2sgd_rho: str = key(
+        AUTO, "probability of a refresh of all anchors (rho), or auto: p_0 (1 - p_0)"
+    )
+    al2sgd_mu: str = key(
+        AUTO, "strong convexity of the losses (mu), or auto: as it is, at least 1e-4 of L"
+    )
+    al2sgd_oracle: str = key(
+        "full",
+        "gradients of local steps: of all of a user's samples, or of one drawn at random, as in "
+        "the paper",
+        choices=("full", "sample"),
+    )
+
+
+class AsyncAL2SGD(Coined):
+    """The server of Async-AL2SGD+: means of clusters (or users' rows), and what to tell of them."""
+
+    name = "async-al2sgd"
+
+    def initial(self, network: Network) -> Arrays:
+        """theta^0 = 0."""
+        if not self.convex:
+            raise ConfigError(
+                f"{self.name}: needs model=linear and a loss with one output (squared, huber, "
+                f"logistic, squared-hinge), not model={self.config.model.model}; async-l2gd takes "
+                "any model."
+            )
+        return {"model": np.zeros(network.whole.stop, np.float64)}
+
+    @property
+    def own_keys(self) -> AsyncAL2SGDKeys:
+        """The keys of this method."""
+        assert isinstance(self.keys, AsyncAL2SGDKeys)
+        return self.keys
+
+    # Settings.
+
+    def fix(self, smoothness: float, convexity: float) -> dict[str, Any]:
+        """The settings of Theorem 4.3; a step size that is given changes a_1 and b_2 with it."""
+        keys = self.own_keys
+        mu = number("al2sgd-mu", keys.al2sgd_mu, max(convexity, FLOOR * smoothness))
+        rho = None if keys.al2sgd_rho == AUTO else number("al2sgd-rho", keys.al2sgd_rho, 0.0)
+        self._theory = mu, rho
+        fixed = super().fix(smoothness, convexity)
+        p = np.array([fixed["p"].get(name, fixed["p"].get("", 0.0)) for name in self.here])
+        theory = parameters(self.hierarchy, smoothness, mu, fixed["p0"], p, rho)
+        settings = stepped(theory, mu, fixed["eta"])
+        check(settings, self.hierarchy)
+        own = {what: getattr(settings, what) for what in ("rho", "a1", "a2", "b1", "b2")}
+        return {**fixed, **own, "mu": mu}
+
+    def safe_step(self, smoothness: float, p0: float, p: Floats) -> float:
+        """eta = 1/(4 max(L_F, L)), Theorem 4.3."""
+        mu, rho = self._theory
+        return parameters(self.hierarchy, smoothness, mu, p0, p, rho).eta
+
+    @property
+    def settings(self) -> Parameters2:
+        """The parameters of Algorithm 2."""
+        base, fixed = self.parameters, self.state.scalars["settings"]
+        more = {what: fixed[what] for what in ("rho", "a1", "a2", "b1", "b2")}
+        return Parameters2(base.eta, base.network, base.cluster, base.tau, **more)
+
+    def part(self, coins: Coins, first: int) -> Stretch:
+        """A stretch, which also ends with a refresh."""
+        return plan(coins, refresh_coin(coins, self.settings.rho), first, self.iterations)
+
+    def open(self, grid: Grid) -> None:
+        """The first refresh: x = y = z = theta^0, and its gradients."""
+        begun = "settings" in self.state.scalars
+        super().open(grid)
+        if not begun:
+            self._units = self._begin_units()
+            request = Request(self.cohorts[0], {}, {"ask": "begin"}, self._template("slope"))
+            for answer in self.ask_all(grid, request):
+                self._hear(answer, ("slope",))
+            self._settle_anchors()
+
+    # What the server carries: one row a cluster, or one a user.
+
+    def _begin_units(self) -> list[str]:
+        """Rows for all clusters, or users, that are new: at the middle."""
+        arrays, d = self.state.arrays, len(self.state.arrays["model"])
+        names = [c.name for c in self.cohorts] if self._alone() else self.clusters
+        known = self.state.scalars.setdefault("units", [])
+        new = [name for name in names if name not in known]
+        for what in ("z", "y", "x", "slope"):
+            start = np.zeros(d) if what == "slope" else arrays["model"]
+            arrays[what] = np.stack([*arrays.get(what, []), *[start for _ in new]])
+        for name in new:
+            arrays[f"targets {name}"] = np.empty((0, 2 * d + 1))
+        known.extend(new)
+        return known
+
+    def _place(self, cohort: Cohort) -> int:
+        units = self.state.scalars["units"]
+        return int(units.index(cohort.name if self._alone() else cohort.cluster))
+
+    def _places(self) -> list[int]:
+        """The rows of those that are here now, in the order of the hierarchy."""
+        units = self.state.scalars["units"]
+        names = [c.name for c in self.cohorts] if self._alone() else self.here
+        return [units.index(name) for name in names]
+
+    def _rows(self) -> Rows:
+        """The rows as Algorithm 2 moves them."""
+        arrays, here, hierarchy = self.state.arrays, self._places(), self.hierarchy
+        z, y, x, slope = (arrays[what][here] for what in ("z", "y", "x", "slope"))
+        oracle = Oracle.of_users(hierarchy, self.settings)
+        if self._alone():
+            return Rows(z, y, x, slope, arrays["anchors"][here], arrays["anchor"], oracle)
+        own = oracle.pick(hierarchy.order[hierarchy.starts])
+        return Rows(z, y, x, slope, x, arrays["anchor"], own)
+
+    def _store(self, places: Sequence[int], rows: Rows) -> None:
+        self.state.arrays["z"][places], self.state.arrays["y"][places] = rows.z, rows.y
+
+    def _settle_anchors(self) -> None:
+        """xbar_j and xbar, of the anchors that there are now."""
+        arrays, here = self.state.arrays, self._places()
+        x = arrays["x"][here]
+        if self._alone():
+            near, arrays["anchor"] = means_of(self.hierarchy, x)
+            arrays["anchors"] = np.zeros_like(arrays["x"])
+            arrays["anchors"][here] = near
+        else:
+            arrays["anchor"] = self.hierarchy.weights @ x
+
+    # A round.
+
+    def talks(self, number: int) -> dict[str, Talk]:
+        """The global steps of a plan, then each cluster's walk."""
+        self._reach = 0.0
+        self._begin_units()
+        part = self.part(self.coins, self.state.scalars["iteration"])
+        rows, here = self._rows(), self._places()
+        if self._alone():
+            rows, targets = advance(
+                rows, self.settings, part.globals, lambda theta: means_of(self.hierarchy, theta)
+            )
+        else:
+            rows, targets = advance_means(
+                rows, self.settings, part.globals, self.hierarchy.weights
+            )
+        self._store(here, rows)
+        for row, place in enumerate(here):
+            self._note(place, [(near[row], middle) for near, middle in targets])
+        first, groups, again = part.first + part.globals, self.cohorts_by_cluster(), part.refresh
+        return {
+            name: self._walk(j, groups[name], walk, first, again)
+            for j, (name, walk) in enumerate(zip(self.here, part.walks, strict=True))
+        }
+
+    def settle(self, number: int, outcome: Outcome) -> None:
+        """The plan is done; after a refresh the anchors are new."""
+        scalars, arrays = self.state.scalars, self.state.arrays
+        part = self.part(self.coins, scalars["iteration"])
+        scalars["iteration"] = part.last
+        if part.refresh:
+            scalars["refreshes"] = int(scalars.get("refreshes", 0)) + 1
+            here = self._places()
+            arrays["x"][here] = arrays["y"][here]
+            self._settle_anchors()
+        y = arrays["y"][self._places()]
+        arrays["model"] = means_of(self.hierarchy, y)[1] if self._alone() else (
+            self.hierarchy.weights @ y
+        )
+        self.watch(self._reach, outcome)
+
+    def _note(self, place: int, targets: list[Target]) -> None:
+        """Means that aggregation steps went to; users hear of them later."""
+        units, d = self.state.scalars["units"], len(self.state.arrays["model"])
+        what = f"targets {units[place]}"
+        rows = [
+            np.concatenate([near, near * 0 if middle is None else middle, [middle is not None]])
+            for near, middle in targets
+        ]
+        old = self.state.arrays[what]
+        self.state.arrays[what] = np.concatenate([old, np.reshape(rows, (len(rows), 2 * d + 1))])
+
+    def _walk(
+        self, j: int, cohorts: list[Cohort], walk: Walk, first: int, refresh: bool
+    ) -> Talk:
+        """One cluster's steps; a node that hosts all of it goes alone."""
+        at, alone = first, len(cohorts) == 1
+        pieces: list[Walk] = [walk] if alone else [(piece,) for piece in walk]
+        for number_of, piece in enumerate(pieces or [()]):
+            toward = piece[0][0] if piece else 0
+            self._step_to_centre(j, cohorts, toward)
+            todo = [(0, piece[0][1]), *piece[1:]] if piece else []
+            last = number_of == max(len(pieces) - 1, 0)
+            if any(k for _, k in todo) or (refresh and last):
+                options = {"walk": timed(todo, at + toward), "refresh": refresh and last}
+                kinds = ("z", "y", "slope") if refresh and last else ("z", "y")
+                heard = yield [self._request(c, j, options, kinds) for c in cohorts]
+                for answer in heard:
+                    self._reach = max(self._reach, answer.metrics["reach"])
+                self._hear_all(heard, kinds)
+                self._count(cohorts, trips=max(sum(k > 0 for _, k in todo), 1), kinds=len(kinds))
+            at += sum(r + k for r, k in piece)
+
+    def _step_to_centre(self, j: int, cohorts: list[Cohort], steps: int) -> None:
+        """Steps of one cluster's rows to their centre."""
+        if not steps:
+            return
+        here = list(dict.fromkeys(map(self._place, cohorts)))
+        rows = np.array([self._places().index(place) for place in here])
+        own, targets = self._rows().pick(rows), []
+        if self._alone():
+            shares = self.hierarchy.shares[rows]
+            own, targets = advance(own, self.settings, steps, lambda theta: (shares @ theta, None))
+        else:
+            own, means = advance_means(own, self.settings, steps, None)
+            targets = [(near[0], None) for near, _ in means]
+        self._store(here, own)
+        for place in here:
+            self._note(place, targets)
+
+    def _template(self, *kinds: str) -> Arrays:
+        return {what: self.state.arrays["model"] for what in kinds}
+
+    def _request(
+        self, cohort: Cohort, j: int, options: dict[str, Any], kinds: tuple[str, ...]
+    ) -> Request:
+        return Request(
+            cohort,
+            self.shown(cohort),
+            {**self.told(cohort), **options},
+            self._template(*kinds),
+        )
+
+    def _hear(self, answer: Answer, kinds: tuple[str, ...]) -> None:
+        """A user's rows, or the means of a cohort that is a whole cluster."""
+        place = self._place(answer.cohort)
+        for what in kinds:
+            self.state.arrays[what][place] = answer.rows[what]
+
+    def _hear_all(self, heard: list[Answer], kinds: tuple[str, ...]) -> None:
+        """Rows of users, or means of cohorts averaged; all targets up to here are known to them."""
+        arrays, units = self.state.arrays, self.state.scalars["units"]
+        if self._alone() or len(heard) == 1:
+            for answer in heard:
+                self._hear(answer, kinds)
+        else:
+            sizes = np.array([len(answer.cohort.users) for answer in heard], np.float64)
+            place = self._place(heard[0].cohort)
+            for what in kinds:
+                rows = np.stack([answer.rows[what] for answer in heard])
+                arrays[what][place] = sizes @ rows / sizes.sum()
+        for place in {self._place(answer.cohort) for answer in heard}:
+            arrays[f"targets {units[place]}"] = arrays[f"targets {units[place]}"][:0]
+
+    def _count(self, cohorts: list[Cohort], trips: int, kinds: int) -> None:
+        """A round trip: the means that were missed down, z and y (and a gradient) up."""
+        size, users = self.state.arrays["model"].nbytes, sum(len(c.users) for c in cohorts)
+        self.state.traffic.bytes_down += trips * users * 2 * size
+        self.state.traffic.bytes_up += trips * users * kinds * size
+        self.state.traffic.messages += 2 * trips * users
+
+    # What users are told.
+
+    def shown(self, cohort: Cohort) -> Arrays:
+        """Means to go to, the anchors' means, and where a new user begins."""
+        arrays, d = self.state.arrays, len(self.state.arrays["model"])
+        known = self.state.scalars.get("units", [])
+        most = max((len(arrays[f"targets {unit}"]) for unit in known), default=0)
+        targets = np.full((most + 1, 2 * d + 1), -1.0)  # rows of -1 are for nobody: all have as many
+        name = cohort.name if self._alone() else cohort.cluster
+        if name not in known:
+            begin = arrays["model"]
+            return {"targets": targets, "start": begin, "centre": begin, "middle": begin}
+        place, own = known.index(name), arrays[f"targets {name}"]
+        targets[: len(own)] = own
+        return {
+            "targets": targets,
+            "start": arrays["y"][place],
+            "centre": arrays["anchors" if self._alone() else "x"][place],
+            "middle": arrays["anchor"],
+        }
+
+    def told(self, cohort: Cohort) -> dict[str, Any]:
+        """The settings, and what (4.1) multiplies with at this cohort's users."""
+        told: dict[str, Any] = {"gamma": self.typical_gamma(cohort)}
+        name = cohort.name if self._alone() else cohort.cluster
+        if name not in self.state.scalars.get("units", []):
+            return told
+        row = self._places().index(self._place(cohort))
+        told["oracle"] = [float(values[row]) for values in self._rows().oracle]
+        names = ("eta", "rho", "a1", "a2", "b1", "b2")
+        return {**told, "settings": {name: getattr(self.settings, name) for name in names}}
+
+    def findings(self) -> list[dict[str, Any]]:
+        """The settings, communications, and refreshes, which are rounds between clusters too."""
+        found, scalars = super().findings(), self.state.scalars
+        fixed, done = scalars["settings"], scalars["iteration"]
+        found[0]["rows"] += [[what, f"{fixed[what]:.4g}"] for what in ("rho", "mu")]
+        refreshes = f"{scalars.get('refreshes', 0):,} (expected {fixed['rho'] * done:,.1f})"
+        found[1]["rows"].insert(1, ["refreshes, of all users", refreshes])
+        return found
+
+
+def stepped(settings: Parameters2, mu: float, eta: float) -> Parameters2:
+    """The settings for another step size: a_1, b_1 and b_2 follow it, as in Theorem 4.3."""
+    if eta == settings.eta:
+        return settings
+    a1 = min(0.5, float(np.sqrt(eta * mu * max(0.5, settings.a2 / settings.rho))))
+    b2 = 1 / max(2 * mu, 4 * a1 / eta)
+    return replace(settings, eta=eta, a1=a1, b1=1 - b2 * mu, b2=b2)

@@ -1,0 +1,318 @@
+"""The base of the methods for known clusters (Lyu et al. 2022): who is in which, and how pulled.
+
+All users take part: (2.1) is a sum over all of them. Strengths gamma_i and lambda_j are numbers, a
+JSON file, or `auto`: estimated in one exchange of sums (see variances.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from corsage.app.callbacks import Callback
+from corsage.app.cohorts import MEMBERS, Cohort, check_clusters, cohorts_of
+from corsage.app.config import Config
+from corsage.app.errors import ConfigError, NodeError
+from corsage.app.keys import Keys, key
+from corsage.app.outcome import Outcome, reading_order
+from corsage.app.roster import Member
+from corsage.app.wire import Arrays, encode
+from corsage.models.criterion import criterion_of
+from corsage.models.hierarchy import Hierarchy, alpha_of
+from corsage.strategies.talks import Answer, Request, Talk, Talks
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class ClusterKeys(Keys):
+    """Keys that all methods for known clusters share."""
+
+    title = "Known clusters"
+
+    known_gamma: str = key(
+        AUTO,
+        "pull of a user to its cluster (gamma_i): a number, a JSON file of one for each cluster or "
+        "user, or auto: estimated from the users' sums (linear models)",
+    )
+    known_lambda: str = key(
+        AUTO,
+        "pull of a cluster to the middle (lambda_j): a number (0: none, inf: one cluster), a JSON "
+        "file of one for each cluster, or auto",
+    )
+    known_refine: int = key(
+        0, "auto, squared loss: exchanges more, each with a finer grid of variances", low=0
+    )
+    known_missing: str = key(
+        "", "cluster for the users that have no known one; empty: they are refused"
+    )
+
+
+class Clustered(Talks):
+    """Users in known clusters as cohorts; the algorithm says what a round's talks are."""
+
+    def __init__(
+        self,
+        config: Config | Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callback] = (),
+        experiment: str = "",
+    ) -> None:
+        super().__init__(config, callbacks, experiment)
+        self._seen: tuple[Any, ...] = ()
+        self._cohorts: list[Cohort] = []
+        self._hierarchy: Hierarchy | None = None
+
+    # What an algorithm overrides.
+
+    def talks(self, number: int) -> dict[str, Talk]:
+        """The conversations of a round, one a cluster."""
+        raise NotImplementedError
+
+    def shown(self, cohort: Cohort) -> Arrays:
+        """What a cohort is told for an evaluation: one row of each array."""
+        raise NotImplementedError
+
+    def told(self, cohort: Cohort) -> dict[str, Any]:
+        """The options of a cohort's evaluation."""
+        return {}
+
+    def settle(self, number: int, outcome: Outcome) -> None:
+        """The server's own step at the end of a round."""
+
+    # The users.
+
+    @property
+    def cohorts(self) -> list[Cohort]:
+        """The cohorts that train now; made anew when nodes come or go."""
+        members = self.roster.members
+        seen = (id(self.state), frozenset(self.roster.nodes), len(members), self._alone())
+        if seen != self._seen:
+            self._seen, self._hierarchy = seen, None
+            self._cohorts = self._grouped(self.users)
+            self._know(dict.fromkeys(cohort.cluster for cohort in self._cohorts))
+        return self._cohorts
+
+    @property
+    def clusters(self) -> list[str]:
+        """Names of the known clusters; a cluster's place in it is its number."""
+        return list(self.state.scalars.get("clusters", []))
+
+    def cohorts_by_cluster(self) -> dict[str, list[Cohort]]:
+        """The cohorts of each cluster that has users now."""
+        groups: dict[str, list[Cohort]] = {}
+        for cohort in self.cohorts:
+            groups.setdefault(cohort.cluster, []).append(cohort)
+        return groups
+
+    def _know(self, names: Mapping[str, None]) -> None:
+        """Number the clusters; those that come later get the next numbers."""
+        known = self.clusters
+        new = sorted(set(names) - set(known), key=reading_order)
+        self.state.scalars["clusters"] = known + new
+
+    def _alone(self) -> frozenset[str]:
+        """Clusters whose users differ in gamma: their models are told apart at the server."""
+        return frozenset(self.state.scalars.get("uneven", []))
+
+    def cluster_of(self, member: Member) -> str:
+        """The cluster of a user; those that have no known one share `known-missing`."""
+        return member.cluster or self.cluster_keys.known_missing
+
+    def _grouped(self, users: list[str]) -> list[Cohort]:
+        """Users as cohorts, if all of them have a cluster."""
+        members = self.roster.members
+        check_clusters(users, [user for user in users if not self.cluster_of(members[user])])
+        return cohorts_of(members, users, self.cluster_of, self._alone())
+
+    @property
+    def cluster_keys(self) -> ClusterKeys:
+        """The keys that all methods for known clusters share."""
+        assert isinstance(self.keys, ClusterKeys)
+        return self.keys
+
+    # The strengths.
+
+    @property
+    def convex(self) -> bool:
+        """Whether the model is linear with one output: losses with known curvature."""
+        criterion = criterion_of(self.config.model, self.roster.num_classes)
+        return self.config.model.model == "linear" and criterion.name != "cross-entropy"
+
+    @property
+    def hierarchy(self) -> Hierarchy:
+        """(2.1)'s clusters, gamma_i and alpha_j of the users that train now, cohort by cohort."""
+        cohorts = self.cohorts
+        if self._hierarchy is None:
+            number = {name: j for j, name in enumerate(self.here)}
+            cluster = np.repeat(
+                [number[cohort.cluster] for cohort in cohorts], [len(c.users) for c in cohorts]
+            )
+            gamma = np.concatenate([self.gammas(cohort) for cohort in cohorts])
+            totals = np.bincount(cluster, gamma, len(number))
+            lam: dict[str, float] = self.state.scalars["lambda"]
+            alpha = alpha_of(np.array([own(lam, name) for name in self.here]), totals)
+            self._hierarchy = Hierarchy(cluster, gamma, alpha)
+        return self._hierarchy
+
+    @property
+    def here(self) -> list[str]:
+        """The clusters that have users now, in the order of their numbers."""
+        found = {cohort.cluster for cohort in self.cohorts}
+        return [name for name in self.clusters if name in found]
+
+    def gammas(self, cohort: Cohort) -> NDArray[np.float64]:
+        """gamma_i of a cohort's users."""
+        gamma: dict[str, float] = self.state.scalars["gamma"]
+        if cohort.cluster in gamma or "" in gamma:
+            return np.full(len(cohort.users), own(gamma, cohort.cluster))
+        if missing := [user for user in cohort.users if user not in gamma]:
+            raise ConfigError(
+                f"known-gamma={self.cluster_keys.known_gamma}: it has neither cluster "
+                f"{cohort.cluster} nor its user {missing[0]}: add one of them."
+            )
+        return np.array([gamma[user] for user in cohort.users])
+
+    def typical_gamma(self, cohort: Cohort) -> float:
+        """gamma of new users: their cluster's, or the mean of all where it is not known."""
+        gamma: dict[str, float] = self.state.scalars["gamma"]
+        known = gamma.get(cohort.cluster, gamma.get(""))
+        return float(np.mean(list(gamma.values())) if known is None else known)
+
+    # Rounds and evaluations.
+
+    def start(self, grid: Grid, *arguments: Any, **named: Any) -> Any:
+        """Run all rounds, as every strategy does; first, what must be known is asked for."""
+        self._prepare(grid, None)
+        self.open(grid)
+        return super().start(grid, *arguments, **named)
+
+    def open(self, grid: Grid) -> None:
+        """Settle the strengths, and whether a cluster's users differ in theirs."""
+        if "gamma" in self.state.scalars:
+            return
+        keys, scalars = self.cluster_keys, self.state.scalars
+        if AUTO in (keys.known_gamma, keys.known_lambda):
+            self.estimate(grid)
+        for what, text in (("gamma", keys.known_gamma), ("lambda", keys.known_lambda)):
+            if text != AUTO:
+                scalars[what] = read_strengths(f"known-{what}", text)
+        self.tell_apart()
+
+    def estimate(self, grid: Grid) -> None:
+        """gamma and lambda from the users' sums."""
+        raise NotImplementedError
+
+    def tell_apart(self) -> None:
+        """Note the clusters whose users differ in gamma: each of these is a cohort of its own."""
+        groups = self.cohorts_by_cluster()
+        ends = {n: [self.gammas(c) for c in group] for n, group in groups.items()}
+        uneven = [n for n, own in ends.items() if len(np.unique(np.concatenate(own))) > 1]
+        if uneven:
+            self.state.scalars["uneven"] = uneven
+
+    def ask_all(self, grid: Grid, request: Request) -> list[Answer]:
+        """One exchange with all cohorts; their answers."""
+        heard: list[Answer] = []
+
+        def talk(group: list[Cohort]) -> Talk:
+            heard.extend((yield [replace(request, cohort=cohort) for cohort in group]))
+
+        groups = self.cohorts_by_cluster()
+        outcome = self.converse(grid, {name: talk(group) for name, group in groups.items()})
+        self.check_heard(self.state.round, outcome)
+        return heard
+
+    def send(self, users: list[str]) -> tuple[Arrays, Arrays]:
+        """Nothing goes to everybody."""
+        return {}, {}
+
+    def _train(self, grid: Grid, number: int, config: ConfigRecord) -> Outcome:
+        """One round: the conversations of all clusters, then the server's own step."""
+        self._prepare(grid, None)
+        outcome = self.converse(grid, self.talks(number))
+        self.check_heard(number, outcome)
+        self.settle(number, outcome)
+        self.merged(number, outcome)
+        return outcome
+
+    def merged(self, number: int, outcome: Outcome) -> None:
+        """The round is done."""
+        self.state.round = number
+        self._sent, self._last = None, outcome
+
+    def _evaluate(self, grid: Grid, number: int, config: ConfigRecord) -> Outcome:
+        trained = [c for c in self.cohorts if c.name in self.state.versions]
+        self.state.drawn |= {user: number for cohort in trained for user in cohort.users}
+        return super()._evaluate(grid, number, config)
+
+    def _messages(
+        self, kind: str, number: int, users: list[str], options: dict[str, Any]
+    ) -> list[Message]:
+        """Evaluation: one message for each node, and an answer for each user."""
+        if kind == "train":
+            raise NotImplementedError(
+                f"{self.name}: a round is a conversation of several exchanges; call start()."
+            )
+        if not users:
+            raise NodeError(f"round {number}: no users are connected.")
+        new = bool(options.get("adapt"))
+        cohorts = self._grouped(users) if new else self.cohorts
+        groups: dict[int, list[Cohort]] = {}
+        for cohort in cohorts:
+            groups.setdefault(cohort.node, []).append(cohort)
+        self._asked = {
+            node: [user for cohort in group for user in cohort.users]
+            for node, group in groups.items()
+        }
+        nothing, messages, self._down = encode({}), [], 0
+        for node, group in groups.items():
+            each = [self.shown(cohort) for cohort in group]
+            self._down += sum(
+                a.nbytes * len(cohort.users)
+                for cohort, rows in zip(group, each, strict=True)
+                for a in rows.values()
+            )
+            rows = {name: np.stack([row[name] for row in each]) for name in each[0]}
+            unknown = {
+                c.name: list(c.users) for c in group if new or not self.state.versions.get(c.name)
+            }
+            more = {MEMBERS: json.dumps(unknown)} if unknown else {}
+            more["cohort-options"] = [json.dumps(self.told(cohort)) for cohort in group]
+            task = self._task(number, [c.name for c in group], {**options, **more})
+            messages.append(self._letter(kind, node, nothing, rows, task))
+        return messages
+
+
+def own(values: Mapping[str, float], name: str) -> float:
+    """The value of a cluster, or the one of all."""
+    return float(values[name] if name in values else values[""])
+
+
+def read_strengths(name: str, text: str) -> dict[str, float]:
+    """A number for all, under the empty name, or what a JSON file says of each."""
+    try:
+        found = {"": float(text)}
+    except ValueError:
+        path = Path(text).expanduser()
+        try:
+            found = {str(k): float(v) for k, v in json.loads(path.read_text("utf-8")).items()}
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{name}={text}: not a number, not auto, and no such file."
+            ) from None
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f'{name}={text}: not a JSON file of numbers by name, {{"name": 1.0}} ({error}).'
+            ) from error
+    bad = [(k, v) for k, v in found.items() if not v >= 0]
+    if bad:
+        raise ConfigError(f"{name}={text}: {bad[0][1]:g} is not possible: it must be at least 0.")
+    return found
