@@ -16,6 +16,8 @@ from corsage.app.errors import ConfigError, CorsageError
 from corsage.app.keys import Keys, flatten, kebab
 from corsage.app.run_folder import read_config
 
+Fields = list[dataclasses.Field[Any]]
+
 USAGE = """\
 usage: python run_simulation.py [key=value ...] [FILE.toml] [--resume RUN_FOLDER] [--json FILE]
 
@@ -82,17 +84,17 @@ def show_help(title: str) -> None:
     console = Console(highlight=False)
     console.print(title.strip(), markup=False, soft_wrap=True)
     console.print(f"\n{USAGE}", markup=False, soft_wrap=True)
-    for group in declared_groups():
-        console.print(key_table(group))
+    for group, fields in declared_groups():
+        console.print(key_table(group, fields))
 
 
-def key_table(group: type[Keys]) -> Table:
+def key_table(group: type[Keys], fields: Fields) -> Table:
     """One group of keys as a table."""
     table = Table(title=group.title, title_justify="left", box=None, padding=(0, 2, 0, 2))
     table.add_column("key", no_wrap=True)
     table.add_column("default", no_wrap=True)
     table.add_column("meaning")
-    for row in documented(group):
+    for row in documented(group, fields):
         table.add_row(*row)
     return table
 
@@ -100,17 +102,18 @@ def key_table(group: type[Keys]) -> Table:
 def markdown_keys() -> str:
     """All keys as the README's tables; a test holds them equal."""
     lines = []
-    for group in declared_groups():
+    for group, fields in declared_groups():
         lines += [f"**{group.title}**", "", "| key | default | meaning |", "|---|---|---|"]
-        lines += [f"| `{name}` | `{value}` | {doc} |" for name, value, doc in documented(group)]
+        rows = documented(group, fields)
+        lines += [f"| `{name}` | `{value}` | {doc} |" for name, value, doc in rows]
         lines.append("")
     return "\n".join(lines)
 
 
-def documented(group: type[Keys]) -> list[tuple[str, str, str]]:
-    """Each key of a group, its default and its meaning."""
+def documented(group: type[Keys], fields: Fields) -> list[tuple[str, str, str]]:
+    """Each of these keys of a group, its default and its meaning."""
     defaults, rows = flatten(group()), []
-    for field in dataclasses.fields(group):  # type: ignore[arg-type]
+    for field in fields:
         name, choices = kebab(field.name), field.metadata["choices"]
         meaning = field.metadata["doc"] + (f" ({', '.join(choices)})" if choices else "")
         default = defaults[name]

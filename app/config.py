@@ -305,16 +305,22 @@ class Config:
         return flat
 
 
-def declared_groups() -> list[type[Keys]]:
-    """Every dataclass that declares keys: the common groups, then the algorithms' own."""
+def declared_groups() -> list[tuple[type[Keys], list[dataclasses.Field[Any]]]]:
+    """Every dataclass that declares keys, and its own: those that methods share come once."""
     from corsage.strategies import algorithm_keys
 
-    return [*GROUPS.values(), *algorithm_keys().values()]
+    seen: set[str] = set()
+    groups = []
+    for group in (*GROUPS.values(), *algorithm_keys().values()):
+        own = [f for f in dataclasses.fields(group) if f.name not in seen]  # type: ignore[arg-type]
+        seen |= {f.name for f in own}
+        groups += [(group, own)] if own else []
+    return groups
 
 
 def check_names(values: Mapping[str, Any]) -> None:
     """Refuse a key that no group declares."""
-    known = [kebab(f.name) for group in declared_groups() for f in dataclasses.fields(group)]  # type: ignore[arg-type]
+    known = [kebab(f.name) for _, fields in declared_groups() for f in fields]
     for name in values:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)

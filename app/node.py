@@ -94,6 +94,8 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
     keys = read(DataKeys, {**flatten(keys), **own})
     user, cluster = str(node_config.get("user", "")), str(node_config.get("cluster", ""))
     data = on_device(str(node_config["data"]), user, cluster, keys, seed)
+    if "num-classes" in node_config and not data.num_classes:
+        raise ConfigError("node config: num-classes: the labels are numbers; leave it out.")
     classes = int(node_config.get("num-classes", data.num_classes))
     if classes < data.num_classes:
         raise ConfigError(f"node config: num-classes={classes}, but there are {data.num_classes}.")

@@ -119,7 +119,7 @@ def _read(
         for name, value in numbers.items()
         if isinstance(value, list)
     }
-    if missing := set(needed) - set(metrics):
+    if users and (missing := set(needed) - set(metrics)):
         raise BadReply(f"malformed reply: no {', '.join(sorted(missing))}")
     for name, values in metrics.items():
         if len(values) != len(users):

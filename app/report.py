@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -249,9 +248,9 @@ def grouped(config: Mapping[str, Value]) -> dict[str, dict[str, tuple[Value, boo
     """Group titles, their keys, and each key's value and whether it was changed."""
     groups: dict[str, dict[str, tuple[Value, bool]]] = {}
     rest = dict(config)
-    for group in declared_groups():
+    for group, fields in declared_groups():
         defaults = flatten(group())
-        for name in (kebab(f.name) for f in dataclasses.fields(group)):  # type: ignore[arg-type]
+        for name in (kebab(f.name) for f in fields):
             if name in rest:
                 value = rest.pop(name)
                 groups.setdefault(group.title, {})[name] = (value, value != defaults[name])

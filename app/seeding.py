@@ -41,4 +41,5 @@ def uniforms(keys: NDArray[np.uint64], number: int) -> NDArray[np.float64]:
         z = keys + np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+    bits = (z ^ (z >> np.uint64(31))) >> np.uint64(11)
+    return bits.astype(np.float64) * 2.0**-53

@@ -75,6 +75,7 @@ def work(
 
 
 def name_failure(report: Report, user: str, kind: str, error: Exception) -> None:
+    """Note why a user (or cohort) has no result."""
     log(DEBUG, "user %s failed:\n%s", user, traceback.format_exc())
     if isinstance(error, UserError):
         report.failed[user] = f"{error.phase}: {error.cause}"
@@ -189,7 +190,7 @@ class _Worker:
         report.weight += float(weights.sum())
         for name, rows in outputs.items():
             chosen = rows if good.all() else rows[places]
-            if not client.averaged:
+            if not client.averaged or name in client.singly:
                 old = report.rows.get(name)
                 report.rows[name] = chosen if old is None else np.concatenate([old, chosen])
             elif len(self.task.users) == 1:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from corsage.app.errors import CorsageError
 from corsage.benchmarks.measure import Measure
@@ -71,6 +72,9 @@ class Peak:
         )
 
 
+P = TypeVar("P", bound=Peak)
+
+
 def proportional(pid: int) -> float:
     """A process' proportional set size in MB."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
@@ -102,9 +106,8 @@ def family(root: int, known: set[int]) -> set[int]:
     return found
 
 
-def watched(words: list[str]) -> Peak:
-    """Run a simulation in a process of its own; its peak of memory."""
-    peak = Peak()
+def watched(words: list[str], peak: P) -> P:
+    """Run a simulation in a process of its own; its samples are added to `peak`."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
         places = [f"run-dir={folder}", f"cache-dir={folder}"]
         command = [sys.executable, "-m", "corsage.run_simulation", *words, *places]
@@ -124,7 +127,7 @@ def run(strategies: tuple[str, ...] = STRATEGIES, words: Sequence[str] = WORDS) 
     """The peak of each strategy."""
     found = []
     for name in strategies:
-        peak = watched([f"num-rounds={ROUNDS}", *words, f"strategy={name}"])
+        peak = watched([f"num-rounds={ROUNDS}", *words, f"strategy={name}"], Peak())
         title = f"{name}, 1,000 users, 2 Ray workers"
         found.append(Measure(title, peak.total, LIMIT, "MB", peak.words()))
     return found

@@ -16,7 +16,7 @@ from torch import Tensor
 from corsage.app.seeding import uniforms, user_keys
 from corsage.clients.async_l2gd import AsyncL2GDClient
 from corsage.clients.cohort import Rows as Answered
-from corsage.clients.cohort import cached
+from corsage.clients.convex import cached
 from corsage.models.katyusha import Oracle, Parameters2, Rows, local_step, pull_step
 from corsage.strategies.async_al2sgd import AsyncAL2SGDKeys
 

@@ -46,8 +46,9 @@ class AsyncL2GDClient(CohortClient):
     def descend(self, theta: Tensor, k: int, step: float, first: int) -> Tensor:
         """k local steps, line 15: of the full gradient, or for torch models of SGD."""
         if self.convex:
+            losses = self.losses  # found once, not k times: its key has all users in it
             for _ in range(k):
-                theta = theta.sub(self.losses.gradient(theta), alpha=step)
+                theta = theta.sub(losses.gradient(theta), alpha=step)
             return theta
         data = self.train_data()
         orders = [self._batches(user, int(n), k, first) for user, n in self._counts(data.sizes)]

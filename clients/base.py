@@ -53,6 +53,7 @@ class Client(NumPyClient):
     averaged: ClassVar[bool] = True  # does the server need only the mean over users?
     cohorts: ClassVar[bool] = False  # are all users of a known cluster at a node one participant?
     returns: tuple[str, ...] = ()  # names of the arrays that `fit` returns, if not those sent
+    singly: tuple[str, ...] = ()  # of these, those that the server needs one by one all the same
 
     def __init__(
         self,

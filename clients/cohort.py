@@ -6,26 +6,18 @@ them together (such as their mean), `evaluate` numbers for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.clients.base import Client, Evaluation, Fit
-from corsage.clients.training import Examples, evaluate_models, score
-from corsage.models.convex import LinearLosses, linear_losses
-from corsage.models.losses import scalar_loss
+from corsage.clients.base import Evaluation, Fit
+from corsage.clients.convex import ConvexClient
 
-T = TypeVar("T")
 Rows = tuple[dict[str, NDArray[Any]], dict[str, float]]
-MOST_KEPT = 64
-"""Prepared losses and test data that a process keeps: a few for each of its cohorts."""
 
 
-class CohortClient(Client):
+class CohortClient(ConvexClient):
     """Base of the clients of known clusters.
 
     `self.users` are the cohort's members, `self.state` what they kept (arrays with a row a user),
@@ -35,7 +27,10 @@ class CohortClient(Client):
     personal = True
     cohorts = True
     averaged = False
-    options: dict[str, Any] = {}  # what the server says to this cohort beside the rows
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.options: dict[str, Any] = {}  # what the server says to this cohort beside the rows
 
     @property
     def state(self) -> dict[str, NDArray[Any]]:
@@ -63,62 +58,6 @@ class CohortClient(Client):
         self.options = config
         return self.scored(self.models())
 
-    # The cohort's losses.
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Training samples of each user."""
-        return self._data.train_sizes[[self._data.index[user] for user in self.users]]
-
-    @property
-    def convex(self) -> bool:
-        """Whether the model is linear with one output."""
-        return self.task.model.model == "linear" and self.network.criterion.name != "cross-entropy"
-
-    @property
-    def losses(self) -> LinearLosses:
-        """f_i of all users, prepared once a process."""
-        return cached((*self._key, "train"), lambda: self._losses(self.train_data()))
-
-    @property
-    def _key(self) -> tuple[Any, ...]:
-        limit = self.task.options.get("adapt-samples", 0)
-        return self._data, tuple(self.users), self.task.model, self.network.device, limit
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What convex losses are computed with; torch models are float32."""
-        return getattr(torch, self.task.model.precision) if self.convex else torch.float32
-
-    def _losses(self, data: Examples) -> LinearLosses:
-        keys = self.task.model
-        loss = scalar_loss(self.network.criterion.name, keys.huber_delta)
-        assert loss is not None
-        return linear_losses(
-            data.x.flatten(1).to(self.dtype),
-            data.y,
-            data.sizes,
-            loss=loss,
-            scale="mean" if keys.loss_scale == "mean" else "sum",
-            ridge=keys.ridge,
-            intercept=keys.intercept,
-        )
-
-    def scored(self, models: Tensor) -> Evaluation:
-        """The evaluation of each user's own model."""
-        if not self.convex:
-            return self.report(
-                evaluate_models(self.network, models.cpu().numpy(), self.test_data())
-            )
-        data = cached((*self._key, "test"), self.test_data)
-        test = cached((*self._key, "test losses"), lambda: self._losses(data))
-        scores = score(self.network.criterion, test.predict(models)[:, None], data)
-        return self.report(scores)
-
-    def tensor(self, array: NDArray[Any]) -> Tensor:
-        """An array as the losses compute with it."""
-        return torch.from_numpy(np.array(array)).to(self.network.device, self.dtype)
-
     def facts(self, config: dict[str, Any]) -> Rows:
         """The largest L_i and the smallest mu_i of the cohort."""
         if not self.convex:
@@ -126,16 +65,3 @@ class CohortClient(Client):
         losses = self.losses
         smooth, strong = losses.smoothness().max(), losses.convexity().min()
         return {}, {"smoothness": float(smooth), "convexity": float(strong)}
-
-
-def cached(key: tuple[Any, ...], make: Callable[[], T]) -> T:
-    """What `make` makes, kept for the messages to come; the oldest are let go."""
-    if key not in _CACHE:
-        while len(_CACHE) >= MOST_KEPT:
-            del _CACHE[next(iter(_CACHE))]
-        _CACHE[key] = make()
-    found: T = _CACHE[key]
-    return found
-
-
-_CACHE: dict[tuple[Any, ...], Any] = {}

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.app.seeding import uniforms, user_keys
-from corsage.clients.cohort import Rows, cached
+from corsage.clients.cohort import Rows
+from corsage.clients.convex import cached
 from corsage.clients.mixed_model import MixedModelClient
 from corsage.models.mixed_model import pack, personal, shrunk
 from corsage.models.pooling import FOLDS, SINGLE_CENTRE_GRID, Folds, sums_of_folds
@@ -23,8 +24,7 @@ class SingleClusterClient(MixedModelClient):
         """P and q of the samples outside each fold, for each lambda, over all users."""
         held = self._held
         rows: list[list[tuple[Floats, Floats]]] = [
-            [shrunk(a, b, strength) for strength in SINGLE_CENTRE_GRID]
-            for a, b in self._rest(held)
+            [shrunk(a, b, strength) for strength in SINGLE_CENTRE_GRID] for a, b in self._rest(held)
         ]
         p = np.stack([[pack(part.sum(0)) for part, _ in fold] for fold in rows])
         q = np.stack([[part.sum(0) for _, part in fold] for fold in rows])

@@ -21,7 +21,7 @@ import numpy as np
 from corsage.app.errors import DataError
 from corsage.datasets.table import Array
 
-FORMAT = 2  # raise it when the same keys would be prepared in another way
+FORMAT = 3  # raise it when the same keys would be prepared in another way
 META = "meta.json"
 log = logging.getLogger("corsage")
 

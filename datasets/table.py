@@ -37,7 +37,9 @@ class Table:
     (n, ...), and the model's input is those rows of the table (n, ..., width).
 
     `y` are classes from 0, or, with `num_classes` 0, float64 numbers to predict. `test` says which
-    samples are for testing, where the data say so; else each user's samples are split.
+    samples are for testing, where the data say so; else each user's samples are split, with the
+    classes `balanced` or by chance alone. Balanced tests of a rare class mislead: a user's only
+    sample of it is never among them.
     """
 
     x: Array
@@ -49,11 +51,13 @@ class Table:
     scale: float
     vectors: Floats | None = None
     test: Mask | None = None
+    balanced: bool = True
 
     @cached_property
     def strata(self) -> Ints:
         """What splits and partitions balance: the classes; numbers are all of one kind."""
-        return self.y if self.num_classes else np.zeros(len(self.y), np.int64)
+        classes = self.balanced and self.num_classes
+        return self.y if classes else np.zeros(len(self.y), np.int64)
 
 
 def model_input(x: Array, shift: float, scale: float, vectors: Floats | None = None) -> Floats:

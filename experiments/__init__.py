@@ -19,6 +19,12 @@ EXPERIMENTS: dict[str, str] = {
     "fedrep-figure6": "fedrep_figure6",
     "fedrep-table1": "fedrep_table1",
     "fedrep-fashion-mnist": "fedrep_fashion_mnist",
+    "known-clusters-table1": "known_clusters_table1",
+    "known-clusters-convergence": "known_clusters_convergence",
+    "known-clusters-donors": "known_clusters_donors",
+    "convex-clustering-figures": "convex_clustering_figures",
+    "convex-clustering-pdmm": "convex_clustering_pdmm",
+    "convex-clustering-path": "convex_clustering_path",
 }
 
 

@@ -6,9 +6,12 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from corsage.app.errors import RoundFailed
 from corsage.datasets.ellipses import Ellipses, draw
 from corsage.models.convex import LinearLosses, linear_losses
+from corsage.models.edges import Edges, norms
 from corsage.models.held_out import Fold
 from corsage.models.linear_problem import Floats, Ints
 from corsage.models.losses import SQUARED_HINGE
@@ -56,13 +59,58 @@ def accuracy(x: Floats, seed: int = 1, clusters: int = 3) -> float:
     return float(((scores > 0) == (points.test_l[points.cluster] > 0)).mean())
 
 
+def objective(losses: LinearLosses, lam: float, edges: Edges, x: Floats) -> float:
+    """P(X)."""
+    penalty = lam * float(edges.w @ norms(edges.differences(x)))
+    return float(losses.value(torch.from_numpy(x)).sum()) + penalty
+
+
+def curvature(losses: LinearLosses) -> float:
+    """H: the mean over users of trace(hessian of f_i at 0)/d."""
+    zero = torch.zeros(losses.n, losses.d, dtype=losses.dtype)
+    return float(losses.hessian(zero).diagonal(dim1=1, dim2=2).mean())
+
+
+def squared_penalty(losses: LinearLosses, gamma: float, start: Floats) -> Floats:
+    """argmin of sum_i f_i(x_i) + gamma sum_{i<j} |x_i - x_j|^2, by semismooth Newton steps.
+
+    This gamma is 2 N times that of (4).
+    """
+    n, d = losses.n, losses.d
+    spread = 2 * gamma * (n * np.eye(n) - np.ones((n, n)))
+    x = start
+    for _ in range(100):
+        at = torch.from_numpy(x)
+        g = losses.gradient(at).numpy() + spread @ x
+        if np.abs(g).max() < 1e-10:
+            return x
+        matrix = np.einsum("ij,kl->ikjl", spread, np.eye(d))
+        matrix[range(n), :, range(n)] += losses.hessian(at).numpy() + 1e-12 * np.eye(d)
+        step = np.linalg.solve(matrix.reshape(n * d, n * d), g.ravel()).reshape(n, d)
+        x = x - _length(losses, spread, x, step) * step
+    raise RoundFailed(f"squared penalty: no solution for gamma={gamma:g}; try another.")
+
+
+def _length(losses: LinearLosses, spread: Floats, x: Floats, step: Floats) -> float:
+    """As much of a Newton step as lowers the objective."""
+
+    def value(at: Floats) -> float:
+        own = float(losses.value(torch.from_numpy(at)).sum())
+        return own + float((at * (spread @ at)).sum()) / 2
+
+    length, now = 1.0, value(x)
+    while value(x - length * step) > now + 1e-13 * abs(now) and length > 1e-6:
+        length /= 2
+    return length
+
+
 class Splits:
     """`HeldOut` on the points of a draw."""
 
     def __init__(self, seed: int, clusters: int = 3) -> None:
         self.points, self.seed = drawn(seed, clusters), seed
 
-    def _mask(self, fold: Fold) -> np.ndarray:
+    def _mask(self, fold: Fold) -> NDArray[np.bool_]:
         n, m = self.points.l.shape
         mask = np.zeros((n, m), bool)
         for user in range(n):

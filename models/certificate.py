@@ -34,8 +34,8 @@ def feasible(mu: Floats, radius: Floats) -> Floats:
 
 
 def edge_terms(z: Floats, mu: Floats, radius: Floats) -> Floats:
-    """lam w_e |z_e| - <mu_e, z_e> of the differences z = B x, (E,); 0 where mu_e pulls along z_e."""
-    return np.maximum(radius * norms(z) - (mu * z).sum(1), 0.0)
+    """lam w_e |z_e| - <mu_e, z_e> of z = B x, (E,); 0 where mu_e pulls as hard as it can."""
+    return np.asarray(np.maximum(radius * norms(z) - (mu * z).sum(1), 0.0))
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,27 @@ A partition is `labels` (N,): the cluster of each user, numbered as they first a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from scipy.cluster.hierarchy import cut_tree, linkage
 
+from corsage.models.certificate import Problem, feasible
 from corsage.models.convex import Losses
+from corsage.models.costs import LossCosts
+from corsage.models.edges import Edges, norms
 from corsage.models.linear_problem import Floats, Ints
 from corsage.models.merged import Merged
-from corsage.models.recovery import expanded, reduced
-from corsage.models.sum_of_norms import Edges
+from corsage.models.recovery import flow, reduced
 
 FUSED = 1e-8
 """Distances below this share of the largest model's length are none."""
 EXACT = 1e-6
 """A certified gap below this share of the objective makes a partition exact."""
+TRIES = 4
+"""Candidates that are tried: where clusters are near each other, the largest ratio is not theirs."""
 
 
 @dataclass(frozen=True)
@@ -45,27 +51,31 @@ class Reading:
     models: Floats
 
 
-def candidate(x: Floats, smallest: int = 1, most: int | None = None) -> Ints | None:
-    """The partition at the largest ratio between successive heights of the dendrogram of X.
+def candidates(x: Floats, smallest: int = 1, most: int | None = None) -> Iterator[Ints]:
+    """Partitions by the ratio of successive heights of the dendrogram of X, largest ratio first.
 
     Average linkage; among the partitions into at most `most` clusters of at least `smallest`
-    users each. One cluster if all models are the same, else at least two; N clusters never, and
-    None if there is no such partition.
+    users each. One cluster if all models are the same, else at least two, never N.
     """
     n = len(x)
-    floor = FUSED * max(float(np.linalg.norm(x, axis=1).max()), FUSED)
+    floor = FUSED * max(float(norms(x).max()), FUSED)
     tree = linkage(x, "average") if n > 1 else np.zeros((0, 4))
     heights = np.maximum(tree[:, 2], floor)  # of the merges, lowest first
     if n == 1 or heights[-1] <= floor:
-        return np.zeros(n, np.int64)
+        yield np.zeros(n, np.int64)
+        return
     counts = np.arange(2, min(most or n - 1, n - 1) + 1)
     ratios = heights[n - counts] / heights[n - counts - 1]
     cuts = cut_tree(tree, n_clusters=counts)
     for place in np.argsort(-ratios, kind="stable"):
         labels = in_order(cuts[:, place])
         if np.bincount(labels).min() >= smallest:
-            return labels
-    return None
+            yield labels
+
+
+def candidate(x: Floats, smallest: int = 1, most: int | None = None) -> Ints | None:
+    """The first of `candidates`; None if there is none."""
+    return next(candidates(x, smallest, most), None)
 
 
 def fused(x: Floats, tolerance: float = 1e-6) -> Ints:
@@ -84,15 +94,22 @@ def in_order(labels: Ints) -> Ints:
 
 
 def read(losses: Losses, x: Floats, lam: float, edges: Edges) -> Reading:
-    """The candidate of X, its fused models, and whether they are certified."""
-    labels = candidate(x)
-    return judged(losses, np.arange(len(x)) if labels is None else labels, lam, edges)
+    """The first candidate of X that is certified; if none of the first few is, the likeliest."""
+    proposed = list(islice(candidates(x), TRIES)) or [np.arange(len(x))]
+    found = []
+    for labels in proposed:
+        found.append(judged(losses, labels, lam, edges))
+        if found[-1].exact:
+            return found[-1]
+    return found[0]
 
 
 def judged(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Reading:
     """A partition's fused models, and whether they are a solution at lam."""
     solved = reduced(losses, labels, lam, edges)
-    gap = expanded(losses, labels, lam, edges, solved).relative_gap
+    problem = Problem(LossCosts(losses), edges, lam)
+    carried = feasible(flow(losses, solved, lam, edges).mu, problem.radius)
+    gap = problem.relative(problem.gap(solved.x, carried), solved.x)
     return Reading(labels, gap <= EXACT, gap, solved.w)
 
 

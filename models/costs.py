@@ -52,6 +52,9 @@ class Costs(Smooth, Protocol):
     def minimise(self) -> Floats:
         """argmin f_i, (n, d); NaN where there is none."""
 
+    def smoothness(self) -> float:
+        """The mean of the f_i's largest curvatures."""
+
 
 @dataclass(frozen=True)
 class PointCosts:
@@ -67,7 +70,7 @@ class PointCosts:
     @property
     def d(self) -> int:
         """Their dimension."""
-        return self.a.shape[1]
+        return int(self.a.shape[1])
 
     def value(self, x: Floats) -> Floats:
         """1/2 |x_i - a_i|^2."""
@@ -88,6 +91,10 @@ class PointCosts:
     def minimise(self) -> Floats:
         """The points."""
         return self.a.copy()
+
+    def smoothness(self) -> float:
+        """1."""
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,10 @@ class LossCosts:
     def minimise(self) -> Floats:
         """The local models."""
         return _array(self.losses.minimise())
+
+    def smoothness(self) -> float:
+        """The mean of the L_i."""
+        return float(self.losses.smoothness().mean())
 
     def _tensor(self, x: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(x)).to(self.losses.device)

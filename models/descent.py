@@ -1,7 +1,8 @@
-"""Newton's method for sum f_i(x_i) + a function of the differences B x, and two such functions.
+"""Newton's method for sum f_i(x_i) + a function of the differences B x.
 
-The Moreau envelope of the penalty is what a step of the augmented Lagrangian minimises; the
-penalty itself is smooth as long as no difference is 0, as in the reduced problem of a partition.
+Both sums have thousands of terms with kinks in their slopes. With one step length for all, the
+first kink on anybody's way would stop everybody; so where a step fails, those terms that grew more
+than their models said get more curvature, and the step is computed anew.
 """
 
 from __future__ import annotations
@@ -9,187 +10,148 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
 from corsage.models.costs import Smooth
-from corsage.models.edges import Bools, Edges, norms
+from corsage.models.edge_functions import TINY, Term
+from corsage.models.edges import Edges
 from corsage.models.linear_problem import Floats
 from corsage.models.newton_system import System
 
-TINY = float(np.finfo(np.float64).tiny)
 EPS = float(np.finfo(np.float64).eps)
-ARMIJO, SHORTEST = 1e-4, 1e-10
+ARMIJO = 1e-4
+LONG, SHORT = 0.25, 1e-10
+"""Step lengths down to which a step is kept, and at which the method ends."""
+ANEW = 4
+"""How often a step is computed anew."""
+FADE = 0.1
+"""What is left of the additional curvature after a step."""
 FORCING = 1e-2
 """The residual of a Newton system, as a share of |g|; it falls with |g|."""
 
 
-class Term(Protocol):
-    """A function of the differences z (E, d), and its derivatives there.
-
-    An edge's Hessian is a_e I - b_e u_e u_e' with the unit vector u_e.
-    """
-
-    @property
-    def value(self) -> float:
-        """The sum over the edges."""
-
-    @property
-    def slope(self) -> Floats:
-        """The gradients in z_e, (E, d)."""
-
-    @property
-    def a(self) -> Floats:
-        """(E,)."""
-
-    @property
-    def b(self) -> Floats:
-        """(E,)."""
-
-    @property
-    def unit(self) -> Floats:
-        """(E, d)."""
-
-
 @dataclass(frozen=True)
-class Envelope:
-    """The Moreau envelope of r_e |z_e|: quadratic near z = 0, then linear, smooth for Newton."""
-
-    z: Floats
-    mu: Floats
-    radius: Floats
-    sigma: float
-
-    @cached_property
-    def u(self) -> Floats:
-        """mu + sigma z."""
-        return self.mu + self.sigma * self.z
-
-    @cached_property
-    def size(self) -> Floats:
-        """|u_e|."""
-        return norms(self.u)
-
-    @property
-    def fused(self) -> Bools:
-        """Edges on which the minimiser's z is 0."""
-        return self.size <= self.radius
-
-    @cached_property
-    def shrink(self) -> Floats:
-        """min(1, r_e/|u_e|)."""
-        return self.radius / np.maximum(self.size, self.radius)
-
-    @cached_property
-    def value(self) -> float:
-        """Up to a constant."""
-        near = np.minimum(self.size, self.radius)
-        return float((near * (self.size - near / 2)).sum()) / self.sigma
-
-    @cached_property
-    def slope(self) -> Floats:
-        """The projection of u: the next duals."""
-        return np.asarray(self.u * self.shrink[:, None])
-
-    @property
-    def a(self) -> Floats:
-        """The curvature across u."""
-        return self.sigma * self.shrink
-
-    @property
-    def b(self) -> Floats:
-        """How much less it is along u: all of it outside of the ball, else nothing."""
-        return np.where(self.fused, 0.0, self.a)
-
-    @property
-    def unit(self) -> Floats:
-        """u_e/|u_e|."""
-        return np.asarray(self.u / np.maximum(self.size, TINY)[:, None])
-
-
-@dataclass(frozen=True)
-class Norms:
-    """r_e |z_e| itself, where no z_e is 0."""
-
-    z: Floats
-    radius: Floats
-
-    @cached_property
-    def size(self) -> Floats:
-        """|z_e|."""
-        return np.maximum(norms(self.z), TINY)
-
-    @cached_property
-    def value(self) -> float:
-        """The penalty."""
-        return float((self.radius * self.size).sum())
-
-    @cached_property
-    def unit(self) -> Floats:
-        """z_e/|z_e|."""
-        return np.asarray(self.z / self.size[:, None])
-
-    @property
-    def slope(self) -> Floats:
-        """The only possible duals."""
-        return np.asarray(self.radius[:, None] * self.unit)
-
-    @property
-    def a(self) -> Floats:
-        """The curvature across z."""
-        return self.radius / self.size
-
-    @property
-    def b(self) -> Floats:
-        """There is none along z."""
-        return self.a
-
-
-@dataclass(frozen=True)
-class Descent:
-    """Where Newton's method came to: x, the edges' term and the gradient there, and its steps."""
+class Place:
+    """Models x (n, d), their differences z (E, d), the f_i (n,) and the function of z there."""
 
     x: Floats
+    z: Floats
+    own: Floats
     term: Term
-    gradient: Floats
-    steps: int
+
+    @cached_property
+    def total(self) -> float:
+        """What is minimised."""
+        return float(self.own.sum()) + float(self.term.values.sum())
+
+    @cached_property
+    def noise(self) -> float:
+        """The rounding error of the total."""
+        return 4 * EPS * float(np.abs(self.own).sum() + np.abs(self.term.values).sum())
 
 
-def newton(
-    costs: Smooth,
-    edges: Edges,
-    term: Callable[[Floats], Term],
-    x: Floats,
-    enough: Callable[[Floats, Term], bool],
-    limit: int,
-    shortest: float = SHORTEST,
-) -> Descent:
-    """Minimise sum f_i(x_i) + term(B x) from x by at most `limit` damped Newton steps.
+Enough = Callable[[Place, Floats, Floats], bool]
+"""Whether a place with that gradient (n, d) and those Hessians of the f_i (n, d, d) will do."""
 
-    `enough(gradient, term)` ends it, and so does a step that gains nothing any more.
+
+@dataclass
+class Caution:
+    """Curvature beyond the Hessian, of users and edges whose kinks a step went across.
+
+    Parameters
+    ----------
+    user : added to the diagonal of H_i, (n,).
+    edge : the share of b_e that is left out, (E,); without b_e the model is above the term.
     """
-    z = edges.differences(x)
-    here, total = term(z), float(costs.value(x).sum())
-    gradient = costs.gradient(x) + edges.adjoint(here.slope)
-    first = float(np.linalg.norm(gradient))
-    for number in range(limit):
-        if enough(gradient, here):
-            return Descent(x, here, gradient, number)
-        system = System(costs.hessian(x), edges, here.a, here.b, here.unit)
-        share = float(np.linalg.norm(gradient)) / max(first, TINY)
-        dx = system.solve(gradient, min(FORCING, share))
-        dz, slope = edges.differences(dx), float((gradient * dx).sum())
-        old, length = total + here.value, 1.0
-        noise = 4 * EPS * (abs(total) + abs(here.value))
-        while True:
-            there, new = term(z + length * dz), x + length * dx
-            total = float(costs.value(new).sum())
-            if total + there.value <= old + ARMIJO * length * slope + noise:
+
+    user: Floats
+    edge: Floats
+
+    def system(self, blocks: Floats, edges: Edges, term: Term) -> System:
+        """The Newton system with it."""
+        if self.user.any():
+            blocks = blocks + self.user[:, None, None] * np.eye(blocks.shape[1])
+        return System(blocks, edges, term.a, term.b * (1 - self.edge), term.unit)
+
+    def learn(self, here: Place, there: Place, pull: Floats, blocks: Floats) -> None:
+        """As much as the terms showed on the way: what they grew by beyond slope and model."""
+        dx, dz, term = there.x - here.x, there.z - here.z, here.term
+        model = (dx * (blocks @ dx[..., None])[..., 0]).sum(1) / 2
+        more = there.own - here.own - (pull * dx).sum(1) - model
+        self.user = np.maximum(self.user, 2 * more / np.maximum(np.square(dx).sum(1), TINY))
+        along = term.b * np.square((term.unit * dz).sum(1)) / 2
+        model = term.a * np.square(dz).sum(1) / 2 - along
+        more = there.term.values - here.term.values - (term.slope * dz).sum(1) - model
+        share = np.divide(more, along, out=np.zeros_like(more), where=along > TINY)
+        self.edge = np.maximum(self.edge, np.clip(share, 0.0, 1.0))
+
+    def fade(self) -> None:
+        """After a step."""
+        self.user, self.edge = FADE * self.user, FADE * self.edge
+
+
+@dataclass(frozen=True)
+class Newton:
+    """The method for given costs, graph, and function of the differences."""
+
+    costs: Smooth
+    edges: Edges
+    term: Callable[[Floats], Term]
+
+    def at(self, x: Floats, z: Floats) -> Place:
+        """A place."""
+        return Place(x, z, self.costs.value(x), self.term(z))
+
+    def run(
+        self, x: Floats, enough: Enough, limit: int, shortest: float = SHORT
+    ) -> tuple[Place, int]:
+        """Where at most `limit` steps from x lead, and how many were taken.
+
+        It ends when it is enough, or steps get too short.
+        """
+        here = self.at(x, self.edges.differences(x))
+        caution, first = Caution(np.zeros(self.costs.n), np.zeros(len(self.edges))), 0.0
+        for number in range(limit + 1):
+            pull = self.costs.gradient(here.x)
+            gradient = pull + self.edges.adjoint(here.term.slope)
+            blocks = self.costs.hessian(here.x)
+            if enough(here, gradient, blocks) or number == limit:
                 break
-            length /= 2
-            if length < shortest:
-                return Descent(x, here, gradient, number)
-        x, z, here = new, z + length * dz, there
-        gradient = costs.gradient(x) + edges.adjoint(here.slope)
-    return Descent(x, here, gradient, limit)
+            size = float(np.linalg.norm(gradient))
+            first = first or size
+            accuracy = min(FORCING, size / first)
+            slopes = (pull, gradient, blocks)
+            there = self._step(here, slopes, caution, accuracy, shortest)
+            if there is None:
+                break
+            here = there
+            caution.fade()
+        return here, number
+
+    def _step(
+        self,
+        here: Place,
+        slopes: tuple[Floats, Floats, Floats],
+        caution: Caution,
+        accuracy: float,
+        shortest: float,
+    ) -> Place | None:
+        """The next place; None if nothing is gained. `slopes`: f's gradient, the whole, H_i."""
+        pull, gradient, blocks = slopes
+        for attempt in range(ANEW + 1):
+            dx = caution.system(blocks, self.edges, here.term).solve(gradient, accuracy)
+            if not np.isfinite(dx).all():
+                break
+            dz, fall = self.edges.differences(dx), float((gradient * dx).sum())
+            full = there = self.at(here.x + dx, here.z + dz)
+            length, least = 1.0, LONG if attempt < ANEW else shortest
+            while there.total > here.total + ARMIJO * length * fall + here.noise:
+                length /= 2
+                if length < least:
+                    break
+                there = self.at(here.x + length * dx, here.z + length * dz)
+            else:
+                return there
+            caution.learn(here, full, pull, blocks)
+        return None

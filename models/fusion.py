@@ -14,18 +14,19 @@ import numpy as np
 
 from corsage.models.certificate import Problem, feasible
 from corsage.models.costs import Fused, Smooth
+from corsage.models.descent import EPS, Newton, Place
+from corsage.models.edge_functions import TINY, Norms
 from corsage.models.edges import Bools, Edges, norms
 from corsage.models.linear_problem import Floats, Ints
-from corsage.models.descent import EPS, Norms, Term, newton
 
-STEPS, SHORT = 25, 1e-3
-"""Newton steps for the reduced problem, which takes 5 to 10; shorter ones mean that clusters meet."""
+STEPS, SHORT = 12, 1e-3
+"""Newton steps for the reduced problem; shorter ones mean that clusters meet."""
 SWEEPS = 30
 """Projections by turns for the flow; it takes one where the duals are inside of their balls."""
 FLAT, NEARLY = 1e-14, 1e3
 """The gradient to aim at, as a share of those of the users; and what is accepted, beyond it."""
-
-
+MET = 1e-13
+"""Clusters that are so close, as a share of the largest distance, have met."""
 HOPELESS = 1e4
 """How far from its goal a flow is given up."""
 CLEAR = 3.0
@@ -52,13 +53,18 @@ def reduced(problem: Problem, x: Floats, labels: Ints) -> Reduced | None:
         own, graph = Fused(costs, labels), edges.merged(labels, count)
     pull = problem.lam * graph.w
     start = means(x, labels)
+    apart = norms(graph.differences(start))
+    if apart.min(initial=np.inf) <= MET * apart.max(initial=0.0):
+        return None
     tension = float(np.abs(costs.gradient(start[labels])).sum() + radius.sum())
 
-    def enough(gradient: Floats, term: Term) -> bool:
+    def enough(place: Place, gradient: Floats, blocks: Floats) -> bool:
         return float(np.abs(gradient).sum()) <= FLAT * tension
 
-    done = newton(own, graph, lambda z: Norms(z, pull), start, enough, STEPS, SHORT)
-    if not float(np.abs(done.gradient).sum()) <= NEARLY * FLAT * tension:
+    method = Newton(own, graph, lambda z: Norms(z, pull))
+    done, _ = method.run(start, enough, STEPS, SHORT)
+    slope = own.gradient(done.x) + graph.adjoint(done.term.slope)
+    if not float(np.abs(slope).sum()) <= NEARLY * FLAT * tension:
         return None
     found = done.x[labels]
     inside = labels[edges.i] == labels[edges.j]
@@ -84,7 +90,7 @@ def candidates(edges: Edges, z: Floats, fused: Bools) -> list[Ints]:
     if not fused.any():
         return [flags]
     ordered = np.sort(size)
-    ordered = np.maximum(ordered, EPS * ordered[-1])
+    ordered = np.maximum(ordered, EPS * ordered[-1] + TINY)
     ratios = ordered[1:] / ordered[:-1]
     place = int(ratios.argmax())
     if ratios[place] < CLEAR:
@@ -109,7 +115,6 @@ def flow(problem: Problem, found: Reduced, mu: Floats, goal: float) -> Floats:
         left = float(np.square(need - inner.adjoint(own)).sum())
         if left <= goal or left > HOPELESS * goal:
             break
-    duals = found.across.copy()
+    duals = found.across.copy("K")
     duals[found.inside] = own
     return duals
-

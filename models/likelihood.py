@@ -18,12 +18,12 @@ import numpy as np
 from corsage.app.errors import ModelError
 from corsage.models.mixed_model import Floats, Ints, Spectra
 
-RATIOS: Floats = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 37)])
+RATIOS: Floats = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 19)])
 """tau, where the search for the best one begins."""
 GOLDEN = (5**0.5 - 1) / 2
-NARROWINGS = 24
-"""Golden sections of an interval of a factor of 4.6: tau to 5 digits."""
-WINDOW = 6
+NARROWINGS = 26
+"""Golden sections between neighbours there: tau to 5 digits."""
+WINDOW = 8
 """So many neighbours on the grid of rho say what the sums are between them."""
 SINGULAR = 1e-12
 """What is below this share of the largest eigenvalue says nothing of wbar."""
@@ -147,11 +147,18 @@ class Profile:
         best = tried.argmin(0)
         low = np.log(RATIOS[np.maximum(best - 1, 1)])
         high = np.log(RATIOS[np.minimum(best + 1, len(RATIOS) - 1)])
+        inner, outer = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+        at_inner, at_outer = self.at(np.exp(inner))[0], self.at(np.exp(outer))[0]
         for _ in range(NARROWINGS):
-            inner = high - GOLDEN * (high - low)
-            outer = low + GOLDEN * (high - low)
-            left = self.at(np.exp(inner))[0] < self.at(np.exp(outer))[0]
+            left = at_inner < at_outer
             low, high = np.where(left, low, inner), np.where(left, outer, high)
+            new = np.where(left, high - GOLDEN * (high - low), low + GOLDEN * (high - low))
+            at_new = self.at(np.exp(new))[0]
+            inner, outer = np.where(left, new, outer), np.where(left, inner, new)
+            at_inner, at_outer = (
+                np.where(left, at_new, at_outer),
+                np.where(left, at_inner, at_new),
+            )
         middle = np.exp((low + high) / 2)
         tau = np.where(tried[0] <= self.at(middle)[0], 0.0, middle)
         return tau, *self.at(tau)

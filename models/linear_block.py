@@ -14,7 +14,7 @@ from torch import Tensor
 
 from corsage.models import newton
 from corsage.models.losses import ScalarLoss, sign
-from corsage.models.newton import Functions, thin
+from corsage.models.newton import Functions, lengths, thin
 from corsage.models.padded import Ints, pad, padded
 
 EXACT = 500  # columns up to which the largest eigenvalue is computed; beyond, the trace bounds it
@@ -102,18 +102,113 @@ class Block:
         top: Tensor = torch.linalg.eigvalsh(bound)[:, -1]
         return top
 
+    def _unit(self, weight: Tensor | float = 0.0) -> Tensor:
+        """A length for each coordinate, in which it curves by 1 at most: features need no scaling.
+
+        A coordinate without any curvature keeps its own.
+        """
+        curvature = self._diagonal + weight
+        return torch.where(curvature > 0, curvature, 1).rsqrt()
+
+    @cached_property
+    def _diagonal(self) -> Tensor:
+        return self.bound().diagonal(dim1=1, dim2=2).clone()
+
+    @cached_property
+    def _force(self) -> Tensor:
+        """share_i sum_j |phi'(0, y_j)| |a_j|, in units."""
+        slopes = self.loss.slope(torch.zeros_like(self.real), self.y).abs()
+        return self._total(slopes * self.rows.lengths(self._unit()))
+
     @cached_property
     def regular(self) -> Tensor:
-        """Whether no direction is flat: f_i is coercive if phi is."""
-        return self._spectrum(self._unit(None))[0][:, 0] > thin(self.share.dtype)
+        """Whether there is no direction in which f_i is constant: it is coercive if phi is."""
+        least: Tensor = torch.linalg.eigvalsh(_in_units(self.bound(), self._unit()))[:, 0]
+        return least > thin(least.dtype)
 
-    def fenced(self, x: Tensor) -> Tensor:
-        """Whether a loss of classes is known to be coercive from its minimiser x_i.
+    @cached_property
+    def _flat(self) -> Tensor | None:
+        """The projection on the directions in which f_i is constant, in units; None: nobody's."""
+        if bool(self.regular.all()):
+            return None
+        values, vectors = torch.linalg.eigh(_in_units(self.bound(), self._unit()))
+        projection: Tensor = (vectors * (values <= thin(values.dtype))[:, None]) @ vectors.mT
+        return projection
 
-        The rows pull to all sides there: weights |phi'| > 0 of -l a sum up to 0, and the rows that
-        have one span the space. So in each direction some row comes to the wrong side.
+    def enclosed(self, best: Tensor) -> Tensor:
+        """Whether a loss of classes without ridge is known to be coercive, from its minimiser.
+
+        With weights w = phi' >= 0 the rows -l a sum up to g, nearly 0. Had a direction d, |d| = 1,
+        all of them on one side, sum_j w_j <a_j, d>^2 would be at most |g| max |a_j|.
         """
+        unit, weights = self._unit(), self.loss.slope(self.rows.scores(best), self.y)
+        least: Tensor = torch.linalg.eigvalsh(_in_units(self.gram(weights), unit))[:, 0]
+        g, longest = unit * self.combine(weights), self.rows.lengths(unit).amax(self.rows.axis)
+        return least > 2 * lengths(g) * longest + 32 * torch.finfo(g.dtype).eps
 
-    def _spectrum(self, unit: Tensor) -> tuple[Tensor, Tensor]:
-        """Eigenvalues and eigenvectors of the bound in units of the coordinates, 1 on average."""
-        return torch.linalg.eigh(_in_units(self.bound(), unit))
+    def prox(self, centre: Tensor, kappa: Tensor, start: Tensor) -> Tensor:
+        """argmin f_i(x) + kappa_i/2 |x - centre_i|^2."""
+        weight = kappa[:, None]
+        unit = self._unit(weight)
+
+        def gradient(z: Tensor) -> Tensor:
+            x = unit * z
+            return unit * torch.addcmul(self.gradient(x), weight, x - centre)
+
+        def hessian(z: Tensor) -> Tensor:
+            h = self.hessian(unit * z)
+            h.diagonal(dim1=1, dim2=2).add_(weight)
+            return _in_units(h, unit)
+
+        force = self._force + lengths(unit * weight * centre)
+        functions = Functions(gradient, hessian, _trace(unit), force, coercive=True)
+        return unit * newton.minimise(functions, start / unit)[0]
+
+    def nearer(self, centre: Tensor, kappa: Tensor) -> Tensor:
+        """The centre or 0, where the function of the prox is less: with little kappa often 0."""
+        zero = torch.zeros_like(centre)
+        worse = self.value(centre) > self.value(zero) + kappa / 2 * centre.square().sum(1)
+        return torch.where(worse[:, None], zero, centre)
+
+    def minimise(self, slope: Tensor, start: Tensor) -> Tensor:
+        """argmin f_i(x) + <slope_i, x>; NaN if none is found."""
+        unit, flat = self._unit(), self._flat
+        slope = unit * slope
+        force = self._force + lengths(slope)
+
+        def steep(v: Tensor) -> Tensor:
+            return v if flat is None else v - torch.bmm(flat, v[:, :, None])[:, :, 0]
+
+        def gradient(z: Tensor) -> Tensor:
+            return steep(unit * self.gradient(unit * z) + slope)
+
+        def hessian(z: Tensor) -> Tensor:
+            h = _in_units(self.hessian(unit * z), unit)
+            return h if flat is None else h + flat
+
+        functions = Functions(gradient, hessian, _trace(unit), force, coercive=False)
+        z, found = newton.minimise(functions, steep(start / unit))
+        found &= lengths(slope - steep(slope)) <= thin(z.dtype) * force
+        found &= self._settled(newton.direction(functions, functions.start(z), 0.0) * unit)
+        return torch.where(found[:, None], unit * z, torch.nan)
+
+    def _settled(self, step: Tensor) -> Tensor:
+        """Whether a vanishing gradient is that of a minimiser, not of a way to infinity.
+
+        Where phi is piecewise quadratic it is. The logistic loss only comes near to its infimum:
+        where it falls like exp(-u), each Newton step changes some score by 1 or more.
+        """
+        places = torch.tensor([-20.0, 0.0, 20.0], dtype=step.dtype, device=step.device)
+        if not bool((self.loss.curvature(places, torch.zeros_like(places)) > 0).all()):
+            return torch.ones_like(step[:, 0], dtype=torch.bool)
+        return self.rows.scores(step).abs().amax(self.rows.axis) <= SETTLED
+
+
+def _in_units(h: Tensor, unit: Tensor) -> Tensor:
+    """diag(unit) H diag(unit), in the place of H."""
+    return h.mul_(unit[:, :, None]).mul_(unit[:, None])
+
+
+def _trace(unit: Tensor) -> Tensor:
+    """What curvatures of 1 at most bound the whole one by: d."""
+    return unit.new_full((len(unit),), float(unit.shape[1]))

@@ -18,7 +18,7 @@ from torch import Tensor
 from corsage.app.errors import DataError, ModelError
 from corsage.models.linear_block import Block
 from corsage.models.losses import SQUARED, ScalarLoss
-from corsage.models.newton import TOLERANCE, thin
+from corsage.models.newton import TOLERANCE
 from corsage.models.padded import Ints, cut
 from corsage.models.quadratic import Quadratic
 
@@ -129,19 +129,22 @@ class LinearLosses:
 
     @cached_property
     def _coercive(self) -> Tensor:
-        if self.loss.name == SQUARED.name:
-            return self.quadratic().coercive()
-        best = self.minimise()
-        found = best.isfinite().all(1)
-        h = self.hessian(torch.where(found[:, None], best, 0))
-        curved: Tensor = torch.linalg.eigvalsh(h)[:, 0] > thin(self.dtype) * self.smoothness()
-        return found & curved
+        if not self.loss.classes:
+            return self._run(lambda block: block.regular)
+        if not self.ridge:
+            best = self.minimise()
+            found = best.isfinite().all(1)
+            return found & self._run(Block.enclosed, torch.where(found[:, None], best, 0))
+        if not self.intercept:
+            return torch.ones(self.n, dtype=torch.bool, device=self.device)
+        ones = np.add.reduceat(self.labels.cpu().numpy(), np.cumsum(self.counts) - self.counts)
+        return torch.from_numpy((ones > 0) & (ones < self.counts)).to(self.device)
 
     def coercive(self) -> Tensor:
-        """Whether f_i is known to grow in all directions: its one minimiser is found, and curved.
+        """Whether f_i is known to grow to infinity in all directions.
 
-        Not so with one class only (b runs away), or with classes that a plane separates and no
-        ridge.
+        It does if rows span the space and the labels are numbers; if there are both classes (or no
+        intercept) and a ridge; or if no plane separates the classes, not even weakly.
         """
         return self._coercive
 
@@ -158,7 +161,7 @@ class LinearLosses:
         return Quadratic(a, b, self.value(torch.zeros_like(b)))
 
     def prox(self, centre: Tensor, kappa: Tensor | float, start: Tensor | None = None) -> Tensor:
-        """argmin f_i(x) + kappa_i/2 |x - centre_i|^2, from `start` (or the centre) on.
+        """argmin f_i(x) + kappa_i/2 |x - centre_i|^2, from `start` (or centre or 0) on.
 
         Closed form for the squared loss. Else |gradient| is at most 1e-12 (float32: 1e-5) of the
         sizes of the terms it is a sum of.
@@ -166,13 +169,16 @@ class LinearLosses:
         if self.loss.name == SQUARED.name:
             return self.quadratic().prox(centre, kappa)
         kappa = torch.as_tensor(kappa, dtype=self.dtype, device=self.device).expand(self.n)
-        return self._run(Block.prox, centre, kappa, centre if start is None else start)
+        if start is None:
+            start = self._run(Block.nearer, centre, kappa)
+        return self._run(Block.prox, centre, kappa, start)
 
     def minimise(self, slope: Tensor | None = None, start: Tensor | None = None) -> Tensor:
-        """argmin f_i(x) + <slope_i, x>: among many the shortest, or one near the start (default 0).
+        """argmin f_i(x) + <slope_i, x>, from `start` (default 0) on.
 
         A row of NaN where no minimiser exists, or none was found: the function falls for ever, or
-        comes ever nearer to its infimum, as the logistic loss of one class does.
+        comes ever nearer to its infimum, as the logistic loss of one class does. If there are
+        several, any of them.
         """
         if self.loss.name == SQUARED.name:
             return self.quadratic().minimise(slope)

@@ -17,9 +17,11 @@ from math import inf
 import torch
 from torch import Tensor
 
+from corsage.app.errors import ModelError
+
 Map = Callable[[Tensor], Tensor]
 
-STEPS = 50
+STEPS = 100
 TRIALS = 45
 FADING = 0.1  # damping, as a part of the curvature's bound, while the gradient has not shrunk
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -32,6 +34,12 @@ def thin(dtype: torch.dtype) -> float:
     return THIN[dtype]
 
 
+def lengths(rows: Tensor) -> Tensor:
+    """|row| of each row."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms
+
+
 @dataclass(frozen=True)
 class Functions:
     """The functions of n users, and what their numbers are to be compared with.
@@ -42,7 +50,7 @@ class Functions:
     curvature : (n,) upper bound of H.
     force : (n,) sum of the sizes of all terms that g has at 0.
     coercive : a minimiser exists. If not, damping fades out with the gradient, and a user is given
-        up who is FAR times as far away as where the largest curvature would stop him.
+        up who is FAR times as far away as the start and as where that curvature would stop him.
     """
 
     gradient: Map
@@ -53,13 +61,12 @@ class Functions:
 
     def scale(self, x: Tensor) -> Tensor:
         """What the rounding errors of g are proportional to."""
-        size: Tensor = self.force + self.curvature * x.norm(dim=1)
-        return size
+        return self.force + self.curvature * lengths(x)
 
     def start(self, x: Tensor) -> State:
         """The state of users who are at x."""
         g = self.gradient(x)
-        norm = g.norm(dim=1)
+        norm = lengths(g)
         return State(x, g, norm, norm)
 
 
@@ -77,31 +84,38 @@ def minimise(functions: Functions, start: Tensor) -> tuple[Tensor, Tensor]:
     """The minimisers, and who has one: the gradient is as small as rounding lets it be.
 
     If it is not known that there is one, a last Newton step must not lead far away, too: a small
-    gradient that no curvature stops is that of a function that falls for ever.
+    gradient that no curvature stops is that of a function that falls for ever. If it is known, and
+    the gradient is still not small, the data are to blame: that is an error.
     """
     tolerance, eps = TOLERANCE[start.dtype], torch.finfo(start.dtype).eps
     # the start counts a little, so that a minimiser at 0 of a function without force is reached
-    force = functions.force + thin(start.dtype) * functions.curvature * start.norm(dim=1)
-    functions = replace(functions, force=force)
+    first = functions.curvature * lengths(start)
+    functions = replace(functions, force=functions.force + thin(start.dtype) * first)
+    reach = FAR[start.dtype] * (functions.force + first)
     now = functions.start(start)
     over = lost = torch.zeros_like(now.norm, dtype=torch.bool)
     for _ in range(STEPS):
         scale = functions.scale(now.x)
         if not functions.coercive:
-            lost = ~(scale <= FAR[start.dtype] * force)
+            lost = ~(scale <= reach)
         over = over | lost | (now.norm <= tolerance * scale)
         if over.all():
             break
         damping = 8 * eps + (0 if functions.coercive else FADING * now.norm / scale)
         step = torch.where(over[:, None], 0, direction(functions, now, damping))
         now, moved = _search(functions, now, step, over)
-        over = ~moved
+        over = over | ~moved
     scale = functions.scale(now.x)
-    found = ~lost & (now.norm <= tolerance * scale)
-    if not functions.coercive:
-        step = direction(functions, now, 8 * eps)
-        found &= functions.curvature * step.norm(dim=1) <= scale
-    return now.x, found
+    found = now.norm <= tolerance * scale
+    if functions.coercive:
+        if bool((bad := ~(now.norm <= tolerance**0.5 * scale)).any()):
+            raise ModelError(
+                f"Newton's method did not converge for {int(bad.sum())} of {len(bad)} users: are "
+                "the data finite, and features of like sizes? Scale them."
+            )
+        return now.x, found
+    step = direction(functions, now, 8 * eps)
+    return now.x, found & ~lost & (functions.curvature * lengths(step) <= scale)
 
 
 def direction(functions: Functions, now: State, damping: Tensor | float) -> Tensor:
@@ -119,7 +133,7 @@ def _search(functions: Functions, now: State, step: Tensor, over: Tensor) -> tup
     for _ in range(TRIALS):
         x = now.x + length[:, None] * step
         g = functions.gradient(x)
-        norm, along = g.norm(dim=1), (g * step).sum(1)
+        norm, along = lengths(g), (g * step).sum(1)
         good = over | (norm <= now.best / 2) | ((along <= 0) & (along >= outset / 2))
         if good.all():
             break

@@ -1,8 +1,9 @@
 """The Newton system of the sum-of-norms problem, and its solution.
 
 (blockdiag(H_i) + B' W B) dx = -g, where an edge's block is W_e = a_e I - b_e u_e u_e' with a unit
-vector u_e: a weighted graph Laplacian with small matrices for weights. Up to a few thousand
-unknowns a Cholesky factor is the fastest; beyond, conjugate gradients without any matrix.
+vector u_e: a weighted graph Laplacian with small matrices for weights. It is factored where that is
+cheap: dense up to a thousand unknowns or so, sparse where the graph's own Laplacian fills in
+little. Else conjugate gradients do without any matrix.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.sparse import bsr_array, eye_array
 
-from corsage.models.edges import Edges
-from corsage.models.linear_problem import Floats, Ints
+from corsage.models.edges import Edges, symmetric_factor
+from corsage.models.linear_problem import Floats
 
-DIRECT = 1500
-"""Unknowns up to which the system is factored."""
-DAMPING = 1e-13
-"""What is added to the diagonal, as a share of its mean: a user may have no curvature at all."""
-MORE = 1e3
-"""The factor on it when the factorisation fails."""
+DENSE, FILL = 1500, 2_000_000
+"""Unknowns up to which the matrix is dense, and entries of a sparse factor that are accepted."""
+LIMIT = 500
+"""Steps of conjugate gradients."""
+DAMPING, MORE = 1e-13, 1e3
+"""What is added to the diagonal, as a share of its mean, and its growth when a factor fails."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,14 @@ class System:
     unit: Floats
 
     def solve(self, g: Floats, tolerance: float) -> Floats:
-        """dx (n, d); `tolerance` is the residual's share of |g| where the solution is iterative."""
-        if g.size <= DIRECT:
-            return self._direct(g)
+        """dx (n, d); `tolerance` is the residual's share of |g| where the solution is iterative.
+
+        Not a number where the matrix is beyond all bounds.
+        """
+        if g.size <= DENSE:
+            return self._dense(g)
+        if self.edges.sparse and self.edges.fill * g.shape[1] ** 2 <= FILL:
+            return self._sparse(g)
         return self._iterative(g, tolerance)
 
     def weights(self, k: int, m: int) -> Floats:
@@ -44,7 +51,7 @@ class System:
         cross = self.b * self.unit[:, k] * self.unit[:, m]
         return self.a - cross if k == m else -cross
 
-    def dense(self) -> Floats:
+    def matrix(self) -> Floats:
         """The lower triangle; unknown k n + i is the parameter k of user i. (d n, d n)."""
         n, d = self.blocks.shape[:2]
         i, j, at = self.edges.i, self.edges.j, np.arange(n)
@@ -60,22 +67,43 @@ class System:
                 block[at, at] = self.blocks[:, k, m] + degree
         return found.reshape(d * n, d * n)
 
-    def _direct(self, g: Floats) -> Floats:
-        matrix = self.dense()
+    def _dense(self, g: Floats) -> Floats:
+        matrix = self.matrix()
         diagonal = np.diagonal(matrix).copy()
         damping = DAMPING * float(diagonal.mean())
-        while True:
+        while np.isfinite(damping):
             np.fill_diagonal(matrix, diagonal + damping)
             factor, failed = dpotrf(matrix.T, lower=0, clean=0)  # the transpose is LAPACK's order
             if not failed:
-                break
+                solution = dpotrs(factor, -g.T.ravel(), lower=0)[0]
+                return np.asarray(solution.reshape(g.shape[::-1]).T)
             damping *= MORE
-        solution = dpotrs(factor, -g.T.ravel(), lower=0)[0]
-        return np.asarray(solution.reshape(g.shape[::-1]).T)
+        return np.full_like(g, np.nan)
+
+    def _sparse(self, g: Floats) -> Floats:
+        """By a sparse factor, one d x d block an edge."""
+        (n, d), i, j = g.shape, self.edges.i, self.edges.j
+        cross = np.empty((len(i), d, d))
+        for k in range(d):
+            for m in range(d):
+                cross[:, k, m] = -self.weights(k, m)
+        rows, columns = np.concatenate([i, j, np.arange(n)]), np.concatenate([j, i, np.arange(n)])
+        blocks = np.concatenate([cross, cross, self.diagonal()])
+        order = np.argsort(rows, kind="stable")
+        first = np.searchsorted(rows[order], np.arange(n + 1))
+        matrix = bsr_array((blocks[order], columns[order], first), shape=(n * d, n * d)).tocsc()
+        damping = DAMPING * float(matrix.diagonal().mean())
+        while np.isfinite(damping):
+            try:
+                factor = symmetric_factor(matrix + damping * eye_array(n * d, format="csc"))
+                return np.asarray(factor.solve(-g.ravel()).reshape(n, d))
+            except RuntimeError:  # exactly singular
+                damping *= MORE
+        return np.full_like(g, np.nan)
 
     def _iterative(self, g: Floats, tolerance: float) -> Floats:
         """Conjugate gradients, preconditioned with the diagonal blocks."""
-        inverse = np.linalg.inv(self.diagonal())
+        inverse = np.asarray(np.linalg.inv(self.diagonal()), np.float64)
         x, r = np.zeros_like(g), -g
         y = _times(inverse, r)
         p, old = y, float((r * y).sum())
@@ -112,11 +140,7 @@ class System:
                 if m < k:
                     found[:, m, k] += degree
         mean = float(np.trace(found, axis1=1, axis2=2).mean()) / d
-        return found + DAMPING * mean * np.eye(d)
-
-
-LIMIT = 500
-"""Steps of conjugate gradients."""
+        return np.asarray(found + DAMPING * mean * np.eye(d))
 
 
 def _times(blocks: Floats, p: Floats) -> Floats:

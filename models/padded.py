@@ -79,7 +79,8 @@ class Narrow:
 
     def lengths(self, unit: Tensor) -> Tensor:
         """|unit_i a_j|."""
-        return (self._rows * unit.T[:, None]).norm(dim=0)
+        lengths: Tensor = (self._rows * unit.T[:, None]).norm(dim=0)
+        return lengths
 
 
 class Wide:
@@ -105,7 +106,8 @@ class Wide:
 
     def lengths(self, unit: Tensor) -> Tensor:
         """|unit_i a_j|."""
-        return (self._rows * unit[:, None]).norm(dim=2)
+        lengths: Tensor = (self._rows * unit[:, None]).norm(dim=2)
+        return lengths
 
 
 def cut(sizes: Ints, columns: int, device: torch.device) -> list[Ints]:

@@ -173,8 +173,8 @@ class Residuals(NamedTuple):
     ----------
     primal : |x_i - x_j - z_ij| over all edges, relative to |x_i| and |x_j|, the way from the start.
         (Not to their difference: that is 0 where all are fused.)
-    dual : rho |sum_j z_ij^{t+1} - z_ij^t| over all users, per share of the edges that were drawn,
-        relative to |sum_j mu_ij|.
+    dual : rho |sum_j (x_j + z_ij)^{t+1} - (x_j + z_ij)^t| over all users, by which what they
+        started from in (16) is out of date; per share that was drawn, relative to |sum_j mu_ij|.
     broken : the primal one, not relative to anything.
     """
 
@@ -187,12 +187,13 @@ def residuals(
     old: PdmmState, new: PdmmState, edges: Edges, rho: float, pairs_share: float = 1.0
 ) -> Residuals:
     """The residuals of one iteration."""
-    apart = edges.differences(new.x)
+    apart, moved = edges.differences(new.x), new.x - old.x
     broken = float(np.linalg.norm(apart - new.z))
-    moved = rho * float(np.linalg.norm(edges.adjoint(new.z - old.z))) / pairs_share
-    sides = max(float(np.sqrt(edges.degrees @ np.square(new.x).sum(1))), TINY)
-    pull = max(float(np.linalg.norm(edges.adjoint(new.mu))), TINY)
-    return Residuals(broken / sides, moved / pull, broken)
+    sides = float(np.sqrt(edges.degrees @ np.square(new.x).sum(1)))
+    late = edges.adjoint(new.z - old.z - edges.differences(moved)) + edges.degrees[:, None] * moved
+    pull = float(np.linalg.norm(edges.adjoint(new.mu)))
+    dual = rho * float(np.linalg.norm(late)) / pairs_share
+    return Residuals(broken / max(sides, TINY), dual / max(pull, TINY), broken)
 
 
 def balanced(rho: float, primal: float, dual: float, ratio: float = 2.0) -> float:

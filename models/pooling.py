@@ -60,6 +60,12 @@ class Folds(NamedTuple):
     b: Floats
     yy: Floats
 
+    def errors(self, fold: int, theta: Floats) -> float:
+        """The squared errors of the models theta (n, d) on a fold's records, summed."""
+        a, b, yy = self.a[fold], self.b[fold], self.yy[fold]
+        square = np.einsum("ni,nij,nj->n", theta, a, theta)
+        return float(np.sum(yy - 2 * np.sum(b * theta, axis=-1) + square))
+
 
 def fold_sums(x: Floats, y: Floats, user: Ints, n: int, seed: int, folds: int = FOLDS) -> Folds:
     """Deal each user's records over the folds, beginning with a fold of its own.
@@ -69,15 +75,26 @@ def fold_sums(x: Floats, y: Floats, user: Ints, n: int, seed: int, folds: int = 
     without data would be. The random beginnings keep the folds of such users equal in size.
     """
     rng = generator(seed, "folds")
-    order = np.lexsort((rng.random(len(user)), user))
+    draws = rng.random(len(user))
+    return sums_of_folds(x, y, user, draws, rng.integers(folds, size=n), folds)
+
+
+def sums_of_folds(
+    x: Floats, y: Floats, user: Ints, draws: Floats, starts: Ints, folds: int = FOLDS
+) -> Folds:
+    """The sums where a user's records go to the folds in the order of their `draws` (N,).
+
+    The first one goes to the fold `starts` (n,).
+    """
+    n, d = len(starts), x.shape[1]
+    order = np.lexsort((draws, user))
     counts = np.bincount(user, minlength=n)
     place = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
     fold = np.empty(len(user), np.int64)
-    fold[order] = (place + np.repeat(rng.integers(folds, size=n), counts)) % folds
+    fold[order] = (place + np.repeat(starts, counts)) % folds
     cell = fold * n + user
     a = by_cluster(x[:, :, None] * x[:, None, :], cell, folds * n)
     b, yy = by_cluster(x * y[:, None], cell, folds * n), by_cluster(np.square(y), cell, folds * n)
-    d = x.shape[1]
     return Folds(a.reshape(folds, n, d, d), b.reshape(folds, n, d), yy.reshape(folds, n))
 
 
@@ -90,12 +107,9 @@ def cross_validated(
     """
     a, b = held.a.sum(0), held.b.sum(0)
     errors = np.zeros(len(candidates))
-    for out in zip(*held, strict=True):
-        own, slope, yy = out
+    for fold, (own, slope) in enumerate(zip(held.a, held.b, strict=True)):
         for place, candidate in enumerate(candidates):
-            theta = fit(a - own, b - slope, candidate)
-            square = np.einsum("ni,nij,nj->n", theta, own, theta)
-            errors[place] += np.sum(yy - 2 * np.sum(slope * theta, axis=-1) + square)
+            errors[place] += held.errors(fold, fit(a - own, b - slope, candidate))
     return candidates[int(errors.argmin())]
 
 

@@ -19,11 +19,13 @@ from corsage.models.linear_problem import Floats, Ints
 from corsage.models.merged import Merged
 from corsage.models.sum_of_norms import fit, prox
 
+TIGHT = 1e-12
+"""The relative gap to which (5) is solved: where clusters meet, a coarser one hides it."""
 DISTINCT = 1e-7
 """Cluster models nearer than this share of the largest are one."""
 CARRIED = 1e-7
 """What a flow may leave over, as a share of the largest gradient."""
-DIGITS = 1e-8
+DIGITS = 1e-7
 """Relative width at which the bisection for a window ends."""
 STRIDE, TINIEST = 1.05, 1e-12
 """First factor of the search for a window's ends, and where there is none: 0 or infinity."""
@@ -62,7 +64,7 @@ def reduced(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Reduced:
     """Solve (5): one model a cluster, weights n_k n_l (or the sums of w_ij)."""
     count = int(labels.max()) + 1
     between = edges.merged(labels, count)
-    solved = fit(Merged(losses, labels), lam, between)
+    solved = fit(Merged(losses, labels), lam, between, tolerance=TIGHT)
     unit = solved.mu / (lam * between.w)[:, None]
     first, second = labels[edges.i], labels[edges.j]
     across = first != second
@@ -70,7 +72,7 @@ def reduced(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Reduced:
     r = np.zeros((len(edges), losses.d), order="F")
     place = np.searchsorted(between.codes, codes[across])
     r[across] = np.where(first < second, 1.0, -1.0)[across, None] * unit[place]
-    return Reduced(labels, solved.X, r)
+    return Reduced(labels, solved.x, r)
 
 
 # Bounds on lam where all pairs of users have the weight 1.
@@ -129,7 +131,7 @@ class Flow:
 
     Parameters
     ----------
-    left : the largest |prox_{lam Omega}(q)_i| of a cluster, as a share of the largest |q_i|.
+    left : the largest |prox_{lam Omega}(q)_i| of a cluster, as a share of the largest gradient.
     mu : duals of the whole problem (E, d), |mu_ij| <= lam w_ij.
     """
 
@@ -148,16 +150,17 @@ def flow(losses: Losses, solved: Reduced, lam: float, edges: Edges) -> Flow:
     q_i = -(grad f_i(w_k) + lam sum_{l != k} n_l r_kl), the sum over users j of other clusters.
     """
     mu = lam * edges.w[:, None] * solved.r
-    q = -(gradients(losses, solved.x) + edges.adjoint(mu))
+    own = gradients(losses, solved.x)
+    q = -(own + edges.adjoint(mu))
+    force = max(float(norms(own).max()), lam * float(edges.w.sum()) / edges.n, TINY)
     inside, left = solved.labels[edges.i] == solved.labels[edges.j], 0.0
     for k in range(len(solved.w)):
         members = np.flatnonzero(solved.labels == k)
-        own = inside & (solved.labels[edges.i] == k)
-        place = np.searchsorted(members, (edges.i[own], edges.j[own]))
-        rest, duals = prox(q[members], lam, Edges(*place, edges.w[own], len(members)))
-        mu[own] = duals
+        at = inside & (solved.labels[edges.i] == k)
+        ends = np.searchsorted(members, (edges.i[at], edges.j[at]))
+        rest, mu[at] = prox(q[members], lam, Edges(*ends, edges.w[at], len(members)))
         left = max(left, float(norms(rest).max()))
-    return Flow(left / max(float(norms(q).max()), TINY), mu)
+    return Flow(left / force, mu)
 
 
 def recovers(losses: Losses, labels: Ints, lam: float, edges: Edges) -> bool:

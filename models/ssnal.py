@@ -16,7 +16,9 @@ from functools import cached_property
 import numpy as np
 
 from corsage.models.certificate import Problem, edge_terms
-from corsage.models.descent import TINY, Envelope, Term, newton
+from corsage.models.descent import EPS, Newton, Place
+from corsage.models.edge_functions import TINY, Envelope
+from corsage.models.edges import norms
 from corsage.models.fusion import Reduced, candidates, flow, means, reduced
 from corsage.models.linear_problem import Floats, Ints
 
@@ -28,8 +30,14 @@ INNER = 0.1
 """What the users' part of the gap may be of the edges' part after the inner iteration."""
 OUTER, NEWTON = 60, 30
 """Limits of outer iterations and of Newton steps in one."""
+FLATTEST = 1e-3
+"""The least curvature to reckon with, as a share of the f_i's largest: they may start out flat."""
 CARRIED = 0.03
 """The share of the allowed gap that a flow inside clusters aims at."""
+SMALL = 500
+"""Clusters up to which a partition is tried before the gap is nearly closed."""
+SHARP = 1e-13
+"""The gradient that is only rounding, as a share of what pulls at a user."""
 MORE = 4
 """Outer iterations with the gap closed in which models that are fused exactly are looked for."""
 SLACK = 1e-9
@@ -58,6 +66,8 @@ class Solver:
     x, mu : where it is.
     tolerance : the relative gap to end with.
     warm : whether mu are duals of a similar problem.
+    sharp : gradients must vanish but for rounding. A user whose f_i grows in one direction only has
+        a minimum with v_i = -grad f_i, but with no v_i a little off to the wrong side.
     """
 
     problem: Problem
@@ -66,6 +76,7 @@ class Solver:
     tolerance: float
     warm: bool = False
     steps: int = 0
+    sharp: bool = False
     best: Found | None = None
     _reduced: dict[bytes, Reduced | None] = field(default_factory=dict)
     _failed: dict[bytes, float] = field(default_factory=dict)
@@ -82,11 +93,15 @@ class Solver:
             term, steps, spread = self._inner(sigma)
             closed = problem.relative(spread, self.x) <= self.tolerance
             guesses = candidates(problem.edges, term.z, term.fused)
-            for labels in guesses:
-                if (closed or labels.tobytes() in last) and self._try(labels, spread):
+            for place, labels in enumerate(guesses):
+                small = labels.max() < SMALL
+                settled = small and labels.tobytes() in last
+                ripe = closed and (small or not place)
+                if (ripe or settled) and self._try(labels, spread):
                     return self._best()
             if closed:
-                left -= self._offer(self.x, self.mu) | self._averaged(guesses[0])
+                left -= self._averaged(guesses[0]) or self._offer(self.x, self.mu)
+                self.sharp |= not np.isfinite(self._best().gap)
                 if left == 0:
                     return self._best()
             last = {labels.tobytes() for labels in guesses}
@@ -97,8 +112,9 @@ class Solver:
     @cached_property
     def _curvature(self) -> float:
         """The mean curvature of the f_i, at the start."""
-        traces = np.trace(self.problem.costs.hessian(self.x), axis1=1, axis2=2)
-        return max(float(traces.mean()) / self.problem.costs.d, TINY)
+        costs = self.problem.costs
+        mean = float(np.trace(costs.hessian(self.x), axis1=1, axis2=2).mean()) / costs.d
+        return max(mean, FLATTEST * costs.smoothness(), TINY)
 
     def _inner(self, sigma: float) -> tuple[Envelope, int, float]:
         """One step of the method of multipliers; the edges' part of the gap after it."""
@@ -109,14 +125,16 @@ class Solver:
         def envelope(z: Floats) -> Envelope:
             return Envelope(z, mu, radius, sigma)
 
-        def enough(gradient: Floats, term: Term) -> bool:
-            edges = float(edge_terms(term.z, term.slope, radius).sum())
-            return float(np.square(gradient).sum()) / (2 * self._curvature) <= INNER * max(edges, least)
+        def enough(place: Place, gradient: Floats, blocks: Floats) -> bool:
+            if self.sharp:
+                return float(np.abs(gradient).max()) <= SHARP * float(radius.sum()) / len(self.x)
+            edges = float(edge_terms(place.z, place.term.slope, radius).sum())
+            return slack(place.x, gradient, blocks) <= INNER * max(edges, least)
 
-        done = newton(self.problem.costs, self.problem.edges, envelope, self.x, enough, NEWTON)
-        self.x, self.mu, self.steps = done.x, done.term.slope, self.steps + done.steps
-        term = envelope(done.term.z)
-        return term, done.steps, float(edge_terms(term.z, term.slope, radius).sum())
+        method = Newton(self.problem.costs, self.problem.edges, envelope)
+        done, steps = method.run(self.x, enough, NEWTON)
+        self.x, self.mu, self.steps = done.x, done.term.slope, self.steps + steps
+        return envelope(done.z), steps, float(edge_terms(done.z, self.mu, radius).sum())
 
     def _try(self, labels: Ints, spread: float) -> bool:
         """Whether the partition's reduced problem and a flow inside its clusters close the gap."""
@@ -146,3 +164,11 @@ class Solver:
     def _best(self) -> Found:
         assert self.best is not None
         return Found(self.best.x, self.best.mu, self.best.gap, self.steps)
+
+
+def slack(x: Floats, gradient: Floats, blocks: Floats) -> float:
+    """About the users' part of the gap: 1/2 g_i' H_i^-1 g_i, with steps of at most 1 + |x_i|."""
+    size = norms(gradient)
+    least = np.maximum(size / (1 + norms(x)), EPS * np.trace(blocks, axis1=1, axis2=2) + TINY)
+    damped = blocks + least[:, None, None] * np.eye(x.shape[1])
+    return float((gradient * np.linalg.solve(damped, gradient[..., None])[..., 0]).sum()) / 2

@@ -107,7 +107,8 @@ def fit(
         return _solution(problem, solver.run([pieces]), tolerance)
     mu = feasible(start.mu * (lam / start.lam if start.lam > 0 else 1.0), problem.radius)
     solver = Solver(problem, start.x, mu, tolerance, warm=True)
-    guesses = [edges.components(~edges.differences(start.x).any(1)), pieces]
+    same = norms(edges.differences(start.x)) == 0
+    guesses = [edges.components(same), pieces]
     return _solution(problem, solver.run(guesses), tolerance)
 
 

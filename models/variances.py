@@ -30,8 +30,8 @@ from corsage.models.mixed_model import (
     unpack,
 )
 
-GRID: Floats = np.concatenate([[0.0], np.geomspace(1e-4, 1e3, 18)])
-"""rho: none, and from 1e-4 to 1e3 by factors of 2.6, for features of a size of about 1."""
+GRID: Floats = np.concatenate([[0.0], np.geomspace(1e-4, 1e2, 18)])
+"""rho: none, and from 1e-4 to 100 by factors of 2.25, for features of a size of about 1."""
 ZOOMS, NEAR = 6, 9
 """How often rho is looked for between its neighbours, and how many values there are between."""
 

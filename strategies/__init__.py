@@ -40,6 +40,7 @@ ALGORITHMS: dict[str, str] = {
     "exact-cluster": "ExactCluster",
     "exact-global": "ExactGlobal",
     "exact-local": "ExactLocal",
+    "convex-clustering": "ConvexClustering",
 }
 
 

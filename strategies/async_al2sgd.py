@@ -29,9 +29,9 @@ from corsage.app.errors import ConfigError
 from corsage.app.keys import key
 from corsage.app.outcome import Outcome
 from corsage.app.wire import Arrays
-from corsage.models.al2sgd_coalescing import advance, advance_means, plan
+from corsage.models.al2sgd_coalescing import Plan, advance, advance_means, plan
 from corsage.models.async_al2sgd import refresh_coin
-from corsage.models.coins import Coins, Stretch, Walk
+from corsage.models.coins import Coins, Walk
 from corsage.models.katyusha import (
     Oracle,
     Parameters2,
@@ -44,7 +44,7 @@ from corsage.models.katyusha import (
 from corsage.models.network import Network
 from corsage.strategies.async_l2gd import timed
 from corsage.strategies.clustered import AUTO
-from corsage.strategies.coins import CoinKeys, Coined, number
+from corsage.strategies.coins import Coined, CoinKeys, number
 from corsage.strategies.talks import Answer, Request, Talk
 
 Floats = NDArray[np.float64]
@@ -121,7 +121,7 @@ class AsyncAL2SGD(Coined):
         more = {what: fixed[what] for what in ("rho", "a1", "a2", "b1", "b2")}
         return Parameters2(base.eta, base.network, base.cluster, base.tau, **more)
 
-    def part(self, coins: Coins, first: int) -> Stretch:
+    def part(self, coins: Coins, first: int) -> Plan:
         """A stretch, which also ends with a refresh."""
         return plan(coins, refresh_coin(coins, self.settings.rho), first, self.iterations)
 
@@ -130,27 +130,49 @@ class AsyncAL2SGD(Coined):
         begun = "settings" in self.state.scalars
         super().open(grid)
         if not begun:
-            self._units = self._begin_units()
+            self._begin_units()
             request = Request(self.cohorts[0], {}, {"ask": "begin"}, self._template("slope"))
-            for answer in self.ask_all(grid, request):
-                self._hear(answer, ("slope",))
+            answers, self._renewed = self.ask_all(grid, request), []
+            for name in self.here:
+                own = [answer for answer in answers if answer.cohort.cluster == name]
+                self._hear_all(own, ("slope",))
             self._settle_anchors()
 
     # What the server carries: one row a cluster, or one a user.
 
-    def _begin_units(self) -> list[str]:
+    def _begin_units(self) -> None:
         """Rows for all clusters, or users, that are new: at the middle."""
         arrays, d = self.state.arrays, len(self.state.arrays["model"])
         names = [c.name for c in self.cohorts] if self._alone() else self.clusters
         known = self.state.scalars.setdefault("units", [])
         new = [name for name in names if name not in known]
-        for what in ("z", "y", "x", "slope"):
-            start = np.zeros(d) if what == "slope" else arrays["model"]
-            arrays[what] = np.stack([*arrays.get(what, []), *[start for _ in new]])
+        if not new:
+            return
+        starts = [arrays["model"] for _ in new]
+        if self._alone() and known:
+            starts = [self._centre(cohort) for cohort in self.cohorts if cohort.name in new]
+        zeros = np.zeros((len(new), d))
+        for what, rows in (("z", starts), ("y", starts), ("x", starts), ("slope", zeros)):
+            arrays[what] = np.stack([*arrays.get(what, []), *rows])
+        if "anchors" in arrays:
+            arrays["anchors"] = np.stack([*arrays["anchors"], *starts])
         for name in new:
             arrays[f"targets {name}"] = np.empty((0, 2 * d + 1))
         known.extend(new)
-        return known
+
+    def _centre(self, cohort: Cohort) -> Floats:
+        """The centre of the y of a cluster whose users are told apart; else the middle."""
+        units, arrays = self.state.scalars["units"], self.state.arrays
+        others = [
+            (units.index(other.name), self.typical_gamma(other))
+            for other in self.cohorts
+            if other.cluster == cohort.cluster and other.name in units
+        ]
+        if not others:
+            return arrays["model"]
+        rows, gamma = zip(*others, strict=True)
+        weights = np.array(gamma) if any(gamma) else np.ones(len(gamma))
+        return np.asarray(weights @ arrays["y"][list(rows)] / weights.sum())
 
     def _place(self, cohort: Cohort) -> int:
         units = self.state.scalars["units"]
@@ -180,9 +202,9 @@ class AsyncAL2SGD(Coined):
         arrays, here = self.state.arrays, self._places()
         x = arrays["x"][here]
         if self._alone():
-            near, arrays["anchor"] = means_of(self.hierarchy, x)
+            centres, arrays["anchor"] = self.hierarchy.means(x)
             arrays["anchors"] = np.zeros_like(arrays["x"])
-            arrays["anchors"][here] = near
+            arrays["anchors"][here] = centres[self.hierarchy.cluster]
         else:
             arrays["anchor"] = self.hierarchy.weights @ x
 
@@ -190,7 +212,7 @@ class AsyncAL2SGD(Coined):
 
     def talks(self, number: int) -> dict[str, Talk]:
         """The global steps of a plan, then each cluster's walk."""
-        self._reach = 0.0
+        self._reach, self._renewed = 0.0, list[int]()
         self._begin_units()
         part = self.part(self.coins, self.state.scalars["iteration"])
         rows, here = self._rows(), self._places()
@@ -199,9 +221,7 @@ class AsyncAL2SGD(Coined):
                 rows, self.settings, part.globals, lambda theta: means_of(self.hierarchy, theta)
             )
         else:
-            rows, targets = advance_means(
-                rows, self.settings, part.globals, self.hierarchy.weights
-            )
+            rows, targets = advance_means(rows, self.settings, part.globals, self.hierarchy.weights)
         self._store(here, rows)
         for row, place in enumerate(here):
             self._note(place, [(near[row], middle) for near, middle in targets])
@@ -212,20 +232,19 @@ class AsyncAL2SGD(Coined):
         }
 
     def settle(self, number: int, outcome: Outcome) -> None:
-        """The plan is done; after a refresh the anchors are new."""
+        """The plan is done; after a refresh the anchors of those who answered are new."""
         scalars, arrays = self.state.scalars, self.state.arrays
         part = self.part(self.coins, scalars["iteration"])
         scalars["iteration"] = part.last
         if part.refresh:
             scalars["refreshes"] = int(scalars.get("refreshes", 0)) + 1
-            here = self._places()
-            arrays["x"][here] = arrays["y"][here]
+            arrays["x"][self._renewed] = arrays["y"][self._renewed]
             self._settle_anchors()
         y = arrays["y"][self._places()]
-        arrays["model"] = means_of(self.hierarchy, y)[1] if self._alone() else (
-            self.hierarchy.weights @ y
+        arrays["model"] = (
+            self.hierarchy.means(y)[1] if self._alone() else self.hierarchy.weights @ y
         )
-        self.watch(self._reach, outcome)
+        self.watch(self._reach)
 
     def _note(self, place: int, targets: list[Target]) -> None:
         """Means that aggregation steps went to; users hear of them later."""
@@ -238,9 +257,7 @@ class AsyncAL2SGD(Coined):
         old = self.state.arrays[what]
         self.state.arrays[what] = np.concatenate([old, np.reshape(rows, (len(rows), 2 * d + 1))])
 
-    def _walk(
-        self, j: int, cohorts: list[Cohort], walk: Walk, first: int, refresh: bool
-    ) -> Talk:
+    def _walk(self, j: int, cohorts: list[Cohort], walk: Walk, first: int, refresh: bool) -> Talk:
         """One cluster's steps; a node that hosts all of it goes alone."""
         at, alone = first, len(cohorts) == 1
         pieces: list[Walk] = [walk] if alone else [(piece,) for piece in walk]
@@ -256,7 +273,7 @@ class AsyncAL2SGD(Coined):
                 for answer in heard:
                     self._reach = max(self._reach, answer.metrics["reach"])
                 self._hear_all(heard, kinds)
-                self._count(cohorts, trips=max(sum(k > 0 for _, k in todo), 1), kinds=len(kinds))
+                self._count(cohorts, [k for _, k in todo], refresh=refresh and last)
             at += sum(r + k for r, k in piece)
 
     def _step_to_centre(self, j: int, cohorts: list[Cohort], steps: int) -> None:
@@ -265,7 +282,8 @@ class AsyncAL2SGD(Coined):
             return
         here = list(dict.fromkeys(map(self._place, cohorts)))
         rows = np.array([self._places().index(place) for place in here])
-        own, targets = self._rows().pick(rows), []
+        own = self._rows().pick(rows)
+        targets: list[Target] = []
         if self._alone():
             shares = self.hierarchy.shares[rows]
             own, targets = advance(own, self.settings, steps, lambda theta: (shares @ theta, None))
@@ -277,7 +295,7 @@ class AsyncAL2SGD(Coined):
             self._note(place, targets)
 
     def _template(self, *kinds: str) -> Arrays:
-        return {what: self.state.arrays["model"] for what in kinds}
+        return dict.fromkeys(kinds, self.state.arrays["model"])
 
     def _request(
         self, cohort: Cohort, j: int, options: dict[str, Any], kinds: tuple[str, ...]
@@ -298,6 +316,8 @@ class AsyncAL2SGD(Coined):
     def _hear_all(self, heard: list[Answer], kinds: tuple[str, ...]) -> None:
         """Rows of users, or means of cohorts averaged; all targets up to here are known to them."""
         arrays, units = self.state.arrays, self.state.scalars["units"]
+        if not heard:
+            return
         if self._alone() or len(heard) == 1:
             for answer in heard:
                 self._hear(answer, kinds)
@@ -307,14 +327,16 @@ class AsyncAL2SGD(Coined):
             for what in kinds:
                 rows = np.stack([answer.rows[what] for answer in heard])
                 arrays[what][place] = sizes @ rows / sizes.sum()
-        for place in {self._place(answer.cohort) for answer in heard}:
+        for place in sorted({self._place(answer.cohort) for answer in heard}):
+            self._renewed += [place] if "slope" in kinds else []
             arrays[f"targets {units[place]}"] = arrays[f"targets {units[place]}"][:0]
 
-    def _count(self, cohorts: list[Cohort], trips: int, kinds: int) -> None:
-        """A round trip: the means that were missed down, z and y (and a gradient) up."""
+    def _count(self, cohorts: list[Cohort], runs: list[int], *, refresh: bool) -> None:
+        """A round trip: the means that were missed down, z and y up; a gradient in a refresh."""
         size, users = self.state.arrays["model"].nbytes, sum(len(c.users) for c in cohorts)
+        trips = sum(k > 0 for k in runs) + (refresh and not (runs and runs[-1]))
         self.state.traffic.bytes_down += trips * users * 2 * size
-        self.state.traffic.bytes_up += trips * users * kinds * size
+        self.state.traffic.bytes_up += (2 * trips + refresh) * users * size
         self.state.traffic.messages += 2 * trips * users
 
     # What users are told.
@@ -324,10 +346,10 @@ class AsyncAL2SGD(Coined):
         arrays, d = self.state.arrays, len(self.state.arrays["model"])
         known = self.state.scalars.get("units", [])
         most = max((len(arrays[f"targets {unit}"]) for unit in known), default=0)
-        targets = np.full((most + 1, 2 * d + 1), -1.0)  # rows of -1 are for nobody: all have as many
+        targets = np.full((most + 1, 2 * d + 1), -1.0)  # rows of -1 only make all as long
         name = cohort.name if self._alone() else cohort.cluster
         if name not in known:
-            begin = arrays["model"]
+            begin = self._centre(cohort) if known and self._alone() else arrays["model"]
             return {"targets": targets, "start": begin, "centre": begin, "middle": begin}
         place, own = known.index(name), arrays[f"targets {name}"]
         targets[: len(own)] = own

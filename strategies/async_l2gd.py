@@ -39,7 +39,7 @@ from corsage.models.async_l2gd import (
 from corsage.models.coins import Stretch, Walk
 from corsage.models.l2gd_settings import rates
 from corsage.models.network import Network
-from corsage.strategies.coins import CoinKeys, Coined
+from corsage.strategies.coins import Coined, CoinKeys
 from corsage.strategies.talks import Answer, Request, Talk
 
 
@@ -52,6 +52,7 @@ class AsyncL2GD(Coined):
     """The server of Async-L2GD: its place in the coins, the centres, and maps to be told."""
 
     name = "async-l2gd"
+    _rows: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed
 
     def initial(self, network: Network) -> Arrays:
         """theta^0: zero for a linear model, as in the paper; else the model of the seed."""
@@ -78,15 +79,18 @@ class AsyncL2GD(Coined):
         part = self.part(self.coins, scalars["iteration"])
         scalars["iteration"] = part.last
         if self._alone():
-            arrays["centres"] = self.hierarchy.centres(arrays["theta"])
+            near = self.hierarchy.centres(arrays["theta"][self._rows_of_users()])
+            arrays["centres"][self._places] = near
         middle = self.hierarchy.weights @ arrays["centres"][self._places]
         arrays["model"] = middle.astype(arrays["model"].dtype)
-        self.watch(self._reach, outcome)
+        self.watch(self._reach)
 
     def shown(self, cohort: Cohort) -> Arrays:
         """The map that the cohort was not told yet, or where a new one begins."""
         if cohort.cluster not in self.clusters or "centres" not in self.state.arrays:
             return self._row(Affine(0.0, self.state.arrays["model"]))
+        if cohort.name in self._row_of:
+            return self._row(Affine(0.0, self.state.arrays["theta"][self._row_of[cohort.name]]))
         return self._row(self._pending(self.clusters.index(cohort.cluster), cohort))
 
     def told(self, cohort: Cohort) -> dict[str, Any]:
@@ -177,33 +181,41 @@ class AsyncL2GD(Coined):
 
     def _told_apart(self, part: Stretch) -> dict[str, Talk]:
         """The walks of all clusters, after the global steps on all users' rows."""
-        theta = self._rows_of_users()
-        theta[:] = replay_global(theta, self.hierarchy, self.parameters, part.globals)
+        here, theta = self._rows_of_users(), self.state.arrays["theta"]
+        theta[here] = replay_global(theta[here], self.hierarchy, self.parameters, part.globals)
         first, groups = part.first + part.globals, self.cohorts_by_cluster()
         return {
             name: self._walk_apart(j, groups[name], walk, first)
             for j, (name, walk) in enumerate(zip(self.here, part.walks, strict=True))
         }
 
-    def _rows_of_users(self) -> NDArray[np.float64]:
-        """theta (n, d) in the order of the cohorts; users that are new begin at the centre."""
-        arrays, scalars = self.state.arrays, self.state.scalars
-        users = [cohort.name for cohort in self.cohorts]
-        if scalars.get("users") != users:
-            known = dict(zip(scalars.get("users", []), arrays.get("theta", []), strict=True))
-            starts = arrays["centres"][[self.clusters.index(c.cluster) for c in self.cohorts]]
-            rows = [known.get(user, start) for user, start in zip(users, starts, strict=True)]
-            arrays["theta"], scalars["users"] = np.stack(rows).astype(np.float64), users
-        return arrays["theta"]
+    def _rows_of_users(self) -> list[int]:
+        """The rows of theta of the cohorts that are here; new users begin at the centre."""
+        arrays, known = self.state.arrays, self._row_of
+        new = [cohort for cohort in self.cohorts if cohort.name not in known]
+        if new:
+            starts = arrays["centres"][[self.clusters.index(cohort.cluster) for cohort in new]]
+            arrays["theta"] = np.concatenate([arrays.get("theta", starts[:0]), starts])
+            self.state.scalars["users"] = [*known, *(cohort.name for cohort in new)]
+        return [self._row_of[cohort.name] for cohort in self.cohorts]
+
+    @property
+    def _row_of(self) -> dict[str, int]:
+        """Each user's row of theta; it only gets more."""
+        users = self.state.scalars.get("users", [])
+        if len(self._rows) != len(users):
+            self._rows = {user: row for row, user in enumerate(users)}
+        return self._rows
 
     def _walk_apart(self, j: int, cohorts: list[Cohort], walk: Walk, first: int) -> Talk:
         """One cluster's steps; local ones are asked for, user by user."""
         theta, hierarchy = self.state.arrays["theta"], self.hierarchy
         members, rate = hierarchy.members(j), rates(hierarchy, self.parameters)
-        place, at = {c.name: i for c, i in zip(cohorts, members, strict=True)}, first
+        rows, at = np.array(self._rows_of_users())[members], first
+        place = {c.name: int(row) for c, row in zip(cohorts, rows, strict=True)}
         for r, k in walk:
-            theta[members] = replay_within(
-                theta[members], hierarchy.gamma[members], rate.within[members], r
+            theta[rows] = replay_within(
+                theta[rows], hierarchy.gamma[members], rate.within[members], r
             )
             if k:
                 options = {"walk": timed([(0, k)], at + r), "step": float(rate.local[j])}

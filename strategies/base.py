@@ -120,6 +120,8 @@ class Strategy(Courier, FlowerStrategy):
         self._call("on_start")
         self._settle()
         self.summary()
+        self.open(grid)
+        rounds = self.length(rounds)
         result = Result()
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         before, begin = self.state.seconds, time.monotonic()

@@ -22,7 +22,7 @@ from corsage.app.cohorts import MEMBERS, Cohort, check_clusters, cohorts_of
 from corsage.app.config import Config
 from corsage.app.errors import ConfigError, NodeError
 from corsage.app.keys import Keys, key
-from corsage.app.outcome import Outcome, reading_order
+from corsage.app.outcome import Outcome, name_users, reading_order
 from corsage.app.roster import Member
 from corsage.app.wire import Arrays, encode
 from corsage.models.criterion import criterion_of
@@ -96,8 +96,9 @@ class Clustered(Talks):
         seen = (id(self.state), frozenset(self.roster.nodes), len(members), self._alone())
         if seen != self._seen:
             self._seen, self._hierarchy = seen, None
+            self._check(self.roster.users)
+            self._know(dict.fromkeys(self.cluster_of(members[user]) for user in self.users))
             self._cohorts = self._grouped(self.users)
-            self._know(dict.fromkeys(cohort.cluster for cohort in self._cohorts))
         return self._cohorts
 
     @property
@@ -115,7 +116,7 @@ class Clustered(Talks):
     def _know(self, names: Mapping[str, None]) -> None:
         """Number the clusters; those that come later get the next numbers."""
         known = self.clusters
-        new = sorted(set(names) - set(known), key=reading_order)
+        new = sorted(set(names) - {*known, ""}, key=reading_order)
         self.state.scalars["clusters"] = known + new
 
     def _alone(self) -> frozenset[str]:
@@ -126,11 +127,20 @@ class Clustered(Talks):
         """The cluster of a user; those that have no known one share `known-missing`."""
         return member.cluster or self.cluster_keys.known_missing
 
-    def _grouped(self, users: list[str]) -> list[Cohort]:
-        """Users as cohorts, if all of them have a cluster."""
+    def _check(self, users: list[str]) -> None:
+        """Refuse users without a cluster; those that come later are left out."""
         members = self.roster.members
-        check_clusters(users, [user for user in users if not self.cluster_of(members[user])])
-        return cohorts_of(members, users, self.cluster_of, self._alone())
+        missing = [user for user in users if not self.cluster_of(members[user])]
+        if self.state.round == 0:
+            check_clusters(users, missing)
+        elif missing:
+            self.note(f"{name_users(missing)} left out: no known cluster")
+
+    def _grouped(self, users: list[str]) -> list[Cohort]:
+        """Users as cohorts."""
+        members = self.roster.members
+        known = [user for user in users if self.cluster_of(members[user])]
+        return cohorts_of(members, known, self.cluster_of, self._alone())
 
     @property
     def cluster_keys(self) -> ClusterKeys:
@@ -169,30 +179,19 @@ class Clustered(Talks):
         return [name for name in self.clusters if name in found]
 
     def gammas(self, cohort: Cohort) -> NDArray[np.float64]:
-        """gamma_i of a cohort's users."""
+        """gamma_i of a cohort's users; those of later comers are the mean, if nothing is known."""
         gamma: dict[str, float] = self.state.scalars["gamma"]
-        if cohort.cluster in gamma or "" in gamma:
-            return np.full(len(cohort.users), own(gamma, cohort.cluster))
-        if missing := [user for user in cohort.users if user not in gamma]:
-            raise ConfigError(
-                f"known-gamma={self.cluster_keys.known_gamma}: it has neither cluster "
-                f"{cohort.cluster} nor its user {missing[0]}: add one of them."
-            )
-        return np.array([gamma[user] for user in cohort.users])
+        users: dict[str, float] = self.state.scalars.get("gammas", {})
+        typical = own(gamma or users, cohort.cluster)
+        if cohort.cluster in gamma or not users:
+            return np.full(len(cohort.users), typical)
+        return np.array([users.get(user, typical) for user in cohort.users])
 
     def typical_gamma(self, cohort: Cohort) -> float:
-        """gamma of new users: their cluster's, or the mean of all where it is not known."""
-        gamma: dict[str, float] = self.state.scalars["gamma"]
-        known = gamma.get(cohort.cluster, gamma.get(""))
-        return float(np.mean(list(gamma.values())) if known is None else known)
+        """One gamma for all of a cohort."""
+        return float(self.gammas(cohort).mean())
 
     # Rounds and evaluations.
-
-    def start(self, grid: Grid, *arguments: Any, **named: Any) -> Any:
-        """Run all rounds, as every strategy does; first, what must be known is asked for."""
-        self._prepare(grid, None)
-        self.open(grid)
-        return super().start(grid, *arguments, **named)
 
     def open(self, grid: Grid) -> None:
         """Settle the strengths, and whether a cluster's users differ in theirs."""
@@ -204,6 +203,7 @@ class Clustered(Talks):
         for what, text in (("gamma", keys.known_gamma), ("lambda", keys.known_lambda)):
             if text != AUTO:
                 scalars[what] = read_strengths(f"known-{what}", text)
+        check_covers(f"known-lambda={keys.known_lambda}", scalars["lambda"], self.here)
         self.tell_apart()
 
     def estimate(self, grid: Grid) -> None:
@@ -212,11 +212,29 @@ class Clustered(Talks):
 
     def tell_apart(self) -> None:
         """Note the clusters whose users differ in gamma: each of these is a cohort of its own."""
+        self._by_user()
         groups = self.cohorts_by_cluster()
         ends = {n: [self.gammas(c) for c in group] for n, group in groups.items()}
         uneven = [n for n, own in ends.items() if len(np.unique(np.concatenate(own))) > 1]
         if uneven:
             self.state.scalars["uneven"] = uneven
+
+    def _by_user(self) -> None:
+        """Whether the names in the file of gamma are users or clusters, which may be the same."""
+        scalars, text = self.state.scalars, self.cluster_keys.known_gamma
+        found: dict[str, float] = scalars["gamma"]
+        if "" in found:
+            return
+        every = set(self.users) <= set(found)
+        scalars["gamma"] = {} if every else {n: found[n] for n in self.clusters if n in found}
+        scalars["gammas"] = {n: v for n, v in found.items() if n not in scalars["gamma"]}
+        for cohort in self.cohorts:
+            missing = [user for user in cohort.users if user not in scalars["gammas"]]
+            if missing and cohort.cluster not in scalars["gamma"]:
+                raise ConfigError(
+                    f"known-gamma={text}: it has neither cluster {cohort.cluster} nor its user "
+                    f"{missing[0]}: add one of them."
+                )
 
     def ask_all(self, grid: Grid, request: Request) -> list[Answer]:
         """One exchange with all cohorts; their answers."""
@@ -237,6 +255,8 @@ class Clustered(Talks):
     def _train(self, grid: Grid, number: int, config: ConfigRecord) -> Outcome:
         """One round: the conversations of all clusters, then the server's own step."""
         self._prepare(grid, None)
+        if not self.cohorts:
+            raise NodeError(f"round {number}: no users are connected.")
         outcome = self.converse(grid, self.talks(number))
         self.check_heard(number, outcome)
         self.settle(number, outcome)
@@ -284,7 +304,7 @@ class Clustered(Talks):
             unknown = {
                 c.name: list(c.users) for c in group if new or not self.state.versions.get(c.name)
             }
-            more = {MEMBERS: json.dumps(unknown)} if unknown else {}
+            more: dict[str, Any] = {MEMBERS: json.dumps(unknown)} if unknown else {}
             more["cohort-options"] = [json.dumps(self.told(cohort)) for cohort in group]
             task = self._task(number, [c.name for c in group], {**options, **more})
             messages.append(self._letter(kind, node, nothing, rows, task))
@@ -292,8 +312,15 @@ class Clustered(Talks):
 
 
 def own(values: Mapping[str, float], name: str) -> float:
-    """The value of a cluster, or the one of all."""
-    return float(values[name] if name in values else values[""])
+    """The value of a cluster, or the one of all; a cluster that comes later has the mean."""
+    known = values.get(name, values.get(""))
+    return float(np.mean(list(values.values())) if known is None else known)
+
+
+def check_covers(key: str, values: Mapping[str, float], clusters: Sequence[str]) -> None:
+    """Refuse values that leave out a cluster; `key` is the key as it was given."""
+    if missing := [name for name in clusters if not {"", name} & set(values)]:
+        raise ConfigError(f"{key}: it does not have cluster {missing[0]}: add it.")
 
 
 def read_strengths(name: str, text: str) -> dict[str, float]:
@@ -305,9 +332,7 @@ def read_strengths(name: str, text: str) -> dict[str, float]:
         try:
             found = {str(k): float(v) for k, v in json.loads(path.read_text("utf-8")).items()}
         except FileNotFoundError:
-            raise ConfigError(
-                f"{name}={text}: not a number, not auto, and no such file."
-            ) from None
+            raise ConfigError(f"{name}={text}: not a number, not auto, and no such file.") from None
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f'{name}={text}: not a JSON file of numbers by name, {{"name": 1.0}} ({error}).'

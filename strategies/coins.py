@@ -6,8 +6,9 @@ are given; the losses' smoothness L and convexity mu are asked for once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import ConfigRecord
@@ -26,7 +27,14 @@ from corsage.models.coins import (
     stretch,
 )
 from corsage.models.l2gd_settings import Parameters, check, largest_step, probabilities, tau_of
-from corsage.strategies.clustered import AUTO, ClusterKeys, Clustered, own, read_strengths
+from corsage.strategies.clustered import (
+    AUTO,
+    Clustered,
+    ClusterKeys,
+    check_covers,
+    own,
+    read_strengths,
+)
 from corsage.strategies.mixed_model import MixedModel
 from corsage.strategies.talks import Request
 
@@ -88,13 +96,11 @@ class Coined(Clustered):
         tau = np.array([own(settings["tau"], name) for name in self.here])
         return Parameters(settings["eta"], settings["p0"], p, tau)
 
-    def start(self, grid: Grid, *arguments: Any, **named: Any) -> Any:
-        """Run all rounds; with `known-iterations` that is as many as these take."""
-        self._prepare(grid, None)
-        self.open(grid)
-        if self.iterations is not None:
-            named["num_rounds"] = self.state.round + self._rounds_left(self.iterations)
-        return super().start(grid, *arguments, **named)
+    def length(self, rounds: int) -> int:
+        """With `known-iterations` as many rounds as these take."""
+        if self.iterations is None:
+            return rounds
+        return self.state.round + self._rounds_left(self.iterations)
 
     def finished(self) -> bool:
         """Whether all iterations are done."""
@@ -111,6 +117,7 @@ class Coined(Clustered):
             )
         solver = MixedModel(self.config, experiment=f"{self.experiment}-strengths")
         solver.roster, solver.state_dir = self.roster, self.state_dir
+        solver.state.traffic = self.state.traffic
         while not solver.finished() and solver.state.round < MOST_ROUNDS:
             if solver.state.round == 0:
                 solver._prepare(grid, None)
@@ -122,6 +129,11 @@ class Coined(Clustered):
     def tell_apart(self) -> None:
         """If one cluster's users differ in gamma, all users' models are told apart."""
         super().tell_apart()
+        self._know({})
+
+    def _know(self, names: Mapping[str, None]) -> None:
+        """Those of clusters that come later, too."""
+        super()._know(names)
         if "uneven" in self.state.scalars:
             self.state.scalars["uneven"] = self.clusters
 
@@ -141,6 +153,10 @@ class Coined(Clustered):
         p0 = number("known-p0", keys.known_p0, p0)
         given = {name: float(value) for name, value in zip(names, p, strict=True)}
         given = given if keys.known_p == AUTO else read_strengths("known-p", keys.known_p)
+        check_covers(f"known-p={keys.known_p}", given, names)
+        for key_, value in (("known-p0", p0), *(("known-p", value) for value in given.values())):
+            if not 0 <= value < 1:
+                raise ConfigError(f"{key_}={value:g}: must be from 0 to below 1.")
         p = np.array([own(given, name) for name in names])
         tau = tau_of(p0, p)
         if keys.known_tau != AUTO:
@@ -190,25 +206,38 @@ class Coined(Clustered):
         """The iterations of the round that begins at `first`."""
         return stretch(coins, first, self.iterations)
 
-    def watch(self, reach: float, outcome: Outcome) -> None:
+    def watch(self, reach: float) -> None:
         """RoundFailed if the iterates run away: the step is too long."""
         scalars = self.state.scalars
         first = scalars.setdefault("reach", max(reach, 1.0))
-        burst = any("not finite" in why for why in outcome.dropped.values())
-        if reach > FAR * first or burst:
-            settings = scalars["settings"]
-            raise RoundFailed(
-                f"{self.name} diverged by iteration {scalars['iteration']}: "
-                f"known-eta={settings['eta']:g} is too long a step, {settings['safe']:.3g} is the "
-                "largest safe one."
-            )
+        if reach > FAR * first:
+            self._diverged()
+
+    def check_heard(self, number: int, outcome: Outcome) -> None:
+        """Models that are not finite are no fault of a user's, where the step is too long."""
+        settings = self.state.scalars.get("settings", {"eta": 0.0, "safe": 0.0})
+        long = settings["eta"] > settings["safe"] or not self.convex
+        if long and any("not finite" in why for why in outcome.dropped.values()):
+            self._diverged()
+        super().check_heard(number, outcome)
+
+    def _diverged(self) -> NoReturn:
+        """Say so, and which step would be safe."""
+        settings, place = self.state.scalars["settings"], self.state.scalars["iteration"]
+        what = f"known-eta={settings['eta']:g} is too long a step"
+        if self.convex:
+            what += f", {settings['safe']:.3g} is the largest safe one"
+        else:
+            what += f" for lr={self.config.train.lr:g}: lower one of them"
+        raise RoundFailed(f"{self.name} diverged after iteration {place}: {what}.")
 
     def findings(self) -> list[dict[str, Any]]:
         """The settings, and communications: expected and counted."""
         settings, done = self.state.scalars["settings"], int(self.state.scalars["iteration"])
+        gamma = {**self.state.scalars["gamma"], **self.state.scalars.get("gammas", {})}
         strengths = [
-            [name, spelled(self.state.scalars[what])]
-            for name, what in (("gamma_i", "gamma"), ("lambda_j", "lambda"))
+            [name, spelled(values)]
+            for name, values in (("gamma_i", gamma), ("lambda_j", self.state.scalars["lambda"]))
         ]
         rows = [
             ["iterations", f"{done:,}"],
@@ -217,8 +246,8 @@ class Coined(Clustered):
             ["eta", f"{settings['eta']:.4g} (safe up to {settings['safe']:.4g})"],
         ]
         return [
-            {"title": f"{self.name}: settings", "rows": rows},
-            {"title": f"{self.name}: communications", "rows": self._communications(done)},
+            {"title": "settings", "rows": rows},
+            {"title": "communications", "rows": self._communications(done)},
             *self.state.scalars.get("estimates", []),
         ]
 
@@ -244,9 +273,12 @@ def number(name: str, text: str, default: float) -> float:
     if text == AUTO:
         return default
     try:
-        return float(text)
+        found = float(text)
     except ValueError:
         raise ConfigError(f"{name}={text}: not a number, and not auto.") from None
+    if not np.isfinite(found):
+        raise ConfigError(f"{name}={text}: must be finite.")
+    return found
 
 
 def spelled(values: float | dict[str, float]) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from flwr.serverapp import Grid
+
 from corsage.app.config import Config
 from corsage.app.outcome import Outcome
 from corsage.app.seeding import generator
@@ -52,6 +54,13 @@ class Hooks:
         count = max(int(self.config.federation.fraction_train * len(users)), 1)
         drawn = generator(self.config.run.seed, "users", number).permutation(len(users))[:count]
         return [users[i] for i in sorted(drawn)]
+
+    def open(self, grid: Grid) -> None:
+        """What must be known before the first round is asked here; a resumed run knows it."""
+
+    def length(self, rounds: int) -> int:
+        """How many rounds there will be, where `rounds` are wanted; asked after `open`."""
+        return rounds
 
     def finished(self) -> bool:
         """Whether no round is left to do, though `num-rounds` has more: asked after each.

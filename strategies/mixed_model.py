@@ -38,7 +38,9 @@ class MixedModelKeys(ClusterKeys):
     title = "Mixed model"
 
     mixed_tolerance: float = key(
-        1e-8, "ends when a round moves the models by less than this share of them", low=0.0
+        1e-8,
+        "ends when a round moves the models by less than this share of them (float32: 1e-5)",
+        low=0.0,
     )
     mixed_em_rounds: int = key(
         20, "auto, but not with the squared loss: rounds that estimate the variances", low=1
@@ -49,7 +51,7 @@ class MixedModel(Estimated):
     """The server of the mixed model: w_j, wbar, and the strengths by cluster and coordinate."""
 
     name = "mixed-model"
-    fixed: ClassVar[dict[str, str]] = {}  # keys that make it another method
+    fixed: ClassVar[dict[str, Any]] = {}  # keys that make it another method
     together: ClassVar[bool] = False  # is everybody in one cluster?
 
     def initial(self, network: Network) -> Arrays:
@@ -77,6 +79,12 @@ class MixedModel(Estimated):
     def cluster_of(self, member: Member) -> str:
         """The cluster of a user, or one for all."""
         return "all" if self.together else super().cluster_of(member)
+
+    @property
+    def tolerance(self) -> float:
+        """The change at which to end; float32 cannot tell less than 1e-5 of the models."""
+        floor = 1e-5 if self.config.model.precision == "float32" else 0.0
+        return max(self.mixed_keys.mixed_tolerance, floor)
 
     @property
     def _em(self) -> bool:
@@ -109,7 +117,9 @@ class MixedModel(Estimated):
         return outcome
 
     def _deliver(self, cohorts: list[Cohort]) -> Talk:
-        yield [Request(c, self.shown(c), {**self.told(c), "ask": "deliver"}) for c in cohorts]
+        requests = [Request(c, self.shown(c), {**self.told(c), "ask": "deliver"}) for c in cohorts]
+        yield requests
+        self.count_sums(requests)
 
     # One exchange of sums.
 
@@ -127,10 +137,12 @@ class MixedModel(Estimated):
         template = {"sums": np.zeros(d * (d + 1) // 2 + d)}
         if self._em:
             template["em"] = np.zeros((2, d))
-        heard = yield [
-            Request(cohort, self.shown(cohort), self._asked_of(cohort), template)
+        requests = [
+            Request(cohort, self._moving(cohort), self._asked_of(cohort), template)
             for cohort in cohorts
         ]
+        heard = yield requests
+        self.count_sums(requests)
         sums = [ClusterSums.unpacked(answer.rows["sums"][None], d) for answer in heard]
         self._sums[name] = sum(sums[1:], start=sums[0])
         for answer in heard:
@@ -156,8 +168,9 @@ class MixedModel(Estimated):
             if self.cluster_keys.known_lambda == AUTO and number > 1 and len(here) > 1:
                 arrays["lambda"][:] = self.expected_lambda(p, q, lam, top)
         moved = self.state.scalars["change"] = change(self._moved)
-        still = number > 1 and moved < self.mixed_keys.mixed_tolerance and not self._em
-        self.state.scalars["done"] = self.exact or still
+        still = number > 1 and moved < self.tolerance and not self._em
+        whole = not outcome.dropped  # who was not heard is asked again
+        self.state.scalars["done"] = whole if self.exact else still
 
     def _strengths(self) -> None:
         """What there is to know of a cluster when it is new, by coordinate."""
@@ -194,25 +207,30 @@ class MixedModel(Estimated):
             return None
         self._strengths()
         self.state.arrays["w"], self.state.arrays["model"] = found.centres
-        scalars["done"] = True
+        scalars["done"] = not outcome.dropped
         self.merged(number, outcome)
         return outcome
 
     # What users are told.
 
     def shown(self, cohort: Cohort) -> Arrays:
-        """w_j, gamma_j of the sums that it came from and of the next ones, and how sure it is."""
+        """w_j, gamma_j of the sums that it came from, and of the next ones."""
         arrays, d = self.state.arrays, len(self.state.arrays["model"])
         if cohort.cluster not in self.clusters or "w" not in arrays:
             gamma: Floats = np.full(d, self.typical_gamma(cohort))
-            nothing = np.zeros((d, d))
-            return {"w": arrays["model"], "gamma": gamma, "next": gamma, "covariance": nothing}
+            return {"w": arrays["model"], "gamma": gamma, "next": gamma}
         place = self.clusters.index(cohort.cluster)
         used, following = arrays["used"][place], arrays["gamma"][place]
         if cohort.cluster in self._alone():
             used = following = np.full(d, self.gammas(cohort)[0])
-        sure = arrays["covariance"][place]
-        return {"w": arrays["w"][place], "gamma": used, "next": following, "covariance": sure}
+        return {"w": arrays["w"][place], "gamma": used, "next": following}
+
+    def _moving(self, cohort: Cohort) -> Arrays:
+        """The same for a step, and how sure w_j is where variances are estimated."""
+        if not self._em:
+            return self.shown(cohort)
+        place = self.clusters.index(cohort.cluster)
+        return {**self.shown(cohort), "covariance": self.state.arrays["covariance"][place]}
 
     def told(self, cohort: Cohort) -> dict[str, Any]:
         """How users find their models."""
@@ -237,4 +255,4 @@ class MixedModel(Estimated):
         rows = [["rounds", f"{self.state.round}"]]
         if not self.exact:
             rows.append(["last change of the models", f"{self.state.scalars['change']:.1e}"])
-        return [{"title": f"{self.name}: solution", "rows": rows}, *self.variance_findings()]
+        return [{"title": "solution", "rows": rows}, *self.variance_findings()]

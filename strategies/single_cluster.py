@@ -58,7 +58,8 @@ class SingleCluster(MixedModel):
         """The mixed model's, with lambda^sc for gamma."""
         chosen = self.state.scalars.get("chosen", self.wanted)
         gamma = "1" if chosen == CV else str(chosen)
-        return replace(super().mixed_keys, known_gamma=gamma, known_lambda="inf")
+        # Of one cluster w is wbar, whatever lambda_j says.
+        return replace(super().mixed_keys, known_gamma=gamma, known_lambda="1")
 
     def open(self, grid: Grid) -> None:
         """Choose lambda by cross-validation, if that is wanted."""

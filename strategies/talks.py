@@ -70,13 +70,13 @@ class Talks(Strategy):
             if not done:
                 break
             for message, reply in done:
-                requests = asked.pop(id(message))
-                answers = self._read(message, reply, requests, whole)
-                for place, request in requests.items():
+                letter = asked.pop(id(message))
+                answers = self._read(message, reply, letter, whole)
+                for place, request in letter.items():
                     cluster = request.cohort.cluster
                     waiting[cluster].discard(place)
                     heard[cluster] += [answers[place]] if place in answers else []
-                for cluster in dict.fromkeys(r.cohort.cluster for r in requests.values()):
+                for cluster in dict.fromkeys(r.cohort.cluster for r in letter.values()):
                     if not waiting[cluster] and heard[cluster]:
                         ready[cluster] = self._go_on(talking[cluster], heard[cluster])
         return whole
@@ -141,10 +141,10 @@ class Talks(Strategy):
         return answers
 
     def check_heard(self, number: int, outcome: Outcome) -> None:
-        """RoundFailed if too few users answered."""
+        """RoundFailed if too few users answered, unless there was nothing to ask."""
         least = self.config.federation.min_users
         outcome.users = list(dict.fromkeys(outcome.users))
-        if len(outcome.users) < least:
+        if len(outcome.users) < least and (outcome.users or outcome.dropped):
             raise RoundFailed(
                 f"round {number}: {len(outcome.users)} users gave a usable reply, "
                 f"min-users={least}. " + "; ".join(by_cause(outcome.dropped)[:3])

@@ -64,6 +64,19 @@ class Estimated(Clustered):
                 f"loss={self.loss_name} and the other one on auto it must be finite and above 0."
             )
 
+    def count_sums(self, requests: list[Request]) -> None:
+        """Count what devices of one user would exchange: what is shown down, their sums up."""
+        traffic = self.state.traffic
+        for request in requests:
+            users = len(request.cohort.users)
+            down, up = (
+                users * sum(array.nbytes for array in arrays.values())
+                for arrays in (request.rows, request.template)
+            )
+            traffic.bytes_down += down
+            traffic.bytes_up += up
+            traffic.messages += users * ((down > 0) + (up > 0))
+
     # The squared loss: restricted maximum likelihood.
 
     def reml(self, grid: Grid) -> tuple[RemlSums, Variances, Outcome]:
@@ -80,7 +93,8 @@ class Estimated(Clustered):
             self.check_heard(self.state.round + 1, outcome)
             if missing := [name for name in self.here if name not in heard]:
                 raise ConfigError(f"{self.name}: no user of cluster {missing[0]} answered.")
-            rows = {key: np.stack([heard[n][key] for n in self.here]) for key in heard[self.here[0]]}
+            parts = [heard[name] for name in self.here]
+            rows = {what: np.stack([part[what] for part in parts]) for what in parts[0]}
             sums = RemlSums.from_arrays(rows, ratios)
             found = fit(sums)
             ratios = refined_grid(found)
@@ -98,7 +112,9 @@ class Estimated(Clustered):
         }  # fmt: skip
         template = {name: np.zeros(shape) for name, shape in shapes.items()}
         options = {"ask": "reml", "ratios": ratios.tolist()}
-        answers = yield [Request(cohort, {}, options, template) for cohort in cohorts]
+        requests = [Request(cohort, {}, options, template) for cohort in cohorts]
+        answers = yield requests
+        self.count_sums(requests)
         heard[cohorts[0].cluster] = {
             name: np.sum([answer.rows[name] for answer in answers], axis=0) for name in template
         }
@@ -129,9 +145,9 @@ class Estimated(Clustered):
         """Variances and shares, as a mixed-model package prints them."""
         scalars = self.state.scalars
         if found := scalars.get("variances"):
-            return [reml_table(self.name, found)]
+            return [reml_table(found)]
         if spread := scalars.get("spread"):
-            title = f"{self.name}: variances by coefficient (Laplace's approximation)"
+            title = "variances by coefficient (Laplace's approximation)"
             return [{"title": title, "rows": [[k, numbers(v)] for k, v in spread.items()]}]
         return []
 
@@ -150,22 +166,22 @@ def told_variances(found: Variances, names: list[str]) -> Table:
     }
 
 
-def reml_table(name: str, found: Table) -> Table:
+def reml_table(found: Table) -> Table:
     """A fit as rows of text."""
     records, users, clusters = (f"{100 * share:.2f}% of the variance" for share in found["shares"])
     spread = list(found["user"].values())
     user = f"{spread[0]:.5g}" if found["common"] else f"{min(spread):.4g} to {max(spread):.4g}"
     how = "one for all clusters" if found["common"] else "one for each cluster"
-    return {
-        "title": f"{name}: variances (restricted maximum likelihood)",
-        "rows": [
-            ["between records (sigma^2)", f"{found['sigma2']:.5g}, {records}"],
-            ["between users (s^2)", f"{user}, {users} ({how}, by AIC)"],
-            ["between clusters (sb^2)", f"{found['cluster']:.5g}, {clusters}"],
-            ["middle (wbar)", numbers(found["middle"])],
-            ["log likelihood", f"{found['loglik']:.3f} (AIC {found['aic']:.3f})"],
-        ],
-    }
+    rows = [
+        ["between records (sigma^2)", f"{found['sigma2']:.5g}, {records}"],
+        ["between users (s^2)", f"{user}, {users} ({how}, by AIC)"],
+        ["between clusters (sb^2)", f"{found['cluster']:.5g}, {clusters}"],
+        ["middle (wbar)", numbers(found["middle"])],
+        ["log likelihood", f"{found['loglik']:.3f} (AIC {found['aic']:.3f})"],
+    ]
+    if len(spread) == 1:
+        rows[1][1], rows[2:3] = f"{user}, {users}", []
+    return {"title": "variances (restricted maximum likelihood)", "rows": rows}
 
 
 def numbers(values: list[float]) -> str:

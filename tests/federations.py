@@ -24,6 +24,41 @@ SMALL: dict[str, Any] = {
 }
 
 
+# Twelve users in three known clusters, two classes, and a convex loss: what some methods need.
+ELLIPSES: dict[str, Any] = {
+    "dataset": "ellipses",
+    "partition": "natural",
+    "num-users": 0,
+    "users-per-cluster": 4,
+    "model": "linear",
+    "loss": "logistic",
+}
+TIES: dict[str, Any] = {"known-gamma": 1, "known-lambda": 1, "single-cluster-lambda": 1}
+KNOWN_CLUSTERS = (
+    "async-l2gd",
+    "async-al2sgd",
+    "mixed-model",
+    "single-cluster",
+    "exact-cluster",
+    "exact-global",
+    "exact-local",
+)
+SUITED: dict[str, dict[str, Any]] = {name: {**ELLIPSES, **TIES} for name in KNOWN_CLUSTERS}
+"""Keys for the methods that do not take the defaults."""
+SUITED["convex-clustering"] = {
+    **ELLIPSES,
+    "loss": "squared-hinge",
+    "ridge": 0.001,
+    "convex-lambda": 0.03,
+    "convex-tolerance": 1e-13,
+    "convex-report": False,
+}
+ASK_ALL = frozenset(KNOWN_CLUSTERS)
+"""Methods that ask all users in every round."""
+SEEDLESS = frozenset(KNOWN_CLUSTERS) - {"async-l2gd", "async-al2sgd"}
+"""Methods that draw nothing at random."""
+
+
 class Notes(Callback):
     """Remembers what was noted and every row."""
 
@@ -40,15 +75,23 @@ class Notes(Callback):
         self.rows.append(row)
 
 
+def settings(name: str, **keys: Any) -> Config:
+    """Small defaults, and those that suit the strategy; keys may be given by keyword."""
+    own = {key.replace("_", "-"): value for key, value in keys.items()}
+    return Config.parse({**SMALL, **SUITED.get(name, {}), **own})
+
+
 def federate(
-    name: str, nodes: int = 1, callbacks: list[Callback] | None = None, **keys: Any
+    name: str,
+    nodes: int = 1,
+    callbacks: list[Callback] | None = None,
+    grid: LocalGrid | None = None,
+    **keys: Any,
 ) -> tuple[Strategy, Result, Notes]:
-    """Run one strategy with small defaults; keys may be given by keyword."""
-    config = Config.parse({**SMALL, **{k.replace("_", "-"): v for k, v in keys.items()}})
+    """Run one strategy with `settings`, on a grid of its own if none is given."""
     notes = Notes()
-    strategy = strategy_class(name)(config, [notes, *(callbacks or [])])
-    grid = LocalGrid(app, nodes)
-    return strategy, strategy.start(grid), notes
+    strategy = strategy_class(name)(settings(name, **keys), [notes, *(callbacks or [])])
+    return strategy, strategy.start(grid or LocalGrid(app, nodes)), notes
 
 
 def same_arrays(one: Any, other: Any, tolerance: float = 1e-5) -> bool:

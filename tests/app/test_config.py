@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 
 import corsage
-from corsage.app.config import Config, declared_groups, read_words
+from corsage.app.config import GROUPS, Config, declared_groups, read_words
 from corsage.app.errors import ConfigError
-from corsage.app.keys import flatten
+from corsage.strategies import algorithm_keys
 
 ROOT = Path(corsage.__file__).parent
 
@@ -24,8 +25,14 @@ def test_pyproject_has_every_key_with_its_default() -> None:
 
 
 def test_no_key_is_declared_twice() -> None:
-    names = [name for group in declared_groups() for name in flatten(group())]
+    """Methods may share keys; those of one name are one declaration, inherited."""
+    names = [field.name for _, fields in declared_groups() for field in fields]
     assert len(names) == len(set(names))
+    found: dict[str, Any] = {}
+    for group in (*GROUPS.values(), *algorithm_keys().values()):
+        for field in dataclasses.fields(group):  # type: ignore[arg-type]
+            known = found.setdefault(field.name, field)
+            assert (field.metadata, field.default) == (known.metadata, known.default), field.name
 
 
 def test_flat_and_parse_are_inverse() -> None:

@@ -209,9 +209,9 @@ def test_coalesced_run_is_the_naive_one(kind, number):
 @settings(max_examples=20, deadline=None)
 @given(SEEDS, st.booleans(), st.integers(0, 60))
 def test_coalesced_run_ends_anywhere(seed, even, number):
-    rng, found, losses, chosen = problem(seed, even=even, rho=0.2)
-    start = rng.normal(size=(found.n, D))
-    args = (start, losses.gradient, None, found, chosen, coins_of(seed, chosen), number)
+    rng, found, losses, chosen = problem(seed, even=even, samples=3, rho=0.2)
+    start, sample = rng.normal(size=(found.n, D)), drawn_samples(losses)
+    args = (start, losses.gradient, sample, found, chosen, coins_of(seed, chosen), number)
     naive, fast = run_naive(*args), run_coalesced(*args)
     assert np.allclose(naive.y, fast.y, rtol=0, atol=1e-12)
     assert np.allclose(naive.z, fast.z, rtol=0, atol=1e-12)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from linear_users import derivatives
 
 from corsage.app.errors import ModelError
 from corsage.models.convex import Quadratic, SmoothLosses, linear_losses, points
 from corsage.models.losses import LOGISTIC
-from derivatives import derivatives
 
 SEEDS = st.integers(0, 2**32 - 1)
 DOUBLE = torch.float64
@@ -49,7 +49,10 @@ def test_quadratic_prox_solves_the_normal_equations():
     for i in range(4):
         system = losses.a[i].numpy() + float(kappa[i]) * np.eye(3)
         right = losses.b[i].numpy() + float(kappa[i]) * centre[i].numpy()
-        np.testing.assert_allclose(x[i].numpy(), np.linalg.solve(system, right), rtol=1e-6)
+        np.testing.assert_allclose(x[i].numpy(), np.linalg.solve(system, right), rtol=1e-9)
+    tiny = losses.prox(centre, 1e-7)  # almost the minimiser next to the centre, where there is one
+    left = losses.gradient(tiny) + 1e-7 * (tiny - centre)
+    assert left.abs().max() < 1e-7
 
 
 def test_singular_quadratic_has_the_shortest_minimiser_or_none():
@@ -91,6 +94,8 @@ def test_moreau_decomposition(seed, kappa):
 def test_quadratic_that_is_none():
     with pytest.raises(ModelError, match="negative eigenvalue"):
         Quadratic(-torch.eye(2, dtype=DOUBLE)[None], draw(1, 2), draw(1)).smoothness()
+    with pytest.raises(ModelError, match="not positive definite"):
+        Quadratic(-torch.eye(2, dtype=DOUBLE)[None], draw(1, 2), draw(1)).prox(draw(1, 2), 0.5)
     with pytest.raises(ModelError, match="do not fit"):
         Quadratic(torch.eye(3, dtype=DOUBLE)[None], draw(1, 2), draw(1))
 

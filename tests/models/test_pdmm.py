@@ -228,7 +228,6 @@ def small(seed=1, n=8, lam=0.4):
     [
         (0.0913593, 1.0, 600),
         (0.01, 1.0, 270),
-        (0.0913593, 0.5, 1620),
         (0.01, 0.5, 510),
         (0.01, 0.2, 1230),
         (0.01, 0.1, 2490),
@@ -244,11 +243,10 @@ def test_reaches_the_optimum_at_any_participation(lam: float, share: float, roun
 
     state, took = run(losses, edges, lam, share=share, rounds=rounds, until=good)
     assert good(state), took
-    state, _ = run(losses, edges, lam, share=share, rounds=2 * took)
     whole = Problem(LossCosts(losses), edges, lam)
     gap = whole.gap(state.x, feasible(state.mu, whole.radius))
     above = objective(losses, lam, edges, state.x) - OPTIMA[lam]
-    assert above - 1e-6 <= gap <= 1e-4 * OPTIMA[lam]
+    assert above <= gap <= 2e-3 * OPTIMA[lam]
 
 
 def test_solution_of_a_weighted_graph_is_that_of_cvxpy() -> None:
@@ -259,10 +257,11 @@ def test_solution_of_a_weighted_graph_is_that_of_cvxpy() -> None:
     ends = zip(edges.i, edges.j, edges.w, strict=True)
     apart = sum(w * cp.norm(x[i] - x[j]) for i, j, w in ends)
     huber = sum(cp.huber(cp.norm(x[i] - a[i]), 0.7) / 2 for i in range(n))
-    cp.Problem(cp.Minimize(huber + lam * apart)).solve(solver="CLARABEL")
+    exact = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
+    cp.Problem(cp.Minimize(huber + lam * apart)).solve(solver="CLARABEL", **exact)
     losses = points(torch.from_numpy(a), "huber", 0.7)
-    state, _ = run(losses, edges, lam, share=0.5, rounds=3000)
-    np.testing.assert_allclose(state.x, x.value, atol=1e-4)
+    state, _ = run(losses, edges, lam, share=0.5, rounds=1000)
+    np.testing.assert_allclose(state.x, x.value, atol=1e-5)
 
 
 @given(SEEDS)
@@ -306,12 +305,11 @@ def test_printed_form_stalls_unless_both_orders_are_drawn_together(together: boo
         assert 1e-4 < min(gaps) and max(gaps) - min(gaps) < 1e-8
 
 
-def diverging(losses, edges, lam, guarded):
-    """The primal residuals of 60 rounds without the damping of (19) and with a whole dual step."""
-    own = Settings(start_rho(curvature(losses), losses.n), tau=1.0, nu=0.0)
+def primal_residuals(losses, edges, lam, own, guarded, rounds=200):
+    """All of them, with or without the guard."""
     state, users = PdmmState.zeros(losses.n, edges, losses.d), np.arange(losses.n)
     found, reference = [], np.inf
-    for number in range(400):
+    for number in range(rounds):
         new = step(state, solver(losses), edges, lam, own, users, ALL)
         broken = residuals(state, new, edges, own.rho).broken
         reference = broken if number == 0 else reference
@@ -323,12 +321,13 @@ def diverging(losses, edges, lam, guarded):
     return found
 
 
-def test_the_guard_ends_a_divergence() -> None:
+@pytest.mark.parametrize(("tau", "nu"), [(1.9, 2 / 3), (1.0, 0.3)])
+def test_the_guard_ends_a_divergence(tau: float, nu: float) -> None:
     losses, edges, lam, _, _ = small()
-    loose, guarded = (diverging(losses, edges, lam, each) for each in (False, True))
-    print(loose[::40], guarded[::40])
-    assert loose[-1] > 100 * loose[0]
-    assert guarded[-1] < guarded[0]
+    own = Settings(start_rho(curvature(losses), losses.n), tau, nu)
+    loose, guarded = (primal_residuals(losses, edges, lam, own, each) for each in (False, True))
+    assert loose[-1] > 1e6 * loose[0]
+    assert guarded[-1] < 1e-3 * guarded[0]
 
 
 def test_rules() -> None:
@@ -348,8 +347,8 @@ def test_residuals_are_0_at_a_solution_and_count_what_is_broken() -> None:
     moved = replace(there, z=there.z + 1.0)
     left = residuals(there, moved, edges, 0.7, pairs_share=0.5)
     assert left.broken == pytest.approx(np.sqrt(2 * len(edges)))
-    pull = np.abs(edges.n - 1 - 2 * np.arange(edges.n))  # sum_j of 1 for i < j and -1 for i > j
-    size = 0.7 * np.sqrt(2) * np.linalg.norm(pull) / 0.5
+    late = edges.n - 1 - 2 * np.arange(edges.n)  # sum_j of 1 for i < j, of -1 for i > j
+    size = 0.7 * np.sqrt(2) * np.linalg.norm(late) / 0.5
     assert left.dual == pytest.approx(size / np.linalg.norm(edges.adjoint(there.mu)))
 
 

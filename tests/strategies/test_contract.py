@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from federations import federate, same_arrays
+from federations import ASK_ALL, SEEDLESS, SUITED, federate, same_arrays
 
 from corsage.app.callbacks import Callback
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
@@ -47,15 +47,16 @@ def test_a_second_run_is_identical_and_another_seed_is_not(name: str) -> None:
     assert first.summaries[0]["per_user"] == second.summaries[0]["per_user"]
     assert first.summaries[0]["loss"] == second.summaries[0]["loss"]
     assert same_arrays(first.arrays, second.arrays, tolerance=0)
-    assert first.summaries[0]["loss"] != other.summaries[0]["loss"]
+    assert (first.summaries[0]["loss"] == other.summaries[0]["loss"]) == (name in SEEDLESS)
 
 
 @EVERY
 def test_training_helps(name: str) -> None:
+    """Methods that may be at their end after one round beat what they begin with: all is 0."""
     strategy, result, notes = federate(name, num_rounds=30, evaluate_every=1, lr=0.05)
     curve = [accuracy for _, accuracy in strategy.state.curve]
-    assert len(curve) == 30
-    assert np.mean(curve[-5:]) > curve[0] + 0.1
+    assert len(curve) == result.summaries[0]["rounds"] == 30 or name in SEEDLESS
+    assert np.mean(curve[-5:]) > (0.5 if name in SUITED else curve[0]) + 0.1
     assert result.summaries[0]["accuracy_last10"] == pytest.approx(np.mean(curve[-10:]))
     assert not notes.notes
 
@@ -73,6 +74,18 @@ class Stop(Callback):
         strategy.durable = dict(strategy.state.versions)
 
 
+class Resume(Callback):
+    """Takes over a checkpoint, as a run folder does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_start(self, strategy: Strategy) -> None:
+        strategy.state = read_checkpoint(self.path, {"run": 1})
+        strategy.durable = dict(strategy.state.versions)
+        assert strategy.state.round == 2
+
+
 @EVERY
 def test_a_run_resumed_from_its_checkpoint_ends_the_same(name: str, tmp_path: Path) -> None:
     """Round 3 is trained but never checkpointed: what users kept of it must not leak."""
@@ -82,10 +95,7 @@ def test_a_run_resumed_from_its_checkpoint_ends_the_same(name: str, tmp_path: Pa
     broken = type(whole)(config, [Stop(path, after=3)], experiment="e")
     with pytest.raises(KeyboardInterrupt):
         broken.start(grid)
-    resumed = type(whole)(config, experiment="e")
-    resumed.state = read_checkpoint(path, {"run": 1})
-    assert resumed.state.round == 2
-    result = resumed.start(grid)
+    result = type(whole)(config, [Resume(path)], experiment="e").start(grid)
     assert result.summaries[0]["per_user"] == wanted.summaries[0]["per_user"]
     assert result.summaries[0]["loss"] == pytest.approx(wanted.summaries[0]["loss"], abs=1e-7)
     assert same_arrays(result.arrays, wanted.arrays, tolerance=1e-7)
@@ -98,9 +108,9 @@ def test_every_user_is_evaluated_and_the_rest_named(name: str) -> None:
     strategy, result, notes = federate(name, num_rounds=1, fraction_train=0.25)
     summary = result.summaries[0]
     assert summary["users"] == 12
-    assert summary["never_drawn"] == 9
-    last = notes.rows[-1]
-    assert last["participants"]["users"] == 3
-    assert last["newcomers"]["users"] == 9
+    last, trained = notes.rows[-1], 12 if name in ASK_ALL else 3
+    assert summary["never_drawn"] == 12 - trained
+    assert last["participants"]["users"] == trained
+    assert last.get("newcomers", {"users": 0})["users"] == 12 - trained
     drawn = [summary["per_user"][user] for user in strategy.state.drawn]
     assert last["participants"]["accuracy"] == pytest.approx(np.mean(drawn))

@@ -1,0 +1,175 @@
+"""Known clusters at the size of Lyu et al. 2022, section 6.2: 29,490 users, a million records.
+
+Async-L2GD with one coin takes 5,000 iterations of a logistic regression in float32, five nodes with
+a known cluster each, in process and on Ray; the mixed model solves the same problem, its strengths
+estimated. Each run is a process of its own with all that it starts: its CPU seconds, start-up and
+the preparation of the data included, and its peak of memory. Beside them runs a bare loop of numpy:
+the same iterations with the same coins on the same data, without messages or users.
+
+    python -m corsage.benchmarks known-clusters
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corsage.app.config import Config
+from corsage.benchmarks.measure import Measure
+from corsage.benchmarks.memory import Peak, watched
+from corsage.datasets.federated import FederatedData, simulated
+from corsage.experiments.runner import say
+from corsage.models.coins import Coins
+from corsage.models.hierarchy import Hierarchy
+from corsage.models.l2gd_settings import Parameters, Rates, rates
+
+SECONDS, MEMORY, SOLVER, RATIO = 60.0, 1500.0, 10.0, 2.0
+ITERATIONS, ETA, P0, NODES = 5000, 1e-3, 0.1, 5
+DATA: dict[str, Any] = {
+    "dataset": "donors",
+    "partition": "natural",
+    "num-users": 0,
+    "users-per-cluster": 5898,
+    "samples-per-user": 20,
+    "model": "linear",
+    "loss": "logistic",
+    "precision": "float32",
+}
+COINS: dict[str, Any] = {
+    "strategy": "async-l2gd",
+    "known-gamma": 1,
+    "known-lambda": 1,
+    "known-p0": P0,
+    "known-p": 0,
+    "known-eta": ETA,
+}
+PADDING = 1.25
+"""A block's users have at most so many times as many records as its smallest one."""
+Floats = NDArray[np.float32]
+
+
+@dataclass
+class Spent(Peak):
+    """The peak, and the CPU seconds of every process that was seen."""
+
+    cpu: dict[int, float] = field(default_factory=dict)
+
+    def take(self, pids: set[int]) -> None:
+        """One more sample."""
+        super().take(pids)
+        for pid in pids:
+            try:
+                self.cpu[pid] = cpu_seconds(pid)
+            except OSError:  # it is gone: what was seen of it counts
+                continue
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds of all processes."""
+        return sum(self.cpu.values())
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has spent so far, in user and system mode."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    ticks = stat.rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+# The bare loop.
+
+
+def bare(data: FederatedData, iterations: int) -> tuple[Floats, float]:
+    """theta^T (n, d) of the same run in a loop of numpy, and the loop's CPU seconds."""
+    names = np.array([data.clusters[user] for user in data.users])
+    _, cluster = np.unique(names, return_inverse=True)
+    k = int(cluster.max()) + 1
+    totals = np.bincount(cluster).astype(np.float64)
+    hierarchy = Hierarchy(cluster, np.ones(len(cluster)), 1 / (1 + totals))  # gamma = lambda = 1
+    rate = rates(hierarchy, Parameters(ETA, P0, np.zeros(k), np.ones(k)))
+    gradient = logistic(data)
+    xi_0 = Coins(0, P0, (0.0,) * k, tuple(map(str, range(k)))).network_at(0, iterations)
+    theta = np.zeros((len(cluster), 3), np.float32)
+    begin = time.process_time()
+    for coin in xi_0:
+        if coin:
+            theta = pulled(theta, hierarchy, rate)
+        else:
+            theta = theta - np.float32(rate.local[0]) * gradient(theta)
+    return theta, time.process_time() - begin
+
+
+def pulled(theta: Floats, hierarchy: Hierarchy, rate: Rates) -> Floats:
+    """Line 7 of Algorithm 1 for all users."""
+    centres, middle = hierarchy.means(theta)
+    move = rate.middle[:, None] * (theta - middle)
+    move += rate.centre[:, None] * (theta - centres[hierarchy.cluster])
+    return (theta - move).astype(np.float32)
+
+
+def logistic(data: FederatedData) -> Callable[[Floats], Floats]:
+    """The gradients (n, 3) of all users' sums of logistic losses, users of like sizes together."""
+    sizes, starts = data.train_sizes, data.bounds[:, 0]
+    order = np.argsort(sizes, kind="stable")
+    blocks = []
+    while len(order):
+        many = int(np.searchsorted(sizes[order], PADDING * sizes[order[0]], "right"))
+        users, order = order[:many], order[many:]
+        column = np.arange(sizes[users].max())
+        there = column < sizes[users, None]
+        rows = np.where(there, starts[users, None] + column, 0)
+        planes = [np.where(there, data.x[rows, p], 0).astype(np.float32) for p in (0, 1)]
+        blocks.append((users, *planes, there.astype(np.float32), data.y[rows] * there))
+
+    def gradient(theta: Floats) -> Floats:
+        out = np.empty_like(theta)
+        for users, first, second, one, label in blocks:
+            own = theta[users, :, None]
+            u = first * own[:, 0] + second * own[:, 1] + own[:, 2]
+            slope = one / (1 + np.exp(-u)) - label.astype(np.float32)
+            out[users, 0] = np.einsum("um,um->u", slope, first)
+            out[users, 1] = np.einsum("um,um->u", slope, second)
+            out[users, 2] = slope.sum(1)
+        return out
+
+    return gradient
+
+
+# The runs.
+
+
+def run(keys: dict[str, Any] | None = None, iterations: int = ITERATIONS) -> list[Measure]:
+    """All runs; `keys` change the data."""
+    data = {**DATA, **(keys or {})}
+    say("bare loop of numpy")
+    users = simulated(Config.parse(data).data, 0, 0)
+    _, loop = bare(users, iterations)
+    beside = f"{len(users.users):,} users, {len(users.y):,} records; bare loop {loop:.1f} CPU s"
+    found = []
+    coins = {**COINS, "known-iterations": iterations}
+    for engine in ("local", "ray"):
+        spent = measured({**data, **coins, "engine": engine})
+        name = f"async-l2gd, {engine}"
+        words = f"{beside}; MB at the peak: {spent.words()}"
+        found += [
+            Measure(f"{name}: CPU", spent.seconds, SECONDS, "s", words),
+            Measure(f"{name}: bare loop", spent.seconds / loop, RATIO, "of bare", words),
+            Measure(f"{name}: memory", spent.total, MEMORY, "MB", words),
+        ]
+    spent = measured({**data, "strategy": "mixed-model", "engine": "local"})
+    name = "mixed-model, strengths on auto, local"
+    return [*found, Measure(f"{name}: CPU", spent.seconds, SOLVER, "s", spent.words())]
+
+
+def measured(keys: dict[str, Any]) -> Spent:
+    """One run in a process of its own, evaluated at its end."""
+    say(f"{keys['strategy']} on the engine {keys['engine']}")
+    once = {"num-nodes": NODES, "evaluate-every": 10**6, "checkpoint-every": 10**6}
+    return watched([f"{key}={value}" for key, value in {**keys, **once}.items()], Spent())

@@ -1,0 +1,211 @@
+"""What convex clustering asks for besides its rounds: lambda before, clusters after them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from corsage.app.errors import RoundFailed
+from corsage.app.exchange import exchange
+from corsage.app.outcome import Outcome, by_cause, merge_replies
+from corsage.app.wire import Arrays, encode
+from corsage.models import recovery, sum_of_norms
+from corsage.models.cluster_reading import EXACT, Reading, candidate, fused, judged, refit
+from corsage.models.convex import Losses
+from corsage.models.edges import Edges
+from corsage.models.lambda_choice import choose_for_clusters, choose_for_models
+from corsage.strategies.base import Strategy
+from corsage.strategies.remote_losses import RemoteLosses, RemoteUsers
+
+Floats = NDArray[np.float64]
+NAMED = 12
+"""Clusters that are listed one by one."""
+
+
+class Reported(Strategy):
+    """A strategy whose server knows all models, and asks users about their losses."""
+
+    _grid: Grid
+
+    @property
+    def models(self) -> Floats:
+        """X (N, d) of the users in the problem."""
+        raise NotImplementedError
+
+    @property
+    def edges(self) -> Edges:
+        """Whom the penalty joins."""
+        raise NotImplementedError
+
+    def ask(
+        self, question: str, rows: Arrays, options: dict[str, Any], template: Arrays,
+        strict: bool = True,
+    ) -> Outcome:  # fmt: skip
+        """One exchange with all users in the problem, outside the rounds.
+
+        Rows are in the order of the users, down and up. `strict`: all of them must answer.
+        """
+        users: list[str] = self.state.scalars["users"]
+        place = {user: row for row, user in enumerate(users)}
+        asked, messages = self.roster.by_node([u for u in users if u in self.roster.members]), []
+        nothing = encode({})
+        for node, group in asked.items():
+            own = {name: array[[place[user] for user in group]] for name, array in rows.items()}
+            task = self._task(self.state.round, group, {**options, "ask": question})
+            messages.append(self._letter("train", node, nothing, own, task))
+        replies, _ = exchange(self._grid, messages, self._timeout)
+        outcome = merge_replies(replies, asked, template, ("num-examples",))
+        self._noted(outcome, version=self.state.round)
+        scalars = self.state.scalars
+        scalars["questions"] = int(scalars.get("questions", 0)) + 1
+        if strict and len(outcome.users) < len(users):
+            raise RoundFailed(
+                f"{self.name}: all users must answer about their losses ({question}). "
+                + "; ".join(by_cause(outcome.dropped)[:3])
+            )
+        order = np.argsort([place[user] for user in outcome.users], kind="stable")
+        outcome.users = [outcome.users[i] for i in order]
+        outcome.rows = {name: array[order] for name, array in outcome.rows.items()}
+        outcome.metrics = {name: values[order] for name, values in outcome.metrics.items()}
+        return outcome
+
+    @property
+    def losses(self) -> RemoteLosses:
+        """f_i at the users."""
+        return RemoteLosses(self.ask, *self.models.shape)
+
+    # lambda.
+
+    def choose_lambda(self) -> float:
+        """lambda by held-out samples, or by the clusters that it proposes."""
+        users, scalars = RemoteUsers(self.ask, *self.models.shape), self.state.scalars
+
+        def path(losses: Losses, lams: Floats) -> list[Floats]:
+            solutions = sum_of_norms.path(losses, lams.tolist(), self.edges, tolerance=EXACT)
+            return [solution.x for solution in solutions]
+
+        if self.config.algorithm[self.name].convex_lambda == "clusters":  # type: ignore[attr-defined]
+            found = choose_for_clusters(users, path)
+            scalars["labels"] = found.labels.tolist()
+            scalars["gain"] = None if np.isnan(found.gain) else [found.gain, found.error]
+            lam = found.lam
+        else:
+            lam = choose_for_models(users, path).lam
+        scalars["questions-for-lambda"] = scalars["questions"]
+        return lam
+
+    # Clusters.
+
+    def _finish(self, grid: Grid, config: ConfigRecord) -> list[dict[str, Any]]:
+        """Certify and read the models before the final results are made."""
+        last = self._last_evaluation
+        if self.state.scalars.get("certified-round") != self.state.round:
+            self.certify()
+        if "reading" not in self.state.scalars:
+            self.state.scalars["reading"] = self._read()
+        self._last_evaluation = last
+        return super()._finish(grid, config)
+
+    def certify(self) -> None:
+        """Compute the duality gap."""
+        raise NotImplementedError
+
+    def extra_evaluations(self) -> dict[str, dict[str, Any]]:
+        """The clusters' own models, without any pull between them."""
+        return {f"{self.name}+refit": {"refit": True}} if "refit" in self.state.arrays else {}
+
+    def _read(self) -> dict[str, Any]:
+        """The clusters of the models, whether they are exact, and what theory says of them."""
+        scalars, x = self.state.scalars, self.models
+        distinct = fused(x)
+        reading: dict[str, Any] = {"distinct": int(distinct.max()) + 1}
+        chosen = scalars["labels"] if "labels" in scalars else candidate(x)
+        labels = np.asarray(distinct if chosen is None or scalars["lambda"] == 0 else chosen)
+        reading["labels"] = labels.tolist()
+        if not self.config.algorithm[self.name].convex_report:  # type: ignore[attr-defined]
+            return reading
+        losses, lam, edges = self.losses, float(scalars["lambda"]), self.edges
+        if lam > 0 and len(edges):
+            reading |= self._judged(losses, labels, lam, edges)
+        models = refit(losses, labels)
+        usable = np.isfinite(models).all(1)
+        fallback = np.stack([x[labels == k].mean(0) for k in range(len(models))])
+        self.state.arrays["refit"] = np.where(usable[:, None], models, fallback)[labels]
+        reading["not-refitted"] = int((~usable).sum())
+        return reading
+
+    def _judged(self, losses: Losses, labels: Any, lam: float, edges: Edges) -> dict[str, Any]:
+        """The certificate of a partition, and the bounds on lambda of section III."""
+        found: Reading = judged(losses, labels, lam, edges)
+        told: dict[str, Any] = {"exact": found.exact, "gap": found.gap}
+        if edges.complete:
+            told["necessary"] = recovery.necessary(losses, labels, found.models)
+            told["theorem1"] = recovery.theorem1(losses, labels, found.models)
+            if len(found.models) > 1:
+                told["theorem2"] = recovery.theorem2(losses, labels, found.models)
+        return told
+
+    # In words.
+
+    def findings(self) -> list[dict[str, Any]]:
+        """The certificate and the clusters."""
+        scalars = self.state.scalars
+        reading = scalars.get("reading", {})
+        found = [{"title": f"{self.name}: solution", "rows": self._solution(scalars)}]
+        if reading:
+            found.append({"title": f"{self.name}: clusters", "rows": self._clusters(reading)})
+        return found
+
+    def _solution(self, scalars: dict[str, Any]) -> list[list[str]]:
+        relative, asked = scalars.get("relative"), scalars.get("questions-for-lambda")
+        how = f" (found by {asked:,} exchanges)" if asked else ""
+        proof = "not certified: not all users answered, or one has no best model under its duals"
+        if relative is not None:
+            proof = f"certified: relative gap {relative:.0e}"
+        rows = [["lambda", f"{scalars['lambda']:.6g}{how}"], ["optimality", proof]]
+        if scalars.get("value") is not None:
+            rows.append(["objective", f"{scalars['value']:.8g}"])
+        rows.append(["exchanges besides the rounds", f"{scalars.get('questions', 0):,}"])
+        return rows
+
+    def _clusters(self, reading: dict[str, Any]) -> list[list[str]]:
+        """Counts, exactness, bounds, names and sizes."""
+        labels, users = np.array(reading["labels"]), self.state.scalars["users"]
+        count = int(labels.max()) + 1
+        how = {True: "exact", False: "approximate", None: "not certified"}[reading.get("exact")]
+        rows = [
+            ["distinct models", str(reading["distinct"])],
+            ["clusters", f"{count}, {how}" + gap_of(reading)],
+        ]
+        if count == 1 and reading.get("exact"):
+            rows.append(["", "lambda is at or above consensus: this is the global model"])
+        if gain := self.state.scalars.get("gain"):
+            rows.append(["gain over one model", f"{gain[0]:.3g} ± {gain[1]:.2g} (held-out loss)"])
+        lam = float(self.state.scalars["lambda"])
+        for name, needs, holds in (
+            ("necessary", "lambda at least", lam >= reading.get("necessary", 0)),
+            ("theorem1", "sufficient: lambda at least", lam >= reading.get("theorem1", np.inf)),
+            ("theorem2", "clusters differ: lambda below", lam < reading.get("theorem2", 0)),
+        ):
+            if name in reading:
+                rows.append(
+                    [f"{needs} ({name})", f"{reading[name]:.6g}: {'yes' if holds else 'no'}"]
+                )
+        if reading.get("exact") and 1 < count < len(labels):
+            rows.append(
+                ["", "such a window of lambda can be narrow, or not exist for other samples"]
+            )
+        for k in range(min(count, NAMED)):
+            own = [user for user, label in zip(users, labels, strict=True) if label == k]
+            some = ", ".join(own[:6]) + (", ..." if len(own) > 6 else "")
+            rows.append([f"cluster {k}", f"{len(own)} users: {some}"])
+        return rows
+
+
+def gap_of(reading: dict[str, Any]) -> str:
+    """The certificate of a partition in words."""
+    return f" (relative gap of the fused models {reading['gap']:.0e})" if "gap" in reading else ""

@@ -1,0 +1,265 @@
+"""FedRep's heads in clusters: what the server does with them while bodies are averaged.
+
+While heads train the body phi is frozen, so over linear heads the users' losses f_i(h_i; phi) are
+convex, and personalisation methods for convex losses apply to heads on top of a representation that
+is learned with them. Two are built in; both need each user's head at the server.
+
+Convex clustering (Armacki et al. 2022, (3), canonical lam; heads of a cluster become the same):
+
+    min over h_1, ..., h_N of  sum_i f_i(h_i; phi) + lam sum_{i<j} |h_i - h_j|
+
+by Douglas-Rachford splitting (models/splitting.py). The server has s_i, and Y, the prox of
+(lam/rho) Omega at S. A user takes its tau epochs from y_i on f_i(h) + rho/2 |h - (2 y_i - s_i)|^2,
+and then s_i += h_i - y_i. From y_i on, because there the gradient of that is
+grad f_i(y_i) + rho (s_i - y_i), the residual of the optimality condition: so the solution stands
+still, however short and rough the users' training is. Nor need users keep anything.
+
+Known clusters (Lyu et al. 2022, (2.3); heads of a cluster are pulled together, and stay apart):
+
+    min over h, w, wbar of  sum_i f_i(h_i; phi) + gamma/2 |h_i - w_c(i)|^2
+                            + sum_j lambda/2 |w_j - wbar|^2
+
+in turns: w and wbar in closed form by the server, then h_i, from where it was, by user i.
+
+A user is part of the problem from its first round on. Until then it has the mean of all y_i, or w_j
+of its cluster; with neither, FedRep's initial head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corsage.app.outcome import Outcome, reading_order
+from corsage.app.wire import Arrays
+from corsage.models.cluster_reading import candidate
+from corsage.models.hierarchy import Hierarchy, alpha_of
+from corsage.models.network import Floats
+from corsage.models.wide_prox import TOLERANCE, neighbours, wide_prox
+from corsage.strategies.ledger import enter, open_ledger, places
+from corsage.strategies.state import State
+
+Finding = dict[str, Any]
+NAMED = 8  # users of a cluster that are named
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Heads stay at home, each user's own: FedRep as it is.
+
+    Parameters
+    ----------
+    state : the strategy's.
+    first : the initial head (P,).
+    """
+
+    state: State
+    first: Floats
+
+    def begin(self) -> Arrays:
+        """What the server holds of the heads before the first round."""
+        return {}
+
+    def rows(self, users: list[str]) -> Arrays:
+        """What users train with: where a head begins, the centre and the strength of its pull."""
+        return {}
+
+    def own(self, users: list[str]) -> Arrays:
+        """The head that each user evaluates."""
+        return {}
+
+    def new(self, users: list[str]) -> tuple[Arrays, Arrays]:
+        """What new users adapt with: the same for all, and one row for each."""
+        return {}, {}
+
+    def template(self) -> Arrays:
+        """What of its head a user sends back."""
+        return {}
+
+    def merge(self, outcome: Outcome) -> Arrays:
+        """What the server holds after a round."""
+        return {}
+
+    def named(self) -> dict[str, Floats]:
+        """The clusters' heads by name."""
+        return {}
+
+    def findings(self) -> list[Finding]:
+        """What became of the heads."""
+        return []
+
+
+@dataclass(frozen=True)
+class ConvexHeads(Heads):
+    """Clusters that appear: s_i (N, P) and the distinct y_i (K, P), with each user's number."""
+
+    lam: float
+    rho: float
+    near: int
+
+    def begin(self) -> Arrays:
+        """Nobody has a head yet."""
+        s = open_ledger(self.state, [], self.first)
+        return {"s": s, "heads": s, "labels": np.zeros(0, np.int64)}
+
+    def rows(self, users: list[str]) -> Arrays:
+        """y_i, the centre 2 y_i - s_i, and rho."""
+        y, s = self._y(users), self._of(users, self.state.arrays["s"])
+        return {"head": y, "centre": 2 * y - s, "strength": np.full(len(users), self.rho, "f4")}
+
+    def own(self, users: list[str]) -> Arrays:
+        """y_i."""
+        return {"head": self._y(users)}
+
+    def new(self, users: list[str]) -> tuple[Arrays, Arrays]:
+        """All clusters' heads: a new user takes the best of them as its y and s."""
+        heads = self.state.arrays["heads"] if len(self.state.arrays["heads"]) else self.first[None]
+        return {"heads": heads}, {"strength": np.full(len(users), self.rho, "f4")}
+
+    def template(self) -> Arrays:
+        """h_i."""
+        return {"head": self.first}
+
+    def merge(self, outcome: Outcome) -> Arrays:
+        """s_i += h_i - y_i, and the prox at the new S; sums are of double precision."""
+        users, mean = outcome.users, self._mean()
+        y = self._y(users).astype(np.float64)
+        moved = self._of(users, self.state.arrays["s"]) + (outcome.rows["head"] - y)
+        before = self.state.arrays["heads"][self.state.arrays["labels"]]
+        s = enter(self.state, self.state.arrays["s"].copy(), users, moved.astype(np.float32), mean)
+        start = np.concatenate([before, s[len(before) :]])
+        weights = neighbours(s.astype(np.float64), self.near) if self.near else None
+        found = wide_prox(s, self.lam / self.rho, start, weights)
+        self.state.scalars["heads-gap"] = found.gap
+        return {"s": s, "heads": found.models.astype(np.float32), "labels": found.labels}
+
+    def named(self) -> dict[str, Floats]:
+        """By number."""
+        return {str(k): head for k, head in enumerate(self.state.arrays["heads"])}
+
+    def findings(self) -> list[Finding]:
+        """How many distinct heads there are, and whose they are."""
+        arrays, users = self.state.arrays, self.state.scalars["users"]
+        labels, heads = arrays["labels"], arrays["heads"]
+        gap = self.state.scalars["heads-gap"]
+        sure = "exactly" if gap <= TOLERANCE else f"up to a relative gap of {gap:.0e}"
+        rows = [["distinct heads", f"{len(heads)} of {len(labels)} users, fused {sure}"]]
+        read = candidate(heads[labels].astype(np.float64))
+        if read is not None and read.max() + 1 < len(heads) and 2 * (read.max() + 1) <= len(labels):
+            rows.append(["at the largest gap", f"{read.max() + 1} clusters, not fused"])
+            labels = read
+        if labels.max() + 1 < len(labels):
+            rows += [
+                [f"cluster {k}", listed([users[i] for i in np.flatnonzero(labels == k)])]
+                for k in range(labels.max() + 1)
+            ]
+        return [{"title": "clusters of heads", "rows": rows}]
+
+    def _of(self, users: Sequence[str], rows: Floats) -> Floats:
+        """The rows of some users; those that have none yet have the mean of all y_i."""
+        where = np.array(places(self.state, users), np.int64)
+        return np.asarray(np.concatenate([rows, self._mean()[None]])[where])
+
+    def _y(self, users: Sequence[str]) -> Floats:
+        return self._of(users, self.state.arrays["heads"][self.state.arrays["labels"]])
+
+    def _mean(self) -> Floats:
+        """The mean of all y_i."""
+        labels = self.state.arrays["labels"]
+        if not len(labels):
+            return self.first
+        return np.asarray(self.state.arrays["heads"][labels].mean(axis=0))
+
+
+@dataclass(frozen=True)
+class KnownHeads(Heads):
+    """Clusters that are known: h_i (N, P) of the users that were drawn so far.
+
+    Parameters
+    ----------
+    clusters : the cluster of every user that is there.
+    gamma, lam : the pulls of a user to its cluster, and of a cluster to the middle.
+    """
+
+    clusters: Mapping[str, str]
+    gamma: float
+    lam: float
+
+    def begin(self) -> Arrays:
+        """Nobody has a head yet."""
+        self.state.scalars["clusters"] = {}
+        return {"heads": open_ledger(self.state, [], self.first)}
+
+    def rows(self, users: list[str]) -> Arrays:
+        """h_i, its centre w_j, and gamma."""
+        centre, strength = self._w(users), np.full(len(users), self.gamma, np.float32)
+        return {**self.own(users), "centre": centre, "strength": strength}
+
+    def own(self, users: list[str]) -> Arrays:
+        """h_i, or w_j where there is none."""
+        where = np.array(places(self.state, users), np.int64)
+        rows = self._w(users)
+        rows[where >= 0] = self.state.arrays["heads"][where[where >= 0]]
+        return {"head": rows}
+
+    def new(self, users: list[str]) -> tuple[Arrays, Arrays]:
+        """New users begin at w_j, and are pulled to it."""
+        return {}, self.rows(users)
+
+    def template(self) -> Arrays:
+        """h_i."""
+        return {"head": self.first}
+
+    def merge(self, outcome: Outcome) -> Arrays:
+        """Take over the users' heads."""
+        users = outcome.users
+        self.state.scalars["clusters"] |= {user: self.clusters[user] for user in users}
+        heads = self.state.arrays["heads"].copy()
+        return {"heads": enter(self.state, heads, users, outcome.rows["head"], self.first)}
+
+    def named(self) -> dict[str, Floats]:
+        """w_j by the cluster's name."""
+        return self._centres()[0]
+
+    def findings(self) -> list[Finding]:
+        """How far users are from their clusters, and these from the middle."""
+        (w, middle), clusters = self._centres(), self.state.scalars["clusters"]
+        users, rows = self.state.scalars["users"], []
+        for name, centre in w.items():
+            mine = [i for i, user in enumerate(users) if clusters[user] == name]
+            spread = np.linalg.norm(self.state.arrays["heads"][mine] - centre, axis=1).mean()
+            away = np.linalg.norm(centre - middle)
+            text = f"{len(mine)} users, mean |h_i - w_j| {spread:.3g}, |w_j - wbar| {away:.3g}"
+            rows.append([f"cluster {name}", text])
+        return [{"title": "clusters of heads", "rows": rows}]
+
+    def _w(self, users: Sequence[str]) -> Floats:
+        """w_j of the users' clusters, wbar where nobody was drawn; without a pull h^0."""
+        w, middle = self._centres() if self.gamma else ({}, self.first)
+        rows = np.tile(middle, (len(users), 1))
+        for place, user in enumerate(users):
+            rows[place] = w.get(self.clusters[user], middle)
+        return rows
+
+    def _centres(self) -> tuple[dict[str, Floats], Floats]:
+        """The minimisers w_j, by the clusters' names, and wbar for the heads that are there."""
+        users, known = self.state.scalars["users"], self.state.scalars["clusters"]
+        names = sorted({known[user] for user in users}, key=reading_order)
+        if not names:
+            return {}, self.first
+        number = np.array([names.index(known[user]) for user in users])
+        gamma = np.full(len(users), self.gamma)
+        alpha = alpha_of(np.full(len(names), self.lam), np.bincount(number, gamma))
+        centres, middle = Hierarchy(number, gamma, alpha).means(self.state.arrays["heads"])
+        w: NDArray[np.float64] = (1 - alpha)[:, None] * centres + alpha[:, None] * middle
+        return dict(zip(names, w.astype(np.float32), strict=True)), middle.astype(np.float32)
+
+
+def listed(users: list[str]) -> str:
+    """How many users, and the first of them."""
+    names = ", ".join(sorted(users, key=reading_order)[:NAMED])
+    return f"{len(users)} users: {names}{', ...' if len(users) > NAMED else ''}"
