@@ -38,7 +38,7 @@ class ConvexClient(Client):
         """Training samples of each user."""
         data, users = self._data, self.users
         places = cached((*self._key, "places"), lambda: np.array([data.index[u] for u in users]))
-        return data.train_sizes[places]
+        return np.asarray(data.train_sizes[places])
 
     @property
     def convex(self) -> bool:

@@ -40,9 +40,7 @@ def losses_of(a: Floats, signs: Floats) -> LinearLosses:
     classes = torch.from_numpy((signs.ravel() > 0).astype(np.int64))
     features = torch.from_numpy(np.ascontiguousarray(a.reshape(n * m, 2)))
     sizes = np.full(n, m)
-    return linear_losses(
-        features, classes, sizes, loss=SQUARED_HINGE, scale="mean", ridge=RIDGE
-    )
+    return linear_losses(features, classes, sizes, loss=SQUARED_HINGE, scale="mean", ridge=RIDGE)
 
 
 @lru_cache

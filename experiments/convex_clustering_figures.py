@@ -102,8 +102,8 @@ def bounds(seed: int) -> str:
     losses, true = problem(seed)
     w = reduced(losses, true, WINDOW_AT, Edges.all_pairs(losses.n)).w
     return (
-        f"At lam={WINDOW_AT:g} Theorem 1 asks for lam >= {theorem1(losses, true, w):.3f}, Theorem 2 "
-        f"for lam < {theorem2(losses, true, w):.4f}: neither certifies the recovery; the flow test "
+        f"At lam={WINDOW_AT:g} Theorem 1 asks for lam >= {theorem1(losses, true, w):.3f}, Theorem "
+        f"2 for lam < {theorem2(losses, true, w):.4f}: neither certifies the recovery; the flow test "
         f"does. Necessary is lam >= {necessary(losses, true, w):.5f}."
     )
 
@@ -120,7 +120,9 @@ def figures(
     for name, (weight, right, distance) in BEST.items():
         own = curves[name]
         at = int(np.argmin(np.abs(own.weights - weight)))
-        shown.append(level("accuracy", f"{name} at {weight:g}", own.accuracy[at], 100 * right, seed))
+        shown.append(
+            level("accuracy", f"{name} at {weight:g}", own.accuracy[at], 100 * right, seed)
+        )
         shown.append(level("accuracy", f"{name}, best", own.accuracy.max(), PAPER[name], seed, 0.3))
         shown.append(level("distance", f"{name} at {weight:g}", own.distance[at], distance, seed))
     shown.append(level("distance", "local", local, 3.5966, seed))
@@ -179,7 +181,11 @@ def picture(
     return drawing
 
 
-TITLES = ("mean test accuracy (%)", "mean distance within a cluster", "accuracy (%) against distance")
+TITLES = (
+    "mean test accuracy (%)",
+    "mean distance within a cluster",
+    "accuracy (%) against distance",
+)
 
 
 def levels_of(axes: Axes, levels: dict[str, float], theme: plots.Theme) -> None:

@@ -30,7 +30,7 @@ FUSED = 1e-8
 EXACT = 1e-6
 """A certified gap below this share of the objective makes a partition exact."""
 TRIES = 4
-"""Candidates that are tried: where clusters are near each other, the largest ratio is not theirs."""
+"""Candidates that are tried: where clusters are near each other, the first is not theirs."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,13 @@ def candidates(x: Floats, smallest: int = 1, most: int | None = None) -> Iterato
 def candidate(x: Floats, smallest: int = 1, most: int | None = None) -> Ints | None:
     """The first of `candidates`; None if there is none."""
     return next(candidates(x, smallest, most), None)
+
+
+def linked(x: Floats, count: int) -> Ints:
+    """`count` clusters by average linkage."""
+    if len(x) == 1:
+        return np.zeros(1, np.int64)
+    return in_order(cut_tree(linkage(x, "average"), n_clusters=[count])[:, 0])
 
 
 def fused(x: Floats, tolerance: float = 1e-6) -> Ints:

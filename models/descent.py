@@ -15,7 +15,7 @@ import numpy as np
 
 from corsage.models.costs import Smooth
 from corsage.models.edge_functions import TINY, Term
-from corsage.models.edges import Edges
+from corsage.models.edges import Edges, norms
 from corsage.models.linear_problem import Floats
 from corsage.models.newton_system import System
 
@@ -27,6 +27,8 @@ ANEW = 4
 """How often a step is computed anew."""
 FADE = 0.1
 """What is left of the additional curvature after a step."""
+DAMPING = 1e-3
+"""Added to the diagonal of H_i times |g_i|/(1 + |x_i|), so that a step is not endless."""
 FORCING = 1e-2
 """The residual of a Newton system, as a share of |g|; it falls with |g|."""
 
@@ -68,10 +70,11 @@ class Caution:
     user: Floats
     edge: Floats
 
-    def system(self, blocks: Floats, edges: Edges, term: Term) -> System:
-        """The Newton system with it."""
-        if self.user.any():
-            blocks = blocks + self.user[:, None, None] * np.eye(blocks.shape[1])
+    def system(self, here: Place, gradient: Floats, blocks: Floats, edges: Edges) -> System:
+        """The Newton system with it, and a trace of damping: a user's curvature may be 0."""
+        term = here.term
+        more = self.user + DAMPING * norms(gradient) / (1 + norms(here.x))
+        blocks = blocks + more[:, None, None] * np.eye(blocks.shape[1])
         return System(blocks, edges, term.a, term.b * (1 - self.edge), term.unit)
 
     def learn(self, here: Place, there: Place, pull: Floats, blocks: Floats) -> None:
@@ -140,7 +143,7 @@ class Newton:
         """The next place; None if nothing is gained. `slopes`: f's gradient, the whole, H_i."""
         pull, gradient, blocks = slopes
         for attempt in range(ANEW + 1):
-            dx = caution.system(blocks, self.edges, here.term).solve(gradient, accuracy)
+            dx = caution.system(here, gradient, blocks, self.edges).solve(gradient, accuracy)
             if not np.isfinite(dx).all():
                 break
             dz, fall = self.edges.differences(dx), float((gradient * dx).sum())

@@ -140,9 +140,7 @@ def choose_for_clusters(users: HeldOut, path: Path) -> ClusterChoice:
     return ClusterChoice(chosen.labels, chosen.lam, found, gain, error)
 
 
-def candidates(
-    users: HeldOut, losses: Losses, lams: Floats, path: Path
-) -> tuple[Candidate, ...]:
+def candidates(users: HeldOut, losses: Losses, lams: Floats, path: Path) -> tuple[Candidate, ...]:
     """One cluster, and the different partitions along the path, each at its largest lam."""
     proposed = {one_cluster(losses.n).tobytes(): (one_cluster(losses.n), float(lams[0]))}
     for lam, x in zip(lams.tolist(), path(losses, lams), strict=True):
@@ -168,7 +166,7 @@ def cross_validated(users: HeldOut, parts: Sequence[Losses], labels: Ints) -> Fl
 def clusters_losses(users: HeldOut, losses: Losses, labels: Ints, fold: Fold) -> Floats:
     """What refitted clusters lose on a fold (N,); infinite where a cluster has no best model."""
     models = refit(losses, labels)
-    found = np.isfinite(models).all(1)
+    found = np.asarray(np.isfinite(models).all(1))
     lost = users.evaluate(np.where(found[:, None], models, 0.0)[labels], fold)
     return np.where(found[labels], lost, np.inf)
 
@@ -203,7 +201,6 @@ def gate(users: HeldOut, place: int, path: Path) -> Floats:
         single, labels = one_cluster(losses.n), candidate(x, SMALLEST, MOST)
         own = single if labels is None else labels
         gains.append(
-            clusters_losses(users, losses, single, fold)
-            - clusters_losses(users, losses, own, fold)
+            clusters_losses(users, losses, single, fold) - clusters_losses(users, losses, own, fold)
         )
     return mean_of_known(np.stack(gains))

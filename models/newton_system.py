@@ -21,6 +21,7 @@ DENSE, FILL = 1500, 2_000_000
 """Unknowns up to which the matrix is dense, and entries of a sparse factor that are accepted."""
 LIMIT = 500
 """Steps of conjugate gradients."""
+TINY = 1e-100
 DAMPING, MORE = 1e-13, 1e3
 """What is added to the diagonal, as a share of its mean, and its growth when a factor fails."""
 
@@ -70,7 +71,7 @@ class System:
     def _dense(self, g: Floats) -> Floats:
         matrix = self.matrix()
         diagonal = np.diagonal(matrix).copy()
-        damping = DAMPING * float(diagonal.mean())
+        damping = DAMPING * float(diagonal.mean()) + TINY
         while np.isfinite(damping):
             np.fill_diagonal(matrix, diagonal + damping)
             factor, failed = dpotrf(matrix.T, lower=0, clean=0)  # the transpose is LAPACK's order
@@ -92,7 +93,7 @@ class System:
         order = np.argsort(rows, kind="stable")
         first = np.searchsorted(rows[order], np.arange(n + 1))
         matrix = bsr_array((blocks[order], columns[order], first), shape=(n * d, n * d)).tocsc()
-        damping = DAMPING * float(matrix.diagonal().mean())
+        damping = DAMPING * float(matrix.diagonal().mean()) + TINY
         while np.isfinite(damping):
             try:
                 factor = symmetric_factor(matrix + damping * eye_array(n * d, format="csc"))

@@ -86,7 +86,8 @@ def centres(
     """
     pull = edges.adjoint(state.muh + rho * (edges.differences(state.x) - state.z))[users]
     kappa = rho * edges.degrees[users] + eta
-    return state.x[users] - pull / np.maximum(kappa, TINY)[:, None], kappa
+    p = state.x[users] - pull / np.maximum(kappa, TINY)[:, None]
+    return np.asarray(p), np.asarray(kappa, np.float64)
 
 
 def update_pairs(

@@ -27,7 +27,7 @@ CARRIED = 1e-7
 """What a flow may leave over, as a share of the largest gradient."""
 DIGITS = 1e-7
 """Relative width at which the bisection for a window ends."""
-STRIDE, TINIEST = 1.05, 1e-12
+STRIDE, TINIEST = 1.05, 1e-6
 """First factor of the search for a window's ends, and where there is none: 0 or infinity."""
 TINY = float(np.finfo(np.float64).tiny)
 
@@ -157,8 +157,9 @@ def flow(losses: Losses, solved: Reduced, lam: float, edges: Edges) -> Flow:
     for k in range(len(solved.w)):
         members = np.flatnonzero(solved.labels == k)
         at = inside & (solved.labels[edges.i] == k)
-        ends = np.searchsorted(members, (edges.i[at], edges.j[at]))
-        rest, mu[at] = prox(q[members], lam, Edges(*ends, edges.w[at], len(members)))
+        ends = np.searchsorted(members, np.stack([edges.i[at], edges.j[at]]))
+        inner = Edges(ends[0], ends[1], edges.w[at], len(members))
+        rest, mu[at] = prox(q[members], lam, inner)
         left = max(left, float(norms(rest).max()))
     return Flow(left / force, mu)
 

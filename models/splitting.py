@@ -19,9 +19,9 @@ from corsage.models.edges import Edges
 from corsage.models.linear_problem import Floats, Ints
 from corsage.models.sum_of_norms import prox
 
-RELAX = 1.5
+RELAX = 1.6
 """How much of a step s takes; below 2."""
-BALANCE_ROUNDS = 3
+BALANCE_ROUNDS = 2
 """Times that every user has had a turn, from one balancing of the residuals to the next."""
 TINY = float(np.finfo(np.float64).tiny)
 DUAL_WEIGHT = 3.0
@@ -96,7 +96,7 @@ def balance_every(share: float) -> int:
     return ceil(BALANCE_ROUNDS / share)
 
 
-def start_rho(curvature: float, c: float = 1.0) -> float:
+def start_rho(curvature: float, c: float = 0.5) -> float:
     """rho = c H, H the mean over the users of trace(hessian of f_i at 0)/d."""
     return c * curvature
 

@@ -213,7 +213,7 @@ def distances(y: Floats) -> NDArray[np.float64]:
     square = np.square(y).sum(axis=1)
     found = square[:, None] + square - 2 * y @ y.T
     np.fill_diagonal(found, 0.0)
-    return np.sqrt(np.maximum(found, 0.0))
+    return np.asarray(np.sqrt(np.maximum(found, 0.0)), np.float64)
 
 
 def neighbours(s: Floats, k: int) -> Floats:

@@ -41,6 +41,7 @@ ALGORITHMS: dict[str, str] = {
     "exact-global": "ExactGlobal",
     "exact-local": "ExactLocal",
     "convex-clustering": "ConvexClustering",
+    "local-clusters": "LocalClusters",
 }
 
 

@@ -223,12 +223,12 @@ class Clustered(Talks):
         """Whether the names in the file of gamma are users or clusters, which may be the same."""
         scalars, text = self.state.scalars, self.cluster_keys.known_gamma
         found: dict[str, float] = scalars["gamma"]
+        cohorts, every = self.cohorts, set(self.users) <= set(found)
         if "" in found:
             return
-        every = set(self.users) <= set(found)
         scalars["gamma"] = {} if every else {n: found[n] for n in self.clusters if n in found}
         scalars["gammas"] = {n: v for n, v in found.items() if n not in scalars["gamma"]}
-        for cohort in self.cohorts:
+        for cohort in cohorts:
             missing = [user for user in cohort.users if user not in scalars["gammas"]]
             if missing and cohort.cluster not in scalars["gamma"]:
                 raise ConfigError(

@@ -32,10 +32,11 @@ from corsage.app.wire import Arrays
 from corsage.clients.convex_clustering import is_convex_module
 from corsage.models import pdmm, splitting
 from corsage.models.certificate import edge_terms, feasible
-from corsage.models.edges import Edges, norms
+from corsage.models.edges import norms
 from corsage.models.network import Network
 from corsage.models.zoo import ZOO
-from corsage.strategies.convex_report import Reported
+from corsage.strategies.base import Strategy
+from corsage.strategies.convex_graph import Joined
 
 Floats = NDArray[np.float64]
 AUTO = "auto"
@@ -82,7 +83,7 @@ class ConvexClusteringKeys(Keys):
     )  # fmt: skip
 
 
-class ConvexClustering(Reported):
+class ConvexClustering(Joined):
     """The server of convex clustering: models, duals and the graph."""
 
     name = "convex-clustering"
@@ -94,6 +95,11 @@ class ConvexClustering(Reported):
         return self.keys
 
     @property
+    def kept(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Arrays with a row a user, and with a row an edge."""
+        return (("x",), ("z", "mu", "muh")) if self.by_pdmm else (("s", "y"), ("mu",))
+
+    @property
     def by_pdmm(self) -> bool:
         """Whether the solver is Algorithm 1."""
         return self.own_keys.convex_solver == "pdmm"
@@ -102,11 +108,7 @@ class ConvexClustering(Reported):
 
     def initial(self, network: Network) -> Arrays:
         """x_i = 0 for all users, not the local models."""
-        model = self.config.model.model
-        if not is_convex_module(network.module):
-            if model in ZOO:
-                raise ConfigError(f"{self.name}: model={model} is not convex; set model=linear.")
-            self.note(f"model={model}: if its losses are not convex, the certificate is not valid")
+        check_convex(self, network)
         self.state.scalars["users"] = []
         return {"model": np.zeros(network.whole.stop, np.float64)}
 
@@ -116,7 +118,7 @@ class ConvexClustering(Reported):
         if "lambda" in scalars:
             return
         given = self._given_lambda()
-        self._enter(self.users)
+        self.enter(self.users)
         facts = self.ask("facts", {}, {}, {}).metrics
         scalars |= {what: float(facts[what].mean()) for what in ("curvature", "slope")}
         best = zip(self.users, facts["coercive"], strict=True)
@@ -127,7 +129,7 @@ class ConvexClustering(Reported):
                 "classes that a line separates, without a ridge): the penalty alone holds them"
             )
         if self.own_keys.convex_graph == "knn":
-            self._join_neighbours()
+            self.join_neighbours(self.own_keys.convex_neighbours)
         scalars["lambda"] = self.choose_lambda() if given is None else given
         scalars["rho"] = self._first_rho()
         if self.by_pdmm:
@@ -173,75 +175,6 @@ class ConvexClustering(Reported):
         """p_D."""
         return self.own_keys.convex_pairs or self.config.federation.fraction_train
 
-    # Users that come and go.
-
-    @property
-    def edges(self) -> Edges:
-        """The graph of the users that are there now."""
-        arrays, n = self.state.arrays, len(self.state.scalars["users"])
-        if "edges" not in arrays:
-            return all_pairs(n)
-        i, j = arrays["edges"].T
-        return Edges(i, j, arrays["weights"], n)
-
-    def _enter(self, users: list[str]) -> None:
-        """Take the rows of users that left out of the problem, and give new ones a row."""
-        scalars, arrays, d = self.state.scalars, self.state.arrays, len(self.state.arrays["model"])
-        before: list[str] = scalars["users"]
-        if users == before:
-            return
-        if gone := [user for user in before if user not in users]:
-            self.note(f"{name_users(gone)} gone: the problem is now that of the others")
-        old, edges = {user: row for row, user in enumerate(before)}, self.edges
-        rows = np.array([old.get(user, -1) for user in users])
-        for what in ("s", "y") if not self.by_pdmm else ("x",):
-            values = arrays.get(what, np.zeros((0, d)))
-            fresh = values.mean(0) if len(values) else np.zeros(d)
-            arrays[what] = np.stack([values[row] if row >= 0 else fresh for row in rows])
-        scalars["users"] = users
-        if "edges" in arrays:
-            self._keep_edges(rows)
-        duals = ("mu",) if not self.by_pdmm else ("z", "mu", "muh")
-        places = carried(edges, self.edges, rows)
-        for what in duals:
-            values = arrays.get(what, np.zeros((0, d)))
-            arrays[what] = np.zeros((len(self.edges), d), order="F")
-            arrays[what][places >= 0] = values[places[places >= 0]]
-
-    def _keep_edges(self, rows: NDArray[np.int64]) -> None:
-        """The graph's edges between users that are still there; a new user is joined to all."""
-        arrays = self.state.arrays
-        place = {int(old): new for new, old in enumerate(rows) if old >= 0}
-        kept = [
-            (min(place[i], place[j]), max(place[i], place[j]), w)
-            for (i, j), w in zip(arrays["edges"].tolist(), arrays["weights"].tolist(), strict=True)
-            if i in place and j in place
-        ]
-        new = {int(row) for row in np.flatnonzero(rows < 0)}
-        n = len(rows)
-        kept += [(i, j, 1.0) for i in range(n) for j in range(i + 1, n) if {i, j} & new]
-        kept.sort()
-        arrays["edges"] = np.array([(i, j) for i, j, _ in kept], np.int64).reshape(-1, 2)
-        arrays["weights"] = np.array([w for *_, w in kept], np.float64)
-
-    def _join_neighbours(self) -> None:
-        """The graph of the k nearest local models; users without one are joined to all."""
-        outcome = self.ask("minimise", {"slope": self._zeros()}, {}, self._one("x"))
-        k = min(self.own_keys.convex_neighbours, len(self.users) - 1)
-        edges = Edges.knn(outcome.rows["x"], k)
-        if edges.pieces > 1:
-            self.note(
-                f"the graph of {k} neighbours falls into {edges.pieces} pieces: models of different "
-                "pieces never fuse; a larger convex-neighbours joins them"
-            )
-        arrays, shape = self.state.arrays, (len(edges), len(self.state.arrays["model"]))
-        arrays |= {"edges": np.stack([edges.i, edges.j], 1), "weights": edges.w}
-        for what in ("z", "mu", "muh") if self.by_pdmm else ("mu",):
-            arrays[what] = np.zeros(shape, order="F")
-
-    def _zeros(self) -> Floats:
-        return np.zeros((len(self.state.scalars["users"]), len(self.state.arrays["model"])))
-
     def _one(self, *names: str) -> Arrays:
         """What one user answers: a model under each of the names."""
         return {name: np.zeros(len(self.state.arrays["model"])) for name in names}
@@ -250,7 +183,7 @@ class ConvexClustering(Reported):
 
     def choose(self, number: int, users: list[str]) -> list[str]:
         """S_P: the users of a round, who must be in the problem."""
-        self._enter(users)
+        self.enter(users)
         return super().choose(number, users)
 
     def send(self, users: list[str]) -> tuple[Arrays, Arrays]:
@@ -371,6 +304,16 @@ class ConvexClustering(Reported):
         return relative is not None and relative <= self.own_keys.convex_tolerance
 
 
+def check_convex(strategy: Strategy, network: Network) -> None:
+    """Refuse models that are known not to be convex; one's own may be."""
+    model = strategy.config.model.model
+    if is_convex_module(network.module):
+        return
+    if model in ZOO:
+        raise ConfigError(f"{strategy.name}: model={model} is not convex; set model=linear.")
+    strategy.note(f"model={model}: if its losses are not convex, the certificate is not valid")
+
+
 def number(name: str, text: str, above: bool = False) -> float:
     """A key that is a number from 0 on, or above it."""
     try:
@@ -381,22 +324,3 @@ def number(name: str, text: str, above: bool = False) -> float:
         limit = "above 0" if above else "at least 0"
         raise ConfigError(f"{name}={text}: must be finite and {limit}.")
     return value
-
-
-def all_pairs(n: int) -> Edges:
-    """All pairs of n users, kept for the rounds to come."""
-    if n not in _COMPLETE:
-        _COMPLETE.clear()
-        _COMPLETE[n] = Edges.all_pairs(n)
-    return _COMPLETE[n]
-
-
-_COMPLETE: dict[int, Edges] = {}
-
-
-def carried(old: Edges, new: Edges, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each new edge the old one between the same users, or -1; `rows` are their old numbers."""
-    known = {(int(i), int(j)): e for e, (i, j) in enumerate(zip(old.i, old.j, strict=True))}
-    ends = np.stack([rows[new.i], rows[new.j]], 1)
-    ends.sort(axis=1)
-    return np.array([known.get((int(i), int(j)), -1) for i, j in ends], np.int64)

@@ -9,74 +9,26 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from corsage.app.errors import RoundFailed
-from corsage.app.exchange import exchange
-from corsage.app.outcome import Outcome, by_cause, merge_replies
-from corsage.app.wire import Arrays, encode
 from corsage.models import recovery, sum_of_norms
 from corsage.models.cluster_reading import EXACT, Reading, candidate, fused, judged, refit
 from corsage.models.convex import Losses
 from corsage.models.edges import Edges
 from corsage.models.lambda_choice import choose_for_clusters, choose_for_models
-from corsage.strategies.base import Strategy
-from corsage.strategies.remote_losses import RemoteLosses, RemoteUsers
+from corsage.strategies.asking import Asking
+from corsage.strategies.remote_losses import RemoteUsers
 
 Floats = NDArray[np.float64]
 NAMED = 12
 """Clusters that are listed one by one."""
 
 
-class Reported(Strategy):
-    """A strategy whose server knows all models, and asks users about their losses."""
-
-    _grid: Grid
-
-    @property
-    def models(self) -> Floats:
-        """X (N, d) of the users in the problem."""
-        raise NotImplementedError
+class Reported(Asking):
+    """Convex clustering's questions and its report."""
 
     @property
     def edges(self) -> Edges:
         """Whom the penalty joins."""
         raise NotImplementedError
-
-    def ask(
-        self, question: str, rows: Arrays, options: dict[str, Any], template: Arrays,
-        strict: bool = True,
-    ) -> Outcome:  # fmt: skip
-        """One exchange with all users in the problem, outside the rounds.
-
-        Rows are in the order of the users, down and up. `strict`: all of them must answer.
-        """
-        users: list[str] = self.state.scalars["users"]
-        place = {user: row for row, user in enumerate(users)}
-        asked, messages = self.roster.by_node([u for u in users if u in self.roster.members]), []
-        nothing = encode({})
-        for node, group in asked.items():
-            own = {name: array[[place[user] for user in group]] for name, array in rows.items()}
-            task = self._task(self.state.round, group, {**options, "ask": question})
-            messages.append(self._letter("train", node, nothing, own, task))
-        replies, _ = exchange(self._grid, messages, self._timeout)
-        outcome = merge_replies(replies, asked, template, ("num-examples",))
-        self._noted(outcome, version=self.state.round)
-        scalars = self.state.scalars
-        scalars["questions"] = int(scalars.get("questions", 0)) + 1
-        if strict and len(outcome.users) < len(users):
-            raise RoundFailed(
-                f"{self.name}: all users must answer about their losses ({question}). "
-                + "; ".join(by_cause(outcome.dropped)[:3])
-            )
-        order = np.argsort([place[user] for user in outcome.users], kind="stable")
-        outcome.users = [outcome.users[i] for i in order]
-        outcome.rows = {name: array[order] for name, array in outcome.rows.items()}
-        outcome.metrics = {name: values[order] for name, values in outcome.metrics.items()}
-        return outcome
-
-    @property
-    def losses(self) -> RemoteLosses:
-        """f_i at the users."""
-        return RemoteLosses(self.ask, *self.models.shape)
 
     # lambda.
 
@@ -132,7 +84,7 @@ class Reported(Strategy):
         if lam > 0 and len(edges):
             reading |= self._judged(losses, labels, lam, edges)
         models = refit(losses, labels)
-        usable = np.isfinite(models).all(1)
+        usable = np.isfinite(models.sum(1))
         fallback = np.stack([x[labels == k].mean(0) for k in range(len(models))])
         self.state.arrays["refit"] = np.where(usable[:, None], models, fallback)[labels]
         reading["not-refitted"] = int((~usable).sum())

@@ -5,7 +5,8 @@ Federated Learning, ICML 2021, Algorithm 1. In round t the server sends the body
 user i takes tau steps on its head h_i with the body frozen, then trains the body with its new head
 frozen, and returns phi_i. The server averages: phi^{t+1} = 1/(r n) sum_i phi_i. Heads stay at home.
 
-Beyond the paper, heads may learn from each other (`fedrep-heads`): see head_clusters.py.
+Beyond the paper, heads may learn from each other (`fedrep-heads`): see head_clusters.py and
+known_heads.py.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import Any
 
 from flwr.app import ArrayRecord
 
+from corsage.app.errors import ConfigError, ModelError
 from corsage.app.keys import Keys, key
 from corsage.app.outcome import Outcome
 from corsage.app.wire import Arrays, encode
 from corsage.models.network import Network
 from corsage.strategies.base import Strategy
-from corsage.strategies.head_clusters import ConvexHeads, Heads, KnownHeads
+from corsage.strategies.head_clusters import ConvexHeads, Heads
+from corsage.strategies.known_heads import KnownHeads
 
 
 @dataclass(frozen=True)
@@ -40,20 +43,22 @@ class FedRepKeys(Keys):
         choices=("own", "convex-clustering", "known-clusters"),
     )
     fedrep_heads_lambda: float = key(
-        0.01, "convex-clustering: weight of |h_i - h_j|, each pair once", low=0.0
-    )
-    fedrep_heads_rho: float = key(
-        1.0, "convex-clustering: penalty of the splitting; the solution is the same", low=1e-9
+        0.2, "convex-clustering: weight of |h_i - h_j|, each pair once", low=0.0
     )
     fedrep_heads_neighbours: int = key(
-        0, "convex-clustering: pairs of which one is among the other's so many nearest; 0: all",
+        10,
+        "convex-clustering: pairs are those of which one is among the other's so many nearest; "
+        "0: all pairs, as in the paper",
         low=0,
-    )  # fmt: skip
+    )
+    fedrep_heads_rho: float = key(
+        0.3, "convex-clustering: penalty of the splitting; it changes the pace only", low=1e-9
+    )
     fedrep_heads_gamma: float = key(
         1.0, "known-clusters: pull of a head to its cluster's (gamma)", low=0.0
     )
     fedrep_heads_middle: float = key(
-        1.0, "known-clusters: pull of a cluster's head to the middle (lambda)", low=0.0
+        0.1, "known-clusters: pull of a cluster's head to the middle (lambda)", low=0.0
     )
 
 
@@ -79,20 +84,23 @@ class FedRep(Strategy):
 
     def initial(self, network: Network) -> Arrays:
         """phi^0."""
+        self.check(network)
         if not network.cacheable:
             self.note(f"features are not cached, heads train over the whole model: {network.why}")
         elif not network.linear_head:
             self.note("the head is not one linear layer: users' heads train one after the other")
+            if self.heads.strength:
+                self.note("nor is its problem convex: clusters of heads are a heuristic")
         return {"body": network.initial[network.body], **self.heads.begin()}
 
     def send(self, users: list[str]) -> tuple[Arrays, Arrays]:
         """phi^t for all; a user's h_i is at home."""
-        return self._body, self.heads.rows(users)
+        return self._body, self.heads.rows(users) if users else {}
 
     def show(self, users: list[str], options: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
         """phi^t, and the heads that are not at home."""
         if not options.get("adapt"):
-            return self._body, self.heads.own(users)
+            return self._body, self.heads.own(users) if users else {}
         shared, rows = self.heads.new(users)
         return {**self._body, **shared}, rows
 
@@ -116,6 +124,21 @@ class FedRep(Strategy):
             own = network.named(head, network.head)
             named |= {f"cluster-{cluster}.{name}": array for name, array in own.items()}
         return encode(named)
+
+    def check(self, network: Network) -> None:
+        """Refuse what a pull on heads cannot work with."""
+        train, pull = self.config.train, self.heads.strength
+        most = 2 * (1 + train.momentum)  # from there on SGD diverges on pull/2 |h - centre|^2
+        if train.lr * pull >= most:
+            raise ConfigError(
+                f"fedrep-heads: lr times the pull on heads is {train.lr * pull:.3g}, SGD diverges "
+                f"from {most:g} on: lower fedrep-heads-rho (or -gamma), or lr."
+            )
+        if pull and not all(block.trained for block in network.blocks_of(network.head)):
+            raise ModelError(
+                "fedrep-heads: the head has parts that are not trained (running statistics, frozen "
+                "parameters), which cannot be clustered: name another head=."
+            )
 
     @property
     def _body(self) -> Arrays:

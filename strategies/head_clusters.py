@@ -2,42 +2,40 @@
 
 While heads train the body phi is frozen, so over linear heads the users' losses f_i(h_i; phi) are
 convex, and personalisation methods for convex losses apply to heads on top of a representation that
-is learned with them. Two are built in; both need each user's head at the server.
+is learned with them. Two are built in, this one and known_heads.py; both need each user's head at
+the server.
 
 Convex clustering (Armacki et al. 2022, (3), canonical lam; heads of a cluster become the same):
 
-    min over h_1, ..., h_N of  sum_i f_i(h_i; phi) + lam sum_{i<j} |h_i - h_j|
+    min over h_1, ..., h_N of  sum_i f_i(h_i; phi) + lam sum_{(i,j) in E} |h_i - h_j|
 
-by Douglas-Rachford splitting (models/splitting.py). The server has s_i, and Y, the prox of
+by Douglas-Rachford splitting (models/splitting.py): the server has s_i, and Y, the prox of
 (lam/rho) Omega at S. A user takes its tau epochs from y_i on f_i(h) + rho/2 |h - (2 y_i - s_i)|^2,
 and then s_i += h_i - y_i. From y_i on, because there the gradient of that is
 grad f_i(y_i) + rho (s_i - y_i), the residual of the optimality condition: so the solution stands
 still, however short and rough the users' training is. Nor need users keep anything.
 
-Known clusters (Lyu et al. 2022, (2.3); heads of a cluster are pulled together, and stay apart):
+E are all pairs in the paper. Heads have thousands of parameters, and two users of one cluster are
+then about as far apart as their few samples make them, in directions of their own: with all pairs,
+the lam that fuses a cluster fuses everybody. So by default E are near pairs only, of which one is
+among the other's k nearest by s_i; the server finds them anew in each round.
 
-    min over h, w, wbar of  sum_i f_i(h_i; phi) + gamma/2 |h_i - w_c(i)|^2
-                            + sum_j lambda/2 |w_j - wbar|^2
-
-in turns: w and wbar in closed form by the server, then h_i, from where it was, by user i.
-
-A user is part of the problem from its first round on. Until then it has the mean of all y_i, or w_j
-of its cluster; with neither, FedRep's initial head.
+A user is part of the problem from its first round on. Until then it has the mean of all y_i, or
+FedRep's initial head if there are none. A user that comes after training takes, of all clusters'
+heads, the one with the least loss on its training data, as y and s of one round of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from corsage.app.outcome import Outcome, reading_order
 from corsage.app.wire import Arrays
 from corsage.models.cluster_reading import candidate
-from corsage.models.hierarchy import Hierarchy, alpha_of
 from corsage.models.network import Floats
 from corsage.models.wide_prox import TOLERANCE, neighbours, wide_prox
 from corsage.strategies.ledger import enter, open_ledger, places
@@ -59,6 +57,11 @@ class Heads:
 
     state: State
     first: Floats
+
+    @property
+    def strength(self) -> float:
+        """How strongly a head is pulled while it trains."""
+        return 0.0
 
     def begin(self) -> Arrays:
         """What the server holds of the heads before the first round."""
@@ -100,6 +103,11 @@ class ConvexHeads(Heads):
     lam: float
     rho: float
     near: int
+
+    @property
+    def strength(self) -> float:
+        """rho."""
+        return self.rho
 
     def begin(self) -> Arrays:
         """Nobody has a head yet."""
@@ -173,90 +181,6 @@ class ConvexHeads(Heads):
         if not len(labels):
             return self.first
         return np.asarray(self.state.arrays["heads"][labels].mean(axis=0))
-
-
-@dataclass(frozen=True)
-class KnownHeads(Heads):
-    """Clusters that are known: h_i (N, P) of the users that were drawn so far.
-
-    Parameters
-    ----------
-    clusters : the cluster of every user that is there.
-    gamma, lam : the pulls of a user to its cluster, and of a cluster to the middle.
-    """
-
-    clusters: Mapping[str, str]
-    gamma: float
-    lam: float
-
-    def begin(self) -> Arrays:
-        """Nobody has a head yet."""
-        self.state.scalars["clusters"] = {}
-        return {"heads": open_ledger(self.state, [], self.first)}
-
-    def rows(self, users: list[str]) -> Arrays:
-        """h_i, its centre w_j, and gamma."""
-        centre, strength = self._w(users), np.full(len(users), self.gamma, np.float32)
-        return {**self.own(users), "centre": centre, "strength": strength}
-
-    def own(self, users: list[str]) -> Arrays:
-        """h_i, or w_j where there is none."""
-        where = np.array(places(self.state, users), np.int64)
-        rows = self._w(users)
-        rows[where >= 0] = self.state.arrays["heads"][where[where >= 0]]
-        return {"head": rows}
-
-    def new(self, users: list[str]) -> tuple[Arrays, Arrays]:
-        """New users begin at w_j, and are pulled to it."""
-        return {}, self.rows(users)
-
-    def template(self) -> Arrays:
-        """h_i."""
-        return {"head": self.first}
-
-    def merge(self, outcome: Outcome) -> Arrays:
-        """Take over the users' heads."""
-        users = outcome.users
-        self.state.scalars["clusters"] |= {user: self.clusters[user] for user in users}
-        heads = self.state.arrays["heads"].copy()
-        return {"heads": enter(self.state, heads, users, outcome.rows["head"], self.first)}
-
-    def named(self) -> dict[str, Floats]:
-        """w_j by the cluster's name."""
-        return self._centres()[0]
-
-    def findings(self) -> list[Finding]:
-        """How far users are from their clusters, and these from the middle."""
-        (w, middle), clusters = self._centres(), self.state.scalars["clusters"]
-        users, rows = self.state.scalars["users"], []
-        for name, centre in w.items():
-            mine = [i for i, user in enumerate(users) if clusters[user] == name]
-            spread = np.linalg.norm(self.state.arrays["heads"][mine] - centre, axis=1).mean()
-            away = np.linalg.norm(centre - middle)
-            text = f"{len(mine)} users, mean |h_i - w_j| {spread:.3g}, |w_j - wbar| {away:.3g}"
-            rows.append([f"cluster {name}", text])
-        return [{"title": "clusters of heads", "rows": rows}]
-
-    def _w(self, users: Sequence[str]) -> Floats:
-        """w_j of the users' clusters, wbar where nobody was drawn; without a pull h^0."""
-        w, middle = self._centres() if self.gamma else ({}, self.first)
-        rows = np.tile(middle, (len(users), 1))
-        for place, user in enumerate(users):
-            rows[place] = w.get(self.clusters[user], middle)
-        return rows
-
-    def _centres(self) -> tuple[dict[str, Floats], Floats]:
-        """The minimisers w_j, by the clusters' names, and wbar for the heads that are there."""
-        users, known = self.state.scalars["users"], self.state.scalars["clusters"]
-        names = sorted({known[user] for user in users}, key=reading_order)
-        if not names:
-            return {}, self.first
-        number = np.array([names.index(known[user]) for user in users])
-        gamma = np.full(len(users), self.gamma)
-        alpha = alpha_of(np.full(len(names), self.lam), np.bincount(number, gamma))
-        centres, middle = Hierarchy(number, gamma, alpha).means(self.state.arrays["heads"])
-        w: NDArray[np.float64] = (1 - alpha)[:, None] * centres + alpha[:, None] * middle
-        return dict(zip(names, w.astype(np.float32), strict=True)), middle.astype(np.float32)
 
 
 def listed(users: list[str]) -> str:

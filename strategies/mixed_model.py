@@ -26,7 +26,7 @@ from corsage.app.wire import Arrays
 from corsage.models.laplace import LaplaceSums, centre_covariance
 from corsage.models.mixed_model import ClusterSums, centres, change
 from corsage.models.network import Network
-from corsage.strategies.clustered import AUTO, ClusterKeys, own, read_strengths
+from corsage.strategies.clustered import AUTO, ClusterKeys, check_covers, own, read_strengths
 from corsage.strategies.talks import Request, Talk
 from corsage.strategies.variances import Estimated, Floats
 
@@ -104,6 +104,7 @@ class MixedModel(Estimated):
         self.check_estimates()
         for what, text in (("gamma", keys.known_gamma), ("lambda", keys.known_lambda)):
             scalars[what] = {"": 1.0} if text == AUTO else read_strengths(f"known-{what}", text)
+        check_covers(f"known-lambda={keys.known_lambda}", scalars["lambda"], self.here)
         self.tell_apart()
 
     def _train(self, grid: Grid, number: int, config: ConfigRecord) -> Outcome:
@@ -221,8 +222,8 @@ class MixedModel(Estimated):
             return {"w": arrays["model"], "gamma": gamma, "next": gamma}
         place = self.clusters.index(cohort.cluster)
         used, following = arrays["used"][place], arrays["gamma"][place]
-        if cohort.cluster in self._alone():
-            used = following = np.full(d, self.gammas(cohort)[0])
+        if cohort.cluster not in self.state.scalars["gamma"] and "gammas" in self.state.scalars:
+            used = following = np.full(d, self.typical_gamma(cohort))
         return {"w": arrays["w"][place], "gamma": used, "next": following}
 
     def _moving(self, cohort: Cohort) -> Arrays:

@@ -80,12 +80,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("data", "gamma", "unequal", "nodes", "iterations", "keys"), CASES)
-def test_a_coalesced_run_is_the_naive_one(
-    data: Any, gamma: str, unequal: bool, nodes: int, iterations: int, keys: Any,
-    seen: Seen, tmp_path: Path,
-) -> None:  # fmt: skip
+@pytest.mark.parametrize("case", CASES)
+def test_a_coalesced_run_is_the_naive_one(case: Any, seen: Seen, tmp_path: Path) -> None:
     """All users' models after T iterations, to rounding, whatever node hosts them."""
+    data, gamma, unequal, nodes, iterations, keys = case
     if unequal:
         data = {**data, "cluster_map": written(tmp_path, UNEVEN)}
     users = users_of("async-l2gd", **data)

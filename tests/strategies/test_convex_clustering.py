@@ -208,6 +208,7 @@ def test_neighbours_alone_are_joined_and_pieces_are_named() -> None:
     assert len(edges) < 12
     assert edges.pieces > 1
     assert any(f"falls into {edges.pieces} pieces" in note for note in notes.notes)
+    assert any("raise convex-neighbours" in note for note in notes.notes)
     best = sum_of_norms.fit(central(), 0.2, edges, tolerance=1e-10)
     assert strategy.state.scalars["value"] == pytest.approx(best.value, rel=1e-6)
 
