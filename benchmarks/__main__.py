@@ -74,12 +74,20 @@ def known_clusters() -> list[Measure]:
     return module.run()
 
 
+def sum_of_norms() -> list[Measure]:
+    """The exact sum-of-norms solver: CPU seconds beside CVXPY's."""
+    from corsage.benchmarks import sum_of_norms as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "user-round": user_round,
     "methods": methods,
     "pfllib": pfllib,
     "engines": engines,
     "memory": memory,
+    "sum-of-norms": sum_of_norms,
     "known-clusters": known_clusters,
 }
 

@@ -52,9 +52,9 @@ class ConvexClient(Client):
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        limit = self.task.options.get("adapt-samples", 0)
-        task = self.task
-        return self._data, tuple(self.users), task.model, task.seed, self.network.device, limit
+        task, limit = self.task, self.task.options.get("adapt-samples", 0)
+        kind = task.model, self.scale, task.seed, self.network.device  # methods differ in the scale
+        return self._data, tuple(self.users), *kind, limit
 
     @property
     def dtype(self) -> torch.dtype:

@@ -25,6 +25,8 @@ EXPERIMENTS: dict[str, str] = {
     "convex-clustering-figures": "convex_clustering_figures",
     "convex-clustering-pdmm": "convex_clustering_pdmm",
     "convex-clustering-path": "convex_clustering_path",
+    "convex-clustering-classic": "convex_clustering_classic",
+    "convex-clustering-heads": "convex_clustering_heads",
 }
 
 

@@ -69,6 +69,12 @@ def curvature(losses: LinearLosses) -> float:
     return float(losses.hessian(zero).diagonal(dim1=1, dim2=2).mean())
 
 
+def slope(losses: LinearLosses) -> float:
+    """The mean over the users of |grad f_i(0)|."""
+    zeros = torch.zeros((losses.n, losses.d), dtype=torch.float64)
+    return float(losses.gradient(zeros).norm(dim=1).mean())
+
+
 def squared_penalty(losses: LinearLosses, gamma: float, start: Floats) -> Floats:
     """argmin of sum_i f_i(x_i) + gamma sum_{i<j} |x_i - x_j|^2, by semismooth Newton steps.
 
@@ -128,4 +134,4 @@ class Splits:
         held, n = self._mask(fold), len(models)
         a, signs = self.points.a[held].reshape(n, -1, 2), self.points.l[held].reshape(n, -1)
         u = signs * (np.einsum("nmf,nf->nm", a, models[:, :2]) + models[:, 2:])
-        return np.square(np.maximum(0, 1 - u)).mean(1)
+        return np.asarray(np.square(np.maximum(0, 1 - u)).mean(1))

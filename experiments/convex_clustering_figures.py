@@ -103,8 +103,8 @@ def bounds(seed: int) -> str:
     w = reduced(losses, true, WINDOW_AT, Edges.all_pairs(losses.n)).w
     return (
         f"At lam={WINDOW_AT:g} Theorem 1 asks for lam >= {theorem1(losses, true, w):.3f}, Theorem "
-        f"2 for lam < {theorem2(losses, true, w):.4f}: neither certifies the recovery; the flow test "
-        f"does. Necessary is lam >= {necessary(losses, true, w):.5f}."
+        f"2 for lam < {theorem2(losses, true, w):.4f}: neither certifies the recovery; the flow "
+        f"test does. Necessary is lam >= {necessary(losses, true, w):.5f}."
     )
 
 

@@ -6,7 +6,7 @@ active user in both. The gap is P(X)/P* - 1, P* by the exact solver; the certifi
 server can prove with its duals, without knowing P*.
 
 The reference is the number of rounds to a gap of 1e-6 with the best fixed rho; here rho follows
-from H and the residuals.
+from rules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from matplotlib.figure import Figure as Drawing
 
 from corsage.app import plots
 from corsage.app.seeding import generator
-from corsage.experiments.clustered import curvature, objective, problem
+from corsage.experiments.clustered import curvature, objective, problem, slope
 from corsage.experiments.linear import chosen_seeds, entitle, legend, panels
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.models import pdmm, splitting
@@ -43,7 +43,8 @@ REFERENCE = {
 SLACK = 1.5
 NOTE = (
     "Rounds to a gap of 1e-6. Reference: the best rho for each lam and share, dr with relax "
-    "1.6 where all take part. Here rho starts at 5 H/N (pdmm) and H/2 (dr), then is balanced."
+    "1.6 where all take part. Here rho starts at 5 H/N and is balanced (pdmm), or follows from "
+    "lam, curvature and slope (dr, relax 1.6)."
 )
 
 
@@ -150,18 +151,15 @@ def pdmm_iterates(own: Setting, losses: LinearLosses, edges: Edges) -> Any:
 
 def dr_iterates(own: Setting, losses: LinearLosses, edges: Edges) -> Any:
     """(y, mu) after each round of Douglas-Rachford with the default rules."""
-    rho = splitting.start_rho(curvature(losses))
+    pull = own.lam * (losses.n - 1)
+    rho = splitting.start_rho(curvature(losses), slope(losses), pull)
     state, number = splitting.DrState.zeros(losses.n, edges, losses.d), 0
     while True:
         number += 1
         users = own.users(number, losses.n)
         asked = splitting.request(state, users)
         found = solve(losses, users, asked, np.full(len(users), rho))
-        new = splitting.update(state, users, found, edges, own.lam, rho)
-        if number % splitting.balance_every(own.share) == 0:
-            better = pdmm.balanced(rho, *splitting.residuals(state, new, users, found, own.share))
-            new, rho = splitting.rescaled(new, rho, better), better
-        state = new
+        state = splitting.update(state, users, found, edges, own.lam, rho)
         yield state.y, state.duals
 
 

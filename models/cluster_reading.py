@@ -27,8 +27,12 @@ from corsage.models.recovery import flow, reduced
 
 FUSED = 1e-8
 """Distances below this share of the largest model's length are none."""
-EXACT = 1e-6
-"""A certified gap below this share of the objective makes a partition exact."""
+EXACT = 1e-10
+"""A certified gap below this share of the objective makes a partition exact.
+
+That of the solution is 1e-15 or so; a user in the wrong one of two clusters that are near each
+other can cost no more than 1e-8.
+"""
 TRIES = 4
 """Candidates that are tried: where clusters are near each other, the first is not theirs."""
 
@@ -40,7 +44,7 @@ class Reading:
     Parameters
     ----------
     labels : the cluster of each user (N,).
-    exact : the certificate holds: the solution at this lam has these clusters.
+    exact : the certificate holds: the solution at this lam has these clusters, all different.
     gap : how far from optimal the fused models can be at most, relative to the objective.
     models : the fused models (K, d), the solution of (5).
     """
@@ -117,7 +121,7 @@ def judged(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Reading:
     problem = Problem(LossCosts(losses), edges, lam)
     carried = feasible(flow(losses, solved, lam, edges).mu, problem.radius)
     gap = problem.relative(problem.gap(solved.x, carried), solved.x)
-    return Reading(labels, gap <= EXACT, gap, solved.w)
+    return Reading(labels, gap <= EXACT and solved.distinct, gap, solved.w)
 
 
 def refit(losses: Losses, labels: Ints) -> Floats:

@@ -87,7 +87,7 @@ def candidates(edges: Edges, z: Floats, fused: Bools) -> list[Ints]:
     """
     size = norms(z)
     flags = edges.components(fused)
-    if not fused.any():
+    if not fused.any() or fused.all():
         return [flags]
     ordered = np.sort(size)
     ordered = np.maximum(ordered, EPS * ordered[-1] + TINY)

@@ -25,6 +25,8 @@ NARROWINGS = 26
 """Golden sections between neighbours there: tau to 5 digits."""
 WINDOW = 8
 """So many neighbours on the grid of rho say what the sums are between them."""
+FALLS = 1e-7
+"""A deviance that falls by less stands still."""
 SINGULAR = 1e-12
 """What is below this share of the largest eigenvalue says nothing of wbar."""
 
@@ -166,13 +168,18 @@ class Profile:
     def picks(self, start: Ints | None, *, common: bool) -> Ints:
         """The places (k,) of each cluster's best rho: `common`, the same place for all.
 
-        Each for itself they are found cluster by cluster, from `start` (else the common place) on.
+        Each for itself they are found cluster by cluster, from `start` (else the common place) on,
+        as long as the deviance falls: two places that rounding alone tells apart end it too.
         """
         if common or start is None:
             start = np.full(len(self.yy), self.best()[1].argmin())
-        picks = start if common else self._swept(start)
-        while not np.array_equal(picks, start):
-            start, picks = picks, self._swept(picks)
+        before, picks = np.inf, start
+        while not common:
+            picks = self._swept(picks)
+            after = float(self.picked(picks).best()[1][0])
+            if after > before - FALLS:
+                break
+            before = after
         return picks
 
     def _swept(self, picks: Ints) -> Ints:

@@ -159,7 +159,8 @@ def flow(losses: Losses, solved: Reduced, lam: float, edges: Edges) -> Flow:
         at = inside & (solved.labels[edges.i] == k)
         ends = np.searchsorted(members, np.stack([edges.i[at], edges.j[at]]))
         inner = Edges(ends[0], ends[1], edges.w[at], len(members))
-        rest, mu[at] = prox(q[members], lam, inner)
+        need = q[members] - q[members].mean(0)  # the mean is 0 but for what (5) is solved to
+        rest, mu[at] = prox(need, lam, inner)
         left = max(left, float(norms(rest).max()))
     return Flow(left / force, mu)
 
@@ -184,13 +185,13 @@ def window(losses: Losses, labels: Ints, lam: float, edges: Edges) -> tuple[floa
     return _border(holds, lam, 1 / STRIDE), _border(holds, lam, STRIDE)
 
 
-def _border(holds: Callable[[float], bool], inside: float, stride: float) -> float:
-    """Where `holds` ends on the way from `inside` by ever longer strides; by bisection."""
-    outside = inside * stride
+def _border(holds: Callable[[float], bool], start: float, stride: float) -> float:
+    """Where `holds` ends on the way from `start` by ever longer strides; by bisection."""
+    inside, outside = start, start * stride
     while holds(outside):
         inside, stride = outside, stride * stride
         outside = inside * stride
-        if not TINIEST < stride < 1 / TINIEST:
+        if not TINIEST < outside / start < 1 / TINIEST:
             return 0.0 if stride < 1 else np.inf
     while abs(outside - inside) > DIGITS * inside:
         middle = (inside + outside) / 2

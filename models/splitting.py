@@ -11,7 +11,6 @@ Y is fused exactly, where PDMM's x_i only come close.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
 
 import numpy as np
 
@@ -21,11 +20,6 @@ from corsage.models.sum_of_norms import prox
 
 RELAX = 1.6
 """How much of a step s takes; below 2."""
-BALANCE_ROUNDS = 2
-"""Times that every user has had a turn, from one balancing of the residuals to the next."""
-TINY = float(np.finfo(np.float64).tiny)
-DUAL_WEIGHT = 3.0
-"""What the dual residual counts in the balance: found by trying lam of all sizes."""
 
 
 @dataclass(frozen=True)
@@ -71,37 +65,7 @@ def server_prox(state: DrState, edges: Edges, lam: float, rho: float) -> DrState
     return replace(state, y=y, duals=rho * own)
 
 
-def rescaled(state: DrState, rho: float, new: float) -> DrState:
-    """The same y and duals under another rho: only s - y = sum_j mu_ij/rho changes."""
-    return replace(state, s=state.y + rho / new * (state.s - state.y))
-
-
-def residuals(
-    old: DrState, new: DrState, users: Ints, found: Floats, share: float = 1.0
-) -> tuple[float, float]:
-    """Primal and dual residual of a round, for `corsage.models.pdmm.balanced`.
-
-    |x_i - y_i| of the users of the round, relative to both; |y^{t+1} - y^t| of all, per share of
-    the users, relative to |s - y|, and weighted.
-    """
-    sides = max(float(np.linalg.norm(found)), float(np.linalg.norm(old.y[users])), TINY)
-    pull = max(float(np.linalg.norm(new.s - new.y)), TINY)
-    primal = float(np.linalg.norm(found - old.y[users])) / sides
-    dual = float(np.linalg.norm(new.y - old.y)) / share / pull
-    return primal, DUAL_WEIGHT * dual
-
-
-def balance_every(share: float) -> int:
-    """After how many rounds the residuals are balanced."""
-    return ceil(BALANCE_ROUNDS / share)
-
-
-def start_rho(curvature: float, c: float = 0.5) -> float:
-    """rho = c H, H the mean over the users of trace(hessian of f_i at 0)/d."""
-    return c * curvature
-
-
-def fitting_rho(curvature: float, slope: float, pull: float, c: float = 0.7) -> float:
+def start_rho(curvature: float, slope: float, pull: float, c: float = 0.7) -> float:
     """rho = c H pull/slope, which fits small and large lam alike.
 
     H is the mean over the users of trace(hessian of f_i at 0)/d, `slope` that of |grad f_i(0)|,

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from corsage.models.certificate import Problem, edge_terms
-from corsage.models.descent import EPS, Newton, Place
+from corsage.models.descent import Newton, Place
 from corsage.models.edge_functions import TINY, Envelope
 from corsage.models.edges import norms
 from corsage.models.fusion import Reduced, candidates, flow, means, reduced
@@ -34,12 +34,16 @@ FLATTEST = 1e-3
 """The least curvature to reckon with, as a share of the f_i's largest: they may start out flat."""
 CARRIED = 0.03
 """The share of the allowed gap that a flow inside clusters aims at."""
-SMALL = 500
-"""Clusters up to which a partition is tried before the gap is nearly closed."""
+SMALL, EARLY = 500, 1e-3
+"""Clusters and relative gap up to which a partition is tried before the gap is closed."""
+FAR = 1e3
+"""An estimated gap that is so many times too large is not computed."""
 SHARP = 1e-13
 """The gradient that is only rounding, as a share of what pulls at a user."""
 MORE = 4
 """Outer iterations with the gap closed in which models that are fused exactly are looked for."""
+FLAT = 1e-10
+"""Curvature below this share of the largest counts as that."""
 SLACK = 1e-9
 """A partition whose models are worse than the present ones by that share is wrong."""
 AGAIN = 0.03
@@ -91,10 +95,11 @@ class Solver:
         sigma *= self._curvature / float(problem.edges.degrees.mean())
         for _ in range(OUTER):
             term, steps, spread = self._inner(sigma)
-            closed = problem.relative(spread, self.x) <= self.tolerance
+            relative = problem.relative(spread, self.x)
+            closed = relative <= self.tolerance
             guesses = candidates(problem.edges, term.z, term.fused)
             for place, labels in enumerate(guesses):
-                small = labels.max() < SMALL
+                small = labels.max() < SMALL and relative < EARLY
                 settled = small and labels.tobytes() in last
                 ripe = closed and (small or not place)
                 if (ripe or settled) and self._try(labels, spread):
@@ -147,8 +152,12 @@ class Solver:
         found, here = self._reduced[key], self.problem.value(self.x)
         if found is None or self.problem.value(found.x) > here + SLACK * abs(here):
             return False
-        goal = CARRIED * 2 * self._curvature * self.tolerance * abs(here)
-        return self._offer(found.x, flow(self.problem, found, self.mu, goal))
+        allowed, costs = self.tolerance * abs(here), self.problem.costs
+        mu = flow(self.problem, found, self.mu, CARRIED * 2 * self._curvature * allowed)
+        gradient = costs.gradient(found.x) + self.problem.edges.adjoint(mu)
+        if slack(found.x, gradient, costs.hessian(found.x)) > FAR * allowed:
+            return False
+        return self._offer(found.x, mu)
 
     def _averaged(self, labels: Ints) -> bool:
         """Whether models fused by their means are good enough."""
@@ -169,6 +178,7 @@ class Solver:
 def slack(x: Floats, gradient: Floats, blocks: Floats) -> float:
     """About the users' part of the gap: 1/2 g_i' H_i^-1 g_i, with steps of at most 1 + |x_i|."""
     size = norms(gradient)
-    least = np.maximum(size / (1 + norms(x)), EPS * np.trace(blocks, axis1=1, axis2=2) + TINY)
+    flat = FLAT * np.trace(blocks, axis1=1, axis2=2) + TINY
+    least = np.maximum(size / (1 + norms(x)), flat)
     damped = blocks + least[:, None, None] * np.eye(x.shape[1])
     return float((gradient * np.linalg.solve(damped, gradient[..., None])[..., 0]).sum()) / 2

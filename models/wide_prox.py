@@ -30,7 +30,7 @@ from corsage.models.linear_problem import Floats, Ints
 TOLERANCE = 1e-8
 STEPS, POLISH = 400, 400
 """Limits of steps on all users, and on the models of one partition."""
-SMOOTH = 1e-5
+SMOOTH = 1e-6
 """Distances in the weights are rounded off at this share of the largest: products know 1e-8."""
 NEAR = (1e-2, 1e-3, 1e-4)
 """Users at most so far from each other, as a share of the largest distance, may be one cluster."""
@@ -39,6 +39,7 @@ EVERY = 4
 PROMISING = 1e-3
 """A partition whose means have a larger gap is not looked at any closer."""
 STILL = 1e-14
+TINY = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ class Fused:
         return np.asarray(self.models[self.labels])
 
 
+NONE = Fused(np.zeros((0, 0)), np.zeros(0, np.int64), np.inf)
+
+
 def wide_prox(
     s: Floats, t: float, start: Floats | None = None, weights: Floats | None = None
 ) -> Fused:
@@ -77,7 +81,11 @@ def wide_prox(
     a = np.ascontiguousarray(turned.T)
     guess = a if start is None else (start - mean) @ basis
     w = np.ones((len(s), len(s))) if weights is None else weights
-    found = Search(a, t * w * (1 - np.eye(len(s)))).run(guess) if a.any() else exactly(a)
+    if not a.any():
+        return Fused(mean[None], np.zeros(len(s), np.int64), 0.0)
+    enough = len(s) * float(distances(a).max())  # a pull of that strength fuses two users for sure
+    pulls = np.minimum(t * w, enough) * (1 - np.eye(len(s)))
+    found = Search(a, pulls).run(guess)
     return Fused(mean + found.models @ basis.T, found.labels, found.gap)
 
 
@@ -92,13 +100,14 @@ def exactly(rows: Floats) -> Fused:
 class Search:
     """The iteration for points a (N, r) and pulls t w_ij (N, N).
 
-    `known` are the partitions met so far, with their models and values; `best` is the best of all.
+    `known`: models and values of partitions; `best` of all; `bound`: the largest dual value.
     """
 
     a: Floats
     pulls: Floats
     known: dict[bytes, tuple[Floats, float]] = field(default_factory=dict)
-    best: Fused | None = None
+    best: Fused = NONE
+    bound: float = -np.inf
 
     @cached_property
     def scale(self) -> float:
@@ -108,30 +117,42 @@ class Search:
     def run(self, y: Floats) -> Fused:
         """Steps from Y on until the gap is closed, or the best of all if it never is."""
         n = len(self.a)
-        one, alone = np.ones(n), np.arange(n)
-        gaps = distances(y)
+        one, alone, trail = np.ones(n), np.arange(n), [y]
         for step in range(STEPS):
-            length = np.sqrt(gaps**2 + (SMOOTH * self.scale) ** 2)
+            length = np.sqrt(distances(y) ** 2 + (SMOOTH * self.scale) ** 2)
             y = balanced(self.a, one, self.pulls / length)
-            gaps = distances(y)
-            bound = self._dual(y, float((gaps / length)[self.pulls > 0].max(initial=0.0)))
-            value = self._value(y, alone)
-            closed = value - bound <= TOLERANCE * value
+            gaps, value = distances(y), self._value(y, alone)
+            self._raise(y, float((gaps / length)[self.pulls > 0].max(initial=0.0)))
+            closed = value - self.bound <= TOLERANCE * value
             for labels in merged(gaps, self.scale) if closed or step % EVERY == 0 else ():
-                if self._offer(*self._models(y, labels, bound), bound):
-                    return self._best()
-            if self._offer(y, alone, value, bound):
-                return replace(self._best(), models=self._polished(y, alone))
-        return self._best()
-
-    def _best(self) -> Fused:
-        assert self.best is not None
+                if self._offer(*self._models(y, labels)):
+                    return self.best
+            if self._offer(y, alone, value):
+                return replace(self.best, models=self._polished(y, alone))
+            y = self._leap(trail, y, alone)
         return self.best
 
-    def _dual(self, y: Floats, ratio: float) -> float:
+    def _raise(self, y: Floats, ratio: float) -> None:
         """The dual value of mu_ij = v_ij (y_i - y_j); |mu_ij| is at most `ratio` of its bound."""
         v = (self.a - y) / max(ratio, 1.0)
-        return float((v * self.a).sum() - np.square(v).sum() / 2)
+        self.bound = max(self.bound, float((v * self.a).sum() - np.square(v).sum() / 2))
+
+    def _leap(self, trail: list[Floats], y: Floats, labels: Ints) -> Floats:
+        """Y, or after every second step where the last two lead to, if that is better.
+
+        Varadhan and Roland 2008: y_0 + 2 a r + a^2 v with a = |r|/|v|, r = y_1 - y_0 and
+        v = (y_2 - y_1) - r.
+        """
+        trail.append(y)
+        if len(trail) < 3:
+            return y
+        r = trail[1] - trail[0]
+        v = trail[2] - trail[1] - r
+        a = max(float(np.linalg.norm(r)) / max(float(np.linalg.norm(v)), TINY), 1.0)
+        far = trail[0] + 2 * a * r + a**2 * v
+        y = far if self._value(far, labels) <= self._value(y, labels) else y
+        trail[:] = [y]
+        return y
 
     def _value(self, models: Floats, labels: Ints) -> float:
         """1/2 |Y - S|^2 + t sum_{i<j} w_ij |y_i - y_j| of clusters' models."""
@@ -148,13 +169,13 @@ class Search:
         np.fill_diagonal(pulls, 0.0)
         return np.asarray(pulls)
 
-    def _models(self, y: Floats, labels: Ints, bound: float) -> tuple[Floats, Ints, float]:
+    def _models(self, y: Floats, labels: Ints) -> tuple[Floats, Ints, float]:
         """A partition's models and their value; the best ones, if its means are nearly good."""
         key = labels.tobytes()
         if key not in self.known:
             models = means(y, labels)
             value = self._value(models, labels)
-            if value - bound > PROMISING * value:
+            if value - self.bound > PROMISING * value:
                 return models, labels, value
             models = self._polished(models, labels)
             self.known[key] = models, self._value(models, labels)
@@ -166,6 +187,7 @@ class Search:
         if len(sizes) == 1:
             return points
         pulls, still = self._between(labels), STILL * self.scale
+        trail = [models]
         for _ in range(POLISH):
             gaps = distances(models)
             gaps[pulls == 0] = np.inf
@@ -174,12 +196,13 @@ class Search:
             before, models = models, balanced(points, sizes, pulls / gaps)
             if np.abs(models - before).max() <= still:
                 break
+            models = self._leap(trail, models, labels)
         return models
 
-    def _offer(self, models: Floats, labels: Ints, value: float, bound: float) -> bool:
+    def _offer(self, models: Floats, labels: Ints, value: float) -> bool:
         """Keep what is best so far; whether its gap is closed."""
-        gap = max(value - bound, 0.0) / max(value, np.finfo(np.float64).tiny)
-        if self.best is None or gap < self.best.gap:
+        gap = max(value - self.bound, 0.0) / max(value, TINY)
+        if gap < self.best.gap:
             self.best = Fused(models, labels, gap)
         return bool(self.best.gap <= TOLERANCE)
 
@@ -209,11 +232,12 @@ def balanced(points: Floats, sizes: Floats, v: Floats) -> Floats:
 
 
 def distances(y: Floats) -> NDArray[np.float64]:
-    """|y_i - y_j| (N, N), to 1e-8 of the largest."""
+    """|y_i - y_j| (N, N), to 1e-8 of the largest, and symmetric to the last bit."""
     square = np.square(y).sum(axis=1)
     found = square[:, None] + square - 2 * y @ y.T
+    found = np.maximum(np.maximum(found, found.T), 0.0)
     np.fill_diagonal(found, 0.0)
-    return np.asarray(np.sqrt(np.maximum(found, 0.0)), np.float64)
+    return np.asarray(np.sqrt(found), np.float64)
 
 
 def neighbours(s: Floats, k: int) -> Floats:

@@ -42,6 +42,8 @@ MOST_ROUNDS = 100
 """Rounds of the mixed model that strengths on auto may take."""
 MOST_GAMMA = 1e3
 """An infinite gamma, where users do not differ, is this: steps need a bound."""
+RARE = 1e-6
+"""Steps to the middle that are less probable do not end rounds in any time that one could wait."""
 FAR = 1e8
 """A model this far out, in units of the first round's, has diverged."""
 
@@ -167,10 +169,11 @@ class Coined(Clustered):
         check(Parameters(eta, p0, p, tau), hierarchy)
         if eta > safe:
             self.note(f"known-eta={eta:g} is above {safe:.3g}, the largest step that is safe")
-        if p0 == 0 and self.iterations is None:
+        if p0 < RARE and self.iterations is None:
+            many = f"it would hold about {1 / p0:.0e} iterations" if p0 else "nothing would end it"
             raise ConfigError(
-                f"{self.name}: no step to the middle will ever end a round (p_0=0): set "
-                "known-iterations."
+                f"{self.name}: a round ends with a step to the middle, p_0={p0:.3g}: {many}; set "
+                "known-iterations or known-p0, or scale the features."
             )
         return {
             "p0": p0,

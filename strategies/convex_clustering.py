@@ -71,11 +71,11 @@ class ConvexClusteringKeys(Keys):
         "hundred exchanges)"
     )  # fmt: skip
     convex_rho: str = key(AUTO, "rho of the solver: a number, or auto: from the users' curvature")
-    convex_relax: str = key(
-        AUTO, "dr: relaxation of s_i, below 2, or auto: 1.6 if all users take part, else 1"
+    convex_relax: float = key(
+        splitting.RELAX, "dr: how much of a step s_i takes (relax)", low=0.01, high=1.99
     )
     convex_tau: str = key(AUTO, "pdmm: share of a dual step (tau), or auto: min(1, p_P/p_D)/3")
-    convex_nu: float = key(2 / 3, "pdmm: how far the damped dual goes back (nu)", low=0, high=1)
+    convex_nu: float = key(2 / 3, "pdmm: how far the damped dual goes back (nu)", low=1e-3, high=1)
     convex_eta: float = key(0.0, "pdmm: weight of the distance to the last iterate (eta)", low=0.0)
     convex_pairs: float = key(
         0.0, "pdmm: share of the pairs updated in a round (p_D); 0: that of the users", low=0.0,
@@ -156,14 +156,7 @@ class ConvexClustering(Joined):
         pull = scalars["lambda"] * degree
         if pull == 0:
             return ALONE * float(scalars["curvature"])
-        return splitting.fitting_rho(scalars["curvature"], scalars["slope"], pull)
-
-    @property
-    def relax(self) -> float:
-        """Relaxation of s_i: more than 1 pays where all users take part."""
-        if self.own_keys.convex_relax != AUTO:
-            return number("convex-relax", self.own_keys.convex_relax, above=True)
-        return 1.6 if self.config.federation.fraction_train == 1 else 1.0
+        return splitting.start_rho(scalars["curvature"], scalars["slope"], pull)
 
     def _first_tau(self) -> float:
         if self.own_keys.convex_tau != AUTO:
@@ -210,10 +203,9 @@ class ConvexClustering(Joined):
         if self.by_pdmm:
             self._absorb(rows, found)
         else:
-            scalars = self.state.scalars
-            moved = splitting.update(
-                self._dr, rows, found, self.edges, scalars["lambda"], scalars["rho"], self.relax
-            )
+            lam, rho = self.state.scalars["lambda"], self.state.scalars["rho"]
+            relax = self.own_keys.convex_relax
+            moved = splitting.update(self._dr, rows, found, self.edges, lam, rho, relax)
             self.state.arrays |= {"s": moved.s, "y": moved.y, "mu": moved.duals}
         self.state.arrays["model"] = self.models.mean(0)
         return self.state.arrays

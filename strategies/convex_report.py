@@ -10,14 +10,17 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from corsage.models import recovery, sum_of_norms
-from corsage.models.cluster_reading import EXACT, Reading, candidate, fused, judged, refit
+from corsage.models.cluster_reading import Reading, candidates, fused, judged, read, refit
 from corsage.models.convex import Losses
 from corsage.models.edges import Edges
 from corsage.models.lambda_choice import choose_for_clusters, choose_for_models
+from corsage.models.linear_problem import Ints
 from corsage.strategies.asking import Asking
 from corsage.strategies.remote_losses import RemoteUsers
 
 Floats = NDArray[np.float64]
+PATH = 1e-6
+"""Relative gap of the solutions that lambda is chosen from."""
 NAMED = 12
 """Clusters that are listed one by one."""
 
@@ -37,7 +40,7 @@ class Reported(Asking):
         users, scalars = RemoteUsers(self.ask, *self.models.shape), self.state.scalars
 
         def path(losses: Losses, lams: Floats) -> list[Floats]:
-            solutions = sum_of_norms.path(losses, lams.tolist(), self.edges, tolerance=EXACT)
+            solutions = sum_of_norms.path(losses, lams.tolist(), self.edges, tolerance=PATH)
             return [solution.x for solution in solutions]
 
         if self.config.algorithm[self.name].convex_lambda == "clusters":  # type: ignore[attr-defined]
@@ -72,27 +75,36 @@ class Reported(Asking):
 
     def _read(self) -> dict[str, Any]:
         """The clusters of the models, whether they are exact, and what theory says of them."""
-        scalars, x = self.state.scalars, self.models
-        distinct = fused(x)
+        scalars, x, losses, edges = self.state.scalars, self.models, self.losses, self.edges
+        distinct, lam = fused(x), float(scalars["lambda"])
         reading: dict[str, Any] = {"distinct": int(distinct.max()) + 1}
-        chosen = scalars["labels"] if "labels" in scalars else candidate(x)
-        labels = np.asarray(distinct if chosen is None or scalars["lambda"] == 0 else chosen)
+        wanted = self.config.algorithm[self.name].convex_report  # type: ignore[attr-defined]
+        labels = distinct
+        if "labels" in scalars:
+            labels = np.array(scalars["labels"])
+        elif lam > 0 and not wanted:
+            labels = next(candidates(x), distinct)
+        if wanted and lam > 0 and len(edges):
+            chosen = "labels" in scalars
+            found = judged(losses, labels, lam, edges) if chosen else read(losses, x, lam, edges)
+            labels = found.labels
+            reading |= self._theory(losses, found, edges)
         reading["labels"] = labels.tolist()
-        if not self.config.algorithm[self.name].convex_report:  # type: ignore[attr-defined]
-            return reading
-        losses, lam, edges = self.losses, float(scalars["lambda"]), self.edges
-        if lam > 0 and len(edges):
-            reading |= self._judged(losses, labels, lam, edges)
-        models = refit(losses, labels)
+        if wanted:
+            reading["not-refitted"] = self._refit(losses, labels)
+        return reading
+
+    def _refit(self, losses: Losses, labels: Ints) -> int:
+        """The clusters' own models; how many clusters have none, and keep the mean instead."""
+        x, models = self.models, refit(losses, labels)
         usable = np.isfinite(models.sum(1))
         fallback = np.stack([x[labels == k].mean(0) for k in range(len(models))])
         self.state.arrays["refit"] = np.where(usable[:, None], models, fallback)[labels]
-        reading["not-refitted"] = int((~usable).sum())
-        return reading
+        return int((~usable).sum())
 
-    def _judged(self, losses: Losses, labels: Any, lam: float, edges: Edges) -> dict[str, Any]:
+    def _theory(self, losses: Losses, found: Reading, edges: Edges) -> dict[str, Any]:
         """The certificate of a partition, and the bounds on lambda of section III."""
-        found: Reading = judged(losses, labels, lam, edges)
+        labels = found.labels
         told: dict[str, Any] = {"exact": found.exact, "gap": found.gap}
         if edges.complete:
             told["necessary"] = recovery.necessary(losses, labels, found.models)
@@ -147,6 +159,8 @@ class Reported(Asking):
                 rows.append(
                     [f"{needs} ({name})", f"{reading[name]:.6g}: {'yes' if holds else 'no'}"]
                 )
+        if reading.get("not-refitted"):
+            rows.append(["clusters without a best model", f"{reading['not-refitted']}"])
         if reading.get("exact") and 1 < count < len(labels):
             rows.append(
                 ["", "such a window of lambda can be narrow, or not exist for other samples"]

@@ -53,9 +53,10 @@ SUITED["convex-clustering"] = {
     "convex-tolerance": 1e-13,
     "convex-report": False,
 }
-ASK_ALL = frozenset(KNOWN_CLUSTERS)
+SUITED["local-clusters"] = {**ELLIPSES, "loss": "squared-hinge", "ridge": 0.001}
+ASK_ALL = frozenset((*KNOWN_CLUSTERS, "local-clusters"))
 """Methods that ask all users in every round."""
-SEEDLESS = frozenset(KNOWN_CLUSTERS) - {"async-l2gd", "async-al2sgd"}
+SEEDLESS = ASK_ALL - {"async-l2gd", "async-al2sgd"}
 """Methods that draw nothing at random."""
 
 

@@ -1,33 +1,75 @@
 """The Ray engine gives the numbers of the local one, killed or not, and ends well when all fails.
 
-Ray takes long to start, so all algorithms share one run, and the same run is the one that is
-killed.
+Ray takes long to start, so many algorithms share a run, and the same run is the one that is
+killed: one of networks, and one of the methods that need a convex loss or known clusters.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from federations import ELLIPSES, SUITED
 from safetensors.numpy import load_file
 from test_kill import kill_in_round
 
 from corsage.app.command import run
 from corsage.strategies import ALGORITHMS
 
-ROUNDS = 3
-# Where keys choose between parts of an algorithm, those that remember more than the defaults.
-WORDS = [
-    f"strategy={','.join(ALGORITHMS)}",
-    *(f"num-rounds={ROUNDS}", "num-users=12", "fraction-train=0.8", "hidden=16"),
-    *("head-epochs=2", "fine-tune-epochs=1", "new-users=0.2", "adapt-epochs=1"),
-    *("lg-fedavg-warmup-rounds=1", "apfl-adaptive-alpha=true", "fedmtl-inner-rounds=2"),
-    *("cfl-eps1=9", "cfl-eps2=0.001", "l2gd-p=0.2"),
-]
-KILLED = ("scaffold", "fedmtl")  # both remember at the users, and at the server beyond the model
+
+@dataclass(frozen=True)
+class Family:
+    """Algorithms that run on the same users.
+
+    Parameters
+    ----------
+    names : the algorithms; those up to the last one that is killed have all rounds.
+    rounds : how many.
+    killed : where the run is killed: they remember at the users, and at the server too.
+    keys : where they choose between parts of an algorithm, those that remember most.
+    """
+
+    names: tuple[str, ...]
+    rounds: int
+    killed: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    @property
+    def words(self) -> list[str]:
+        """The command line."""
+        own = (f"strategy={','.join(self.names)}", f"num-rounds={self.rounds}")
+        return [*own, *self.keys, "fraction-train=0.8", "new-users=0.2", "adapt-epochs=1"]
+
+
+FAMILIES = (
+    Family(
+        tuple(name for name in ALGORITHMS if name not in SUITED),
+        rounds=3,
+        killed=("scaffold", "fedmtl"),
+        keys=(
+            *("num-users=12", "hidden=16", "head-epochs=2", "fine-tune-epochs=1"),
+            *("lg-fedavg-warmup-rounds=1", "apfl-adaptive-alpha=true", "fedmtl-inner-rounds=2"),
+            *("cfl-eps1=9", "cfl-eps2=0.001", "l2gd-p=0.2"),
+        ),
+    ),
+    Family(
+        tuple(name for name in ALGORITHMS if name in SUITED),
+        rounds=5,
+        killed=("async-al2sgd",),
+        keys=tuple(
+            f"{key}={value}"
+            for key, value in {
+                **{key: value for keys in SUITED.values() for key, value in keys.items()},
+                **ELLIPSES,
+            }.items()
+        ),
+    ),
+)
+Runs = dict[str, tuple[Path, dict[str, dict[str, Any]]]]
 EXACT = ("per_user", "bytes_up", "bytes_down", "messages", "never_drawn", "curve", "dropped")
 
 
@@ -50,30 +92,38 @@ def shared(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Folder and results on the local engine, each user on a node of its own."""
-    folder = tmp_path_factory.mktemp("local")
-    results = finished([*WORDS, "num-nodes=12", f"run-dir={folder}/runs"], folder)
-    return run_folder(folder), results
+    runs: Runs = {}
+    for family in FAMILIES:
+        folder = tmp_path_factory.mktemp("local")
+        words = [*family.words, "num-nodes=12", f"run-dir={folder}/runs"]
+        results = finished(words, folder)
+        runs |= dict.fromkeys(family.names, (run_folder(folder), results))
+    return runs
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """The same on three nodes of Ray, killed in the second round of two strategies, and resumed."""
-    folder = tmp_path_factory.mktemp("ray")
-    words = [*WORDS, "engine=ray", "num-nodes=3"]
-    for place, name in enumerate(ALGORITHMS):
-        if name in KILLED:
-            kill_in_round(folder, words, place * ROUNDS + 1, wait=0.05, look=0.02)
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """The same on three nodes of Ray, killed in the second round of some of them, and resumed."""
+    runs: Runs = {}
+    for family in FAMILIES:
+        folder = tmp_path_factory.mktemp("ray")
+        words = [*family.words, "engine=ray", "num-nodes=3"]
+        for name in family.killed:
+            line = family.names.index(name) * family.rounds + 1
+            kill_in_round(folder, words, line, wait=0.05, look=0.02)
             assert not (run_folder(folder) / name / "result.json").exists()
             words = ["--resume", str(run_folder(folder))]
-    return run_folder(folder), finished(words, folder)
+        results = finished(words, folder)
+        runs |= dict.fromkeys(family.names, (run_folder(folder), results))
+    return runs
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_ray_and_local_agree(name: str, local: Any, ray: Any) -> None:
+def test_ray_and_local_agree(name: str, local: Runs, ray: Runs) -> None:
     """So does what the methods report beside themselves: with fine-tuning, of new users."""
-    (local_folder, wanted), (ray_folder, found) = local, ray
+    (local_folder, wanted), (ray_folder, found) = local[name], ray[name]
     assert list(found) == list(wanted)
     of_name = [result for result in wanted if result.partition("+")[0] == name]
     assert {name, f"{name}+new"} <= set(of_name)

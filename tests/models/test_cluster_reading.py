@@ -100,6 +100,22 @@ def test_nearly_fused_models_are_read_and_certified(ellipses) -> None:
         assert not other.exact and above > 0
 
 
+def test_a_user_in_the_wrong_one_of_two_near_clusters_is_not_exact(ellipses) -> None:
+    """It costs 1e-8 of the objective only; nor is a partition exact that splits a cluster."""
+    losses, true, edges = ellipses
+    lam = 0.0913593
+    gaps = []
+    for user in (0, 20, 40):
+        for other in range(4):
+            labels = true.copy()
+            labels[user] = other
+            if other != true[user]:
+                found = judged(losses, labels, lam, edges)
+                assert not found.exact
+                gaps.append(found.gap)
+    assert min(gaps) < 1e-6
+
+
 def test_a_certified_gap_is_never_below_the_true_one(ellipses) -> None:
     losses, true, edges = ellipses
     lam = 0.08
@@ -124,7 +140,7 @@ def test_accuracies_and_distances_of_section_v(ellipses) -> None:
 
 
 def test_refitting_the_recovered_clusters_gains_what_fusing_them_cost(ellipses) -> None:
-    losses, true, edges = ellipses
+    losses, _, edges = ellipses
     solved = fit(losses, 0.0913593, edges)
     labels = read(losses, solved.x, 0.0913593, edges).labels
     assert accuracy(solved.x) == pytest.approx(0.821, abs=1e-3)

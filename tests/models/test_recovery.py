@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.experiments.clustered import problem
+from corsage.models.cluster_reading import fused
 from corsage.models.convex import points
 from corsage.models.edges import Edges, norms
 from corsage.models.merged import Merged
@@ -41,7 +42,7 @@ def groups(seed, sizes=(4, 3, 5), spread=0.3):
     labels = np.repeat(np.arange(len(sizes)), sizes)
     corners = np.array([[0.0, 0.0], [4.0, 0.5], [1.0, 5.0]])
     a = corners[labels] + spread * rng.normal(size=(len(labels), 2))
-    return a, points(torch.from_numpy(a), "huber", 6.0), labels
+    return a, points(torch.from_numpy(a), "huber", 2.5), labels
 
 
 def test_bounds_of_the_ellipses(ellipses) -> None:
@@ -128,9 +129,9 @@ def test_windows_of_one_cluster_and_of_none() -> None:
     assert together is not None and together[1] == np.inf
     assert apart is not None and apart[0] == 0
     for lam, count in ((together[0] * 1.01, 1), (apart[1] * 0.99, n)):
-        assert fit(losses, lam).labels.max() + 1 == count
+        assert fused(fit(losses, lam).x).max() + 1 == count
     for lam, count in ((together[0] * 0.99, 1), (apart[1] * 1.01, n)):
-        assert fit(losses, lam).labels.max() + 1 != count
+        assert fused(fit(losses, lam).x).max() + 1 != count
 
 
 @given(SEEDS)

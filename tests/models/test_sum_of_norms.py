@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from convex_problems import (
+    KINDS,
+    N,
+    blobs,
+    by_cvxpy,
+    ellipses,
+    huber_points,
+    logistic,
+    quadratic,
+    random,
+    squared_hinge,
+    weighted,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.app.errors import ConfigError, DataError, ModelError
-from corsage.datasets.ellipses import draw
-from corsage.models import newton_system
-from corsage.models.convex import Quadratic, linear_losses, points
-from corsage.models.costs import LossCosts
+from corsage.models.convex import linear_losses, points
 from corsage.models.edges import norms
-from corsage.models.losses import LOGISTIC, SQUARED_HINGE
-from corsage.models.sum_of_norms import (
-    Edges,
-    edge_terms,
-    feasible,
-    fit,
-    gap,
-    path,
-    prox,
-    user_terms,
-)
+from corsage.models.losses import LOGISTIC
+from corsage.models.sum_of_norms import Edges, edge_terms, feasible, fit, gap, path, user_terms
 
 SEEDS = st.integers(0, 2**32 - 1)
-N, D, M = 9, 2, 6
 ELLIPSES = {
     0.001: 10.6185398,
     0.01: 24.4998613,
@@ -38,87 +37,8 @@ ELLIPSES = {
 }
 
 
-def random(seed):
-    return np.random.default_rng(seed)
-
-
-def blobs(seed=0, groups=3, each=4, d=2, width=0.3):
-    rng = random(seed)
-    return np.repeat(3 * rng.normal(size=(groups, d)), each, 0) + width * rng.normal(
-        size=(groups * each, d)
-    )
-
-
-def ellipses(seed=1, users=20):
-    drawn = draw(seed, users=users)
-    n, m = drawn.l.shape
-    return linear_losses(
-        torch.from_numpy(drawn.a.reshape(n * m, 2)),
-        torch.from_numpy(drawn.l.ravel() > 0),
-        [m] * n,
-        loss=SQUARED_HINGE,
-        scale="mean",
-        ridge=1e-3,
-    )
-
-
-def quadratic(seed):
-    rng = random(seed)
-    root, b = rng.normal(size=(N, D, D)), rng.normal(size=(N, D))
-    a = root @ root.transpose(0, 2, 1) + 0.1 * np.eye(D)
-    losses = Quadratic(*(torch.from_numpy(part) for part in (a, b, np.zeros(N))))
-    return losses, lambda x: sum(
-        cp.quad_form(x[i], cp.psd_wrap(a[i])) / 2 - b[i] @ x[i] for i in range(N)
-    )
-
-
-def huber_points(seed):
-    a = blobs(seed, 3, 3)
-    a[0] += 9.0
-    losses = points(torch.from_numpy(a), "huber", 0.7)
-    return losses, lambda x: cp.sum(cp.huber(cp.norm(x - a, 2, axis=1), 0.7)) / 2
-
-
-def squared_hinge(seed):
-    u, losses = linear(seed, SQUARED_HINGE)
-    return losses, lambda x: penalised(
-        x, sum(cp.sum_squares(cp.pos(1 - u[i] @ x[i])) for i in users())
-    )
-
-
-def logistic(seed):
-    u, losses = linear(seed, LOGISTIC)
-    return losses, lambda x: penalised(x, sum(cp.sum(cp.logistic(-u[i] @ x[i])) for i in users()))
-
-
-def users():
-    return range(N)
-
-
-def penalised(x, loss):
-    return loss / M + 0.05 * cp.sum_squares(x[:, :D]) / 2
-
-
-def linear(seed, loss):
-    rng = random(seed)
-    a, y = rng.normal(size=(N, M, D)), rng.integers(0, 2, (N, M))
-    y[:, :2] = 0, 1
-    signs = (2 * y - 1)[..., None]
-    u = signs * np.concatenate([a, np.ones((N, M, 1))], -1)
-    flat = torch.from_numpy(a.reshape(-1, D)), torch.from_numpy(y.ravel())
-    return u, linear_losses(*flat, [M] * N, loss=loss, scale="mean", ridge=0.05)
-
-
-def by_cvxpy(cost, d, edges, lam):
-    x = cp.Variable((edges.n, d))
-    apart = cp.norm(x[edges.i] - x[edges.j], 2, axis=1)
-    problem = cp.Problem(cp.Minimize(cost(x) + lam * (edges.w @ apart)))
-    problem.solve(solver=cp.CLARABEL, tol_gap_rel=1e-10, tol_gap_abs=1e-10, tol_feas=1e-10)
-    return problem.value, x.value
-
-
 @pytest.mark.parametrize("lam", [0.02, 0.08, 0.3])
-@pytest.mark.parametrize("kind", [quadratic, huber_points, squared_hinge, logistic])
+@pytest.mark.parametrize("kind", KINDS)
 def test_optimum_is_that_of_clarabel(kind, lam):
     losses, cost = kind(3)
     graphs = [Edges.all_pairs(N), weighted(5, N)]
@@ -129,12 +49,6 @@ def test_optimum_is_that_of_clarabel(kind, lam):
         assert found.value == pytest.approx(expected, rel=1e-8, abs=1e-8)
         if kind is not huber_points:  # with straight sides there may be many optima
             np.testing.assert_allclose(found.x, x, atol=1e-3)
-
-
-def weighted(seed, n, share=0.6):
-    rng, every = random(seed), Edges.all_pairs(n)
-    keep = rng.random(len(every)) < share
-    return Edges(every.i[keep], every.j[keep], rng.uniform(0.2, 2.0, keep.sum()), n)
 
 
 @pytest.mark.parametrize("kind", [quadratic, squared_hinge, logistic])
@@ -154,7 +68,7 @@ def test_models_and_duals_satisfy_the_optimality_conditions(kind, lam):
 
 
 @settings(max_examples=30, deadline=None)
-@given(SEEDS, st.sampled_from([quadratic, huber_points, squared_hinge, logistic]))
+@given(SEEDS, st.sampled_from(KINDS))
 def test_no_duals_make_the_gap_less_than_the_error(seed, kind):
     losses, _ = kind(2)
     rng, edges, lam = random(seed), weighted(3, N), 0.1
@@ -255,110 +169,6 @@ def test_pieces_of_a_graph_are_separate_problems():
     assert found.value == pytest.approx(sum(p.value for p in parts))
     apart = fit(a, 100.0, both)
     np.testing.assert_allclose(apart.x, np.repeat([a[:8].mean(0), a[8:].mean(0)], 8, 0))
-
-
-@settings(max_examples=25, deadline=None)
-@given(SEEDS, st.sampled_from([0.01, 0.1, 0.3, 1.0]))
-def test_prox_obeys_its_invariances(seed, lam):
-    rng, s = random(seed), blobs(seed)
-    edges = weighted(seed, len(s), 0.8)
-    y, mu = prox(s, lam, edges)
-    np.testing.assert_allclose(y, s - edges.adjoint(mu), atol=1e-5)  # Moreau: s = y + B' mu
-    assert np.all(norms(mu) <= lam * edges.w * (1 + 1e-12))
-    penalty = lam * float(edges.w @ norms(edges.differences(y)))
-    assert float((mu * edges.differences(y)).sum()) == pytest.approx(penalty, abs=1e-9)
-    if edges.pieces == 1:
-        np.testing.assert_allclose(y.mean(0), s.mean(0), atol=1e-9)
-
-    moved = rng.normal(size=2)
-    np.testing.assert_allclose(prox(s + moved, lam, edges)[0], y + moved, atol=1e-5)
-    order = rng.permutation(len(s))
-    place = np.argsort(order)
-    i, j = np.sort([place[edges.i], place[edges.j]], 0)
-    np.testing.assert_allclose(
-        prox(s[order], lam, Edges(i, j, edges.w, edges.n))[0], y[order], atol=1e-5
-    )
-    near = s + 1e-3 * rng.normal(size=s.shape)
-    warm, cold = prox(near, lam, edges, mu)[0], prox(near, lam, edges)[0]
-    np.testing.assert_allclose(warm, cold, atol=1e-5)
-    assert np.linalg.norm(cold - y) <= np.linalg.norm(near - s) * (1 + 1e-6)  # nonexpansive
-
-
-def test_prox_fuses_exactly():
-    s = blobs(width=0.05)
-    y, _ = prox(s, 0.1, Edges.all_pairs(len(s)))
-    assert len(np.unique(y, axis=0)) == 3
-    for k in range(3):
-        assert (y[4 * k : 4 * k + 4] == y[4 * k]).all()
-
-
-@pytest.mark.parametrize("kind", ["sparse", "iterative"])
-def test_other_solutions_of_the_newton_system_are_those_of_the_dense_one(kind, monkeypatch):
-    a = blobs(groups=12, each=10, d=3)
-    edges = Edges.knn(a, 4) if kind == "sparse" else weighted(0, len(a), 0.3)
-    assert edges.sparse == (kind == "sparse")
-    system = random_system(edges, a)
-    g = random(1).normal(size=a.shape)
-    expected = system.solve(g, 1e-12)
-    full = system.matrix()
-    full = np.tril(full) + np.tril(full, -1).T
-    np.testing.assert_allclose(full @ expected.T.ravel(), -g.T.ravel(), atol=1e-8)
-    monkeypatch.setattr(newton_system, "DENSE", 0)
-    np.testing.assert_allclose(system.solve(g, 1e-12), expected, atol=1e-7)
-    assert fit(a, 0.05, edges).value == pytest.approx(
-        by_cvxpy(lambda x: cp.sum_squares(x - a) / 2, 3, edges, 0.05)[0], rel=1e-8
-    )
-
-
-def random_system(edges, a):
-    rng, count = random(0), len(edges)
-    unit = rng.normal(size=(count, 3))
-    unit /= norms(unit)[:, None]
-    weight = rng.uniform(0.1, 10, count)
-    share = rng.choice([0.0, 1.0], count)
-    blocks = LossCosts(points(torch.from_numpy(a), "quadratic", 1.0)).hessian(a)
-    return newton_system.System(blocks, edges, weight, share * weight, unit)
-
-
-def test_graph_of_neighbours():
-    p = random(0).normal(size=(40, 3))
-    edges = Edges.knn(p, 5, decay=0.7)
-    far = np.square(p[:, None] - p[None]).sum(-1)
-    near = far <= np.sort(far, 1)[:, 5:6]
-    expected = np.argwhere(np.triu(near | near.T, 1))
-    np.testing.assert_array_equal(np.c_[edges.i, edges.j], expected)
-    np.testing.assert_allclose(edges.w, np.exp(-0.7 * far[edges.i, edges.j]))
-
-
-@settings(max_examples=20, deadline=None)
-@given(SEEDS)
-def test_sums_over_edges(seed):
-    rng, edges = random(seed), weighted(seed, 10, 0.5)
-    b = np.zeros((len(edges), 10))
-    b[np.arange(len(edges)), edges.i], b[np.arange(len(edges)), edges.j] = 1, -1
-    x, mu = rng.normal(size=(10, 3)), rng.normal(size=(len(edges), 3))
-    np.testing.assert_allclose(edges.differences(x), b @ x)
-    np.testing.assert_allclose(edges.adjoint(mu), b.T @ mu)
-    need = edges.adjoint(mu)
-    flow = edges.carry(need)
-    np.testing.assert_allclose(edges.adjoint(flow), need, atol=1e-8)
-    length = (flow / edges.w[:, None]) ** 2
-    assert length.sum() <= ((mu / edges.w[:, None]) ** 2).sum() * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("i", "j", "w", "words"),
-    [
-        ([1], [0], [1.0], "i < j"),
-        ([0], [3], [1.0], "i < j"),
-        ([0, 0], [1, 1], [1.0, 1.0], "twice"),
-        ([0], [1], [0.0], "positive"),
-        ([0], [1, 2], [1.0], "length"),
-    ],
-)
-def test_graphs_that_are_refused(i, j, w, words):
-    with pytest.raises(DataError, match=words):
-        Edges(np.array(i), np.array(j), np.array(w), 3)
 
 
 def test_problems_that_are_refused():

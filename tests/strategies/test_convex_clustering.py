@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import Notes, federate, settings
+from at_hand import central
+from federations import Notes, federate
 from grids import Watched
 
 from corsage.app.errors import ConfigError, NodeError, RoundFailed
-from corsage.clients.training import to_tensors
-from corsage.datasets.federated import simulated
 from corsage.models import pdmm, sum_of_norms
-from corsage.models.convex import LinearLosses, linear_losses
+from corsage.models.convex import linear_losses
 from corsage.models.edges import Edges
 from corsage.models.held_out import Fold
 from corsage.models.losses import SQUARED_HINGE
@@ -32,21 +31,6 @@ def cluster(nodes: int = 1, **keys: Any) -> tuple[ConvexClustering, dict[str, An
     strategy, result, notes = federate("convex-clustering", nodes, **more)
     assert isinstance(strategy, ConvexClustering)
     return strategy, result.summaries[0], notes
-
-
-def central(**keys: Any) -> LinearLosses:
-    """The same users' losses, all at hand."""
-    config = settings("convex-clustering", **keys)
-    data = simulated(config.data, 0, config.run.seed)
-    users = [data[user] for user in data.users]
-    x = np.concatenate([user.x_train for user in users])
-    inputs, _ = to_tensors(x, np.zeros(len(x)), data.shift, data.scale)
-    labels = np.concatenate([user.y_train for user in users])
-    sizes = data.train_sizes
-    return linear_losses(
-        inputs.double(), torch.from_numpy(labels.copy()), sizes,
-        loss=SQUARED_HINGE, scale="mean", ridge=0.001,
-    )  # fmt: skip
 
 
 @SOLVERS

@@ -1,4 +1,4 @@
-"""Keys and data of the methods for known clusters that are wrong, odd or at an end of their range."""
+"""Keys and data of the methods for known clusters that are wrong, odd, or at an extreme."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from corsage.app.errors import ConfigError, CorsageError, RoundFailed
 TIES: dict[str, Any] = {"known_gamma": 1.5, "known_lambda": 0.8}
 COINED = ["async-l2gd", "async-al2sgd"]
 CLUSTERED = [*COINED, "mixed-model", "exact-cluster"]
-CONVEX = ["async-al2sgd", "mixed-model", "single-cluster", "exact-cluster", "exact-local"]
+EXACT = ["mixed-model", "single-cluster", "exact-cluster", "exact-global", "exact-local"]
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_auto_with_a_network_is_refused(name: str, tmp_path: Path) -> None:
     assert "give numbers" in str(caught.value) or "async-l2gd takes any model" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", CONVEX)
+@pytest.mark.parametrize("name", ["async-al2sgd", *EXACT])
 def test_methods_for_convex_losses_refuse_a_network(name: str) -> None:
     text = refusal(name, model="mlp")
     assert text.startswith(f"{name}: needs model=linear") and "async-l2gd takes any model" in text
@@ -210,7 +210,7 @@ def test_without_a_pull_to_the_middle_clusters_are_on_their_own(
 ) -> None:
     """lambda = 0: p_0 is 0, nothing ends a round but T, and each cluster goes as if it were alone.
 
-    They have the same step size when they are alone: it is given, and below what is safe.
+    The step size is given: alone they have another one.
     """
     keys = {**HIERARCHICAL, "known_gamma": 1.5, "known_lambda": 0, "known_p": 0.3}
     keys |= {"known_eta": 0.003, "al2sgd_mu": 0.1, "al2sgd_rho": 0.05}
@@ -237,41 +237,56 @@ def test_a_step_that_is_too_long_is_noticed_and_named(name: str, nodes: int) -> 
     text = str(caught.value)
     assert "diverged after iteration" in text and "known-eta=10 is too long a step" in text
     safe = float(re.findall(r"([0-9.e-]+) is the largest safe one", text)[0])
-    strategy, _, notes = federate(name, nodes, **{**keys, "known_eta": safe})
+    strategy, _, notes = federate(name, nodes, **{**keys, "known_eta": safe, "num_rounds": 5})
     assert np.isfinite(strategy.state.arrays["model"]).all()
     assert not any("diverged" in note for note in notes.notes)
 
 
 def test_a_step_above_the_safe_one_is_noted() -> None:
-    _, _, notes = federate("async-l2gd", **{**HIERARCHICAL, **TIES, "known_eta": 0.02})
+    strategy, _, notes = federate("async-l2gd", **HIERARCHICAL, **TIES)
+    assert not notes.notes
+    longer = 1.5 * strategy.state.scalars["settings"]["safe"]
+    _, _, notes = federate("async-l2gd", **HIERARCHICAL, **TIES, known_eta=longer)
     assert len(notes.notes) == 1 and "is above" in notes.notes[0]
 
 
 # Data that have no best model.
 
 
-@pytest.mark.parametrize(
-    "name", ["async-l2gd", "async-al2sgd", "mixed-model", "exact-local", "exact-cluster",
-             "exact-global", "single-cluster"]
-)  # fmt: skip
-def test_classes_that_can_be_told_apart_do_no_harm(name: str, tmp_path: Path) -> None:
-    """The logistic loss then has no minimiser; models stay finite, without a word of overflow."""
-    x = np.linspace(-3, 3, 240).reshape(12, 20).T.reshape(-1, 1) * [1000.0, -1.0]
-    user = np.tile([f"u{i}" for i in range(12)], 20)
+def separable(folder: Path, scale: float) -> dict[str, Any]:
+    """Users u0, u1, ... in groups g0 to g2, whose classes are the sign of a feature."""
+    x = np.linspace(-3, 3, 240).reshape(12, 20).T.reshape(-1, 1) * [scale, -1.0]
+    owner = np.tile(np.arange(12), 20)
     np.savez(
-        tmp_path / "d.npz", x=x.astype(np.float32), label=(x[:, 0] > 0).astype(np.int64),
-        user=user, group=np.char.add("g", np.char.array(np.tile(np.arange(12) % 3, 20).astype(str))),
-    )  # fmt: skip
-    data = {**ELLIPSES, "dataset": "npz", "data-file": str(tmp_path / "d.npz")}
+        folder / "d.npz",
+        x=x.astype(np.float32),
+        label=(x[:, 0] > 0).astype(np.int64),
+        user=np.array([f"u{i}" for i in owner]),
+        group=np.array([f"g{i % 3}" for i in owner]),
+    )
+    data = {**ELLIPSES, "dataset": "npz", "data-file": str(folder / "d.npz")}
     data |= {"cluster-column": "group", "users-per-cluster": 20}
-    keys = {key.replace("-", "_"): value for key, value in data.items()}
+    return {key.replace("-", "_"): value for key, value in data.items()}
+
+
+@pytest.mark.parametrize("name", [*COINED, *EXACT])
+def test_classes_that_can_be_told_apart_do_no_harm(name: str, tmp_path: Path) -> None:
+    """The logistic loss has no minimiser then; models stay finite, without a word of overflow."""
+    keys = separable(tmp_path, 1.0 if name in COINED else 1000.0)
     with np.errstate(over="raise", invalid="raise"):
         strategy, result, _ = federate(name, nodes=3, **keys, num_rounds=30)
     assert not strategy.state.dropped
-    for array in strategy.state.arrays.values():
-        assert np.isfinite(array).all()
+    for array in ("model", "w", "centres", "y"):
+        assert np.isfinite(strategy.state.arrays.get(array, 0)).all()
     assert result.summaries[0]["accuracy"]["mean"] > 0.9
     assert np.isfinite(result.summaries[0]["loss"]["max"])
+
+
+@pytest.mark.parametrize("name", COINED)
+def test_a_round_without_an_end_is_refused(name: str, tmp_path: Path) -> None:
+    """Features in thousands: L is so large that p_0 on auto is next to nothing."""
+    with pytest.raises(ConfigError, match=r"it would hold about .* iterations; set known-iterat"):
+        federate(name, **separable(tmp_path, 1000.0))
 
 
 def test_a_cluster_of_one_user_is_tied_to_the_middle_alone(seen: Seen, tmp_path: Path) -> None:
