@@ -22,6 +22,7 @@ EXPERIMENTS: dict[str, str] = {
     "known-clusters-table1": "known_clusters_table1",
     "known-clusters-convergence": "known_clusters_convergence",
     "known-clusters-donors": "known_clusters_donors",
+    "known-clusters-chem97": "known_clusters_chem97",
     "convex-clustering-figures": "convex_clustering_figures",
     "convex-clustering-pdmm": "convex_clustering_pdmm",
     "convex-clustering-path": "convex_clustering_path",

@@ -1,4 +1,4 @@
-"""Every user's cross-entropy and accuracy under a strategy: section 6.2 of Lyu et al. 2022."""
+"""How users fare under a strategy: section 6.2 of Lyu et al. 2022, and errors of prediction."""
 
 from __future__ import annotations
 
@@ -83,17 +83,29 @@ class Last(Callback):
         self.outcome = strategy._last_evaluation
 
 
-def scores(name: str, keys: Mapping[str, Any]) -> Scores:
-    """Train with a strategy, evaluate all users."""
+def evaluated(name: str, keys: Mapping[str, Any]) -> Outcome:
+    """Train with a strategy; the evaluation of all users."""
     config = Config.parse({**{kebab(key): value for key, value in keys.items()}, "strategy": name})
-    last, begin = Last(), time.process_time()
+    last = Last()
     strategy = strategy_class(name)(config, [Watcher(config.run.num_rounds), last])
     strategy.start(LocalGrid(app, number_of_nodes(config)))
     assert last.outcome is not None
-    order = np.argsort(last.outcome.users)
-    found = {key: np.asarray(rows)[order] for key, rows in last.outcome.metrics.items()}
+    return last.outcome
+
+
+def root_mean_square(name: str, keys: Mapping[str, Any]) -> float:
+    """The error over all test records, where labels are numbers."""
+    found = evaluated(name, keys).metrics
+    return float(np.sqrt(np.sum(found["squared-error"]) / np.sum(found["num-examples"])))
+
+
+def scores(name: str, keys: Mapping[str, Any]) -> Scores:
+    """Every user's scores, where labels are classes."""
+    begin, outcome = time.process_time(), evaluated(name, keys)
+    order = np.argsort(outcome.users)
+    found = {key: np.asarray(rows)[order] for key, rows in outcome.metrics.items()}
     return Scores(
-        [last.outcome.users[i] for i in order],
+        [outcome.users[i] for i in order],
         np.minimum(found["loss"], CAP),
         found["correct"] / found["num-examples"],
         time.process_time() - begin,

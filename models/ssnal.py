@@ -11,9 +11,10 @@ exactly fused. So sigma hardly ever gets large.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from corsage.models.certificate import Problem, edge_terms
 from corsage.models.descent import Newton, Place
@@ -86,7 +87,14 @@ class Solver:
     _failed: dict[bytes, float] = field(default_factory=dict)
 
     def run(self, guesses: list[Ints]) -> Found:
-        """The solution; partitions that may be the solution's are tried first."""
+        """The solution; partitions that may be the solution's are tried first.
+
+        On one thread: for matrices of this size more of them only wait for each other.
+        """
+        with _libraries().limit(limits=1, user_api="blas"):
+            return self._run(guesses)
+
+    def _run(self, guesses: list[Ints]) -> Found:
         for labels in guesses:
             if self._try(labels, np.inf):
                 return self._best()
@@ -182,3 +190,9 @@ def slack(x: Floats, gradient: Floats, blocks: Floats) -> float:
     least = np.maximum(size / (1 + norms(x)), flat)
     damped = blocks + least[:, None, None] * np.eye(x.shape[1])
     return float((gradient * np.linalg.solve(damped, gradient[..., None])[..., 0]).sum()) / 2
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """The linear algebra that is loaded; looking for it takes 10 ms."""
+    return ThreadpoolController()
