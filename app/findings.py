@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from corsage.app.summary import Airy, Result
+from corsage.app.summary import Result
 
 
 def findings(results: Sequence[Result]) -> Iterator[tuple[str, list[list[str]]]]:
@@ -21,15 +22,14 @@ def findings(results: Sequence[Result]) -> Iterator[tuple[str, list[list[str]]]]
             yield f"{result['strategy']}: {found['title']}", found["rows"]
 
 
-def findings_tables(results: Sequence[Result]) -> list[Table]:
+def findings_tables(results: Sequence[Result]) -> list[Group]:
     """The findings for the terminal; text, not markup: it is printed as it is."""
-    tables: list[Table] = []
+    tables: list[Group] = []
     for title, rows in findings(results):
-        head = Text(f"\n{title}", style="bold")
-        table = Airy(title=head, title_justify="left", box=None, pad_edge=False, show_header=False)
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
-        tables.append(table)
+        tables.append(Group(Text(f"\n{title}", style="bold"), table))
     return tables
 
 

@@ -114,29 +114,43 @@ def pulled(theta: Floats, hierarchy: Hierarchy, rate: Rates) -> Floats:
     return (theta - move).astype(np.float32)
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Users of like sizes: their numbers (u,), and arrays (u, most records), zeros behind."""
+
+    users: NDArray[np.int64]
+    first: Floats
+    second: Floats
+    real: Floats
+    label: Floats
+
+    def gradient(self, theta: Floats) -> Floats:
+        """The gradients (u, 3) of the sums of logistic losses."""
+        own = theta[self.users, :, None]
+        u = self.first * own[:, 0] + self.second * own[:, 1] + own[:, 2]
+        slope = self.real / (1 + np.exp(-u)) - self.label
+        columns = [np.einsum("um,um->u", slope, plane) for plane in (self.first, self.second)]
+        return np.stack([*columns, slope.sum(1)], axis=1)
+
+
 def logistic(data: FederatedData) -> Callable[[Floats], Floats]:
-    """The gradients (n, 3) of all users' sums of logistic losses, users of like sizes together."""
+    """The gradients (n, 3) of all users, those of like sizes together."""
     sizes, starts = data.train_sizes, data.bounds[:, 0]
-    order = np.argsort(sizes, kind="stable")
-    blocks = []
+    order, blocks = np.argsort(sizes, kind="stable"), []
     while len(order):
         many = int(np.searchsorted(sizes[order], PADDING * sizes[order[0]], "right"))
         users, order = order[:many], order[many:]
         column = np.arange(sizes[users].max())
-        there = column < sizes[users, None]
-        rows = np.where(there, starts[users, None] + column, 0)
-        planes = [np.where(there, data.x[rows, p], 0).astype(np.float32) for p in (0, 1)]
-        blocks.append((users, *planes, there.astype(np.float32), data.y[rows] * there))
+        real = (column < sizes[users, None]).astype(np.float32)
+        rows = np.where(real > 0, starts[users, None] + column, 0)
+        first, second = (data.x[rows, place].astype(np.float32) * real for place in (0, 1))
+        label = data.y[rows].astype(np.float32) * real
+        blocks.append(Rows(users, first, second, real, label))
 
     def gradient(theta: Floats) -> Floats:
         out = np.empty_like(theta)
-        for users, first, second, one, label in blocks:
-            own = theta[users, :, None]
-            u = first * own[:, 0] + second * own[:, 1] + own[:, 2]
-            slope = one / (1 + np.exp(-u)) - label.astype(np.float32)
-            out[users, 0] = np.einsum("um,um->u", slope, first)
-            out[users, 1] = np.einsum("um,um->u", slope, second)
-            out[users, 2] = slope.sum(1)
+        for block in blocks:
+            out[block.users] = block.gradient(theta)
         return out
 
     return gradient

@@ -107,14 +107,33 @@ class MixedModelClient(CohortClient):
         return start if kept is None else np.asarray(kept, np.float64)
 
     def _moved(self, theta: Floats, now: Quadratics, exact: bool) -> Floats:
-        """theta_i <- S_i (b_i + gamma w_j); with other losses no score moves too far."""
+        """theta_i <- S_i (b_i + gamma w_j).
+
+        With other losses than the squared one theta_i is the minimiser itself, where gamma is one
+        number: the next sums are then Newton's for w_j alone. Else no score moves too far.
+        """
         centre = np.broadcast_to(self.rows["w"], theta.shape)
+        if not exact and (found := self._minimisers(theta, centre)) is not None:
+            return found
         step = personal(now.a, now.b, self._ties("gamma"), centre) - theta
         if exact:
             return np.asarray(theta + step)
         scores = self.losses.predict(self.tensor(step)).abs().double().cpu().numpy()
         reach = np.maximum.reduceat(scores, np.cumsum(self.sizes) - self.sizes)
         return np.asarray(theta + damped(step, reach))
+
+    def _minimisers(self, theta: Floats, centre: Floats) -> Floats | None:
+        """argmin f_i + gamma/2 |theta - w_j|^2; None if some user has none, or gamma has parts."""
+        gamma = self._ties("gamma")
+        if gamma.ndim > 1 or not np.isfinite(gamma).all():
+            return None
+        start = self.tensor(theta)
+        if (gamma > 0).all():
+            found = self.losses.prox(self.tensor(centre), self.tensor(gamma), start=start)
+        else:
+            found = self.losses.minimise(start=start)
+        own = found.double().cpu().numpy()
+        return own if np.isfinite(own).all() else None
 
     def _ties(self, name: str) -> Floats:
         """gamma of every user: one number each, or one a coordinate where these differ."""

@@ -23,6 +23,9 @@ from corsage.experiments import EXPERIMENTS, experiment
 from corsage.experiments.outcome import Experiment, Options, Outcome, picture, table
 from corsage.experiments.words import Parser
 
+WIDE = 120
+"""Columns of a table that goes to a file."""
+
 
 def main(words: list[str]) -> int:
     """List the experiments, or run one; 0, or 2 for a user's mistake, 1 for a failed run."""
@@ -95,6 +98,8 @@ def run(name: str, words: list[str]) -> None:
     except OSError as error:
         raise CorsageError(f"{folder}: cannot be written ({error.strerror}).") from error
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)  # a file has room
     console.print(table(outcome))
     console.print(
         f"{human_seconds(seconds)}; {folder / name}.json and .png", soft_wrap=True, highlight=False

@@ -151,8 +151,10 @@ def table(outcome: Outcome) -> Table:
     """Reference and measured side by side, the figures of a case under its name."""
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "header_style": "dim"}
     shown = Table(title=outcome.title, pad_edge=False, **look)
-    for name in ("", "reference", "measured", "of the seeds", "band", ""):
-        shown.add_column(name, justify="right" if name else "left", no_wrap=True)
+    shown.add_column("", overflow="fold", min_width=16)
+    for name in ("reference", "measured", "of the seeds", "band"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("", no_wrap=True, min_width=3)
     marks = {True: Text("in", "green"), False: Text("OUT", "bold red"), None: Text("")}
     case = ""
     for figure in outcome.figures:

@@ -132,7 +132,7 @@ class AsyncAL2SGD(Coined):
         if not begun:
             self._begin_units()
             request = Request(self.cohorts[0], {}, {"ask": "begin"}, self._template("slope"))
-            answers, self._renewed = self.ask_all(grid, request), []
+            answers, self._renewed = self.ask_all(grid, request), list[int]()
             for name in self.here:
                 own = [answer for answer in answers if answer.cohort.cluster == name]
                 self._hear_all(own, ("slope",))

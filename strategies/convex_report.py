@@ -119,9 +119,9 @@ class Reported(Asking):
         """The certificate and the clusters."""
         scalars = self.state.scalars
         reading = scalars.get("reading", {})
-        found = [{"title": f"{self.name}: solution", "rows": self._solution(scalars)}]
+        found = [{"title": "solution", "rows": self._solution(scalars)}]
         if reading:
-            found.append({"title": f"{self.name}: clusters", "rows": self._clusters(reading)})
+            found.append({"title": "clusters", "rows": self._clusters(reading)})
         return found
 
     def _solution(self, scalars: dict[str, Any]) -> list[list[str]]:
@@ -151,14 +151,12 @@ class Reported(Asking):
             rows.append(["gain over one model", f"{gain[0]:.3g} ± {gain[1]:.2g} (held-out loss)"])
         lam = float(self.state.scalars["lambda"])
         for name, needs, holds in (
-            ("necessary", "lambda at least", lam >= reading.get("necessary", 0)),
-            ("theorem1", "sufficient: lambda at least", lam >= reading.get("theorem1", np.inf)),
-            ("theorem2", "clusters differ: lambda below", lam < reading.get("theorem2", 0)),
+            ("necessary", "necessary: lambda at least", lam >= reading.get("necessary", 0)),
+            ("theorem1", "sufficient, Theorem 1: at least", lam >= reading.get("theorem1", np.inf)),
+            ("theorem2", "sufficient, Theorem 2: below", lam < reading.get("theorem2", 0)),
         ):
             if name in reading:
-                rows.append(
-                    [f"{needs} ({name})", f"{reading[name]:.6g}: {'yes' if holds else 'no'}"]
-                )
+                rows.append([needs, f"{reading[name]:.6g}: {'yes' if holds else 'no'}"])
         if reading.get("not-refitted"):
             rows.append(["clusters without a best model", f"{reading['not-refitted']}"])
         if reading.get("exact") and 1 < count < len(labels):

@@ -52,7 +52,7 @@ class FedRepKeys(Keys):
         low=0,
     )
     fedrep_heads_rho: float = key(
-        0.3, "convex-clustering: penalty of the splitting; it changes the pace only", low=1e-9
+        0.3, "convex-clustering: penalty of the splitting (rho), which sets its pace", low=1e-9
     )
     fedrep_heads_gamma: float = key(
         1.0, "known-clusters: pull of a head to its cluster's (gamma)", low=0.0

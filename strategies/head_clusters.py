@@ -13,12 +13,13 @@ by Douglas-Rachford splitting (models/splitting.py): the server has s_i, and Y, 
 (lam/rho) Omega at S. A user takes its tau epochs from y_i on f_i(h) + rho/2 |h - (2 y_i - s_i)|^2,
 and then s_i += h_i - y_i. From y_i on, because there the gradient of that is
 grad f_i(y_i) + rho (s_i - y_i), the residual of the optimality condition: so the solution stands
-still, however short and rough the users' training is. Nor need users keep anything.
+still, up to the noise of SGD, however short the users' training is. Nor need users keep anything.
 
 E are all pairs in the paper. Heads have thousands of parameters, and two users of one cluster are
 then about as far apart as their few samples make them, in directions of their own: with all pairs,
 the lam that fuses a cluster fuses everybody. So by default E are near pairs only, of which one is
-among the other's k nearest by s_i; the server finds them anew in each round.
+among the other's k nearest by s_i. The server finds them anew in each round: it is one convex
+problem as soon as they stay the same.
 
 A user is part of the problem from its first round on. Until then it has the mean of all y_i, or
 FedRep's initial head if there are none. A user that comes after training takes, of all clusters'
@@ -155,7 +156,8 @@ class ConvexHeads(Heads):
         labels, heads = arrays["labels"], arrays["heads"]
         gap = self.state.scalars["heads-gap"]
         sure = "exactly" if gap <= TOLERANCE else f"up to a relative gap of {gap:.0e}"
-        rows = [["distinct heads", f"{len(heads)} of {len(labels)} users, fused {sure}"]]
+        fused = f"fused {sure}" if len(heads) < len(labels) else "none are fused"
+        rows = [["distinct heads", f"{len(heads)} of {len(labels)} users, {fused}"]]
         read = candidate(heads[labels].astype(np.float64))
         if read is not None and read.max() + 1 < len(heads) and 2 * (read.max() + 1) <= len(labels):
             rows.append(["at the largest gap", f"{read.max() + 1} clusters, not fused"])

@@ -137,4 +137,4 @@ class LocalClusters(Asking):
         sizes = np.bincount(self.state.scalars["labels"])
         some = ", ".join(map(str, sizes[:20])) + (", ..." if len(sizes) > 20 else "")
         rows = [["clusters", str(len(sizes))], ["users in each", some]]
-        return [{"title": f"{self.name}: clusters of local models", "rows": rows}]
+        return [{"title": "clusters of local models", "rows": rows}]

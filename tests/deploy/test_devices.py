@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from deploy.fleet import FEDAVG, FEDREP, RESUME, USERS, Fleet, rows, until
+from federations import ELLIPSES, SUITED
 from flwr.app import Message
 from safetensors.numpy import load, load_file
 
@@ -132,12 +133,58 @@ def test_same_devices_for_any_strategy(fleet, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_algorithm(fleet: Fleet, tmp_path: Path) -> None:
-    """All that the registry has, in one `flwr run` of one round each; see above for the command."""
-    names = ",".join(ALGORITHMS)
+    """Those for networks, in one `flwr run` of one round each; see above for the command."""
+    chosen = [name for name in ALGORITHMS if name not in SUITED]
+    names = ",".join(chosen)
     keys = FEDREP.replace("fedrep", names).replace("num-rounds=3", "num-rounds=1")
     folder = fleet.finish(fleet.run(keys + WORDS), 1500)
     simulation = simulated(tmp_path, strategy=names, num_rounds=1)
-    for name in ALGORITHMS:
+    for name in chosen:
         assert_same(folder, simulation, name)
         if client_class(name).personal:
             assert_same_states(fleet, folder, simulation, name, 1)
+
+
+CLUSTERS = {"0": "a", "1": "a", "2": "b"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_algorithm_for_convex_losses(tmp_path: Path) -> None:
+    """And known clusters, which the devices name themselves; one of them is on two devices."""
+    words = {user: f"num-classes=2 cluster='{name}'" for user, name in CLUSTERS.items()}
+    chosen = [name for name in ALGORITHMS if name in SUITED]
+    keys = {key: value for own in SUITED.values() for key, value in own.items()}
+    keys |= {**ELLIPSES, "users-per-cluster": 1, "samples-per-user": 30}
+    keys |= {"known-p0": 0.3, "known-p": 0.3, "strategy": ",".join(chosen), "num-rounds": 2}
+    (tmp_path / "fleet").mkdir()
+    fleet = Fleet(tmp_path / "fleet", words)
+    try:
+        deal = ("dataset", "partition", "num-users", "users-per-cluster", "samples-per-user")
+        fleet.start(" ".join(f"{key}={keys[key]}" for key in deal))
+        text = " ".join(
+            f"{key}={str(keys[key]).lower() if isinstance(keys[key], bool) else repr(keys[key])}"
+            for key in keys
+        )
+        folder = fleet.finish(fleet.run(f"{text} num-nodes=3 fraction-train=1.0"), 1500)
+    finally:
+        fleet.stop()
+    clusters = tmp_path / "map.json"
+    clusters.write_text(json.dumps(CLUSTERS))
+    own = {"num-nodes": 3, "fraction-train": 1.0, "run-dir": str(tmp_path / "simulation")}
+    config = Config.parse({**keys, **own, "cluster-map": str(clusters)})
+    simulation = engines.simulate(config)
+    for name in chosen:
+        assert_same(folder, simulation, name)
+        if client_class(name).personal:
+            assert_same_last_states(fleet, folder, simulation, name)
+
+
+def assert_same_last_states(fleet: Fleet, devices: Path, simulation: Path, strategy: str) -> None:
+    """The same of the newest states: how often devices were asked is not their number."""
+    run = json.loads((devices / "config.json").read_text())["run"]
+    (folder,) = (simulation / strategy / "users").iterdir()
+    for user in USERS:
+        states = fleet.states(user, f"{strategy}-{run}")
+        newest = max((folder / user).glob("*.safetensors"), key=lambda path: int(path.stem))
+        assert_same_arrays(load(states[max(states)]), load_file(newest))

@@ -76,14 +76,14 @@ SOME = {"known_p0": 0.2, "known_p": 0.4, "al2sgd_rho": 0.1}
 ONE_COIN = {"known_p0": 0.2, "known_p": 0, "al2sgd_rho": 0.1}
 CASES = [
     # data, gamma, clusters of unequal sizes, oracle, nodes, iterations, keys
-    (HIERARCHICAL, "number", False, "full", 1, 8_000, {}),
-    (HIERARCHICAL, "cluster", True, "sample", 12, 400, SOME),
-    (HIERARCHICAL, "cluster", False, "full", 3, 500, SOME),
-    (HIERARCHICAL, "user", True, "full", 5, 200, SOME),
-    (HIERARCHICAL, "user", False, "sample", 1, 300, ONE_COIN),
-    (LOGISTIC, "number", True, "sample", 1, 2_000, {}),
-    (LOGISTIC, "cluster", False, "full", 4, 300, ONE_COIN),
-    (LOGISTIC, "user", True, "sample", 12, 150, SOME),
+    (HIERARCHICAL, "number", False, "full", 1, 3_000, {}),
+    (HIERARCHICAL, "cluster", True, "sample", 12, 120, SOME),
+    (HIERARCHICAL, "cluster", False, "full", 3, 200, SOME),
+    (HIERARCHICAL, "user", True, "full", 5, 80, SOME),
+    (HIERARCHICAL, "user", False, "sample", 1, 120, ONE_COIN),
+    (LOGISTIC, "number", True, "sample", 1, 800, {}),
+    (LOGISTIC, "cluster", False, "full", 4, 100, ONE_COIN),
+    (LOGISTIC, "user", True, "sample", 12, 60, SOME),
 ]
 
 
@@ -108,7 +108,7 @@ def test_a_coalesced_run_is_the_naive_one(case: Any, seen: Seen, tmp_path: Path)
 
 
 @searched(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.integers(1, 40), st.sampled_from([1, 2, 3, 12]), st.booleans(), st.integers(0, 99))
 def test_a_run_may_end_anywhere(
@@ -131,9 +131,9 @@ def test_it_goes_to_the_exact_solution(oracle: str, seen: Seen) -> None:
     keys = {**HIERARCHICAL, "samples_per_user": 20, "known_gamma": 1.5, "known_lambda": 0.8}
     users = users_of("mixed-model", **keys)
     wanted = users.rows(seen.run("mixed-model", **keys)[2])
-    keys |= {"known_p0": 0.02, "known_p": 0.1, "num_rounds": 100}
+    keys |= {"known_p0": 0.02, "known_p": 0.1, "num_rounds": 60}
     _, _, found = seen.run("async-al2sgd", al2sgd_oracle=oracle, **keys)
-    assert far(users.rows(found), wanted) < 1e-6
+    assert far(users.rows(found), wanted) < 1e-4
     _, _, plain = seen.run("async-l2gd", **keys)
     assert 1e-3 < far(users.rows(plain), wanted) < 0.2
 
@@ -141,7 +141,7 @@ def test_it_goes_to_the_exact_solution(oracle: str, seen: Seen) -> None:
 def test_bytes_and_messages_are_those_of_round_trips_and_refreshes() -> None:
     """Down the means that were missed, up z and y, and a gradient at a refresh."""
     grid, users = Watched(12), users_of("async-al2sgd", **HIERARCHICAL)
-    keys = {"known_gamma": 1.5, "known_lambda": 0.8, **SOME, "known_iterations": 200}
+    keys = {"known_gamma": 1.5, "known_lambda": 0.8, **SOME, "known_iterations": 100}
     strategy, result, _ = federate("async-al2sgd", grid=grid, **keys, **HIERARCHICAL)
     sent = len(grid.training()) - 2 * 12  # two questions at first: facts, and the gradients at 0
     size, renewed = 8 * users.d, strategy.state.scalars["refreshes"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,8 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
-from federations import federate, same_arrays
+from clustered_heads import CLUSTERS, CONVEX, HEAD, KNOWN, body_of, known_clusters
+from federations import federate
 from reference import (
     Vector,
     agrees,
@@ -25,39 +25,17 @@ from reference import (
     users_data,
 )
 
-from corsage.app.callbacks import Callback
-from corsage.app.checkpoint import read_checkpoint, write_checkpoint
-from corsage.app.client_app import app
-from corsage.app.errors import ConfigError
-from corsage.app.local_grid import LocalGrid
 from corsage.app.wire import decode
 from corsage.datasets.federated import simulated
 from corsage.models.edges import Edges
 from corsage.models.sum_of_norms import prox
 from corsage.strategies.base import Strategy
 
-HEAD = 170  # parameters of the head: 16 features, 10 classes
-CONVEX: dict[str, Any] = {
-    "fedrep_heads": "convex-clustering",
-    "fedrep_heads_lambda": 0.01,
-    "fedrep_heads_rho": 0.5,
-    "fedrep_heads_neighbours": 0,
-}
-KNOWN: dict[str, Any] = {
-    "fedrep_heads": "known-clusters",
-    "fedrep_heads_gamma": 2.0,
-    "fedrep_heads_middle": 3.0,
-}
-CLUSTERS = {str(i): "abc"[i % 3] for i in range(12)}
-MODES = pytest.mark.parametrize("keys", [CONVEX, {**CONVEX, "fedrep_heads_neighbours": 3}, KNOWN])
-
 
 @pytest.fixture
 def known(tmp_path: Path) -> dict[str, Any]:
     """The key that says which cluster a user is in."""
-    path = tmp_path / "clusters.json"
-    path.write_text(json.dumps(CLUSTERS))
-    return {"cluster_map": str(path)}
+    return known_clusters(tmp_path)
 
 
 def one_round(
@@ -75,12 +53,6 @@ def one_round(
         steps = user_batches(data, user, "body", number, 1)
         bodies.append(plain_sgd(whole, examples(data, user), steps, frozen=3)[:-HEAD])
     return np.mean(bodies, axis=0), trained
-
-
-def body_of(arrays: Any) -> Vector:
-    return np.concatenate(
-        [a.reshape(-1) for n, a in decode(arrays).items() if not n.startswith("cluster-")]
-    )
 
 
 def test_convex_clustering_is_douglas_rachford_on_the_heads() -> None:
@@ -194,63 +166,6 @@ def test_a_strong_gamma_makes_heads_those_of_their_clusters(known: dict[str, Any
     assert spread(200.0) < 0.02 * spread(0.0)
 
 
-@MODES
-@pytest.mark.parametrize("nodes", [3, 12])
-def test_the_number_of_nodes_changes_nothing(
-    keys: dict[str, Any], nodes: int, known: dict[str, Any]
-) -> None:
-    more = {**keys, **known, "new_users": 0.2, "num_rounds": 6}
-    _, one, _ = federate("fedrep", nodes=1, **more)
-    _, many, _ = federate("fedrep", nodes=nodes, **more)
-    assert len(one.summaries) == 2
-    for a, b in zip(one.summaries, many.summaries, strict=True):
-        assert a["per_user"] == pytest.approx(b["per_user"], abs=1e-9)
-        assert a["loss"] == pytest.approx(b["loss"], abs=1e-5)
-    assert same_arrays(one.arrays, many.arrays)
-    for name in ("bytes_up", "bytes_down", "messages", "findings"):
-        assert one.summaries[0][name] == many.summaries[0][name]
-
-
-@pytest.mark.parametrize(("keys", "down"), [(CONVEX, 2), (KNOWN, 2)])
-def test_bytes_are_a_body_and_heads(keys: dict[str, Any], down: int, known: dict[str, Any]) -> None:
-    _, result, _ = federate("fedrep", nodes=3, **keys, **known)
-    body, turns = 64 * 16 + 16, 4 * 6
-    assert result.summaries[0]["bytes_up"] == 4 * turns * (body + HEAD)
-    assert result.summaries[0]["bytes_down"] == 4 * turns * (body + down * HEAD + 1)
-
-
-class Checkpoints(Callback):
-    """Checkpoints rounds 1 and 2 and stops in round 3; or takes round 2 over at the start."""
-
-    def __init__(self, path: Path, resume: bool) -> None:
-        self.path, self.resume = path, resume
-
-    def on_start(self, strategy: Strategy) -> None:
-        if self.resume:
-            strategy.state = read_checkpoint(self.path, {"run": 1})
-            assert strategy.state.round == 2
-
-    def on_round_end(self, strategy: Strategy, row: dict[str, object]) -> None:
-        if row["round"] == 3 and not self.resume:
-            raise KeyboardInterrupt
-        write_checkpoint(self.path, strategy.state, {"run": 1})
-
-
-@MODES
-def test_a_resumed_run_ends_the_same(
-    keys: dict[str, Any], known: dict[str, Any], tmp_path: Path
-) -> None:
-    whole, wanted, _ = federate("fedrep", num_rounds=6, **keys, **known)
-    config, path, grid = whole.config, tmp_path / "checkpoint", LocalGrid(app, 3)
-    with pytest.raises(KeyboardInterrupt):
-        type(whole)(config, [Checkpoints(path, resume=False)], experiment="e").start(grid)
-    result = type(whole)(config, [Checkpoints(path, resume=True)], experiment="e").start(grid)
-    for name in ("per_user", "bytes_up", "bytes_down", "findings"):
-        assert result.summaries[0][name] == wanted.summaries[0][name]
-    assert result.summaries[0]["loss"] == pytest.approx(wanted.summaries[0]["loss"], abs=1e-7)
-    assert same_arrays(result.arrays, wanted.arrays, tolerance=1e-6)
-
-
 def test_over_a_frozen_body_the_heads_are_the_optimum_of_cvxpy() -> None:
     """Full-batch users, tau = 60: sum f_i + lam sum |h_i - h_j| is minimal up to 1e-4."""
     lam, decay = 0.03, 0.05
@@ -291,10 +206,3 @@ def features_of(strategy: Strategy, user: str) -> tuple[np.ndarray, np.ndarray]:
     network.set(network.whole, network.initial)
     with torch.no_grad():
         return network.features(x).numpy().astype(np.float64), y.numpy()
-
-
-def test_what_cannot_work_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"users 0, 1, .* in no known cluster: set cluster-col"):
-        federate("fedrep", **KNOWN)
-    with pytest.raises(ConfigError, match=r"is 5, SGD diverges from 3 on: lower fedrep-heads-rho"):
-        run("fedrep", **{**CONVEX, "fedrep_heads_rho": 100.0})

@@ -1,0 +1,419 @@
+"""Known clusters: what the experiments and the benchmark make of small cases with known answers."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from corsage.app import plots
+from corsage.app.config import Config
+from corsage.app.errors import ConfigError
+from corsage.benchmarks import known_clusters as benchmark
+from corsage.datasets.federated import FederatedData, simulated
+from corsage.experiments import __main__ as command
+from corsage.experiments import known_clusters_chem97 as chem97
+from corsage.experiments import known_clusters_convergence as convergence
+from corsage.experiments import known_clusters_donors as donors
+from corsage.experiments import known_clusters_figure2 as figure2
+from corsage.experiments import known_clusters_grid as grid
+from corsage.experiments import known_clusters_nested as nested
+from corsage.experiments import known_clusters_problem as problems
+from corsage.experiments.known_clusters_scores import Scores, constant, difference
+from corsage.experiments.outcome import Options
+from corsage.models import async_al2sgd, katyusha
+from corsage.models.async_l2gd import run_naive
+from corsage.models.coins import Coins, count
+from corsage.models.hierarchy import Hierarchy, objective_21
+from corsage.models.l2gd_settings import Parameters
+from corsage.models.losses import LOGISTIC, SQUARED
+
+CLUSTERS = np.array([0, 0, 0, 1, 1])
+
+
+def drawn(loss=SQUARED, ridge: float = 0.1) -> problems.Problem:
+    rng = np.random.default_rng(0)
+    a, y = rng.normal(size=(5, 6, 2)), rng.normal(size=(5, 6))
+    y = y if loss is SQUARED else (y > 0).astype(float)
+    return problems.Problem.of("a problem", a, y, loss, ridge, CLUSTERS, 0.7, 1.3)
+
+
+# Convergence.
+
+
+@pytest.mark.parametrize("loss", [SQUARED, LOGISTIC], ids=["squared", "logistic"])
+def test_the_minimiser_is_that_of_the_objective(loss) -> None:
+    """By scipy from values alone; and the methods' way begins at distance 1."""
+    problem = drawn(loss)
+
+    def value(flat):
+        theta = flat.reshape(5, 2)
+        u = np.einsum("nmd,nd->nm", problem.a, theta)
+        y = problem.y
+        phi = (u - y) ** 2 / 2 if loss is SQUARED else np.logaddexp(0, u) - y * u
+        own = phi.mean(1) + 0.1 / 2 * (theta**2).sum(1)
+        return objective_21(own, theta, problem.hierarchy)
+
+    found = minimize(value, np.zeros(10), options={"gtol": 1e-9})
+    assert problem.best == pytest.approx(found.x.reshape(5, 2), abs=1e-5)
+    assert problem.distance(problem.start) == 1
+    assert problem.distance(problem.best) == 0
+    assert problem.distance(2 * problem.best) == pytest.approx(1)
+    rounds = problems.mixed_model(problem).first(1e-10)
+    assert rounds == 1 if loss is SQUARED else 1 < rounds < 8
+
+
+def test_derivatives_and_their_bounds() -> None:
+    """Gradients by differences; L and mu are the extreme eigenvalues; samples average to f_i."""
+    problem = drawn(SQUARED)
+    theta, h = np.random.default_rng(1).normal(size=(5, 2)), 1e-6
+
+    def value(theta):
+        u = np.einsum("nmd,nd->nm", problem.a, theta)
+        return ((u - problem.y) ** 2 / 2).mean(1) + 0.1 / 2 * (theta**2).sum(1)
+
+    slopes = [
+        (value(theta + h * step) - value(theta - h * step)) / (2 * h) for step in np.eye(2)[:, None]
+    ]
+    gradient = problem.gradient(theta, problem.users)
+    assert gradient == pytest.approx(np.stack(slopes, 1), abs=1e-6)
+    values = np.linalg.eigvalsh(problem.hessian(theta))
+    assert problem.smoothness == pytest.approx(values.max())
+    assert problem.convexity == pytest.approx(values.min())
+    sample = problem.sampler(3)
+    some = np.array([1, 4])
+    mean = np.mean([sample(t, theta[some], some) for t in range(20_000)], axis=0)
+    assert mean == pytest.approx(gradient[some], abs=0.1)
+    assert problem.sample_smoothness >= problem.smoothness
+
+
+def test_paths_and_when_they_arrive() -> None:
+    """`first` is when a path is near for good; Algorithm 2 arrives, Algorithm 1 does not."""
+    path = problems.Path([1.0, 1e-11, 1e-3, 1e-11, 1e-12])
+    assert path.first(1e-10) == 3
+    assert path.first(2.0) == 0
+    assert problems.Path([1.0, 1e-3]).first(1e-10) is None
+    problem = drawn(LOGISTIC)
+    steps = dict.fromkeys(convergence.T, 1500)
+    found = convergence.paths(problem, (0, 1), steps)
+    rows = {row.name: row for row in convergence.figures(problem, found)}
+    one = rows["async-l2gd: distance"]
+    assert one.values[1] == np.mean(found[convergence.AUTO][1].distance[750:])
+    assert one.inside and one.measured > 1e-6
+    assert rows["async-l2gd: of the bound"].inside
+    assert rows["async-al2sgd: distance"].inside
+    assert rows["mixed-model: rounds to 1e-10"].inside
+    bound = found[convergence.AUTO][0].bound
+    assert bound is not None and bound(0) > 1 and bound(10**6) < bound(0)
+
+
+def test_round_trips_are_those_that_happen() -> None:
+    """A trip ends each run of local steps; a refresh is one too, unless it falls on such an end."""
+    coins = Coins(0, 0.3, (0.2, 0.4), ("0", "1"))
+    xi_0, xi = coins.network_at(0, 500), coins.clusters_at(0, 500)
+    trips = problems.trips(coins, 500)
+    assert len(trips) == 501 and trips[0] == 0
+    assert trips[-1] == pytest.approx(count(coins, 500)["round-trips"].mean())
+    refresh = np.random.default_rng(0).random(500) < 0.1
+    expected = 0
+    for j in range(2):
+        for t in range(500):
+            local = not (xi_0[t] or xi[j, t])
+            ends = local and t < 499 and (xi_0[t + 1] or xi[j, t + 1])
+            expected += bool(ends or refresh[t])
+    assert problems.trips(coins, 500, refresh)[-1] == pytest.approx(expected / 2)
+
+
+def test_a_gap_of_round_trips_is_in_standard_deviations() -> None:
+    """A coin that never falls as expected is far out; the figure is out of its band."""
+    path = problems.async_l2gd_path(drawn(), 0, 400, 0.1)
+    gap = convergence.worst_gap(path)
+    assert path.coins is not None
+    happened = count(path.coins, 400)["round-trips"][0]
+    assert gap == pytest.approx(abs(happened - 36) / np.sqrt(399 * 0.09 * 0.91 - 2 * 398 * 0.0081))
+
+
+def test_algorithm_2_path_is_its_run() -> None:
+    """Distances are those of y_i, from the settings of Theorem 4.3."""
+    problem = drawn()
+    path = problems.async_al2sgd_path(problem, 2, 50, sample=True)
+    network, p = problems.probabilities(problem.hierarchy, problem.sample_smoothness)
+    settings = katyusha.parameters(
+        problem.hierarchy, problem.sample_smoothness, problem.convexity, network, p
+    )
+    rows = async_al2sgd.run_naive(
+        problem.start, problem.gradient, problem.sampler(2), problem.hierarchy, settings,
+        problems.thrown(problem.hierarchy, 2, network, p), 50,
+    )  # fmt: skip
+    assert path.distance[-1] == pytest.approx(problem.distance(rows.y))
+    assert len(path.distance) == len(path.trips) == 51
+
+
+# Donors.
+
+
+def scored(loss: list[float], accuracy: list[float]) -> Scores:
+    return Scores([str(i) for i in range(len(loss))], np.array(loss), np.array(accuracy), 0.0)
+
+
+def test_statistics_of_the_tables() -> None:
+    ours, other = (
+        scored([0.1, 0.3, 1.2, 0.4], [1, 0.9, 0.5, 1]),
+        scored([0, 0, 2, 4], [1, 1, 0.5, 0]),
+    )
+    assert other.statistics() == pytest.approx(
+        {"mean": 1.5, "SD": np.sqrt(2.75), "25%": 0, "50%": 1, "75%": 2.5, "max": 4,
+         "users above 1": 2}
+    )  # fmt: skip
+    assert other.accuracies(ours)["ours no worse"] == 0.75
+    assert other.accuracies(other)["ours no worse"] == 1
+    gap, error = difference(ours, other)
+    gaps = np.array([0.1, 0.3, -0.8, -3.6])
+    assert (gap, error) == pytest.approx((gaps.mean(), gaps.std() / 2))
+
+
+def runs(**gaps: float) -> list[donors.Run]:
+    """Two seeds, with every method's cross-entropy above that of the single model by its gap."""
+    labels = (donors.NOTHING, donors.LOCAL, donors.SINGLE, donors.CLUSTER, donors.GRID, donors.OURS,
+              donors.EXACT, donors.RUN, donors.SAFE, donors.FAST)  # fmt: skip
+    usual = {donors.LOCAL: 0.2, donors.GRID: -0.004, donors.OURS: -0.0039, donors.EXACT: -0.002,
+             donors.RUN: 0.003, donors.FAST: -0.0019}  # fmt: skip
+    usual |= gaps
+    search = grid.Search(
+        (0.1, 1.0, 10.0), (0.1, 1.0, 10.0), np.array([[3, 3, 3], [3, 1, 2.0], [3, 3, 3]])
+    )
+    found = []
+    for seed in range(2):
+        base = np.random.default_rng(seed).random(40)
+        scores = {
+            label: Scores([], base + usual.get(label, 0.0), np.full(40, 0.9), 1.0)
+            for label in labels
+        }
+        found.append(donors.Run(seed, scores, {"sum": search, "mean": search}, 0.06))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("gaps", "wrong"),
+    [
+        ({}, set()),
+        ({donors.GRID: 0.001, donors.OURS: 0.001}, {"ours, grid - single", "ours, auto - single"}),
+        ({donors.OURS: -0.003}, {"ours, auto - ours, grid"}),
+        ({donors.RUN: -0.001}, {"means, grid: paper's run - single"}),
+        ({donors.FAST: -0.003}, {"means, grid: al2sgd - means, grid"}),
+    ],
+    ids=["as claimed", "single ahead", "auto behind", "the run ahead", "not converged"],
+)
+def test_the_claims_on_donors(gaps: dict[str, float], wrong: set[str]) -> None:
+    found = runs(**gaps)
+    claims = donors.claims(found)
+    assert {claim.name for claim in claims if not claim.inside} == wrong
+    own = {claim.name: claim for claim in claims}["ours, grid - local"]
+    expected = -0.204 if donors.GRID not in gaps else -0.199
+    assert own.values == pytest.approx((expected, expected))
+    assert len(donors.figures(found)) > 40
+    assert "sums 1/1, 1/1" in donors.strengths(found) and "end" not in donors.strengths(found)
+
+
+def test_figure_2_has_every_user() -> None:
+    run = runs()[0]
+    drawing = figure2.picture(donors.shown(run), 0, plots.LIGHT)
+    bulk, tail = drawing.axes
+    lines = [line for line in bulk.get_lines() if line.get_label() in donors.PAPER]
+    assert [line.get_label() for line in lines] == list(donors.PAPER)
+    x, y = lines[1].get_data()
+    assert x == pytest.approx(np.sort(run.scores[donors.SINGLE].loss)) and y[-1] == 1
+    assert max(tail.get_lines()[-1].get_ydata()) == 1
+
+
+def federated(sizes: list[int], tests: int = 2) -> FederatedData:
+    """Users with classes 0 and 1, two clusters."""
+    rng, sizes = np.random.default_rng(0), np.array(sizes)
+    ends = np.cumsum(sizes + tests)
+    bounds = np.column_stack([ends - sizes - tests, ends - tests, ends])
+    x, y = rng.normal(size=(ends[-1], 2)).astype(np.float32), rng.integers(0, 2, ends[-1])
+    users = [f"u{i}" for i in range(len(sizes))]
+    clusters = {user: "ab"[i % 2] for i, user in enumerate(users)}
+    return FederatedData(users, clusters, 2, 0.0, 1.0, x, y, bounds)
+
+
+def test_a_fifth_of_the_training_records_is_held_out() -> None:
+    """Of each user, at least one and never all; no test record is among them."""
+    data = federated([2, 5, 20, 3])
+    split = grid.Split.of(data, 0)
+    rows = np.concatenate([data.x[a:b] for a, b, _ in data.bounds])
+    assert split.x == pytest.approx(rows)
+    held = [part.sum() for part in np.split(split.held, np.cumsum(split.sizes)[:-1])]
+    assert held == [1, 1, 4, 1]
+    assert (grid.Split.of(data, 1).held != split.held).any()
+    losses = split.losses(~split.held, "sum")
+    assert losses.counts.tolist() == [1, 4, 16, 2]
+
+
+def test_grid_search_picks_the_least_held_out_loss() -> None:
+    """Each fit is a stationary point of (2.3), and its loss on the held-out records is right."""
+    data = federated([12, 15, 20, 13])
+    split = grid.Split.of(data, 0)
+    found = grid.search(split, (0.5, 5.0), "mean")
+    assert found.best == (
+        found.gammas[found.loss.min(1).argmin()],
+        found.lambdas[found.loss.min(0).argmin()],
+    )
+    assert found.at_end
+    losses = split.losses(~split.held, "mean")
+    theta = grid.fitted(losses, split.cluster, 0.5, 5.0, np.zeros((4, 3)))
+    totals = 0.5 * np.bincount(split.cluster)
+    tree = Hierarchy(split.cluster, np.full(4, 0.5), 5.0 / (5.0 + totals))
+    slope = losses.gradient(torch.from_numpy(theta)).numpy() + tree.gradient(theta)
+    assert np.abs(slope).max() < 1e-6
+    owner = np.repeat(np.arange(4), split.sizes)[split.held]
+    u = (split.x[split.held] * theta[owner, :2]).sum(1) + theta[owner, 2]
+    cross = np.logaddexp(0, u) - split.y[split.held] * u
+    users = np.bincount(owner, cross) / np.bincount(owner)
+    assert found.loss[0, 1] == pytest.approx(users.mean(), abs=1e-6)
+
+
+def test_no_model_is_the_rate_of_the_training_records() -> None:
+    data = federated([5, 8, 4])
+    scores, rate = constant(data)
+    train = np.concatenate([data.y[a:b] for a, b, _ in data.bounds])
+    assert rate == train.mean()
+    first = data.y[data.bounds[0, 1] : data.bounds[0, 2]]
+    assert scores.loss[0] == pytest.approx(-np.log(np.where(first, rate, 1 - rate)).mean())
+    assert scores.accuracy[0] == (1 - first.mean() if rate < 0.5 else first.mean())
+
+
+def test_tests_of_donors_are_not_balanced(tmp_path: Path) -> None:
+    """A user's only response is in its test as often as chance has it: so is the rate of tests."""
+    keys = {"dataset": "donors", "partition": "natural", "num-users": 0, "users-per-cluster": 120,
+            "samples-per-user": 10, "cache-dir": str(tmp_path)}  # fmt: skip
+    data = simulated(Config.parse(keys).data, 0, 0)
+    train, test = (
+        np.concatenate([data.y[rows[at] : rows[at + 1]] for rows in data.bounds]) for at in (0, 1)
+    )
+    spread = np.sqrt(train.mean() / len(test))
+    assert abs(test.mean() - train.mean()) < 4 * spread
+    single = [data.y[b:c].sum() for a, b, c in data.bounds if data.y[a:c].sum() == 1]
+    share = np.sum([c - b for a, b, c in data.bounds]) / len(data.y)
+    assert np.mean(single) == pytest.approx(share, abs=4 * np.sqrt(share / len(single)))
+
+
+# Chem97.
+
+
+def test_a_balanced_nested_model_is_its_analysis_of_variance() -> None:
+    """Equal numbers everywhere: REML's variances are those of mean squares, in closed form."""
+    rng = np.random.default_rng(0)
+    k, n, m = 12, 5, 8
+    y = (
+        3
+        + rng.normal(size=(k, 1, 1))
+        + 0.8 * rng.normal(size=(k, n, 1))
+        + rng.normal(size=(k, n, m))
+    )
+    schools, areas = y.mean(2), y.mean((1, 2))
+    within = ((y - schools[..., None]) ** 2).sum() / (k * n * (m - 1))
+    between = m * ((schools - areas[:, None]) ** 2).sum() / (k * (n - 1))
+    top = n * m * ((areas - areas.mean()) ** 2).sum() / (k - 1)
+    expected = (within, (between - within) / m, (top - between) / (n * m), y.mean())
+    found = nested.fitted(
+        np.full(k * n, m), y.sum(2).ravel(), (y**2).sum(2).ravel(), np.repeat(np.arange(k), n)
+    )
+    assert [*found.parts().values()][:4] == pytest.approx(expected, rel=1e-3)
+    # The centres: shrunk means, with the deviation that the variances make.
+    s2, u, c, middle = expected
+    noise = u / n + s2 / (n * m)
+    keep = c / (c + noise)
+    assert found.w == pytest.approx(middle + keep * (areas - middle), rel=1e-3)
+    spread = c * (1 - keep) + (1 - keep) ** 2 * (c + noise) / k
+    assert found.deviation == pytest.approx(np.sqrt(spread), rel=2e-3)
+    assert found.raw == pytest.approx(areas)
+
+
+def test_figures_of_chem97() -> None:
+    """Differences are paired by split; variances are in a band around those of the package."""
+    own = dict.fromkeys(chem97.METHODS, (3.0, 3.2)) | {chem97.MIXED: (2.9, 3.25)}
+    rows = {row.name: row for row in chem97.predictions({"intercept": own})}
+    assert rows["mixed-model - exact-local"].values == pytest.approx((-0.1, 0.05))
+    assert rows["mixed-model - exact-local"].inside
+    worse = own | {chem97.MIXED: (3.1, 3.2)}
+    rows = {row.name: row for row in chem97.predictions({"intercept": worse})}
+    assert rows["mixed-model - exact-global"].inside is False
+    rng = np.random.default_rng(1)
+    counts, cluster = rng.integers(2, 9, 60), np.repeat(np.arange(6), 10)
+    means = rng.normal(size=6)[cluster] + rng.normal(size=60)
+    found = nested.fitted(counts, counts * means, counts * (means**2 + 1), cluster)
+    parts = found.parts()
+    assert all(row.inside is not False for row in chem97.components(found, parts))
+    shares = [row.measured for row in chem97.components(found, parts)[-3:]]
+    assert sum(shares) == pytest.approx(100)
+    wrong = {name: value * 1.01 for name, value in parts.items()}
+    marks = [row.inside for row in chem97.components(found, wrong)[:4]]
+    assert marks == [False] * 4
+    drawing = chem97.picture(found, {"intercept": own}, plots.LIGHT)
+    assert len(drawing.axes[1].get_yticklabels()) == 1 + len(own)
+
+
+def test_chem97_has_no_keys() -> None:
+    with pytest.raises(ConfigError, match="num-users=3"):
+        chem97.measure(Options(keys={"num_users": "3"}))
+
+
+# The benchmark.
+
+
+def test_the_bare_loop_is_algorithm_1() -> None:
+    """The same numbers as the step-by-step algorithm on the same coins."""
+    data = federated([3, 9, 4, 5, 7])
+    theta, seconds = benchmark.bare(data, 60)
+    cluster = np.array([0, 1, 0, 1, 0])
+    tree = Hierarchy(cluster, np.ones(5), 1 / (1 + np.bincount(cluster)))
+
+    def gradient(theta, users):
+        rows = []
+        for row, user in zip(theta, users, strict=True):
+            a, b, _ = data.bounds[user]
+            x = np.column_stack([data.x[a:b], np.ones(b - a)]).astype(float)
+            rows.append((1 / (1 + np.exp(-x @ row)) - data.y[a:b]) @ x)
+        return np.array(rows)
+
+    coins = Coins(0, benchmark.P0, (0.0, 0.0), ("0", "1"))
+    settings = Parameters(benchmark.ETA, benchmark.P0, np.zeros(2), np.ones(2))
+    expected = run_naive(np.zeros((5, 3)), gradient, tree, settings, coins, 60)
+    assert theta == pytest.approx(expected, abs=1e-5) and seconds >= 0
+
+
+def test_cpu_seconds_are_added_up_over_processes() -> None:
+    spent = benchmark.Spent(cpu={1: 2.0, 2: 0.5})
+    assert spent.seconds == 2.5
+    spent.take({os.getpid(), 2**22 + 1})
+    assert spent.cpu[os.getpid()] > 0 and spent.total > 0
+
+
+# The command.
+
+
+def test_the_command_on_a_few_donors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All methods on the same few users, the tables, the JSON file and the picture."""
+    words = ["known-clusters-donors", "--quick", "--out", str(tmp_path), "users-per-cluster=12",
+             "samples-per-user=15", f"cache-dir={tmp_path}"]  # fmt: skip
+    small = {"known_iterations": 40}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(donors, "COIN", donors.COIN | small)
+        patch.setattr(donors, "TWO", donors.TWO | small)
+        assert command.main(words) == 0
+    assert "ours, auto - single" in capsys.readouterr().out
+    written = json.loads((tmp_path / "known-clusters-donors.json").read_text())
+    (result,) = written["results"]
+    assert result["users"] == 60 and len(result["methods"]) == 10
+    by_name = {row["name"]: row for row in written["figures"] if row["case"] == "difference"}
+    methods = result["methods"]
+    gap = by_name["ours, grid - single"]["measured"]
+    assert gap == pytest.approx(methods["ours, grid"]["to_single"]["difference"])
+    assert methods["single"]["to_single"]["difference"] == 0
+    assert (tmp_path / "known-clusters-donors.png").read_bytes().startswith(b"\x89PNG")
