@@ -17,6 +17,9 @@ from corsage.clients.base import Evaluation
 from corsage.clients.cohort import CohortClient, Rows
 from corsage.models.laplace import laplace_sums
 from corsage.models.mixed_model import (
+    ABOVE,
+    EXACT,
+    NEWTON,
     ClusterSums,
     damped,
     newton_message,
@@ -30,7 +33,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Quadratics:
-    """1/2 x'A_i x - b_i'x of the cohort's users: exact, or at their theta_i."""
+    """1/2 x'A_i x - b_i'x of the cohort's users, up to constants."""
 
     a: Floats
     b: Floats
@@ -41,7 +44,8 @@ class MixedModelClient(CohortClient):
 
     def step(self, config: dict[str, Any]) -> Rows:
         """theta_i from w_j, and P_i, q_i of the quadratics there, summed up."""
-        theta, now = self._theta(), self.quadratics(self._theta(), bool(config["exact"]))
+        theta = self._theta()
+        now = self.quadratics(theta, str(config["as"]))
         numbers: dict[str, float] = {"moved": 0.0, "length": 0.0}
         arrays: dict[str, NDArray[Any]] = {}
         if config["em"]:
@@ -49,11 +53,11 @@ class MixedModelClient(CohortClient):
         if config["moves"]:
             if config["em"]:
                 arrays["em"] = self._expected(now)
-            after = self._moved(theta, now, exact=bool(config["exact"]))
+            after = self._moved(theta, now, str(config["as"]))
             moved, length = travelled(after - theta, after)
             numbers = {"moved": float(moved), "length": float(length)}
             theta = after
-            now = now if config["exact"] else self.quadratics(theta, exact=False)
+            now = self.quadratics(theta, str(config["next"]))
         self.keep("theta", theta)
         users = np.zeros(len(theta), np.int64)
         sums = ClusterSums.of(now.a, now.b, self._ties("next"), users, 1)
@@ -75,10 +79,10 @@ class MixedModelClient(CohortClient):
     def models(self) -> Tensor:
         """theta_i at the present w_j."""
         config = self.options
-        theta, exact = self._theta(), bool(config["exact"])
+        theta, kind = self._theta(), str(config["as"])
         if not config["moves"]:
             return self.tensor(theta)
-        return self.tensor(self._moved(theta, self.quadratics(theta, exact), exact))
+        return self.tensor(self._moved(theta, self.quadratics(theta, kind), kind))
 
     def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
         """A new user minimises f_i + gamma/2 |theta - w_j|^2 with its cluster's w_j."""
@@ -89,15 +93,14 @@ class MixedModelClient(CohortClient):
         own = self.losses.prox(centre, gamma) if gamma else self.losses.minimise(start=centre)
         return self.scored(torch.where(own.isfinite(), own, centre))
 
-    def quadratics(self, theta: Floats, exact: bool) -> Quadratics:
-        """A_i and b_i: of the squared loss itself, or of the others near theta_i."""
+    def quadratics(self, theta: Floats, kind: str) -> Quadratics:
+        """A_i and b_i: of the squared loss itself; or of what others are near theta_i, or below."""
         losses, at = self.losses, self.tensor(theta)
-        if exact:
+        if kind == EXACT:
             whole = losses.quadratic()
             return Quadratics(whole.a.double().cpu().numpy(), whole.b.double().cpu().numpy())
-        hessian, gradient = (
-            part.double().cpu().numpy() for part in (losses.hessian(at), losses.gradient(at))
-        )
+        curved = losses.hessian(at) if kind == NEWTON else losses.above(at)
+        hessian, gradient = (part.double().cpu().numpy() for part in (curved, losses.gradient(at)))
         return Quadratics(*newton_message(hessian, gradient, theta))
 
     def _theta(self) -> Floats:
@@ -106,34 +109,40 @@ class MixedModelClient(CohortClient):
         start: Floats = np.zeros((len(self.users), self.network.whole.stop))
         return start if kept is None else np.asarray(kept, np.float64)
 
-    def _moved(self, theta: Floats, now: Quadratics, exact: bool) -> Floats:
+    def _moved(self, theta: Floats, now: Quadratics, kind: str) -> Floats:
         """theta_i <- S_i (b_i + gamma w_j).
 
         With other losses than the squared one theta_i is the minimiser itself, where gamma is one
-        number: the next sums are then Newton's for w_j alone. Else no score moves too far.
+        number and there is one: the next sums are then Newton's for w_j alone.
         """
         centre = np.broadcast_to(self.rows["w"], theta.shape)
-        if not exact and (found := self._minimisers(theta, centre)) is not None:
-            return found
-        step = personal(now.a, now.b, self._ties("gamma"), centre) - theta
-        if exact:
-            return np.asarray(theta + step)
-        scores = self.losses.predict(self.tensor(step)).abs().double().cpu().numpy()
-        reach = np.maximum.reduceat(scores, np.cumsum(self.sizes) - self.sizes)
-        return np.asarray(theta + damped(step, reach))
+        if kind == EXACT:
+            return personal(now.a, now.b, self._ties("gamma"), centre)
+        best = self._minimisers(theta, centre)
+        found = np.isfinite(best).all(1, keepdims=True)
+        if found.all():
+            return best
+        return np.where(found, best, theta + self._stepped(theta, now, centre, kind))
 
-    def _minimisers(self, theta: Floats, centre: Floats) -> Floats | None:
-        """argmin f_i + gamma/2 |theta - w_j|^2; None if some user has none, or gamma has parts."""
+    def _stepped(self, theta: Floats, now: Quadratics, centre: Floats, kind: str) -> Floats:
+        """The step to the quadratics' minimisers; with Newton's no score moves too far."""
+        step = personal(now.a, now.b, self._ties("gamma"), centre) - theta
+        if kind == ABOVE:
+            return step
+        scores = self.losses.predict(self.tensor(step)).abs().double().cpu().numpy()
+        return damped(step, np.maximum.reduceat(scores, np.cumsum(self.sizes) - self.sizes))
+
+    def _minimisers(self, theta: Floats, centre: Floats) -> Floats:
+        """argmin f_i + gamma/2 |theta - w_j|^2; NaN where none is, or gamma is not one number."""
         gamma = self._ties("gamma")
         if gamma.ndim > 1 or not np.isfinite(gamma).all():
-            return None
+            return np.full(theta.shape, np.nan)
         start = self.tensor(theta)
         if (gamma > 0).all():
             found = self.losses.prox(self.tensor(centre), self.tensor(gamma), start=start)
         else:
             found = self.losses.minimise(start=start)
-        own = found.double().cpu().numpy()
-        return own if np.isfinite(own).all() else None
+        return np.asarray(found.double().cpu().numpy())
 
     def _ties(self, name: str) -> Floats:
         """gamma of every user: one number each, or one a coordinate where these differ."""

@@ -106,7 +106,7 @@ def measure(options: Options) -> Outcome:
 
 def rivals(seed: int) -> list[Figure]:
     """Other ways to clusters on the same users, as federations; the first three are told K = 3."""
-    wanted = (
+    wanted: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("IFCA, told K", "ifca", {"ifca_clusters": 3}),
         ("k-means of local models, told K", "local-clusters", KMEANS),
         ("average linkage of local models, told K", "local-clusters", {"local_clusters_number": 3}),

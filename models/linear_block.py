@@ -89,6 +89,10 @@ class Block:
         """An element of the generalised Hessian."""
         return self.gram(self.loss.curvature(self.rows.scores(x), self.y))
 
+    def above(self, x: Tensor) -> Tensor:
+        """The Hessian of a quadratic through f_i(x_i), with its gradient, that f_i is below."""
+        return self.gram(self.loss.above(self.rows.scores(x), self.y) * self.real)
+
     def bound(self) -> Tensor:
         """The Hessian with the largest phi'' everywhere: what none exceeds."""
         return self.gram(self.loss.bound * self.real)

@@ -113,6 +113,10 @@ class LinearLosses:
         """An element of the generalised Hessian."""
         return self._run(Block.hessian, x)
 
+    def above(self, x: Tensor) -> Tensor:
+        """The Hessians of quadratics through f_i(x_i), with its gradient, that f_i is below."""
+        return self._run(Block.above, x)
+
     @cached_property
     def _smoothness(self) -> Tensor:
         return self._run(lambda block: block.smoothness)

@@ -24,6 +24,7 @@ class ScalarLoss:
     ----------
     name : as the key `loss` has it.
     value, slope, curvature : phi, its derivative and its (generalised) second one, in u.
+    above : curvature of a parabola through phi(u), with its slope there, that phi is below.
     bound : the largest curvature there is.
     classes : y are the two classes 0 and 1; else y are numbers.
     """
@@ -32,6 +33,7 @@ class ScalarLoss:
     value: Function
     slope: Function
     curvature: Function
+    above: Function
     bound: float
     classes: bool
 
@@ -54,6 +56,7 @@ LOGISTIC = ScalarLoss(
     value=lambda u, y: F.softplus(-sign(y, u) * u),
     slope=lambda u, y: torch.sigmoid(u) - y.to(u.dtype),
     curvature=lambda u, y: torch.sigmoid(u) * torch.sigmoid(-u),
+    above=lambda u, y: torch.where(u.abs() < 1e-4, 0.25, torch.tanh(u / 2) / (2 * u)),
     bound=0.25,
     classes=True,
 )
@@ -62,6 +65,7 @@ SQUARED_HINGE = ScalarLoss(
     value=lambda u, y: _hinge(u, y) ** 2,
     slope=lambda u, y: -2 * sign(y, u) * _hinge(u, y),
     curvature=lambda u, y: 2.0 * (_hinge(u, y) > 0).to(u.dtype),
+    above=lambda u, y: torch.full_like(u, 2.0),
     bound=2.0,
     classes=True,
 )
@@ -70,6 +74,7 @@ SQUARED = ScalarLoss(
     value=lambda u, y: _residual(u, y) ** 2 / 2,
     slope=_residual,
     curvature=lambda u, y: torch.ones_like(u),
+    above=lambda u, y: torch.ones_like(u),
     bound=1.0,
     classes=False,
 )
@@ -88,6 +93,7 @@ def huber(delta: float) -> ScalarLoss:
         value=value,
         slope=lambda u, y: torch.clamp(_residual(u, y), -delta, delta),
         curvature=lambda u, y: (_residual(u, y).abs() <= delta).to(u.dtype),
+        above=lambda u, y: delta / _residual(u, y).abs().clamp(min=delta),
         bound=1.0,
         classes=False,
     )

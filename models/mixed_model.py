@@ -31,6 +31,10 @@ from corsage.app.errors import ModelError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+EXACT, NEWTON, ABOVE = "exact", "newton", "above"
+"""What A_i and b_i are: f_i itself; its like near theta_i; or a quadratic that f_i is below."""
+IN_CIRCLES, FIRST_SPELL = 4, 5
+"""Newton rounds without progress that are too many; rounds of the other kind that then follow."""
 ROUNDING = 10 * float(np.finfo(np.float64).eps)
 """Eigenvalues below this share of d times the largest are 0."""
 REACH = 3.0
@@ -239,6 +243,42 @@ def unpack(numbers: Floats, d: int) -> Floats:
 def newton_message(hessian: Floats, gradient: Floats, theta: Floats) -> tuple[Floats, Floats]:
     """A_i, b_i of the quadratic that f_i is like near theta_i: A = H, b = H theta - gradient."""
     return hessian, np.asarray((hessian @ theta[..., None])[..., 0] - gradient)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Which quadratics are next.
+
+    Where curvature jumps, as of Huber's and the hinge loss, Newton's method can run in circles.
+    Quadratics from above never do, but are slow. So if the changes of Newton's rounds stop getting
+    less, a spell of the others follows, each time a longer one, until Newton's method ends it.
+
+    Parameters
+    ----------
+    left : rounds of the present spell that are to come.
+    spells : how many there have been.
+    least, since : the least change in Newton's rounds since, and the rounds since then.
+    """
+
+    left: int = 0
+    spells: int = 0
+    least: float | None = None
+    since: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What the next quadratics are."""
+        return ABOVE if self.left else NEWTON
+
+    def after(self, moved: float) -> Pace:
+        """After a round that moved the models by so much."""
+        if self.left:
+            return Pace(self.left - 1, self.spells)
+        if self.least is None or moved < 0.9 * self.least:
+            return Pace(0, self.spells, moved)
+        if self.since + 1 < IN_CIRCLES:
+            return Pace(0, self.spells, self.least, self.since + 1)
+        return Pace(FIRST_SPELL * 2**self.spells, self.spells + 1)
 
 
 def damped(step: Floats, reach: Floats, limit: float = REACH) -> Floats:

@@ -10,7 +10,7 @@ gamma_i and lambda_j on `auto` come out of the same exchange (strategies/varianc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from corsage.app.outcome import Outcome
 from corsage.app.roster import Member
 from corsage.app.wire import Arrays
 from corsage.models.laplace import LaplaceSums, centre_covariance
-from corsage.models.mixed_model import ClusterSums, centres, change
+from corsage.models.mixed_model import EXACT, NEWTON, ClusterSums, Pace, centres, change
 from corsage.models.network import Network
 from corsage.strategies.clustered import AUTO, ClusterKeys, check_covers, own, read_strengths
 from corsage.strategies.talks import Request, Talk
@@ -168,10 +168,15 @@ class MixedModel(Estimated):
                 arrays["gamma"][places] = self.expected_gamma([self._spread[n] for n in here])
             if self.cluster_keys.known_lambda == AUTO and number > 1 and len(here) > 1:
                 arrays["lambda"][:] = self.expected_lambda(p, q, lam, top)
-        moved = self.state.scalars["change"] = change(self._moved)
+        scalars = self.state.scalars
+        moved, by = change(self._moved), self._kind
+        scalars["change"], scalars["kind"] = moved, self._next
+        if number > 1 and not self._em:
+            scalars["pace"] = asdict(Pace(**scalars.get("pace", {})).after(moved))
         still = number > 1 and moved < self.tolerance and not self._em
+        still = still and (by == NEWTON or moved < self.tolerance / 100)
         whole = not outcome.dropped  # who was not heard is asked again
-        self.state.scalars["done"] = whole if self.exact else still
+        scalars["done"] = whole if self.exact else still
 
     def _strengths(self) -> None:
         """What there is to know of a cluster when it is new, by coordinate."""
@@ -235,12 +240,23 @@ class MixedModel(Estimated):
 
     def told(self, cohort: Cohort) -> dict[str, Any]:
         """How users find their models."""
-        return {"moves": "w" in self.state.arrays, "exact": self.exact}
+        return {"moves": "w" in self.state.arrays, "as": self._kind}
 
     def _asked_of(self, cohort: Cohort) -> dict[str, Any]:
         """A round's options: cohorts that know no centre yet stay where they are."""
         known = bool(self.state.versions.get(cohort.name))
-        return {"moves": known, "exact": self.exact, "em": self._em}
+        return {"moves": known, "as": self._kind, "next": self._next, "em": self._em}
+
+    @property
+    def _kind(self) -> str:
+        """What the quadratics of the last sums are."""
+        return str(self.state.scalars.get("kind", self._next))
+
+    @property
+    def _next(self) -> str:
+        """What those of the next sums are."""
+        pace = Pace(**self.state.scalars.get("pace", {}))
+        return EXACT if self.exact else pace.kind
 
     def strengths(self, most: float) -> dict[str, dict[str, float]]:
         """gamma and lambda by cluster, at most so large; the mean variance of the coordinates."""

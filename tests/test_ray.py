@@ -70,6 +70,7 @@ FAMILIES = (
     ),
 )
 Runs = dict[str, tuple[Path, dict[str, dict[str, Any]]]]
+pytestmark = pytest.mark.timeout(600)  # Ray starts six times, and a machine may be busy
 EXACT = ("per_user", "bytes_up", "bytes_down", "messages", "never_drawn", "curve", "dropped")
 
 

@@ -156,16 +156,13 @@ def test_every_algorithm_for_convex_losses(tmp_path: Path) -> None:
     chosen = [name for name in ALGORITHMS if name in SUITED]
     keys = {key: value for own in SUITED.values() for key, value in own.items()}
     keys |= {**ELLIPSES, "users-per-cluster": 1, "samples-per-user": 30}
-    keys |= {"known-p0": 0.3, "known-p": 0.3, "strategy": ",".join(chosen), "num-rounds": 2}
+    keys |= {"known-p0": 0.3, "known-p": 0.3, "strategy": ",".join(chosen), "num-rounds": 1}
     (tmp_path / "fleet").mkdir()
     fleet = Fleet(tmp_path / "fleet", words)
     try:
         deal = ("dataset", "partition", "num-users", "users-per-cluster", "samples-per-user")
         fleet.start(" ".join(f"{key}={keys[key]}" for key in deal))
-        text = " ".join(
-            f"{key}={str(keys[key]).lower() if isinstance(keys[key], bool) else repr(keys[key])}"
-            for key in keys
-        )
+        text = " ".join(f"{key}={spelled(value)}" for key, value in keys.items())
         folder = fleet.finish(fleet.run(f"{text} num-nodes=3 fraction-train=1.0"), 1500)
     finally:
         fleet.stop()
@@ -178,6 +175,11 @@ def test_every_algorithm_for_convex_losses(tmp_path: Path) -> None:
         assert_same(folder, simulation, name)
         if client_class(name).personal:
             assert_same_last_states(fleet, folder, simulation, name)
+
+
+def spelled(value: Any) -> str:
+    """A value as TOML has it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def assert_same_last_states(fleet: Fleet, devices: Path, simulation: Path, strategy: str) -> None:

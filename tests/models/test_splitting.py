@@ -122,7 +122,7 @@ def test_the_solution_is_a_fixed_point(seed: int, rho: float, relax: float) -> N
     np.testing.assert_allclose(rho * (s - state.y), edges.adjoint(state.duals), atol=1e-5)
     assert np.all(norms(state.duals) <= lam * edges.w * (1 + 1e-9))
     users = some_users(rng, 7, 0.5)
-    new, found = round_of(losses, state, edges, lam, rho, users, relax)
+    new, _ = round_of(losses, state, edges, lam, rho, users, relax)
     np.testing.assert_allclose(new.s, state.s, atol=1e-5)
     other = DrState(state.y + (s - state.y) / 2, state.y, state.duals)
     again = server_prox(other, edges, lam, 2 * rho)

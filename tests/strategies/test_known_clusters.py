@@ -137,12 +137,12 @@ def test_strengths_that_are_none(name: str, key: str, value: str, message: str) 
 def test_names_of_users_that_are_names_of_clusters_too(name: str, tmp_path: Path) -> None:
     """Both are numbered here: a file of all users is one of users."""
     values = {str(i): 1 + i / 10 for i in range(12)}
-    by_user, _, _ = federate(name, **{**HIERARCHICAL, "known_lambda": 1, "num_rounds": 2},
-                             known_gamma=written(tmp_path, values))  # fmt: skip
+    keys = {**HIERARCHICAL, "known_lambda": 1, "num_rounds": 2}
+    by_user, _, _ = federate(name, **keys, known_gamma=written(tmp_path, values))
     found = by_user.hierarchy  # type: ignore[attr-defined]
     assert sorted(found.gamma) == sorted(values.values())
-    by_cluster, _, _ = federate(name, **{**HIERARCHICAL, "known_lambda": 1, "num_rounds": 2},
-                                known_gamma=written(tmp_path, {"0": 3, "1": 2, "2": 1}))  # fmt: skip
+    text = written(tmp_path, {"0": 3, "1": 2, "2": 1})
+    by_cluster, _, _ = federate(name, **keys, known_gamma=text)
     found = by_cluster.hierarchy  # type: ignore[attr-defined]
     assert found.gamma.tolist() == np.repeat([3.0, 2.0, 1.0], 4).tolist()
 
