@@ -43,8 +43,8 @@ from corsage.models.katyusha import (
 )
 from corsage.models.network import Network
 from corsage.strategies.async_l2gd import timed
-from corsage.strategies.clustered import AUTO
 from corsage.strategies.coins import Coined, CoinKeys, number
+from corsage.strategies.strengths import AUTO
 from corsage.strategies.talks import Answer, Request, Talk
 
 Floats = NDArray[np.float64]
@@ -76,6 +76,9 @@ class AsyncAL2SGD(Coined):
     """The server of Async-AL2SGD+: means of clusters (or users' rows), and what to tell of them."""
 
     name = "async-al2sgd"
+    _units: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed
+    _told: tuple[Any, dict[int, list[float]]] = None, {}
+    _longest: int | None = None
 
     def initial(self, network: Network) -> Arrays:
         """theta^0 = 0."""
@@ -145,12 +148,12 @@ class AsyncAL2SGD(Coined):
         arrays, d = self.state.arrays, len(self.state.arrays["model"])
         names = [c.name for c in self.cohorts] if self._alone() else self.clusters
         known = self.state.scalars.setdefault("units", [])
-        new = [name for name in names if name not in known]
+        new = [name for name in names if name not in self._unit]
         if not new:
             return
         starts = [arrays["model"] for _ in new]
         if self._alone() and known:
-            starts = [self._centre(cohort) for cohort in self.cohorts if cohort.name in new]
+            starts = [self._centre(c) for c in self.cohorts if c.name not in self._unit]
         zeros = np.zeros((len(new), d))
         for what, rows in (("z", starts), ("y", starts), ("x", starts), ("slope", zeros)):
             arrays[what] = np.stack([*arrays.get(what, []), *rows])
@@ -162,9 +165,9 @@ class AsyncAL2SGD(Coined):
 
     def _centre(self, cohort: Cohort) -> Floats:
         """The centre of the y of a cluster whose users are told apart; else the middle."""
-        units, arrays = self.state.scalars["units"], self.state.arrays
+        units, arrays = self._unit, self.state.arrays
         others = [
-            (units.index(other.name), self.typical_gamma(other))
+            (units[other.name], self.typical_gamma(other))
             for other in self.cohorts
             if other.cluster == cohort.cluster and other.name in units
         ]
@@ -174,15 +177,21 @@ class AsyncAL2SGD(Coined):
         weights = np.array(gamma) if any(gamma) else np.ones(len(gamma))
         return np.asarray(weights @ arrays["y"][list(rows)] / weights.sum())
 
+    @property
+    def _unit(self) -> dict[str, int]:
+        """The row of each cluster, or user; there only get more."""
+        units = self.state.scalars.get("units", [])
+        if len(self._units) != len(units):
+            self._units = {name: row for row, name in enumerate(units)}
+        return self._units
+
     def _place(self, cohort: Cohort) -> int:
-        units = self.state.scalars["units"]
-        return int(units.index(cohort.name if self._alone() else cohort.cluster))
+        return self._unit[cohort.name if self._alone() else cohort.cluster]
 
     def _places(self) -> list[int]:
         """The rows of those that are here now, in the order of the hierarchy."""
-        units = self.state.scalars["units"]
         names = [c.name for c in self.cohorts] if self._alone() else self.here
-        return [units.index(name) for name in names]
+        return [self._unit[name] for name in names]
 
     def _rows(self) -> Rows:
         """The rows as Algorithm 2 moves them."""
@@ -225,6 +234,7 @@ class AsyncAL2SGD(Coined):
         self._store(here, rows)
         for row, place in enumerate(here):
             self._note(place, [(near[row], middle) for near, middle in targets])
+        self._longest = None
         first, groups, again = part.first + part.globals, self.cohorts_by_cluster(), part.refresh
         return {
             name: self._walk(j, groups[name], walk, first, again)
@@ -256,6 +266,8 @@ class AsyncAL2SGD(Coined):
         ]
         old = self.state.arrays[what]
         self.state.arrays[what] = np.concatenate([old, np.reshape(rows, (len(rows), 2 * d + 1))])
+        if self._longest is not None:
+            self._longest = max(self._longest, len(old) + len(rows))
 
     def _walk(self, j: int, cohorts: list[Cohort], walk: Walk, first: int, refresh: bool) -> Talk:
         """One cluster's steps; a node that hosts all of it goes alone."""
@@ -281,7 +293,8 @@ class AsyncAL2SGD(Coined):
         if not steps:
             return
         here = list(dict.fromkeys(map(self._place, cohorts)))
-        rows = np.array([self._places().index(place) for place in here])
+        row_of = {place: row for row, place in enumerate(self._places())}
+        rows = np.array([row_of[place] for place in here])
         own = self._rows().pick(rows)
         targets: list[Target] = []
         if self._alone():
@@ -344,14 +357,15 @@ class AsyncAL2SGD(Coined):
     def shown(self, cohort: Cohort) -> Arrays:
         """Means to go to, the anchors' means, and where a new user begins."""
         arrays, d = self.state.arrays, len(self.state.arrays["model"])
-        known = self.state.scalars.get("units", [])
-        most = max((len(arrays[f"targets {unit}"]) for unit in known), default=0)
-        targets = np.full((most + 1, 2 * d + 1), -1.0)  # rows of -1 only make all as long
+        known = self._unit
+        if self._longest is None:
+            self._longest = max((len(arrays[f"targets {unit}"]) for unit in known), default=0)
+        targets = np.full((self._longest + 1, 2 * d + 1), -1.0)  # rows of -1 make all as long
         name = cohort.name if self._alone() else cohort.cluster
         if name not in known:
             begin = self._centre(cohort) if known and self._alone() else arrays["model"]
             return {"targets": targets, "start": begin, "centre": begin, "middle": begin}
-        place, own = known.index(name), arrays[f"targets {name}"]
+        place, own = known[name], arrays[f"targets {name}"]
         targets[: len(own)] = own
         return {
             "targets": targets,
@@ -364,10 +378,12 @@ class AsyncAL2SGD(Coined):
         """The settings, and what (4.1) multiplies with at this cohort's users."""
         told: dict[str, Any] = {"gamma": self.typical_gamma(cohort)}
         name = cohort.name if self._alone() else cohort.cluster
-        if name not in self.state.scalars.get("units", []):
+        if name not in self._unit:
             return told
-        row = self._places().index(self._place(cohort))
-        told["oracle"] = [float(values[row]) for values in self._rows().oracle]
+        if self._told[0] is not self.hierarchy:  # the same for as long as nobody comes or goes
+            table = np.column_stack(self._rows().oracle).tolist()
+            self._told = self.hierarchy, dict(zip(self._places(), table, strict=True))
+        told["oracle"] = self._told[1][self._place(cohort)]
         names = ("eta", "rho", "a1", "a2", "b1", "b2")
         return {**told, "settings": {name: getattr(self.settings, name) for name in names}}
 

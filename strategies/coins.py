@@ -27,15 +27,9 @@ from corsage.models.coins import (
     stretch,
 )
 from corsage.models.l2gd_settings import Parameters, check, largest_step, probabilities, tau_of
-from corsage.strategies.clustered import (
-    AUTO,
-    Clustered,
-    ClusterKeys,
-    check_covers,
-    own,
-    read_strengths,
-)
+from corsage.strategies.clustered import Clustered
 from corsage.strategies.mixed_model import MixedModel
+from corsage.strategies.strengths import AUTO, ClusterKeys, check_covers, own, read_strengths
 from corsage.strategies.talks import Request
 
 MOST_ROUNDS = 100

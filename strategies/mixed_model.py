@@ -26,7 +26,7 @@ from corsage.app.wire import Arrays
 from corsage.models.laplace import LaplaceSums, centre_covariance
 from corsage.models.mixed_model import EXACT, NEWTON, ClusterSums, Pace, centres, change
 from corsage.models.network import Network
-from corsage.strategies.clustered import AUTO, ClusterKeys, check_covers, own, read_strengths
+from corsage.strategies.strengths import AUTO, ClusterKeys, check_covers, own, read_strengths
 from corsage.strategies.talks import Request, Talk
 from corsage.strategies.variances import Estimated, Floats
 

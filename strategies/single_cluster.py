@@ -23,8 +23,8 @@ from corsage.app.keys import Keys, key
 from corsage.app.wire import Arrays
 from corsage.models.mixed_model import unpack
 from corsage.models.pooling import FOLDS, SINGLE_CENTRE_GRID, solved
-from corsage.strategies.clustered import AUTO
 from corsage.strategies.mixed_model import MixedModel, MixedModelKeys
+from corsage.strategies.strengths import AUTO
 from corsage.strategies.talks import Request
 
 CV = "cv"

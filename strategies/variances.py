@@ -19,7 +19,8 @@ from corsage.app.outcome import Outcome
 from corsage.models.criterion import criterion_of
 from corsage.models.laplace import LaplaceSums, laplace_sums, laplace_variances
 from corsage.models.variances import GRID, RemlSums, Variances, fit, refined_grid, shares
-from corsage.strategies.clustered import AUTO, Clustered
+from corsage.strategies.clustered import Clustered
+from corsage.strategies.strengths import AUTO
 from corsage.strategies.talks import Request, Talk
 
 SMALLEST = 1e-6
