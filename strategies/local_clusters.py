@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
-from sklearn.cluster import KMeans
 
 from corsage.app.errors import ConfigError
 from corsage.app.keys import Keys, key
@@ -112,6 +111,8 @@ class LocalClusters(Asking):
         keys, n = self.own_keys, len(local)
         count = min(keys.local_clusters_number, n)
         if keys.local_clusters_by == "kmeans":
+            from sklearn.cluster import KMeans  # 150 MB and a second: not for every process
+
             seed = int(generator(self.config.run.seed, "kmeans").integers(2**31))
             return in_order(KMeans(count, n_init=10, random_state=seed).fit_predict(local))
         if count:
