@@ -55,12 +55,13 @@ def parameters(
     network: float,
     cluster: Floats,
     rho: float | None = None,
+    eta: float | None = None,
 ) -> Parameters2:
     """The settings of Theorem 4.3, for samples' losses that are L-smooth and mu-strongly convex.
 
     Losses that are not strongly convex need a small mu > 0 of the caller's: with it the method
-    still goes to a minimiser, and the less mu, the longer are its momenta. rho is `thrifty` unless
-    given.
+    still goes to a minimiser, and the less mu, the longer are its momenta. rho is `thrifty` and
+    eta the theorem's unless given; a_1, b_1 and b_2 follow eta.
     """
     if not mu > 0:
         raise ConfigError(
@@ -71,7 +72,7 @@ def parameters(
     rho = thrifty(network, cluster) if rho is None else rho
     if not 0 < rho <= 1:
         raise ConfigError(f"async-al2sgd: rho={rho:g} must be above 0 and at most 1.")
-    eta = 1 / (4 * max(whole, expected))
+    eta = 1 / (4 * max(whole, expected)) if eta is None else eta
     a2 = expected / (2 * max(whole, expected))
     a1 = min(0.5, float(np.sqrt(eta * mu * max(0.5, a2 / rho))))
     b2 = 1 / max(2 * mu, 4 * a1 / eta)

@@ -16,8 +16,7 @@ refresh on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,9 +32,7 @@ from corsage.models.al2sgd_coalescing import Plan, advance, advance_means, plan
 from corsage.models.async_al2sgd import refresh_coin
 from corsage.models.coins import Coins, Walk
 from corsage.models.katyusha import (
-    Oracle,
     Parameters2,
-    Rows,
     Target,
     check,
     means_of,
@@ -43,9 +40,10 @@ from corsage.models.katyusha import (
 )
 from corsage.models.network import Network
 from corsage.strategies.async_l2gd import timed
-from corsage.strategies.coins import Coined, CoinKeys, number
+from corsage.strategies.carried import Carried
+from corsage.strategies.coins import CoinKeys, number
 from corsage.strategies.strengths import AUTO
-from corsage.strategies.talks import Answer, Request, Talk
+from corsage.strategies.talks import Request, Talk
 
 Floats = NDArray[np.float64]
 FLOOR = 1e-4
@@ -72,13 +70,11 @@ class AsyncAL2SGDKeys(CoinKeys):
     )
 
 
-class AsyncAL2SGD(Coined):
+class AsyncAL2SGD(Carried):
     """The server of Async-AL2SGD+: means of clusters (or users' rows), and what to tell of them."""
 
     name = "async-al2sgd"
-    _units: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed
     _told: tuple[Any, dict[int, list[float]]] = None, {}
-    _longest: int | None = None
 
     def initial(self, network: Network) -> Arrays:
         """theta^0 = 0."""
@@ -106,8 +102,7 @@ class AsyncAL2SGD(Coined):
         self._theory = mu, rho
         fixed = super().fix(smoothness, convexity)
         p = np.array([fixed["p"].get(name, fixed["p"].get("", 0.0)) for name in self.here])
-        theory = parameters(self.hierarchy, smoothness, mu, fixed["p0"], p, rho)
-        settings = stepped(theory, mu, fixed["eta"])
+        settings = parameters(self.hierarchy, smoothness, mu, fixed["p0"], p, rho, fixed["eta"])
         check(settings, self.hierarchy)
         own = {what: getattr(settings, what) for what in ("rho", "a1", "a2", "b1", "b2")}
         return {**fixed, **own, "mu": mu}
@@ -140,82 +135,6 @@ class AsyncAL2SGD(Coined):
                 own = [answer for answer in answers if answer.cohort.cluster == name]
                 self._hear_all(own, ("slope",))
             self._settle_anchors()
-
-    # What the server carries: one row a cluster, or one a user.
-
-    def _begin_units(self) -> None:
-        """Rows for all clusters, or users, that are new: at the middle."""
-        arrays, d = self.state.arrays, len(self.state.arrays["model"])
-        names = [c.name for c in self.cohorts] if self._alone() else self.clusters
-        known = self.state.scalars.setdefault("units", [])
-        new = [name for name in names if name not in self._unit]
-        if not new:
-            return
-        starts = [arrays["model"] for _ in new]
-        if self._alone() and known:
-            starts = [self._centre(c) for c in self.cohorts if c.name not in self._unit]
-        zeros = np.zeros((len(new), d))
-        for what, rows in (("z", starts), ("y", starts), ("x", starts), ("slope", zeros)):
-            arrays[what] = np.stack([*arrays.get(what, []), *rows])
-        if "anchors" in arrays:
-            arrays["anchors"] = np.stack([*arrays["anchors"], *starts])
-        for name in new:
-            arrays[f"targets {name}"] = np.empty((0, 2 * d + 1))
-        known.extend(new)
-
-    def _centre(self, cohort: Cohort) -> Floats:
-        """The centre of the y of a cluster whose users are told apart; else the middle."""
-        units, arrays = self._unit, self.state.arrays
-        others = [
-            (units[other.name], self.typical_gamma(other))
-            for other in self.cohorts
-            if other.cluster == cohort.cluster and other.name in units
-        ]
-        if not others:
-            return arrays["model"]
-        rows, gamma = zip(*others, strict=True)
-        weights = np.array(gamma) if any(gamma) else np.ones(len(gamma))
-        return np.asarray(weights @ arrays["y"][list(rows)] / weights.sum())
-
-    @property
-    def _unit(self) -> dict[str, int]:
-        """The row of each cluster, or user; there only get more."""
-        units = self.state.scalars.get("units", [])
-        if len(self._units) != len(units):
-            self._units = {name: row for row, name in enumerate(units)}
-        return self._units
-
-    def _place(self, cohort: Cohort) -> int:
-        return self._unit[cohort.name if self._alone() else cohort.cluster]
-
-    def _places(self) -> list[int]:
-        """The rows of those that are here now, in the order of the hierarchy."""
-        names = [c.name for c in self.cohorts] if self._alone() else self.here
-        return [self._unit[name] for name in names]
-
-    def _rows(self) -> Rows:
-        """The rows as Algorithm 2 moves them."""
-        arrays, here, hierarchy = self.state.arrays, self._places(), self.hierarchy
-        z, y, x, slope = (arrays[what][here] for what in ("z", "y", "x", "slope"))
-        oracle = Oracle.of_users(hierarchy, self.settings)
-        if self._alone():
-            return Rows(z, y, x, slope, arrays["anchors"][here], arrays["anchor"], oracle)
-        own = oracle.pick(hierarchy.order[hierarchy.starts])
-        return Rows(z, y, x, slope, x, arrays["anchor"], own)
-
-    def _store(self, places: Sequence[int], rows: Rows) -> None:
-        self.state.arrays["z"][places], self.state.arrays["y"][places] = rows.z, rows.y
-
-    def _settle_anchors(self) -> None:
-        """xbar_j and xbar, of the anchors that there are now."""
-        arrays, here = self.state.arrays, self._places()
-        x = arrays["x"][here]
-        if self._alone():
-            centres, arrays["anchor"] = self.hierarchy.means(x)
-            arrays["anchors"] = np.zeros_like(arrays["x"])
-            arrays["anchors"][here] = centres[self.hierarchy.cluster]
-        else:
-            arrays["anchor"] = self.hierarchy.weights @ x
 
     # A round.
 
@@ -255,19 +174,6 @@ class AsyncAL2SGD(Coined):
             self.hierarchy.means(y)[1] if self._alone() else self.hierarchy.weights @ y
         )
         self.watch(self._reach)
-
-    def _note(self, place: int, targets: list[Target]) -> None:
-        """Means that aggregation steps went to; users hear of them later."""
-        units, d = self.state.scalars["units"], len(self.state.arrays["model"])
-        what = f"targets {units[place]}"
-        rows = [
-            np.concatenate([near, near * 0 if middle is None else middle, [middle is not None]])
-            for near, middle in targets
-        ]
-        old = self.state.arrays[what]
-        self.state.arrays[what] = np.concatenate([old, np.reshape(rows, (len(rows), 2 * d + 1))])
-        if self._longest is not None:
-            self._longest = max(self._longest, len(old) + len(rows))
 
     def _walk(self, j: int, cohorts: list[Cohort], walk: Walk, first: int, refresh: bool) -> Talk:
         """One cluster's steps; a node that hosts all of it goes alone."""
@@ -320,30 +226,6 @@ class AsyncAL2SGD(Coined):
             self._template(*kinds),
         )
 
-    def _hear(self, answer: Answer, kinds: tuple[str, ...]) -> None:
-        """A user's rows, or the means of a cohort that is a whole cluster."""
-        place = self._place(answer.cohort)
-        for what in kinds:
-            self.state.arrays[what][place] = answer.rows[what]
-
-    def _hear_all(self, heard: list[Answer], kinds: tuple[str, ...]) -> None:
-        """Rows of users, or means of cohorts averaged; all targets up to here are known to them."""
-        arrays, units = self.state.arrays, self.state.scalars["units"]
-        if not heard:
-            return
-        if self._alone() or len(heard) == 1:
-            for answer in heard:
-                self._hear(answer, kinds)
-        else:
-            sizes = np.array([len(answer.cohort.users) for answer in heard], np.float64)
-            place = self._place(heard[0].cohort)
-            for what in kinds:
-                rows = np.stack([answer.rows[what] for answer in heard])
-                arrays[what][place] = sizes @ rows / sizes.sum()
-        for place in sorted({self._place(answer.cohort) for answer in heard}):
-            self._renewed += [place] if "slope" in kinds else []
-            arrays[f"targets {units[place]}"] = arrays[f"targets {units[place]}"][:0]
-
     def _count(self, cohorts: list[Cohort], runs: list[int], *, refresh: bool) -> None:
         """A round trip: the means that were missed down, z and y up; a gradient in a refresh."""
         size, users = self.state.arrays["model"].nbytes, sum(len(c.users) for c in cohorts)
@@ -395,12 +277,3 @@ class AsyncAL2SGD(Coined):
         refreshes = f"{scalars.get('refreshes', 0):,} (expected {fixed['rho'] * done:,.1f})"
         found[1]["rows"].insert(1, ["refreshes, of all users", refreshes])
         return found
-
-
-def stepped(settings: Parameters2, mu: float, eta: float) -> Parameters2:
-    """The settings for another step size: a_1, b_1 and b_2 follow it, as in Theorem 4.3."""
-    if eta == settings.eta:
-        return settings
-    a1 = min(0.5, float(np.sqrt(eta * mu * max(0.5, settings.a2 / settings.rho))))
-    b2 = 1 / max(2 * mu, 4 * a1 / eta)
-    return replace(settings, eta=eta, a1=a1, b1=1 - b2 * mu, b2=b2)
