@@ -72,6 +72,7 @@ th[aria-sort=descending] button::after { content: " \\2193"; }
 .findings { margin-bottom: 1.4rem; }
 .findings td:first-child { color: var(--soft); }
 .findings table { width: auto; }
+.findings td { text-align: left; }
 .keys { columns: 2 24rem; column-gap: 2.5rem; }
 .keys section { break-inside: avoid; margin-bottom: 1.4rem; }
 .keys table { width: 100%; }

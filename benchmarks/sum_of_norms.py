@@ -2,6 +2,7 @@
 
 Two problems: the ellipses under the squared hinge (the paper's losses), and points (convex
 clustering). Both solvers find the same minimum; how much ours is above, as a share of it, is said.
+A round of the federated method is timed, too.
 CVXPY's seconds are those of `Problem.solve`, formulation included. Larger
 problems run without it in processes of their own, whose peak memory is measured too. With more
 users in a cluster than 20, lambda falls in proportion: the pull at a user stays what it is.
@@ -30,6 +31,7 @@ from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import one_thread
 from corsage.datasets.ellipses import draw
 from corsage.experiments.convex_clustering_classic import Cost, by_cvxpy
+from corsage.experiments.runner import run as run_strategy
 from corsage.models.convex import LinearLosses, linear_losses
 from corsage.models.linear_problem import Floats
 from corsage.models.losses import SQUARED_HINGE
@@ -44,6 +46,21 @@ FASTER = {60: 1.0, 300: 0.2}
 SAME = 1e-8
 SECONDS, MEGABYTES = 15.0, 1000.0
 PATH = 30
+ROUNDS = (20, 420)
+FEDERATION: dict[str, Any] = {
+    "dataset": "ellipses",
+    "partition": "natural",
+    "num_users": 0,
+    "model": "linear",
+    "loss": "squared-hinge",
+    "ridge": RIDGE,
+    "fraction_train": 1.0,
+    "convex_lambda": LAMBDAS[0],
+    "convex_tolerance": 1e-14,
+    "convex_certify_every": 10**6,
+    "convex_report": False,
+    "evaluate_every": 10**6,
+}
 
 
 def losses(users: int) -> tuple[LinearLosses, Floats]:
@@ -130,9 +147,26 @@ def run() -> list[Measure]:
             for lam in POINT_LAMBDAS:
                 found += duel(f"points, {n}, {lam:g}", a, partial(point_cost, a), n, lam * 60 / n)
         found.append(along_a_path())
+        found.append(federated_round("pdmm", 3.0))
     found += alone("ellipses, 999, all pairs", "all", 333, LAMBDAS[0] * 20 / 333)
     found += alone("ellipses, 3,000, 10-NN", "knn", 1000, 0.05)
     return found
+
+
+def federated_round(solver: str, most: float) -> Measure:
+    """CPU milliseconds of a round with 60 users in process: a long run less a short one."""
+    short, long = ROUNDS
+    keys = {**FEDERATION, "convex_solver": solver}
+
+    def seconds(rounds: int) -> float:
+        (row,) = run_strategy(["convex-clustering"], (0,), **keys, num_rounds=rounds)[
+            "convex-clustering"
+        ]
+        return float(row["cpu_seconds"])
+
+    seconds(short)
+    spent = 1e3 * (seconds(long) - seconds(short)) / (long - short)
+    return Measure(f"a federation's round of {solver}, 60 users", spent, most, "CPU ms")
 
 
 def along_a_path() -> Measure:

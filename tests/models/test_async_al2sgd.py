@@ -401,3 +401,17 @@ def test_losses_that_are_not_strongly_convex_need_a_floor():
     with pytest.raises(ConfigError, match="rho=0"):
         parameters(found, 1.0, 0.1, *args, rho=0.0)
     assert parameters(found, 1.0, 1e-3, *args).a1 < parameters(found, 1.0, 0.1, *args).a1
+
+
+def test_a_given_step_takes_its_momenta_with_it() -> None:
+    """Theorem 4.3's a_1, b_1 and b_2 are those of eta; a_2 is not."""
+    found = Hierarchy(np.array([0, 0, 1]), np.ones(3), np.full(2, 0.3))
+    args = found, 2.0, 0.01, 0.2, np.full(2, 0.3), 0.16
+    usual = parameters(*args)
+    same = parameters(*args, eta=usual.eta)
+    assert (same.a1, same.b1, same.b2) == (usual.a1, usual.b1, usual.b2)
+    short = parameters(*args, eta=usual.eta / 4)
+    assert short.a2 == usual.a2
+    assert short.a1 == pytest.approx(usual.a1 / 2)  # a_1 goes with the root of eta
+    assert short.b2 == pytest.approx(usual.b2 / 2)  # b_2 = eta/(4 a_1)
+    assert short.b1 == pytest.approx(1 - short.b2 * 0.01)
