@@ -1,13 +1,39 @@
-"""Makes the folder this file lies in importable as the package `corsage`.
+"""Corsage: personalised federated learning on Flower. Makes its folder the package `corsage`.
 
-In a checkout the folders `app`, `strategies`, `clients`, `models`, `datasets` are its
-sub-packages; in the wheel this file is the package's `__init__.py` beside the same folders.
+In a checkout the folders beside this file are the sub-packages; in the wheel this file is the
+package's `__init__.py` beside the same folders. The public names are loaded when they are used.
 """
 
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 __path__ = [str(Path(__file__).parent)]
 
-from corsage.app.version import VERSION
+from corsage.core.registry import ALGORITHMS, class_name, strategy_class
+from corsage.core.version import VERSION
+
+if TYPE_CHECKING:
+    from corsage.core.config import Config
 
 __version__ = VERSION
+
+PLACES = {"Config": "corsage.core.config"}
+"""Where the public names are that are no algorithms."""
+
+__all__ = [*PLACES, *map(class_name, ALGORITHMS)]  # noqa: PLE0604 - strings, all of them
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first used."""
+    if name in PLACES:
+        return getattr(import_module(PLACES[name]), name)
+    for algorithm in ALGORITHMS:
+        if class_name(algorithm) == name:
+            return strategy_class(algorithm)
+    raise AttributeError(f"corsage has no {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion."""
+    return sorted({*globals(), *__all__})

@@ -12,9 +12,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from corsage.app.errors import CheckpointError
-from corsage.app.files import write_atomically
-from corsage.strategies.state import State
+from corsage.core.errors import CheckpointError
+from corsage.core.files import write_atomically
+from corsage.strategies.rounds.state import State
 
 FORMAT = "corsage-checkpoint-1"
 

@@ -21,8 +21,8 @@ from corsage.app.cohorts import work_cohorts
 from corsage.app.node import Node, node_of
 from corsage.app.store import PersonalStore
 from corsage.app.users import Report, work
-from corsage.app.wire import Task, decode, decode_task, encode
-from corsage.strategies import client_class
+from corsage.core.wire import Task, decode, decode_task, encode
+from corsage.core.registry import client_class
 
 app = ClientApp()
 

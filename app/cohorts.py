@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.app.errors import ConfigError, UserError
 from corsage.app.node import Node
-from corsage.app.roster import Member
 from corsage.app.store import PersonalStore
 from corsage.app.users import Report, name_failure
-from corsage.app.wire import Arrays, Task
-from corsage.clients.cohort import CohortClient
-from corsage.models.build import build_network
-from corsage.strategies import client_class
+from corsage.clients.known_clusters.cohort import CohortClient
+from corsage.core.arrays import Arrays
+from corsage.core.errors import ConfigError, UserError
+from corsage.core.wire import Task
+from corsage.networks.build import build_network
+from corsage.core.registry import client_class
+from corsage.strategies.rounds.roster import Member
 
 MEMBERS = "members"  # the array in a cohort's state that names its users
 

@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from corsage.app.config import Config, declared_groups, read_words
-from corsage.app.errors import ConfigError, CorsageError
-from corsage.app.keys import Keys, flatten, kebab
 from corsage.app.run_folder import read_config
+from corsage.core.config import Config, declared_groups, read_words
+from corsage.core.errors import ConfigError, CorsageError
+from corsage.core.keys import Keys, flatten, kebab
 
 Fields = list[dataclasses.Field[Any]]
 

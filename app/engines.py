@@ -11,14 +11,14 @@ from typing import Any
 from flwr.app import Context, RecordDict
 
 from corsage.app.client_app import app as client_app
-from corsage.app.config import Config
-from corsage.app.errors import ConfigError
-from corsage.app.keys import Value
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run_folder import RunFolder
 from corsage.app.server_app import build_server_app
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError
+from corsage.core.keys import Value
 from corsage.datasets.federated import simulated
-from corsage.models.build import check_available
+from corsage.networks.build import check_available
 
 
 def simulate(config: Config) -> Path:

@@ -9,13 +9,13 @@ from typing import Any
 
 from flwr.app import Context
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError
-from corsage.app.keys import flatten, kebab, read
 from corsage.app.store import writable_folder
-from corsage.app.wire import Task
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError
+from corsage.core.keys import flatten, kebab, read
+from corsage.core.wire import Task
 from corsage.datasets.federated import FederatedData, on_device, simulated
-from corsage.strategies import client_class
+from corsage.core.registry import client_class
 
 DEVICE_KEYS = ("data", "user", "cluster", "num-classes", "state-dir", "device", "torch-threads")
 

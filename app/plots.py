@@ -23,7 +23,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from corsage.app.measures import ACCURACY, Measure
 from corsage.app.summary import (
     Points,
     Result,
@@ -35,6 +34,7 @@ from corsage.app.summary import (
     traffic,
     worst_share,
 )
+from corsage.core.measures import ACCURACY, Measure
 
 SIZE, DPI = (8.0, 4.8), 150
 """Inches and dots an inch: 1200 by 720 pixels."""

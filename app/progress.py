@@ -17,8 +17,8 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-from corsage.app.measures import measure_of
 from corsage.app.summary import Row, human_seconds
+from corsage.core.measures import measure_of
 
 REFRESH = 0.1
 """Seconds between drawings at least: a round may take less than drawing the line."""

@@ -10,11 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from corsage.app.config import declared_groups
-from corsage.app.files import write_atomically
 from corsage.app.findings import findings_section
-from corsage.app.keys import Value, flatten, kebab
-from corsage.app.measures import NONE, Measure
 from corsage.app.plots import DARK, LIGHT, Theme, against_bytes, learning_curves, over_users, png
 from corsage.app.summary import (
     Result,
@@ -26,6 +22,10 @@ from corsage.app.summary import (
     never_drawn,
     shared_measure,
 )
+from corsage.core.config import declared_groups
+from corsage.core.files import write_atomically
+from corsage.core.keys import Value, flatten, kebab
+from corsage.core.measures import NONE, Measure
 
 FOLD = 20
 """Users up to which their table is open from the start."""

@@ -23,20 +23,20 @@ from typing import Any
 from rich.console import Console
 from safetensors.numpy import save
 
-from corsage.app.callbacks import Callback
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
-from corsage.app.config import Config
-from corsage.app.errors import CheckpointError, CorsageError
-from corsage.app.files import write_atomically
 from corsage.app.findings import findings_tables
-from corsage.app.keys import Value
 from corsage.app.plots import write_plots
 from corsage.app.progress import Progress
 from corsage.app.report import write_report
 from corsage.app.summary import summary_table
-from corsage.app.version import VERSION
-from corsage.app.wire import decode
-from corsage.strategies.base import Strategy
+from corsage.core.callbacks import Callback
+from corsage.core.config import Config
+from corsage.core.errors import CheckpointError, CorsageError
+from corsage.core.files import write_atomically
+from corsage.core.keys import Value
+from corsage.core.version import VERSION
+from corsage.core.wire import decode
+from corsage.strategies.rounds.base import Strategy
 
 # Keys that may change when a run is resumed: they do not change its numbers.
 FREE = {

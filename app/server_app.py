@@ -12,10 +12,10 @@ from functools import partial
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from corsage.app.config import Config
-from corsage.app.keys import Value
 from corsage.app.run_folder import RunFolder, resumed
-from corsage.strategies import strategy_class
+from corsage.core.config import Config
+from corsage.core.keys import Value
+from corsage.core.registry import strategy_class
 
 
 def main(values: Mapping[str, Value], grid: Grid, context: Context) -> None:

@@ -17,9 +17,10 @@ from flwr.app import ArrayRecord, Context
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from corsage.app.errors import StateLost
-from corsage.app.files import write_atomically
-from corsage.app.wire import Arrays, decode, encode
+from corsage.core.arrays import Arrays
+from corsage.core.errors import StateLost
+from corsage.core.files import write_atomically
+from corsage.core.wire import decode, encode
 
 
 class PersonalStore:

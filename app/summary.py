@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from corsage.app.measures import ACCURACY, NONE, Measure, measure_of
+from corsage.core.measures import ACCURACY, NONE, Measure, measure_of
 
 Row = Mapping[str, Any]
 """One round of one strategy, as in `metrics.jsonl`."""

@@ -15,14 +15,15 @@ import numpy as np
 from flwr.supercore import log
 from numpy.typing import NDArray
 
-from corsage.app.errors import StateLost, UserError
 from corsage.app.node import Node
 from corsage.app.store import PersonalStore
-from corsage.app.wire import Arrays, Task
 from corsage.clients.base import Client
-from corsage.models.build import build_network
-from corsage.models.network import Network
-from corsage.strategies import client_class
+from corsage.core.arrays import Arrays
+from corsage.core.errors import StateLost, UserError
+from corsage.core.wire import Task
+from corsage.networks.build import build_network
+from corsage.networks.network import Network
+from corsage.core.registry import client_class
 
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20

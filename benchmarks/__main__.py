@@ -14,11 +14,11 @@ from pathlib import Path
 from rich.console import Console
 
 from corsage.app.command import complain
-from corsage.app.errors import ConfigError, CorsageError
-from corsage.app.files import write_atomically
-from corsage.app.keys import nearest
-from corsage.app.version import VERSION
 from corsage.benchmarks.measure import Measure, table
+from corsage.core.errors import ConfigError, CorsageError
+from corsage.core.files import write_atomically
+from corsage.core.keys import nearest
+from corsage.core.version import VERSION
 from corsage.experiments.words import Parser
 
 

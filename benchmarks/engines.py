@@ -27,17 +27,17 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from corsage.app import client_app as corsage_app
 from corsage.app import engines
-from corsage.app.callbacks import Callback
-from corsage.app.config import Config
-from corsage.app.exchange import exchange
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run_folder import Recorder
-from corsage.app.wire import Task
 from corsage.benchmarks.measure import Measure
+from corsage.core.callbacks import Callback
+from corsage.core.config import Config
+from corsage.core.wire import Task
 from corsage.datasets.federated import simulated
-from corsage.models.build import build_network
-from corsage.strategies import client_class, strategy_class
-from corsage.strategies.base import LAST, Strategy
+from corsage.networks.build import build_network
+from corsage.core.registry import client_class, strategy_class
+from corsage.strategies.rounds.base import LAST, Strategy
+from corsage.strategies.rounds.exchange import exchange
 
 ALGORITHM, USERS, WORKERS, ROUNDS = "fedrep", 50, 2, 30
 SMALL, LARGE = "200", "3850"  # hidden units: messages of 52 kB and of 1 MB

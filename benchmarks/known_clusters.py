@@ -22,14 +22,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.app.config import Config
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.memory import Peak, watched
+from corsage.core.arrays import Floats32
+from corsage.core.config import Config
 from corsage.datasets.federated import FederatedData, simulated
 from corsage.experiments.runner import say
-from corsage.models.coins import Coins
-from corsage.models.hierarchy import Hierarchy
-from corsage.models.l2gd_settings import Parameters, Rates, rates
+from corsage.solvers.known_clusters.coins import Coins
+from corsage.solvers.known_clusters.hierarchy import Hierarchy
+from corsage.solvers.known_clusters.settings import Parameters, Rates, rates
 
 SECONDS, MEMORY, SOLVER, RATIO = 60.0, 1500.0, 10.0, 2.0
 ITERATIONS, ETA, P0, NODES = 5000, 1e-3, 0.1, 5
@@ -53,7 +54,6 @@ COINS: dict[str, Any] = {
 }
 PADDING = 1.25
 """A block's users have at most so many times as many records as its smallest one."""
-Floats = NDArray[np.float32]
 
 
 @dataclass
@@ -87,7 +87,7 @@ def cpu_seconds(pid: int) -> float:
 # The bare loop.
 
 
-def bare(data: FederatedData, iterations: int) -> tuple[Floats, float]:
+def bare(data: FederatedData, iterations: int) -> tuple[Floats32, float]:
     """theta^T (n, d) of the same run in a loop of numpy, and the loop's CPU seconds."""
     names = np.array([data.clusters[user] for user in data.users])
     _, cluster = np.unique(names, return_inverse=True)
@@ -107,7 +107,7 @@ def bare(data: FederatedData, iterations: int) -> tuple[Floats, float]:
     return theta, time.process_time() - begin
 
 
-def pulled(theta: Floats, hierarchy: Hierarchy, rate: Rates) -> Floats:
+def pulled(theta: Floats32, hierarchy: Hierarchy, rate: Rates) -> Floats32:
     """Line 7 of Algorithm 1 for all users."""
     centres, middle = hierarchy.means(theta)
     move = rate.middle[:, None] * (theta - middle)
@@ -120,12 +120,12 @@ class Rows:
     """Users of like sizes: their numbers (u,), and arrays (u, most records), zeros behind."""
 
     users: NDArray[np.int64]
-    first: Floats
-    second: Floats
-    real: Floats
-    label: Floats
+    first: Floats32
+    second: Floats32
+    real: Floats32
+    label: Floats32
 
-    def gradient(self, theta: Floats) -> Floats:
+    def gradient(self, theta: Floats32) -> Floats32:
         """The gradients (u, 3) of the sums of logistic losses."""
         own = theta[self.users, :, None]
         u = self.first * own[:, 0] + self.second * own[:, 1] + own[:, 2]
@@ -134,7 +134,7 @@ class Rows:
         return np.stack([*columns, slope.sum(1)], axis=1)
 
 
-def logistic(data: FederatedData) -> Callable[[Floats], Floats]:
+def logistic(data: FederatedData) -> Callable[[Floats32], Floats32]:
     """The gradients (n, 3) of all users, those of like sizes together."""
     sizes, starts = data.train_sizes, data.bounds[:, 0]
     order, blocks = np.argsort(sizes, kind="stable"), []
@@ -148,7 +148,7 @@ def logistic(data: FederatedData) -> Callable[[Floats], Floats]:
         label = data.y[rows].astype(np.float32) * real
         blocks.append(Rows(users, first, second, real, label))
 
-    def gradient(theta: Floats) -> Floats:
+    def gradient(theta: Floats32) -> Floats32:
         out = np.empty_like(theta)
         for block in blocks:
             out[block.users] = block.gradient(theta)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from corsage.app.errors import CorsageError
 from corsage.benchmarks.measure import Measure
+from corsage.core.errors import CorsageError
 
 INTERVAL = 0.2
 LIMIT = 2000.0  # MB

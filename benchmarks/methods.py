@@ -27,15 +27,15 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from corsage.app.config import Config, ModelKeys
-from corsage.app.errors import CorsageError
 from corsage.benchmarks import user_round
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
+from corsage.core.config import Config, ModelKeys
+from corsage.core.errors import CorsageError
 from corsage.experiments.runner import say
-from corsage.models import stacked
-from corsage.models.ragged import Examples
-from corsage.strategies import ALGORITHMS, client_class
+from corsage.networks import stacked
+from corsage.networks.batches import Examples
+from corsage.core.registry import ALGORITHMS, client_class
 
 USERS, TURNS, LIMIT = 10, 3, 1.2
 PROBLEM: dict[str, Any] = {

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.command import run as run_command
-from corsage.app.config import Config
-from corsage.app.errors import CorsageError
 from corsage.app.run_folder import read_rows
 from corsage.benchmarks import user_round
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
+from corsage.core.config import Config
+from corsage.core.errors import CorsageError
 from corsage.experiments.runner import say
 
 SAMPLES, ROUNDS, LIMIT = 600, 100, 800.0  # images a user, rounds for the accuracy, MB

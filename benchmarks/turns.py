@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
-from corsage.app.callbacks import Callback
 from corsage.app.client_app import app
-from corsage.app.config import Config
 from corsage.app.local_grid import LocalGrid
-from corsage.clients.training import to_tensors
+from corsage.core.callbacks import Callback
+from corsage.core.config import Config
 from corsage.datasets.federated import simulated
-from corsage.models.ragged import Examples
-from corsage.strategies import strategy_class
-from corsage.strategies.base import Strategy
+from corsage.networks.batches import Examples
+from corsage.networks.training import to_tensors
+from corsage.core.registry import strategy_class
+from corsage.strategies.rounds.base import Strategy
 
 FAR = 10_000  # a run of so many rounds is left long before its last ten, which are evaluated
 

@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from corsage.app.config import ModelKeys, TrainKeys
-from corsage.app.seeding import generator
-from corsage.clients.heads import train_bodies, train_head_group
-from corsage.clients.training import batches
-from corsage.models.build import build_network
-from corsage.models.network import Network
-from corsage.models.ragged import Examples, Order
+from corsage.core.config import ModelKeys, TrainKeys
+from corsage.core.seeding import generator
+from corsage.networks.batches import Examples, Order
+from corsage.networks.build import build_network
+from corsage.networks.network import Network
+from corsage.networks.parts import train_bodies, train_head_group
+from corsage.networks.training import batches
 
 SHAPE, CLASSES, USERS = (1, 28, 28), 10, 10
 

@@ -16,10 +16,13 @@ import numpy as np
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 
-from corsage.app.errors import UserError
-from corsage.app.seeding import generator
-from corsage.app.wire import Arrays, Task
-from corsage.clients.training import (
+from corsage.core.arrays import Arrays
+from corsage.core.errors import UserError
+from corsage.core.seeding import generator
+from corsage.core.wire import Task
+from corsage.datasets.federated import FederatedData, UserData
+from corsage.networks.network import Network
+from corsage.networks.training import (
     Examples,
     Order,
     Scores,
@@ -27,8 +30,6 @@ from corsage.clients.training import (
     evaluate,
     to_tensors,
 )
-from corsage.datasets.federated import FederatedData, UserData
-from corsage.models.network import Network
 
 Fit = tuple[list[NDArray[Any]], int, dict[str, Any]]
 Evaluation = tuple[float, int, dict[str, Any]]

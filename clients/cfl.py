@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.clients.base import Client, Evaluation, Fit
-from corsage.clients.heads import train_models
-from corsage.clients.training import evaluate_models
-from corsage.models.network import Floats
+from corsage.core.arrays import Floats32
+from corsage.networks.parts import train_models
+from corsage.networks.training import evaluate_models
 
 
 class CFLClient(Client):
@@ -45,7 +45,7 @@ class CFLClient(Client):
         own, _ = self._train(arrays["models"][labels])
         return self.report(evaluate_models(self.network, own, self.test_data()))
 
-    def _train(self, starts: Floats) -> tuple[Floats, NDArray[np.int64]]:
+    def _train(self, starts: Floats32) -> tuple[Floats32, NDArray[np.int64]]:
         """Local epochs of SGD from these models, and the numbers of examples."""
         data = self.train_data()
         orders = self.orders("model", data, self.settings.local_epochs)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corsage.clients.base import Client, Evaluation
-from corsage.clients.training import Examples, evaluate_models, score
-from corsage.models.convex import LinearLosses, linear_losses
-from corsage.models.linear_losses import Scale
-from corsage.models.losses import scalar_loss
+from corsage.networks.training import Examples, evaluate_models, score
+from corsage.solvers.losses.convex import LinearLosses, linear_losses
+from corsage.solvers.losses.linear_losses import Scale
+from corsage.solvers.losses.scalar import scalar_loss
 
 T = TypeVar("T")
 SUM: Scale = "sum"

@@ -10,9 +10,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from corsage.clients.base import Evaluation, Fit
-from corsage.clients.heads import train_models
 from corsage.clients.local import LocalClient
-from corsage.clients.training import Pull
+from corsage.networks.parts import train_models
+from corsage.networks.training import Pull
 
 
 class FedMTLClient(LocalClient):

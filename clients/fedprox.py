@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from corsage.clients.fedavg import FedAvgClient
-from corsage.clients.training import Pull
+from corsage.networks.training import Pull
 from corsage.strategies.fedprox import FedProxKeys
 
 

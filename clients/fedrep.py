@@ -3,7 +3,7 @@
 Collins et al. 2021, Algorithm 1, lines of the client. The head is user i's own and never sent; a
 user that was never drawn keeps its initial head.
 
-If the server draws heads together (strategies/head_clusters.py), it says where each head begins and
+If the server draws heads together (strategies/fedrep/convex_heads.py), it says where each head begins and
 what it is pulled to, and the head goes back beside the body.
 """
 
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.clients.base import Client, Evaluation, Fit
-from corsage.clients.heads import train_bodies, train_head_group
-from corsage.clients.training import Examples, Pull, evaluate
-from corsage.strategies.fedrep import FedRepKeys
+from corsage.networks.parts import train_bodies, train_head_group
+from corsage.networks.training import Examples, Pull, evaluate
+from corsage.strategies.fedrep.fedrep import FedRepKeys
 
 
 class FedRepClient(Client):

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.clients.base import Client, Evaluation, Fit
-from corsage.clients.heads import train_models
-from corsage.clients.training import Examples, Order, Scores, evaluate_models
-from corsage.models.network import Floats
-from corsage.models.ragged import Ints
+from corsage.core.arrays import Floats32, Ints
+from corsage.networks.parts import train_models
+from corsage.networks.training import Examples, Order, Scores, evaluate_models
 from corsage.strategies.ifca import IFCAKeys
 
 
@@ -54,7 +53,7 @@ class IFCAClient(Client):
         own = train_models(self.network, models[picked], data, orders, self.settings)
         return self._report(evaluate_models(self.network, own, self.test_data()), picked)
 
-    def _pick(self, models: Floats, data: Examples) -> Ints:
+    def _pick(self, models: Floats32, data: Examples) -> Ints:
         """argmin_j F_i(theta_j) for each user; of equal ones the first."""
         losses = [evaluate_models(self.network, model, data).loss for model in models]
         return np.asarray(np.stack(losses).argmin(axis=0), np.int64)

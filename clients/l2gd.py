@@ -10,9 +10,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from corsage.clients.base import Evaluation, Fit
-from corsage.clients.heads import train_models
 from corsage.clients.local import LocalClient
-from corsage.clients.training import Examples, Order, Pull, evaluate_models
+from corsage.networks.parts import train_models
+from corsage.networks.training import Examples, Order, Pull, evaluate_models
 from corsage.strategies.l2gd import L2GDKeys, aggregate, contraction
 
 

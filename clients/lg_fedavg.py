@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from corsage.clients.base import Evaluation, Fit
 from corsage.clients.fedper import FedPerClient
-from corsage.clients.heads import train_bodies
-from corsage.clients.training import evaluate_models
+from corsage.networks.parts import train_bodies
+from corsage.networks.training import evaluate_models
 from corsage.strategies.lg_fedavg import LGFedAvgKeys
 
 

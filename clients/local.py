@@ -7,8 +7,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from corsage.clients.base import Client, Evaluation, Fit
-from corsage.clients.heads import train_models
-from corsage.clients.training import evaluate_models
+from corsage.networks.parts import train_models
+from corsage.networks.training import evaluate_models
 
 
 class LocalClient(Client):

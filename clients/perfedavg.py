@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.app.config import TrainKeys
 from corsage.clients.base import Client, Evaluation, Fit
-from corsage.clients.steps import Momentum, in_groups
-from corsage.clients.training import evaluate_models
-from corsage.models.gradients import Losses, UserLosses
+from corsage.core.config import TrainKeys
+from corsage.networks.gradients import Losses, UserLosses
+from corsage.networks.steps import Momentum, in_groups
+from corsage.networks.training import evaluate_models
 from corsage.strategies.perfedavg import PerFedAvgKeys
 
 STREAMS = ("D", "D'", "D''")

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.clients.base import Client, Evaluation, Fit
-from corsage.clients.heads import train_models
-from corsage.clients.training import Pull, evaluate_models
+from corsage.networks.parts import train_models
+from corsage.networks.training import Pull, evaluate_models
 from corsage.strategies.pfedme import PFedMeKeys
 
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from corsage.clients.base import Fit
 from corsage.clients.fedavg import FedAvgClient
-from corsage.clients.heads import train_models
-from corsage.clients.training import Pull
+from corsage.networks.parts import train_models
+from corsage.networks.training import Pull
 
 
 class ScaffoldClient(FedAvgClient):

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.errors import DataError
-from corsage.datasets.table import Array
+from corsage.core.arrays import Array
+from corsage.core.errors import DataError
 
 FORMAT = 3  # raise it when the same keys would be prepared in another way
 META = "meta.json"

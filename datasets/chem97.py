@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError, DataError
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.table import Table, chosen_features, number_labels
 
 FEATURES = ["gcsecnt", "gcsescore", "gender", "age"]

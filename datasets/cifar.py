@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import DataError
+from corsage.core.arrays import Array, Ints
+from corsage.core.config import DataKeys
+from corsage.core.errors import DataError
 from corsage.datasets import hub
-from corsage.datasets.table import Array, Ints, Table, class_labels
+from corsage.datasets.table import Table, class_labels
 
 PIXELS = (3, 32, 32)
 

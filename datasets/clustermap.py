@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from corsage.app.errors import DataError
+from corsage.core.errors import DataError
 from corsage.datasets.table import some
 
 FORM = 'write {"user": "cluster", ...} or {"cluster": ["user", ...], ...}'

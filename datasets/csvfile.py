@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import DataError
+from corsage.core.config import DataKeys
+from corsage.core.errors import DataError
 from corsage.datasets.table import (
     OR_NUMBERS,
     Table,

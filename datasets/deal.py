@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError, DataError
-from corsage.app.seeding import generator
+from corsage.core.arrays import Ints
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError, DataError
+from corsage.core.seeding import generator
 from corsage.datasets import clustermap, partitions
 from corsage.datasets.loaders import OWN_FILE, check_keys
-from corsage.datasets.table import Ints, Table, has_numbers
+from corsage.datasets.table import Table, has_numbers
 
 # The partitions with an option for lognormal sizes, and those that do not ask for labels.
 SIZED = ("iid", "shards", "classes", "consecutive")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from corsage.app.config import DataKeys
+from corsage.core.config import DataKeys
 from corsage.datasets.table import Table, standardised
 
 

@@ -23,13 +23,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError, DataError
-from corsage.app.keys import flatten
-from corsage.app.seeding import generator
+from corsage.core.arrays import Array, Ints
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError, DataError
+from corsage.core.keys import flatten
+from corsage.core.seeding import generator
 from corsage.datasets import csvfile
 from corsage.datasets.csvfile import Columns
-from corsage.datasets.table import Array, Ints, Numbers, Table, some
+from corsage.datasets.table import Numbers, Table, some
 
 LEAST = 5  # records a user
 COLUMNS = ("zip", "income", "recency", "frequency", "response")

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError
-from corsage.datasets.table import Ints, Numbers, Table
+from corsage.core.arrays import Ints
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError
+from corsage.datasets.table import Numbers, Table
 
 POOL, TEST = 100, 1000  # points a class
 

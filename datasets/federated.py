@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import DataError
-from corsage.app.seeding import generator
+from corsage.core.arrays import Array, Arrays, Floats32, Ints
+from corsage.core.config import DataKeys
+from corsage.core.errors import DataError
+from corsage.core.seeding import generator
 from corsage.datasets import cache, clustermap, csvfile, npzfile, partitions
 from corsage.datasets.deal import Dealt, check_partition, deal, known_clusters
 from corsage.datasets.loaders import check_clusters, load_table, source_files
 from corsage.datasets.split import lone, split_rows
-from corsage.datasets.table import Array, Floats, Ints, Table
+from corsage.datasets.table import Table
 
 Facts = dict[str, Any]
-Arrays = dict[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class FederatedData:
     x: Array
     y: Array
     bounds: Ints
-    vectors: Floats | None = None
+    vectors: Floats32 | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import DataError
+from corsage.core.arrays import Array, Ints
+from corsage.core.config import DataKeys
+from corsage.core.errors import DataError
 from corsage.datasets import hub, leaf
-from corsage.datasets.table import Array, Ints, Table, check_users, class_labels, standardised
+from corsage.datasets.table import Table, check_users, class_labels, standardised
 
 HUB = "flwrlabs/femnist"
 SIDE = 28

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError
-from corsage.app.seeding import generator
-from corsage.datasets.table import Ints, Numbers, Table
+from corsage.core.arrays import Ints
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError
+from corsage.core.seeding import generator
+from corsage.datasets.table import Numbers, Table
 
 LEAST_TEST = 20  # test samples a user
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.errors import DataError
-from corsage.datasets.table import Array
+from corsage.core.arrays import Array
+from corsage.core.errors import DataError
 
 log = logging.getLogger("corsage")
 

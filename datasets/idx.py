@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import DataError
+from corsage.core.arrays import Array
+from corsage.core.config import DataKeys
+from corsage.core.errors import DataError
 from corsage.datasets import hub
-from corsage.datasets.table import Array, Table, class_labels, standardised
+from corsage.datasets.table import Table, class_labels, standardised
 
 FILES = (
     "train-images-idx3-ubyte",

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError, DataError
-from corsage.app.keys import flatten, kebab, nearest
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError, DataError
+from corsage.core.keys import flatten, kebab, nearest
 from corsage.datasets import (
     chem97,
     cifar,

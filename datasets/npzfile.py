@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import DataError
+from corsage.core.arrays import Array
+from corsage.core.config import DataKeys
+from corsage.core.errors import DataError
 from corsage.datasets.table import (
-    Array,
     Mask,
     Table,
     check_users,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.app.errors import DataError
-from corsage.datasets.table import Ints
+from corsage.core.arrays import Ints
+from corsage.core.errors import DataError
 
 LEAST = 2  # samples a user
 STEPS = 200  # of the scaling in `dirichlet`

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import DataError
+from corsage.core.config import DataKeys
+from corsage.core.errors import DataError
 from corsage.datasets import hub, leaf, words
 from corsage.datasets.table import Table, check_users
 

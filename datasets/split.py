@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import DataError
-from corsage.app.seeding import generator
-from corsage.datasets.table import Ints, Mask, Table, some
+from corsage.core.arrays import Ints
+from corsage.core.config import DataKeys
+from corsage.core.errors import DataError
+from corsage.core.seeding import generator
+from corsage.datasets.table import Mask, Table, some
 
 
 def split_rows(table: Table, rows: Ints, user: str, keys: DataKeys, seed: int) -> tuple[Ints, Ints]:

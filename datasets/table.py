@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError, DataError
+from corsage.core.arrays import Array, Floats32, Ints
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError, DataError
 
-Array = NDArray[Any]
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -49,7 +46,7 @@ class Table:
     num_classes: int
     shift: float
     scale: float
-    vectors: Floats | None = None
+    vectors: Floats32 | None = None
     test: Mask | None = None
     balanced: bool = True
 
@@ -60,9 +57,9 @@ class Table:
         return self.y if classes else np.zeros(len(self.y), np.int64)
 
 
-def model_input(x: Array, shift: float, scale: float, vectors: Floats | None = None) -> Floats:
+def model_input(x: Array, shift: float, scale: float, vectors: Floats32 | None = None) -> Floats32:
     """Raw samples as what the model sees: float32 `(x - shift) * scale`, always a copy."""
-    out: Floats = x.astype(np.float32) if vectors is None else vectors[x]
+    out: Floats32 = x.astype(np.float32) if vectors is None else vectors[x]
     out -= np.float32(shift)
     out *= np.float32(scale)
     return out

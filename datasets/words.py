@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import DataError
-from corsage.datasets.table import Floats
+from corsage.core.arrays import Floats32
+from corsage.core.config import DataKeys
+from corsage.core.errors import DataError
 
 LENGTH = 25
 WORD = re.compile(r"[\w']+|[.,!?;]")
@@ -54,7 +54,7 @@ def coded(texts: Iterable[str]) -> tuple[NDArray[np.int32], list[str]]:
     return out, list(codes)
 
 
-def embedded(texts: Iterable[str], path: Path) -> tuple[NDArray[np.int32], Floats]:
+def embedded(texts: Iterable[str], path: Path) -> tuple[NDArray[np.int32], Floats32]:
     """Texts as token numbers (n, 25) and the vectors (tokens, width) of the tokens.
 
     A word is looked up as it is written, then in lower case.
@@ -66,10 +66,10 @@ def embedded(texts: Iterable[str], path: Path) -> tuple[NDArray[np.int32], Float
     return token[1:].astype(np.int32)[codes], vectors[used]
 
 
-def read(path: Path, wanted: set[str]) -> tuple[Mapping[str, int], Floats]:
+def read(path: Path, wanted: set[str]) -> tuple[Mapping[str, int], Floats32]:
     """The rows of the wanted words (from 1), and the vectors; row 0 is zero."""
     places: dict[str, int] = {}
-    rows: list[Floats] = []
+    rows: list[Floats32] = []
     names = {word.encode() for word in wanted if word}
     width = 0
     try:
@@ -96,7 +96,7 @@ def read(path: Path, wanted: set[str]) -> tuple[Mapping[str, int], Floats]:
     return places, np.stack([np.zeros(width, np.float32), *rows])
 
 
-def numbers(values: list[bytes], width: int, where: str) -> Floats:
+def numbers(values: list[bytes], width: int, where: str) -> Floats32:
     """One word's vector."""
     try:
         vector = np.array([float(value) for value in values], np.float32)

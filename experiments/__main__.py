@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from corsage.app.command import complain
-from corsage.app.config import read_words
-from corsage.app.errors import ConfigError, CorsageError
-from corsage.app.files import write_atomically
-from corsage.app.keys import nearest
 from corsage.app.summary import human_seconds
-from corsage.app.version import VERSION
+from corsage.core.config import read_words
+from corsage.core.errors import ConfigError, CorsageError
+from corsage.core.files import write_atomically
+from corsage.core.keys import nearest
+from corsage.core.version import VERSION
 from corsage.experiments import EXPERIMENTS, experiment
 from corsage.experiments.outcome import Experiment, Options, Outcome, picture, table
 from corsage.experiments.words import Parser

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from corsage.app.errors import RoundFailed
+from corsage.core.arrays import Floats, Ints
+from corsage.core.errors import RoundFailed
 from corsage.datasets.ellipses import Ellipses, draw
-from corsage.models.convex import LinearLosses, linear_losses
-from corsage.models.edges import Edges, norms
-from corsage.models.held_out import Fold
-from corsage.models.linear_problem import Floats, Ints
-from corsage.models.losses import SQUARED_HINGE
+from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.losses.convex import LinearLosses, linear_losses
+from corsage.solvers.losses.held_out import Fold
+from corsage.solvers.losses.scalar import SQUARED_HINGE
 
 RIDGE = 1e-3
 

@@ -32,11 +32,11 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 
 from corsage.app import plots
-from corsage.app.seeding import generator
+from corsage.core.arrays import Floats, Ints
+from corsage.core.seeding import generator
 from corsage.experiments.linear import chosen_seeds, entitle
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
-from corsage.models.linear_problem import Floats, Ints
-from corsage.models.sum_of_norms import Edges, Solution, fit, path
+from corsage.solvers.convex_clustering.sum_of_norms import Edges, Solution, fit, path
 
 NAME, SEEDS, STEPS, CHECKS = "convex-clustering-classic", 3, 60, 6
 SAME = 1e-7

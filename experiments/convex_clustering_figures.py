@@ -20,15 +20,21 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
 
 from corsage.app import plots
+from corsage.core.arrays import Floats
 from corsage.experiments.clustered import accuracy, problem, squared_penalty
 from corsage.experiments.linear import chosen_seeds, legend
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import percents, run
-from corsage.models.cluster_reading import fused, refit, within_distance
-from corsage.models.edges import Edges
-from corsage.models.linear_problem import Floats
-from corsage.models.recovery import necessary, reduced, theorem1, theorem2, window
-from corsage.models.sum_of_norms import path
+from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.reading import fused, refit, within_distance
+from corsage.solvers.convex_clustering.recovery import (
+    necessary,
+    reduced,
+    theorem1,
+    theorem2,
+    window,
+)
+from corsage.solvers.convex_clustering.sum_of_norms import path
 
 LAMS, GAMMAS = (3e-4, 0.3), (1e-4, 0.3)
 NEAR = 1e-4  # distances below are not shown: 0 up to rounding

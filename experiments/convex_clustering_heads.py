@@ -24,20 +24,20 @@ from matplotlib.figure import Figure as Drawing
 
 from corsage.app import plots
 from corsage.app.client_app import app
-from corsage.app.config import Config, DataKeys
 from corsage.app.engines import number_of_nodes
-from corsage.app.keys import kebab
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run_folder import Watcher
-from corsage.app.seeding import generator
+from corsage.core.arrays import Ints
+from corsage.core.config import Config, DataKeys
+from corsage.core.keys import kebab
+from corsage.core.seeding import generator
 from corsage.datasets import idx
 from corsage.experiments.fedrep_table1 import WRITERS
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import Results, compact, differences, percents, say
-from corsage.models.cluster_reading import agreement, in_order
-from corsage.models.linear_problem import Ints
-from corsage.strategies import strategy_class
-from corsage.strategies.base import Strategy
+from corsage.solvers.convex_clustering.reading import agreement, in_order
+from corsage.core.registry import strategy_class
+from corsage.strategies.rounds.base import Strategy
 
 USERS, GROUPS, TRAIN, TEST = 60, 3, 40, 60
 HIDDEN: dict[str, Any] = {

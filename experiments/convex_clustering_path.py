@@ -13,14 +13,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
 
 from corsage.app import plots
+from corsage.core.arrays import Floats, Ints
 from corsage.experiments.clustered import OPTIMA, problem
 from corsage.experiments.linear import chosen_seeds, legend
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
-from corsage.models.cluster_reading import agreement, fused
-from corsage.models.edges import Edges
-from corsage.models.linear_problem import Floats, Ints
-from corsage.models.recovery import window
-from corsage.models.sum_of_norms import path
+from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.reading import agreement, fused
+from corsage.solvers.convex_clustering.recovery import window
+from corsage.solvers.convex_clustering.sum_of_norms import path
 
 ENDS, POINTS, QUICK = (2e-3, 0.25), 161, 25
 KNOWN = {0.001: 60, 0.01: 60, 0.04: 43, 0.0913593: 3, 0.1: 2}

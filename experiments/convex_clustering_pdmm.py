@@ -20,15 +20,15 @@ import torch
 from matplotlib.figure import Figure as Drawing
 
 from corsage.app import plots
-from corsage.app.seeding import generator
+from corsage.core.arrays import Floats, Ints
+from corsage.core.seeding import generator
 from corsage.experiments.clustered import curvature, objective, problem, slope
 from corsage.experiments.linear import chosen_seeds, entitle, legend, panels
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
-from corsage.models import pdmm, splitting
-from corsage.models.convex import LinearLosses
-from corsage.models.edges import Edges
-from corsage.models.linear_problem import Floats, Ints
-from corsage.models.sum_of_norms import fit, gap
+from corsage.solvers.convex_clustering import pdmm, splitting
+from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.sum_of_norms import fit, gap
+from corsage.solvers.losses.convex import LinearLosses
 
 LAMS, SHARES, QUICK = (0.0913593, 0.01), (1.0, 0.5, 0.2, 0.1), (1.0, 0.5)
 GOAL, BEYOND = 1e-6, 3e-8

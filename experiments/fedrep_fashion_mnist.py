@@ -22,7 +22,7 @@ from typing import Any
 
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import Results, compact, differences, percents, run, say
-from corsage.strategies import ALGORITHMS
+from corsage.core.registry import ALGORITHMS
 
 PROTOCOL: dict[str, Any] = {
     "dataset": "fashion-mnist",

@@ -24,6 +24,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from corsage.app import plots
+from corsage.core.arrays import Floats
 from corsage.experiments.linear import (
     Federation,
     Setting,
@@ -36,9 +37,9 @@ from corsage.experiments.linear import (
     legend,
     panels,
 )
+from corsage.experiments.linear_fedrep import Alternation, average, descend, solve_heads
+from corsage.experiments.linear_problem import excess_error, predictors
 from corsage.experiments.outcome import Experiment, Options, Outcome
-from corsage.models.linear_fedrep import Alternation, average, descend, solve_heads
-from corsage.models.linear_problem import Floats, excess_error, predictors
 
 SETTING = Setting(d=20, k=2, n=100, m=10, noise=1e-3**0.5, rounds=500)
 STEP, LOCAL_STEPS = 0.05, 250

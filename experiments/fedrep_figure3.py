@@ -26,6 +26,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from corsage.app import plots
+from corsage.core.arrays import Floats
 from corsage.experiments.linear import (
     Setting,
     chosen_seeds,
@@ -37,9 +38,9 @@ from corsage.experiments.linear import (
     legend,
     panels,
 )
+from corsage.experiments.linear_fedrep import Alternation
+from corsage.experiments.linear_problem import distance
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
-from corsage.models.linear_fedrep import Alternation
-from corsage.models.linear_problem import Floats, distance
 
 FIXED = Setting(d=10, k=2, n=100, m=5, noise=1e-3, rounds=200)
 FRESH = dataclasses.replace(FIXED, noise=1e-3**0.5, fresh=True)

@@ -24,6 +24,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from corsage.app import plots
+from corsage.core.arrays import Floats
 from corsage.experiments.fedrep_figure1 import LOCAL_STEPS, SETTING, STEP, averaged
 from corsage.experiments.linear import (
     Setting,
@@ -36,9 +37,9 @@ from corsage.experiments.linear import (
     legend,
     panels,
 )
+from corsage.experiments.linear_fedrep import Alternation, descend, solve_heads
+from corsage.experiments.linear_problem import Samples, excess_error, predictors
 from corsage.experiments.outcome import Experiment, Options, Outcome
-from corsage.models.linear_fedrep import Alternation, descend, solve_heads
-from corsage.models.linear_problem import Floats, Samples, excess_error, predictors
 
 NEW_USERS = 200
 REFERENCE: dict[int, dict[str, float]] = {  # by m_new: FedRep median, Local mean

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corsage.app.config import Config
-from corsage.app.errors import DataError
-from corsage.app.keys import kebab
+from corsage.core.config import Config
+from corsage.core.errors import DataError
+from corsage.core.keys import kebab
 from corsage.datasets.federated import simulated
 from corsage.experiments.fedrep_fashion_mnist import CASES, PROTOCOL
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import compact, percents, run, say
-from corsage.strategies import ALGORITHMS
+from corsage.core.registry import ALGORITHMS
 
 PAPER: dict[str, tuple[float, ...]] = {
     "local": (89.79, 70.68, 78.30, 75.29, 41.29, 69.88, 60.86),

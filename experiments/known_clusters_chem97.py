@@ -25,16 +25,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
 
 from corsage.app import plots
-from corsage.app.config import Config
-from corsage.app.errors import ConfigError
-from corsage.app.keys import kebab
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError
+from corsage.core.keys import kebab
 from corsage.datasets.federated import FederatedData, simulated
 from corsage.experiments.known_clusters_nested import PARTS, Nested, mixedlm, nested
 from corsage.experiments.known_clusters_scores import root_mean_square
 from corsage.experiments.linear import entitle, few
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import say
-from corsage.models.variances import shares
+from corsage.solvers.known_clusters.reml import shares
 
 SEEDS, LEAST, NORMAL = 5, 2, 1.96
 DATA: dict[str, Any] = {

@@ -30,8 +30,8 @@ from corsage.experiments.known_clusters_problem import (
 )
 from corsage.experiments.linear import chosen_seeds, entitle, legend, panels
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
-from corsage.models.coins import count, deviations, expected_communications
-from corsage.models.losses import LOGISTIC, SQUARED
+from corsage.solvers.known_clusters.coins import count, deviations, expected_communications
+from corsage.solvers.losses.scalar import LOGISTIC, SQUARED
 
 SEEDS, ONE_COIN, RIDGE = 3, 0.1, 0.05
 LEVEL = 1e-10

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.config import Config
-from corsage.app.keys import kebab
+from corsage.core.config import Config
+from corsage.core.keys import kebab
 from corsage.datasets.federated import simulated
 from corsage.experiments.known_clusters_figure2 import picture
 from corsage.experiments.known_clusters_grid import Search, Split, search

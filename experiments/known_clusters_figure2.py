@@ -15,9 +15,9 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import NullLocator
 
 from corsage.app import plots
+from corsage.core.arrays import Floats
 from corsage.experiments.known_clusters_scores import HIGH, Scores
 from corsage.experiments.linear import entitle, legend
-from corsage.models.mixed_model import Floats
 
 LEAST = 0.005
 """Cross-entropy at the left end of the bulk, which is on a logarithmic scale."""

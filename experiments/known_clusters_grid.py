@@ -15,14 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from corsage.app.seeding import generator
+from corsage.core.arrays import Floats, Ints
+from corsage.core.seeding import generator
 from corsage.datasets.federated import FederatedData
-from corsage.models.convex import LinearLosses, linear_losses
-from corsage.models.losses import LOGISTIC
-from corsage.models.mixed_model import (
+from corsage.solvers.known_clusters.mixed_model import (
     ClusterSums,
-    Floats,
-    Ints,
     centres,
     change,
     damped,
@@ -30,6 +27,8 @@ from corsage.models.mixed_model import (
     personal,
     travelled,
 )
+from corsage.solvers.losses.convex import LinearLosses, linear_losses
+from corsage.solvers.losses.scalar import LOGISTIC
 
 Scale = Literal["sum", "mean"]
 SHARE = 0.2

@@ -12,22 +12,21 @@ from functools import cached_property
 
 import numpy as np
 
+from corsage.core.arrays import Floats, Ints
 from corsage.datasets.hierarchical import Hierarchical
-from corsage.models import pooling
-from corsage.models.coalescing import global_map
-from corsage.models.coins import Coins, stretches
-from corsage.models.hierarchy import Hierarchy, alpha_of
-from corsage.models.l2gd_settings import Parameters, rates
-from corsage.models.mixed_model import (
+from corsage.solvers.known_clusters import pooling
+from corsage.solvers.known_clusters.coalescing import global_map
+from corsage.solvers.known_clusters.coins import Coins, stretches
+from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
+from corsage.solvers.known_clusters.mixed_model import (
     ClusterSums,
-    Floats,
-    Ints,
     Spectra,
     by_cluster,
     centres,
     personal,
 )
-from corsage.models.variances import fit, level_sums
+from corsage.solvers.known_clusters.reml import fit, level_sums
+from corsage.solvers.known_clusters.settings import Parameters, rates
 
 ITERATIONS, STEP, NETWORK = 50_000, 1e-4, 0.1
 """T, eta and p of section 6.1."""

@@ -14,12 +14,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from corsage.app.seeding import uniforms, user_keys
-from corsage.models import async_al2sgd, async_l2gd, katyusha
-from corsage.models.async_al2sgd import refresh_coin
-from corsage.models.coins import Coins
-from corsage.models.hierarchy import Floats, Hierarchy, Ints, alpha_of, lambda_of
-from corsage.models.l2gd_settings import (
+from corsage.core.arrays import Array, Ints
+from corsage.core.seeding import uniforms, user_keys
+from corsage.solvers.known_clusters import async_al2sgd, async_l2gd, katyusha
+from corsage.solvers.known_clusters.async_al2sgd import refresh_coin
+from corsage.solvers.known_clusters.coins import Coins
+from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of, lambda_of
+from corsage.solvers.known_clusters.mixed_model import (
+    ClusterSums,
+    centres,
+    damped,
+    newton_message,
+    personal,
+)
+from corsage.solvers.known_clusters.settings import (
     Parameters,
     largest_step,
     probabilities,
@@ -27,8 +35,7 @@ from corsage.models.l2gd_settings import (
     tau_of,
     theorem_bound,
 )
-from corsage.models.losses import SQUARED, ScalarLoss
-from corsage.models.mixed_model import ClusterSums, centres, damped, newton_message, personal
+from corsage.solvers.losses.scalar import SQUARED, ScalarLoss
 
 MOST_ROUNDS = 50
 STILL = 1e-15
@@ -49,7 +56,7 @@ class Problem:
     """
 
     title: str
-    a: Floats
+    a: Array
     y: NDArray[np.float64]
     loss: ScalarLoss
     ridge: float
@@ -59,8 +66,8 @@ class Problem:
     def of(
         cls,
         title: str,
-        a: Floats,
-        y: Floats,
+        a: Array,
+        y: Array,
         loss: ScalarLoss,
         ridge: float,
         cluster: Ints,
@@ -77,16 +84,16 @@ class Problem:
         """Whether the losses are quadratic."""
         return self.loss.name == SQUARED.name
 
-    def _scores(self, theta: Floats, users: Ints) -> tuple[torch.Tensor, torch.Tensor]:
+    def _scores(self, theta: Array, users: Ints) -> tuple[torch.Tensor, torch.Tensor]:
         u = (self.a[users] @ theta[..., None])[..., 0]
         return torch.from_numpy(u), torch.from_numpy(self.y[users])
 
-    def gradient(self, theta: Floats, users: Ints) -> Floats:
+    def gradient(self, theta: Array, users: Ints) -> Array:
         """nabla f_i(theta_i) of some users."""
         slope = self.loss.slope(*self._scores(theta, users)).numpy() / self.y.shape[1]
         return np.asarray((slope[:, None] @ self.a[users])[:, 0] + self.ridge * theta)
 
-    def hessian(self, theta: Floats) -> Floats:
+    def hessian(self, theta: Array) -> Array:
         """The Hessians (n, d, d) of all users."""
         curvature = self.loss.curvature(*self._scores(theta, self.users)).numpy()
         inner = self.a.mT @ ((curvature / self.y.shape[1])[..., None] * self.a)
@@ -97,7 +104,7 @@ class Problem:
         keys = user_keys(seed, "samples", [str(i) for i in self.users])
         m = self.y.shape[1]
 
-        def gradient(t: int, theta: Floats, users: Ints) -> Floats:
+        def gradient(t: int, theta: Array, users: Ints) -> Array:
             chosen = (uniforms(keys, t) * m).astype(np.int64)[users]
             a = self.a[users, chosen]
             u, y = torch.from_numpy((a * theta).sum(1)), torch.from_numpy(self.y[users, chosen])
@@ -130,12 +137,12 @@ class Problem:
         return float(np.linalg.eigvalsh(self.hessian(np.zeros(self.start.shape)))[:, 0].min())
 
     @cached_property
-    def start(self) -> Floats:
+    def start(self) -> Array:
         """theta^0 = 0."""
         return np.zeros((len(self.a), self.a.shape[2]))
 
     @cached_property
-    def newton(self) -> list[Floats]:
+    def newton(self) -> list[Array]:
         """The mixed model's theta after 0, 1, ... rounds, until they stand still."""
         tree, path = self.hierarchy, [self.start]
         lam = lambda_of(tree.alpha, tree.totals)
@@ -153,11 +160,11 @@ class Problem:
         return path
 
     @property
-    def best(self) -> Floats:
+    def best(self) -> Array:
         """The minimiser of (2.1)."""
         return self.newton[-1]
 
-    def distance(self, theta: Floats) -> float:
+    def distance(self, theta: Array) -> float:
         """|theta - best|^2 as a share of that at the start."""
         return float(np.square(theta - self.best).sum() / np.square(self.start - self.best).sum())
 
@@ -170,7 +177,7 @@ class Path:
     """
 
     distance: list[float] = field(default_factory=list)
-    trips: Floats = field(default_factory=lambda: np.zeros(0))
+    trips: Array = field(default_factory=lambda: np.zeros(0))
     coins: Coins | None = None
     bound: Callable[[int], float] | None = None
 
@@ -223,12 +230,12 @@ def async_al2sgd_path(problem: Problem, seed: int, iterations: int, sample: bool
     return path
 
 
-def thrown(tree: Hierarchy, seed: int, network: float, p: Floats) -> Coins:
+def thrown(tree: Hierarchy, seed: int, network: float, p: Array) -> Coins:
     """The coins of a run."""
     return Coins(seed, network, tuple(p.tolist()), tuple(map(str, range(tree.k))))
 
 
-def trips(coins: Coins, iterations: int, refresh: NDArray[np.bool_] | None = None) -> Floats:
+def trips(coins: Coins, iterations: int, refresh: NDArray[np.bool_] | None = None) -> Array:
     """Round trips of a cluster's users after 0, ..., T iterations, the mean over clusters.
 
     Users are heard at the end of a run of local steps, and at a refresh.

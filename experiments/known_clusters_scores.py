@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.callbacks import Callback
 from corsage.app.client_app import app
-from corsage.app.config import Config
 from corsage.app.engines import number_of_nodes
-from corsage.app.keys import kebab
 from corsage.app.local_grid import LocalGrid
-from corsage.app.outcome import Outcome
 from corsage.app.run_folder import Watcher
+from corsage.core.arrays import Floats
+from corsage.core.callbacks import Callback
+from corsage.core.config import Config
+from corsage.core.keys import kebab
+from corsage.core.replies import Outcome
 from corsage.datasets.federated import FederatedData
-from corsage.models.mixed_model import Floats
-from corsage.strategies import strategy_class
-from corsage.strategies.base import Strategy
+from corsage.core.registry import strategy_class
+from corsage.strategies.rounds.base import Strategy
 
 CAP = 100.0
 """The cross-entropy of a user whose own one overflows."""

@@ -24,6 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from corsage.app import plots
+from corsage.core.arrays import Floats
 from corsage.experiments.known_clusters_settings import (
     EXACT,
     GRID,
@@ -43,7 +44,6 @@ from corsage.experiments.linear import (
     panels,
 )
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
-from corsage.models.mixed_model import Floats
 
 SEEDS = 5
 COLOURS = {"local": "local", "single": "fedavg", REML: "fedrep"}

@@ -15,10 +15,11 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from corsage.app import plots
-from corsage.app.errors import ConfigError
+from corsage.core.arrays import Floats, Ints
+from corsage.core.errors import ConfigError
+from corsage.experiments.linear_fedrep import Alternation, drawn_users, leading_subspace, moments
+from corsage.experiments.linear_problem import Problems, Samples
 from corsage.experiments.outcome import Figure, Options
-from corsage.models.linear_fedrep import Alternation, drawn_users, leading_subspace, moments
-from corsage.models.linear_problem import Floats, Ints, Problems, Samples
 
 
 @dataclass(frozen=True)

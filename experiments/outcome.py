@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from corsage.app import plots
-from corsage.app.measures import NONE
+from corsage.core.measures import NONE
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
-from corsage.app.errors import ConfigError
+from corsage.core.errors import ConfigError
 
 
 class Parser(argparse.ArgumentParser):

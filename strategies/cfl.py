@@ -38,13 +38,14 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from corsage.app.keys import Keys, key
-from corsage.app.outcome import Outcome
-from corsage.app.wire import Arrays, decode
-from corsage.models.network import Floats, Network
-from corsage.strategies.base import Strategy
-from corsage.strategies.clusters import cluster_means, named_models
-from corsage.strategies.ledger import enter, open_ledger, places, user_weights
+from corsage.core.arrays import Arrays, Floats32
+from corsage.core.keys import Keys, key
+from corsage.core.replies import Outcome
+from corsage.core.wire import decode
+from corsage.networks.network import Network
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.cluster_means import cluster_means, named_models
+from corsage.strategies.rounds.rows import enter, open_ledger, places, user_weights
 
 Matrix = NDArray[np.float64]
 
@@ -171,27 +172,27 @@ class CFL(Strategy):
         return named_models(self.network, self.state.arrays["models"])
 
 
-def norms(updates: Floats, weights: Matrix) -> tuple[float, float]:
+def norms(updates: Floats32, weights: Matrix) -> tuple[float, float]:
     """|mean of Delta theta_i| and max_i |Delta theta_i|."""
     mean = np.average(updates, axis=0, weights=weights)
     return float(np.linalg.norm(mean)), float(np.linalg.norm(updates, axis=1).max())
 
 
-def similarities(updates: Floats) -> Matrix:
+def similarities(updates: Floats32) -> Matrix:
     """alpha_ij, the cosine of Delta theta_i and Delta theta_j; 0 with an update that is 0."""
     units = directions(updates)
     alpha: Matrix = units @ units.T
     return alpha
 
 
-def directions(updates: Floats) -> Matrix:
+def directions(updates: Floats32) -> Matrix:
     """Updates of length 1; one that is 0 stays 0."""
     norms = np.linalg.norm(updates, axis=1, keepdims=True).astype(np.float64)
     units: Matrix = np.divide(updates, norms, out=np.zeros(updates.shape), where=norms > 0)
     return units
 
 
-def direction(updates: Floats) -> Floats:
+def direction(updates: Floats32) -> Floats32:
     """The mean direction of one side of a cut."""
     return np.asarray(directions(updates).mean(axis=0), np.float32)
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corsage.app.keys import Keys, key
-from corsage.app.wire import Arrays
-from corsage.models.network import Network
-from corsage.strategies.base import Strategy
+from corsage.core.arrays import Arrays
+from corsage.core.keys import Keys, key
+from corsage.networks.network import Network
+from corsage.strategies.rounds.base import Strategy
 
 
 @dataclass(frozen=True)

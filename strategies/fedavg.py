@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from corsage.app.wire import Arrays
-from corsage.models.network import Network
-from corsage.strategies.base import Strategy
+from corsage.core.arrays import Arrays
+from corsage.networks.network import Network
+from corsage.strategies.rounds.base import Strategy
 
 
 class FedAvg(Strategy):

@@ -39,13 +39,14 @@ import torch
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from corsage.app.errors import ConfigError, ModelError
-from corsage.app.keys import Keys, key
-from corsage.app.outcome import Outcome
-from corsage.app.wire import Arrays, encode
-from corsage.models.network import Floats, Network
-from corsage.strategies.base import Strategy
-from corsage.strategies.ledger import enter, open_ledger, places
+from corsage.core.arrays import Arrays, Floats32
+from corsage.core.errors import ConfigError, ModelError
+from corsage.core.keys import Keys, key
+from corsage.core.replies import Outcome
+from corsage.core.wire import encode
+from corsage.networks.network import Network
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.rows import enter, open_ledger, places
 
 Matrix = NDArray[np.float64]
 
@@ -168,7 +169,7 @@ def mean_relations(m: int) -> Matrix:
     return np.eye(m) - 1.0 / m
 
 
-def renewed(products: Matrix, changes: Floats, users: list[int], start: Floats) -> Matrix:
+def renewed(products: Matrix, changes: Floats32, users: list[int], start: Floats32) -> Matrix:
     """The products after the changes of some users; rows of users that are new are appended."""
     m = len(changes)
     out = np.zeros((m, m + 1))
@@ -189,8 +190,12 @@ def with_mean(products: Matrix) -> Matrix:
 
 
 def regulariser(
-    changes: Floats, start: Floats, omega: Matrix, users: list[int], lambdas: tuple[float, float]
-) -> tuple[Floats, Floats]:
+    changes: Floats32,
+    start: Floats32,
+    omega: Matrix,
+    users: list[int],
+    lambdas: tuple[float, float],
+) -> tuple[Floats32, Floats32]:
     """centre_i (users, P) and strength_i (users,) of the gradient in w_i, the others fixed.
 
     strength_i = 2 (lambda_1 Omega_ii + lambda_2),
@@ -208,7 +213,7 @@ def regulariser(
     return centre, strength.astype(np.float32)
 
 
-def product(a: Floats, b: Floats) -> Floats:
+def product(a: Floats32, b: Floats32) -> Floats32:
     """a b by torch: it keeps to `torch-threads`, and is 80 times as fast for some shapes."""
-    result: Floats = (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
+    result: Floats32 = (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
     return result

@@ -11,9 +11,9 @@ the other instead, the head for more epochs.
 
 from __future__ import annotations
 
-from corsage.app.wire import Arrays
-from corsage.models.network import Network
-from corsage.strategies.base import Strategy
+from corsage.core.arrays import Arrays
+from corsage.networks.network import Network
+from corsage.strategies.rounds.base import Strategy
 
 
 class FedPer(Strategy):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corsage.app.keys import Keys, key
+from corsage.core.keys import Keys, key
 from corsage.strategies.fedavg import FedAvg
 
 

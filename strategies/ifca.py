@@ -23,16 +23,17 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-from corsage.app.errors import ModelError
-from corsage.app.keys import Keys, key
-from corsage.app.outcome import Outcome
-from corsage.app.seeding import torch_seed
-from corsage.app.wire import Arrays, decode
-from corsage.models.build import build_network
-from corsage.models.network import Network
-from corsage.strategies.base import Strategy
-from corsage.strategies.clusters import cluster_means, cluster_sums, named_models
-from corsage.strategies.ledger import user_weights
+from corsage.core.arrays import Arrays
+from corsage.core.errors import ModelError
+from corsage.core.keys import Keys, key
+from corsage.core.replies import Outcome
+from corsage.core.seeding import torch_seed
+from corsage.core.wire import decode
+from corsage.networks.build import build_network
+from corsage.networks.network import Network
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.cluster_means import cluster_means, cluster_sums, named_models
+from corsage.strategies.rounds.rows import user_weights
 
 
 @dataclass(frozen=True)

@@ -38,15 +38,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from corsage.app.callbacks import Callback
-from corsage.app.config import Config, TrainKeys
-from corsage.app.errors import ConfigError, ModelError
-from corsage.app.keys import Keys, key
-from corsage.app.outcome import Outcome
-from corsage.app.seeding import generator
-from corsage.app.wire import Arrays
-from corsage.models.network import Network
-from corsage.strategies.base import Strategy
+from corsage.core.arrays import Arrays
+from corsage.core.callbacks import Callback
+from corsage.core.config import Config, TrainKeys
+from corsage.core.errors import ConfigError, ModelError
+from corsage.core.keys import Keys, key
+from corsage.core.replies import Outcome
+from corsage.core.seeding import generator
+from corsage.networks.network import Network
+from corsage.strategies.rounds.base import Strategy
 
 BLOCK = 4096  # coins that are drawn in one go
 

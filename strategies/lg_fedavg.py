@@ -20,13 +20,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corsage.app.callbacks import Callback
-from corsage.app.config import Config
-from corsage.app.errors import ConfigError
-from corsage.app.keys import Keys, key
-from corsage.app.wire import Arrays
-from corsage.models.network import Network
-from corsage.strategies.base import Strategy
+from corsage.core.arrays import Arrays
+from corsage.core.callbacks import Callback
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError
+from corsage.core.keys import Keys, key
+from corsage.networks.network import Network
+from corsage.strategies.rounds.base import Strategy
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ drawn, for `local-epochs` each, so it does the work that it would have done in F
 
 from __future__ import annotations
 
-from corsage.app.wire import Arrays
-from corsage.models.network import Network
-from corsage.strategies.base import Strategy
+from corsage.core.arrays import Arrays
+from corsage.networks.network import Network
+from corsage.strategies.rounds.base import Strategy
 
 
 class Local(Strategy):

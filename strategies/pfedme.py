@@ -22,11 +22,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corsage.app.keys import Keys, key
-from corsage.app.outcome import Outcome
-from corsage.app.wire import Arrays
-from corsage.models.network import Network
-from corsage.strategies.base import Strategy
+from corsage.core.arrays import Arrays
+from corsage.core.keys import Keys, key
+from corsage.core.replies import Outcome
+from corsage.networks.network import Network
+from corsage.strategies.rounds.base import Strategy
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from federations import settings
 
-from corsage.clients.training import to_tensors
 from corsage.datasets.federated import simulated
-from corsage.models.convex import LinearLosses, linear_losses
-from corsage.models.losses import SQUARED_HINGE
+from corsage.networks.training import to_tensors
+from corsage.solvers.losses.convex import LinearLosses, linear_losses
+from corsage.solvers.losses.scalar import SQUARED_HINGE
 
 
 def central(**keys: Any) -> LinearLosses:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from reference import Vector
 
-from corsage.app.wire import decode
+from corsage.core.wire import decode
 
 HEAD = 170  # parameters of the head: 16 features, 10 classes
 CONVEX: dict[str, Any] = {

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from corsage.models.hierarchy import Hierarchy
+from corsage.solvers.known_clusters.hierarchy import Hierarchy
 
 
 class Quadratics:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.callbacks import Callback
 from corsage.app.client_app import app
-from corsage.app.config import Config
 from corsage.app.local_grid import LocalGrid
-from corsage.strategies import strategy_class
-from corsage.strategies.base import Result, Strategy
+from corsage.core.callbacks import Callback
+from corsage.core.config import Config
+from corsage.core.registry import strategy_class
+from corsage.strategies.rounds.base import Result, Strategy
 
 SMALL: dict[str, Any] = {
     "num-users": 12,

@@ -8,11 +8,11 @@ from typing import Any
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from corsage.app.callbacks import Callback
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.wire import Task, decode_task
-from corsage.strategies.base import Strategy
+from corsage.core.callbacks import Callback
+from corsage.core.wire import Task, decode_task
+from corsage.strategies.rounds.base import Strategy
 
 Fails = Callable[[int, Task], bool]
 

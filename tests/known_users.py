@@ -16,13 +16,13 @@ import pytest
 from federations import federate, settings
 from numpy.typing import NDArray
 
-from corsage.app.config import Config
 from corsage.clients.convex import ConvexClient
+from corsage.core.arrays import Floats
+from corsage.core.config import Config
 from corsage.datasets.federated import simulated
-from corsage.models.hierarchy import Hierarchy, alpha_of
-from corsage.strategies.base import Result, Strategy
+from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
+from corsage.strategies.rounds.base import Result, Strategy
 
-Floats = NDArray[np.float64]
 Models = dict[str, Floats]
 HIERARCHICAL: dict[str, Any] = {
     "dataset": "hierarchical",

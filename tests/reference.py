@@ -11,14 +11,14 @@ from federations import SMALL, federate
 from torch import nn
 from torch.nn import functional as F
 
-from corsage.app.config import Config
-from corsage.app.seeding import generator
-from corsage.app.wire import decode
-from corsage.clients.training import batches
+from corsage.core.config import Config
+from corsage.core.seeding import generator
+from corsage.core.wire import decode
 from corsage.datasets.federated import FederatedData, simulated
 from corsage.datasets.table import model_input
-from corsage.models.build import build_network
-from corsage.strategies.base import Result, Strategy
+from corsage.networks.build import build_network
+from corsage.networks.training import batches
+from corsage.strategies.rounds.base import Result, Strategy
 
 DECAY = 0.01
 KEYS: dict[str, Any] = {"weight_decay": DECAY, "momentum": 0.5, "lr": 0.05}

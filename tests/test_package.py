@@ -13,7 +13,7 @@ import pytest
 import corsage
 
 ROOT = Path(corsage.__file__).parent
-IMPORT = "import corsage, corsage.strategies as s; print(corsage.__file__, s.FedRep.name)"
+IMPORT = "import corsage; print(corsage.__file__, corsage.FedRep.name)"
 
 
 def run(*words: str, cwd: Path | None = None, path: str = "") -> str:

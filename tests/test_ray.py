@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from test_kill import kill_in_round
 
 from corsage.app.command import run
-from corsage.strategies import ALGORITHMS
+from corsage.core.registry import ALGORITHMS
 
 
 @dataclass(frozen=True)

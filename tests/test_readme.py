@@ -43,7 +43,7 @@ def test_the_script_runs(capsys: object) -> None:
 
 def test_the_solver_alone_runs() -> None:
     names: dict[str, Any] = {}
-    exec(python_block("from corsage.models.sum_of_norms import fit"), names)
+    exec(python_block("from corsage.solvers.convex_clustering.sum_of_norms import fit"), names)
     assert names["solution"].relative_gap <= 1e-8
     assert len(set(names["solution"].labels)) == 3
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
-from corsage.app.errors import CheckpointError
-from corsage.strategies.state import State, Traffic
+from corsage.core.errors import CheckpointError
+from corsage.strategies.rounds.state import State, Traffic
 
 ME = {"run": "a", "seed": 0}
 

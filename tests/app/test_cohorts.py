@@ -20,11 +20,11 @@ from corsage.app.cohorts import (
     read_members,
     write_members,
 )
-from corsage.app.errors import ConfigError
 from corsage.app.node import hosted_together
-from corsage.app.roster import Member
 from corsage.app.users import Report
-from corsage.clients.async_l2gd import AsyncL2GDClient
+from corsage.clients.known_clusters.async_l2gd import AsyncL2GDClient
+from corsage.core.errors import ConfigError
+from corsage.strategies.rounds.roster import Member
 
 CLUSTERS = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=40)
 

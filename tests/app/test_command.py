@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from corsage.app.command import run
-from corsage.app.config import Config
 from corsage.clients.fedavg import FedAvgClient
 from corsage.clients.fedrep import FedRepClient
+from corsage.core.config import Config
 
 QUICK = ["num-users=8", "num-rounds=2", "head-epochs=1", "hidden=8", "fraction-train=0.5"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import corsage
-from corsage.app.config import GROUPS, Config, declared_groups, read_words
-from corsage.app.errors import ConfigError
-from corsage.strategies import algorithm_keys
+from corsage.core.config import GROUPS, Config, declared_groups, read_words
+from corsage.core.errors import ConfigError
+from corsage.core.registry import algorithm_keys
 
 ROOT = Path(corsage.__file__).parent
 

@@ -11,11 +11,11 @@ from federations import Notes
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from corsage.app import exchange as module
-from corsage.app.errors import DataError, NodeError
-from corsage.app.exchange import exchange
 from corsage.app.local_grid import LocalGrid
-from corsage.app.roster import Roster
+from corsage.core.errors import DataError, NodeError
+from corsage.strategies.rounds import exchange as module
+from corsage.strategies.rounds.exchange import exchange
+from corsage.strategies.rounds.roster import Roster
 
 
 class Fleet(LocalGrid):

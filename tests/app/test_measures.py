@@ -20,13 +20,13 @@ from rich.console import Console
 
 from corsage.app import plots, report
 from corsage.app.command import run
-from corsage.app.config import Config
 from corsage.app.findings import findings_section, findings_tables
-from corsage.app.measures import ACCURACY, RMSE, Measure, four_digits, measure_of
 from corsage.app.progress import Progress
 from corsage.app.summary import best, cells, spread, summary_table, worst_share
+from corsage.core.config import Config
+from corsage.core.measures import ACCURACY, RMSE, Measure, four_digits, measure_of
 from corsage.datasets.federated import UserData, simulated
-from corsage.strategies.base import Strategy
+from corsage.strategies.rounds.base import Strategy
 
 Matrix = NDArray[np.float64]
 

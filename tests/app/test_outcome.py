@@ -12,10 +12,10 @@ from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corsage.app.errors import RoundFailed
 from corsage.app.local_grid import LocalGrid
-from corsage.app.outcome import merge_replies
-from corsage.app.wire import encode
+from corsage.core.errors import RoundFailed
+from corsage.core.replies import merge_replies
+from corsage.core.wire import encode
 
 SHAPE = (3,)
 TEMPLATE = {"body": np.zeros(SHAPE, np.float32)}
@@ -117,7 +117,7 @@ def test_weights_count() -> None:
 
 
 def test_a_round_fails_only_below_min_users() -> None:
-    from corsage.strategies import FedAvg
+    from corsage import FedAvg
 
     for least, fails in ((1, False), (2, True)):
         strategy = FedAvg({"min-users": least})

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from corsage.app import config, plots, report
+from corsage.app import plots, report
 from corsage.app.progress import Progress
 from corsage.app.summary import (
     human_bytes,
@@ -24,6 +24,7 @@ from corsage.app.summary import (
     summary_table,
     worst_share,
 )
+from corsage.core import config
 
 KEYS = ["mean", "std", "min", "q10", "q25", "median", "q75", "max"]
 EVIL = "<script>alert(1)</script>"

@@ -10,8 +10,8 @@ from flwr.app import Context, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corsage.app.errors import StateLost
 from corsage.app.store import PersonalStore, safe_name
+from corsage.core.errors import StateLost
 
 
 def context() -> Context:

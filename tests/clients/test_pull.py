@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from corsage.app.config import ModelKeys, TrainKeys
-from corsage.clients import heads as together
-from corsage.clients.training import Pull, batches
-from corsage.models.build import build_network
-from corsage.models.network import Network
-from corsage.models.ragged import Examples
+from corsage.core.config import ModelKeys, TrainKeys
+from corsage.networks import parts as together
+from corsage.networks.batches import Examples
+from corsage.networks.build import build_network
+from corsage.networks.network import Network
+from corsage.networks.training import Pull, batches
 
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}
 NETWORKS = {n: build_network(ModelKeys(model=n, hidden="9,7"), s, 3, 0) for n, s in MODELS.items()}

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from corsage.app.config import ModelKeys, TrainKeys
-from corsage.clients import heads as together
-from corsage.clients.training import batches, evaluate, evaluate_models, sgd, to_tensors
-from corsage.models import stacked
-from corsage.models.build import build_network
-from corsage.models.network import Network
-from corsage.models.ragged import Examples, Plan
+from corsage.core.config import ModelKeys, TrainKeys
+from corsage.networks import parts as together
+from corsage.networks import stacked
+from corsage.networks.batches import Examples, Plan
+from corsage.networks.build import build_network
+from corsage.networks.network import Network
+from corsage.networks.training import batches, evaluate, evaluate_models, sgd, to_tensors
 
 KEYS = TrainKeys(lr=0.1, momentum=0.5, weight_decay=1e-2, batch_size=4)
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError, DataError
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import chem97
 from corsage.datasets.federated import simulated
 from corsage.datasets.loaders import load_table

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from published import CIFAR, cifar_batches, python2, write_cifar
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError, DataError
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import federated, hub
 from corsage.datasets.federated import simulated
 from corsage.datasets.loaders import load_table, source_files

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError, DataError
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import clustermap
 from corsage.datasets.federated import on_device, simulated
 from corsage.datasets.loaders import check_keys

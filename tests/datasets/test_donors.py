@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError, DataError
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import donors
 from corsage.datasets.donors import CLUSTERS, cluster_sizes, draw
 from corsage.datasets.federated import simulated

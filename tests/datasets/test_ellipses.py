@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError
 from corsage.datasets.ellipses import SHAPES, draw
 from corsage.datasets.federated import simulated
 from corsage.datasets.loaders import check_keys, load_table

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from corsage.app.config import Config
-from corsage.clients.training import to_tensors
-from corsage.datasets.export import run
+from corsage.app.export import run
+from corsage.core.config import Config
 from corsage.datasets.federated import on_device, simulated
+from corsage.networks.training import to_tensors
 
 SITES = [("Ann/x", "north"), ("bob", "south"), ("eve", "")]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError, DataError
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import cache, federated, loaders
 from corsage.datasets.federated import on_device, simulated
 

@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError, DataError
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import hub, idx
 from corsage.datasets.loaders import load_table
 from corsage.datasets.table import model_input

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from corsage.app.config import Config, DataKeys
-from corsage.app.errors import ConfigError
+from corsage.core.config import Config, DataKeys
+from corsage.core.errors import ConfigError
 from corsage.datasets import hierarchical
 from corsage.datasets.federated import simulated
 from corsage.datasets.hierarchical import draw

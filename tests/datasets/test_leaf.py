@@ -8,9 +8,10 @@ import pytest
 from federations import federate
 from published import character, leaf, tweet, write_glove, write_json
 
-from corsage.app.config import DataKeys
-from corsage.app.errors import ConfigError, DataError
-from corsage.datasets import export, federated, hub, partitions, words
+from corsage.app import export
+from corsage.core.config import DataKeys
+from corsage.core.errors import ConfigError, DataError
+from corsage.datasets import federated, hub, partitions, words
 from corsage.datasets.federated import on_device, simulated
 from corsage.datasets.loaders import load_table, source_files
 from corsage.datasets.table import model_input

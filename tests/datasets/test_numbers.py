@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.app.config import Config, DataKeys
-from corsage.app.errors import ConfigError, DataError
-from corsage.datasets.export import run
+from corsage.app.export import run
+from corsage.core.config import Config, DataKeys
+from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.federated import on_device, simulated
 from corsage.datasets.loaders import load_table
 from corsage.datasets.split import split_user

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.app.errors import DataError
-from corsage.app.seeding import generator
+from corsage.core.errors import DataError
+from corsage.core.seeding import generator
 from corsage.datasets import partitions
 
 seeds = st.integers(0, 1000)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.app.errors import DataError
+from corsage.core.errors import DataError
 from corsage.datasets.split import split_user
 
 some_labels = st.lists(st.integers(0, 4), min_size=2, max_size=80).map(np.array)

@@ -20,9 +20,9 @@ from flwr.app import Message
 from safetensors.numpy import load, load_file
 
 from corsage.app import engines
-from corsage.app.config import Config
 from corsage.app.local_grid import LocalGrid
-from corsage.strategies import ALGORITHMS, client_class
+from corsage.core.config import Config
+from corsage.core.registry import ALGORITHMS, client_class
 
 # Not the defaults: a resumed run and its devices must find these keys again.
 KEYS = {"seed": 3, "test-fraction": 0.3, "head-epochs": 2, "fine-tune-epochs": 0, "hidden": "16"}

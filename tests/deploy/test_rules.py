@@ -12,13 +12,13 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
 from corsage.app.client_app import app
-from corsage.app.config import Config
-from corsage.app.errors import ConfigError, NodeError
-from corsage.app.exchange import exchange
 from corsage.app.local_grid import LocalGrid
 from corsage.app.node import Node, node_of
-from corsage.app.roster import Roster
-from corsage.app.wire import Task, encode_task
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError, NodeError
+from corsage.core.wire import Task, encode_task
+from corsage.strategies.rounds.exchange import exchange
+from corsage.strategies.rounds.roster import Roster
 
 DEAD = 12345
 

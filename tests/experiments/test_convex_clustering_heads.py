@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corsage.app.errors import DataError
+from corsage.core.errors import DataError
 from corsage.datasets.idx import FILES
 from corsage.experiments import convex_clustering_heads as heads
 from corsage.experiments.outcome import Options

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from corsage.app.errors import ConfigError
 from corsage.benchmarks import __main__ as benchmarks
 from corsage.benchmarks.measure import Measure, number
 from corsage.benchmarks.memory import family, proportional
+from corsage.core.errors import ConfigError
 from corsage.experiments import EXPERIMENTS, experiment
 from corsage.experiments import __main__ as command
 from corsage.experiments.outcome import Figure, Outcome, picture

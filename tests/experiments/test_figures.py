@@ -13,7 +13,7 @@ from corsage.experiments import fedrep_figure6 as figure6
 from corsage.experiments import fedrep_table1 as table1
 from corsage.experiments.outcome import Options
 from corsage.experiments.runner import Results
-from corsage.strategies import ALGORITHMS
+from corsage.core.registry import ALGORITHMS
 
 Means = tuple[float, ...]
 FLAT: Means = (10.0, 9.0, 8.0, 7.5, 8.0)

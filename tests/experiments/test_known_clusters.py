@@ -12,9 +12,9 @@ import torch
 from scipy.optimize import minimize
 
 from corsage.app import plots
-from corsage.app.config import Config
-from corsage.app.errors import ConfigError
 from corsage.benchmarks import known_clusters as benchmark
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError
 from corsage.datasets.federated import FederatedData, simulated
 from corsage.experiments import __main__ as command
 from corsage.experiments import known_clusters_chem97 as chem97
@@ -26,12 +26,12 @@ from corsage.experiments import known_clusters_nested as nested
 from corsage.experiments import known_clusters_problem as problems
 from corsage.experiments.known_clusters_scores import Scores, constant, difference
 from corsage.experiments.outcome import Options
-from corsage.models import async_al2sgd, katyusha
-from corsage.models.async_l2gd import run_naive
-from corsage.models.coins import Coins, count
-from corsage.models.hierarchy import Hierarchy, objective_21
-from corsage.models.l2gd_settings import Parameters
-from corsage.models.losses import LOGISTIC, SQUARED
+from corsage.solvers.known_clusters import async_al2sgd, katyusha
+from corsage.solvers.known_clusters.async_l2gd import run_naive
+from corsage.solvers.known_clusters.coins import Coins, count
+from corsage.solvers.known_clusters.hierarchy import Hierarchy, objective_21
+from corsage.solvers.known_clusters.settings import Parameters
+from corsage.solvers.losses.scalar import LOGISTIC, SQUARED
 
 CLUSTERS = np.array([0, 0, 0, 1, 1])
 

@@ -18,10 +18,10 @@ from corsage.experiments.known_clusters_settings import (
     UNEQUAL,
 )
 from corsage.experiments.known_clusters_table1 import Panel, figures, panel, picture
-from corsage.models.async_l2gd import run_naive
-from corsage.models.coins import Coins
-from corsage.models.hierarchy import Hierarchy, alpha_of
-from corsage.models.l2gd_settings import Parameters
+from corsage.solvers.known_clusters.async_l2gd import run_naive
+from corsage.solvers.known_clusters.coins import Coins
+from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
+from corsage.solvers.known_clusters.settings import Parameters
 
 
 @pytest.mark.parametrize("m", [2, 30])

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from corsage.app.errors import ConfigError
-from corsage.app.seeding import generator
-from corsage.models import al2sgd_coalescing, async_l2gd, katyusha
-from corsage.models.al2sgd_coalescing import plan, plans, run_coalesced
-from corsage.models.async_al2sgd import (
+from corsage.core.errors import ConfigError
+from corsage.core.seeding import generator
+from corsage.solvers.known_clusters import al2sgd_coalescing, async_l2gd, katyusha
+from corsage.solvers.known_clusters.al2sgd_coalescing import plan, plans, run_coalesced
+from corsage.solvers.known_clusters.async_al2sgd import (
     Faces,
     begin,
     check,
@@ -24,9 +24,9 @@ from corsage.models.async_al2sgd import (
     refresh_coin,
     run_naive,
 )
-from corsage.models.coins import Coin, Coins, stretch
-from corsage.models.hierarchy import Hierarchy, alpha_of
-from corsage.models.katyusha import local_estimate, pull_estimate, thrifty
+from corsage.solvers.known_clusters.coins import Coin, Coins, stretch
+from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
+from corsage.solvers.known_clusters.katyusha import local_estimate, pull_estimate, thrifty
 
 SEEDS = st.integers(0, 2**32 - 1)
 D, SIZES, NAMES = 2, [1, 2, 4], ("a", "b", "c")

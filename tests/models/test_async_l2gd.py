@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import eigh
 
-from corsage.app.errors import ConfigError
-from corsage.models.async_l2gd import (
+from corsage.core.errors import ConfigError
+from corsage.solvers.known_clusters.async_l2gd import (
     Affine,
     Parameters,
     check,
@@ -36,8 +36,8 @@ from corsage.models.async_l2gd import (
     within_map,
     within_unequal,
 )
-from corsage.models.coins import Coins
-from corsage.models.hierarchy import Hierarchy
+from corsage.solvers.known_clusters.coins import Coins
+from corsage.solvers.known_clusters.hierarchy import Hierarchy
 
 SEEDS = st.integers(0, 2**32 - 1)
 D = 2

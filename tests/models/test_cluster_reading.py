@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 from corsage.experiments.clustered import OPTIMA, accuracy, problem
-from corsage.models.cluster_reading import (
+from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.reading import (
     agreement,
     candidate,
     fused,
@@ -20,8 +21,7 @@ from corsage.models.cluster_reading import (
     refit,
     within_distance,
 )
-from corsage.models.edges import Edges
-from corsage.models.sum_of_norms import fit
+from corsage.solvers.convex_clustering.sum_of_norms import fit
 
 SEEDS = st.integers(0, 2**32 - 1)
 MANY = settings(max_examples=30, deadline=None)

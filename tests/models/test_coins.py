@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.app.errors import ConfigError
-from corsage.models.coins import (
+from corsage.core.errors import ConfigError
+from corsage.solvers.known_clusters.coins import (
     BLOCK,
     Coins,
     count,

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_users import derivatives
 
-from corsage.app.errors import ModelError
-from corsage.models.convex import Quadratic, SmoothLosses, linear_losses, points
-from corsage.models.losses import LOGISTIC
+from corsage.core.errors import ModelError
+from corsage.solvers.losses.convex import Quadratic, SmoothLosses, linear_losses, points
+from corsage.solvers.losses.scalar import LOGISTIC
 
 SEEDS = st.integers(0, 2**32 - 1)
 DOUBLE = torch.float64

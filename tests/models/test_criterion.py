@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corsage.app.config import ModelKeys, TrainKeys
-from corsage.app.errors import ConfigError, ModelError
-from corsage.clients import heads as together
-from corsage.clients import steps
-from corsage.clients.training import batches, evaluate, evaluate_models, sgd, to_tensors
-from corsage.models.build import build_network
-from corsage.models.criterion import CROSS_ENTROPY, criterion_of
-from corsage.models.gradients import StackedLosses, training
-from corsage.models.network import Network
-from corsage.models.ragged import Examples
+from corsage.core.config import ModelKeys, TrainKeys
+from corsage.core.errors import ConfigError, ModelError
+from corsage.networks import parts as together
+from corsage.networks import steps
+from corsage.networks.batches import Examples
+from corsage.networks.build import build_network
+from corsage.networks.criterion import CROSS_ENTROPY, criterion_of
+from corsage.networks.gradients import StackedLosses, training
+from corsage.networks.network import Network
+from corsage.networks.training import batches, evaluate, evaluate_models, sgd, to_tensors
 
 DELTA = 0.7
 # The mean loss of a batch as torch has it, or as its paper writes it.

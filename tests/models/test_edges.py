@@ -10,12 +10,12 @@ from convex_problems import blobs, by_cvxpy, random, weighted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.app.errors import DataError
-from corsage.models import newton_system
-from corsage.models.convex import points
-from corsage.models.costs import LossCosts
-from corsage.models.edges import Edges, norms
-from corsage.models.sum_of_norms import fit
+from corsage.core.errors import DataError
+from corsage.solvers.convex_clustering import newton_system
+from corsage.solvers.convex_clustering.costs import LossCosts
+from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.sum_of_norms import fit
+from corsage.solvers.losses.convex import points
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corsage.app.config import ModelKeys, TrainKeys
-from corsage.clients import steps
-from corsage.clients.heads import train_models
-from corsage.clients.steps import Momentum, in_groups
-from corsage.clients.training import batches
-from corsage.models.build import build_network
-from corsage.models.gradients import AutogradLosses, StackedLosses, UserLosses, training
-from corsage.models.network import Network
-from corsage.models.ragged import Examples
+from corsage.core.config import ModelKeys, TrainKeys
+from corsage.networks import steps
+from corsage.networks.batches import Examples
+from corsage.networks.build import build_network
+from corsage.networks.gradients import AutogradLosses, StackedLosses, UserLosses, training
+from corsage.networks.network import Network
+from corsage.networks.parts import train_models
+from corsage.networks.steps import Momentum, in_groups
+from corsage.networks.training import batches
 
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}
 SIZES = [9, 1, 14, 4]

@@ -8,8 +8,8 @@ from clustered_losses import Quadratics, hierarchy_of, pull_matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.app.errors import ModelError
-from corsage.models.hierarchy import (
+from corsage.core.errors import ModelError
+from corsage.solvers.known_clusters.hierarchy import (
     Hierarchy,
     alpha_of,
     lambda_of,

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.experiments.clustered import Splits, accuracy, problem
-from corsage.models.cluster_reading import agreement, refit
-from corsage.models.held_out import Fold
-from corsage.models.lambda_choice import (
+from corsage.solvers.convex_clustering.lambda_choice import (
     CROSS,
     Candidate,
     choose_for_clusters,
@@ -25,8 +23,10 @@ from corsage.models.lambda_choice import (
     one_cluster,
     standard_error,
 )
-from corsage.models.recovery import theorem1
-from corsage.models.sum_of_norms import fit, path
+from corsage.solvers.convex_clustering.reading import agreement, refit
+from corsage.solvers.convex_clustering.recovery import theorem1
+from corsage.solvers.convex_clustering.sum_of_norms import fit, path
+from corsage.solvers.losses.held_out import Fold
 
 
 def models_along(losses, lams):

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.models.linear_fedrep import (
+from corsage.experiments.linear_fedrep import (
     Alternation,
     average,
     body_gradient,
@@ -21,7 +21,7 @@ from corsage.models.linear_fedrep import (
     solve_heads,
     step_heads,
 )
-from corsage.models.linear_problem import (
+from corsage.experiments.linear_problem import (
     Problems,
     Samples,
     distance,

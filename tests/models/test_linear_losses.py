@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_users import DELTA, LOSSES, SIZES, build, derivatives, models, users
 
-from corsage.app.errors import DataError, ModelError
-from corsage.models import padded
-from corsage.models.convex import linear_losses
-from corsage.models.losses import LOGISTIC
+from corsage.core.errors import DataError, ModelError
+from corsage.solvers.losses import padded
+from corsage.solvers.losses.convex import linear_losses
+from corsage.solvers.losses.scalar import LOGISTIC
 
 SEEDS = st.integers(0, 2**32 - 1)
 EVERY = pytest.mark.parametrize("name", list(LOSSES))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from linear_users import DELTA, LOSSES, build, models, users
 from scipy.optimize import brentq, linprog
 
-from corsage.app.errors import ModelError
-from corsage.models.convex import linear_losses
-from corsage.models.losses import LOGISTIC, SQUARED_HINGE, huber
+from corsage.core.errors import ModelError
+from corsage.solvers.losses.convex import linear_losses
+from corsage.solvers.losses.scalar import LOGISTIC, SQUARED_HINGE, huber
 
 EVERY = pytest.mark.parametrize("name", list(LOSSES))
 

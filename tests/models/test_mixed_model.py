@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from corsage.app.errors import ModelError
-from corsage.models.mixed_model import (
+from corsage.core.errors import ModelError
+from corsage.solvers.known_clusters.mixed_model import (
     ClusterSums,
     by_cluster,
     centres,

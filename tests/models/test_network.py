@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from corsage.app.config import ModelKeys
-from corsage.app.errors import ModelError
-from corsage.models.build import build_network
-from corsage.models.network import Network
+from corsage.core.config import ModelKeys
+from corsage.core.errors import ModelError
+from corsage.networks.build import build_network
+from corsage.networks.network import Network
 
 X = torch.linspace(-1, 1, 3 * 6).reshape(3, 6)
 

@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from corsage.app import command
-from corsage.app.config import ModelKeys, TrainKeys
-from corsage.app.errors import ModelError
-from corsage.clients.heads import train_bodies, train_models
-from corsage.clients.training import Examples, sgd
+from corsage.core.config import ModelKeys, TrainKeys
+from corsage.core.errors import ModelError
 from corsage.datasets import federated
-from corsage.models import stacked
-from corsage.models.build import build_network
+from corsage.networks import stacked
+from corsage.networks.build import build_network
+from corsage.networks.parts import train_bodies, train_models
+from corsage.networks.training import Examples, sgd
 
 IMAGES = (3, 32, 32)
 TWEETS = (25, 300)

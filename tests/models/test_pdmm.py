@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.experiments.clustered import OPTIMA, problem
-from corsage.models.certificate import Problem, feasible
-from corsage.models.convex import points
-from corsage.models.costs import LossCosts
-from corsage.models.edges import Edges
-from corsage.models.pdmm import (
+from corsage.solvers.convex_clustering.certificate import Problem, feasible
+from corsage.solvers.convex_clustering.costs import LossCosts
+from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.pdmm import (
     BALANCE_EVERY,
     PdmmState,
     Settings,
@@ -33,6 +32,7 @@ from corsage.models.pdmm import (
     step,
     update_pairs,
 )
+from corsage.solvers.losses.convex import points
 
 SEEDS = st.integers(0, 2**32 - 1)
 MANY = settings(max_examples=25, deadline=None)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.models.mixed_model import ClusterSums, centres, personal
-from corsage.models.pooling import (
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
+from corsage.solvers.known_clusters.pooling import (
     SINGLE_CENTRE_GRID,
     cluster_models,
     cross_validated,

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.experiments.clustered import problem
-from corsage.models.cluster_reading import fused
-from corsage.models.convex import points
-from corsage.models.edges import Edges, norms
-from corsage.models.merged import Merged
-from corsage.models.recovery import (
+from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.merged import Merged
+from corsage.solvers.convex_clustering.reading import fused
+from corsage.solvers.convex_clustering.recovery import (
     flow,
     necessary,
     recovers,
@@ -23,7 +22,8 @@ from corsage.models.recovery import (
     theorem2,
     window,
 )
-from corsage.models.sum_of_norms import fit
+from corsage.solvers.convex_clustering.sum_of_norms import fit
+from corsage.solvers.losses.convex import points
 
 SEEDS = st.integers(0, 2**32 - 1)
 MANY = settings(max_examples=20, deadline=None)

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.experiments.clustered import OPTIMA, curvature, problem, slope
-from corsage.models.cluster_reading import in_order
-from corsage.models.convex import points
-from corsage.models.edges import Edges, norms
-from corsage.models.splitting import (
+from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.reading import in_order
+from corsage.solvers.convex_clustering.splitting import (
     DrState,
     request,
     server_prox,
     start_rho,
     update,
 )
-from corsage.models.sum_of_norms import fit, gap
+from corsage.solvers.convex_clustering.sum_of_norms import fit, gap
+from corsage.solvers.losses.convex import points
 
 
 def round_of(losses, state, edges, lam, rho, users, relax=1.5):

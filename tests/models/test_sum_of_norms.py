@@ -21,11 +21,19 @@ from convex_problems import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.app.errors import ConfigError, DataError, ModelError
-from corsage.models.convex import linear_losses, points
-from corsage.models.edges import norms
-from corsage.models.losses import LOGISTIC
-from corsage.models.sum_of_norms import Edges, edge_terms, feasible, fit, gap, path, user_terms
+from corsage.core.errors import ConfigError, DataError, ModelError
+from corsage.solvers.convex_clustering.edges import norms
+from corsage.solvers.convex_clustering.sum_of_norms import (
+    Edges,
+    edge_terms,
+    feasible,
+    fit,
+    gap,
+    path,
+    user_terms,
+)
+from corsage.solvers.losses.convex import linear_losses, points
+from corsage.solvers.losses.scalar import LOGISTIC
 
 SEEDS = st.integers(0, 2**32 - 1)
 ELLIPSES = {

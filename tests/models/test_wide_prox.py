@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.models.edges import Edges
-from corsage.models.sum_of_norms import prox
-from corsage.models.wide_prox import TOLERANCE, Search, distances, neighbours, wide_prox
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+from corsage.core.arrays import Floats
+from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.sum_of_norms import prox
+from corsage.solvers.convex_clustering.wide_prox import (
+    TOLERANCE,
+    Search,
+    distances,
+    neighbours,
+    wide_prox,
+)
 
 
 def value(y: Floats, s: Floats, t: float, w: Floats) -> float:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from corsage.app.config import ModelKeys
-from corsage.app.errors import ModelError
-from corsage.models.build import build_network
+from corsage.core.config import ModelKeys
+from corsage.core.errors import ModelError
+from corsage.networks.build import build_network
 
 OWN = """
 import torch

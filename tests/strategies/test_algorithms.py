@@ -11,14 +11,14 @@ from federations import SMALL, federate
 from torch import nn
 from torch.nn import functional as F
 
-from corsage.app.config import Config
-from corsage.app.seeding import generator
-from corsage.app.wire import decode
-from corsage.clients.training import batches
+from corsage.core.config import Config
+from corsage.core.seeding import generator
+from corsage.core.wire import decode
 from corsage.datasets.federated import FederatedData, simulated
 from corsage.datasets.table import model_input
-from corsage.models.build import build_network
-from corsage.strategies.base import Strategy
+from corsage.networks.build import build_network
+from corsage.networks.training import batches
+from corsage.strategies.rounds.base import Strategy
 
 KEYS = {**SMALL, "weight-decay": 0.01, "momentum": 0.5, "lr": 0.05}
 CONFIG = Config.parse(KEYS)
@@ -160,7 +160,7 @@ def test_bytes_are_those_of_one_user_devices() -> None:
 
 
 def test_users_are_drawn_uniformly_and_without_replacement() -> None:
-    from corsage.strategies import FedRep
+    from corsage import FedRep
 
     strategy = FedRep({"fraction-train": 0.1})
     users = [str(i) for i in range(50)]

@@ -27,8 +27,8 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from corsage.app.config import TrainKeys
 from corsage.clients.apfl import Mixture
+from corsage.core.config import TrainKeys
 
 Params = list[nn.Parameter]
 

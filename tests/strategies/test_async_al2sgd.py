@@ -26,13 +26,13 @@ from known_users import (
 )
 from numpy.typing import NDArray
 
-from corsage.app.errors import ConfigError
-from corsage.app.seeding import uniforms, user_keys
-from corsage.models.async_al2sgd import refresh_coin, run_naive
-from corsage.models.coins import Coins
-from corsage.models.hierarchy import Hierarchy
-from corsage.models.katyusha import Rows, parameters
-from corsage.models.l2gd_settings import probabilities
+from corsage.core.errors import ConfigError
+from corsage.core.seeding import uniforms, user_keys
+from corsage.solvers.known_clusters.async_al2sgd import refresh_coin, run_naive
+from corsage.solvers.known_clusters.coins import Coins
+from corsage.solvers.known_clusters.hierarchy import Hierarchy
+from corsage.solvers.known_clusters.katyusha import Rows, parameters
+from corsage.solvers.known_clusters.settings import probabilities
 
 FLOOR = 1e-4  # of L, the least mu
 

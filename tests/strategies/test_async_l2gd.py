@@ -26,12 +26,12 @@ from known_users import (
 )
 from reference import KEYS, examples, flat, fresh, plain_sgd, users_data
 
-from corsage.app.callbacks import Callback
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.seeding import generator
-from corsage.clients.training import batches
-from corsage.models.async_l2gd import (
+from corsage.core.callbacks import Callback
+from corsage.core.seeding import generator
+from corsage.networks.training import batches
+from corsage.solvers.known_clusters.async_l2gd import (
     Parameters,
     largest_step,
     probabilities,
@@ -39,9 +39,9 @@ from corsage.models.async_l2gd import (
     run_naive,
     tau_of,
 )
-from corsage.models.coins import Coins, count
-from corsage.models.hierarchy import Hierarchy
-from corsage.strategies.base import Strategy
+from corsage.solvers.known_clusters.coins import Coins, count
+from corsage.solvers.known_clusters.hierarchy import Hierarchy
+from corsage.strategies.rounds.base import Strategy
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from rich.console import Console
 
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
 from corsage.app.client_app import app
-from corsage.app.config import Config
-from corsage.app.errors import NodeError
 from corsage.app.local_grid import LocalGrid
 from corsage.app.progress import Progress
 from corsage.app.run_folder import Recorder, Watcher
+from corsage.core.config import Config
+from corsage.core.errors import NodeError
 from corsage.strategies.fedavg import FedAvg
 
 FOUND = {"title": "Certificate", "rows": [["gap", "0.5"]]}

@@ -23,13 +23,13 @@ from reference import (
     users_data,
 )
 
-from corsage.app.callbacks import Callback
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.wire import decode
-from corsage.strategies.base import Strategy
+from corsage.core.callbacks import Callback
+from corsage.core.wire import decode
 from corsage.strategies.cfl import bipartition, norms, similarities
+from corsage.strategies.rounds.base import Strategy
 
 USERS = [str(i) for i in range(12)]
 SPLITTING: dict[str, Any] = {"cfl_eps1": 0.3, "cfl_eps2": 0.5}

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from federations import ASK_ALL, SEEDLESS, SUITED, federate, same_arrays
 
-from corsage.app.callbacks import Callback
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.strategies import ALGORITHMS
-from corsage.strategies.base import Strategy
+from corsage.core.callbacks import Callback
+from corsage.core.registry import ALGORITHMS
+from corsage.strategies.rounds.base import Strategy
 
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
 

@@ -13,14 +13,14 @@ from at_hand import central
 from federations import Notes, federate
 from grids import Watched
 
-from corsage.app.errors import ConfigError, NodeError, RoundFailed
-from corsage.models import pdmm, sum_of_norms
-from corsage.models.convex import linear_losses
-from corsage.models.edges import Edges
-from corsage.models.held_out import Fold
-from corsage.models.losses import SQUARED_HINGE
-from corsage.strategies.convex_clustering import ConvexClustering
-from corsage.strategies.remote_losses import RemoteLosses, RemoteUsers
+from corsage.core.errors import ConfigError, NodeError, RoundFailed
+from corsage.solvers.convex_clustering import pdmm, sum_of_norms
+from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.losses.convex import linear_losses
+from corsage.solvers.losses.held_out import Fold
+from corsage.solvers.losses.scalar import SQUARED_HINGE
+from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
+from corsage.strategies.convex_clustering.remote_losses import RemoteLosses, RemoteUsers
 
 SOLVERS = pytest.mark.parametrize("solver", ["dr", "pdmm"])
 

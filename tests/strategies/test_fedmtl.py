@@ -23,8 +23,8 @@ from reference import (
 )
 from scipy.linalg import sqrtm
 
-from corsage.app.errors import ConfigError
-from corsage.app.wire import decode
+from corsage.core.errors import ConfigError
+from corsage.core.wire import decode
 from corsage.strategies.fedmtl import learned_relations, mean_relations, renewed, with_mean
 
 USERS = [str(i) for i in range(12)]

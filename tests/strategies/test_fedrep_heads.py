@@ -25,11 +25,11 @@ from reference import (
     users_data,
 )
 
-from corsage.app.wire import decode
+from corsage.core.wire import decode
 from corsage.datasets.federated import simulated
-from corsage.models.edges import Edges
-from corsage.models.sum_of_norms import prox
-from corsage.strategies.base import Strategy
+from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.sum_of_norms import prox
+from corsage.strategies.rounds.base import Strategy
 
 
 @pytest.fixture

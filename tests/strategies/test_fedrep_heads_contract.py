@@ -9,12 +9,12 @@ import pytest
 from clustered_heads import CONVEX, HEAD, KNOWN, known_clusters
 from federations import federate, same_arrays
 
-from corsage.app.callbacks import Callback
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
 from corsage.app.client_app import app
-from corsage.app.errors import ConfigError
 from corsage.app.local_grid import LocalGrid
-from corsage.strategies.base import Strategy
+from corsage.core.callbacks import Callback
+from corsage.core.errors import ConfigError
+from corsage.strategies.rounds.base import Strategy
 
 MODES = pytest.mark.parametrize("keys", [CONVEX, {**CONVEX, "fedrep_heads_neighbours": 3}, KNOWN])
 

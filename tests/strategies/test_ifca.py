@@ -23,15 +23,15 @@ from reference import (
 )
 from torch.nn import functional as F
 
-from corsage.app.errors import ModelError
-from corsage.app.outcome import Outcome
-from corsage.app.seeding import torch_seed
-from corsage.app.wire import Task, decode, encode
 from corsage.clients.ifca import IFCAClient
+from corsage.core.errors import ModelError
+from corsage.core.replies import Outcome
+from corsage.core.seeding import torch_seed
+from corsage.core.wire import Task, decode, encode
 from corsage.datasets.federated import FederatedData, simulated
-from corsage.models.build import build_network
-from corsage.strategies import IFCA
-from corsage.strategies.base import Strategy
+from corsage.networks.build import build_network
+from corsage import IFCA
+from corsage.strategies.rounds.base import Strategy
 
 USERS = [str(i) for i in range(12)]
 

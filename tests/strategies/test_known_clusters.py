@@ -12,7 +12,7 @@ from federations import ELLIPSES, federate
 from grids import At, Watched
 from known_users import HIERARCHICAL, LOGISTIC, UNEVEN, Seen, far, users_of, written
 
-from corsage.app.errors import ConfigError, CorsageError, RoundFailed
+from corsage.core.errors import ConfigError, CorsageError, RoundFailed
 
 TIES: dict[str, Any] = {"known_gamma": 1.5, "known_lambda": 0.8}
 COINED = ["async-l2gd", "async-al2sgd"]

@@ -22,9 +22,9 @@ from reference import (
     users_data,
 )
 
-from corsage.app.config import TrainKeys
-from corsage.app.errors import ConfigError
-from corsage.app.seeding import generator
+from corsage.core.config import TrainKeys
+from corsage.core.errors import ConfigError
+from corsage.core.seeding import generator
 from corsage.strategies.l2gd import L2GDKeys, aggregate, coins, contraction, falls
 
 USERS = [str(i) for i in range(12)]

@@ -19,7 +19,7 @@ from reference import (
     users_data,
 )
 
-from corsage.app.errors import ConfigError
+from corsage.core.errors import ConfigError
 
 BODY, HEAD = 64 * 16 + 16, 16 * 10 + 10
 

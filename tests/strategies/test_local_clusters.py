@@ -10,8 +10,8 @@ from at_hand import central
 from federations import federate
 from scipy.optimize import minimize
 
-from corsage.app.errors import ConfigError
-from corsage.models.cluster_reading import agreement
+from corsage.core.errors import ConfigError
+from corsage.solvers.convex_clustering.reading import agreement
 
 MANY: dict[str, Any] = {"samples_per_user": 200, "fraction_train": 1.0}
 TRUE = np.repeat([0, 1, 2], 4)

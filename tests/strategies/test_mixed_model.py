@@ -24,7 +24,7 @@ from known_users import (
 )
 from scipy.optimize import minimize
 
-from corsage.app.wire import decode
+from corsage.core.wire import decode
 
 DATA = {**HIERARCHICAL, "samples_per_user": 6}  # more than coefficients: one best model a user
 INF = float("inf")

@@ -11,14 +11,14 @@ import torch
 from federations import SMALL, federate
 from torch.nn import functional as F
 
-from corsage.app.config import Config
-from corsage.app.errors import ConfigError
-from corsage.app.seeding import generator
-from corsage.app.wire import decode
-from corsage.clients.training import batches
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError
+from corsage.core.seeding import generator
+from corsage.core.wire import decode
 from corsage.datasets.federated import simulated
 from corsage.datasets.table import model_input
-from corsage.strategies import ALGORITHMS
+from corsage.networks.training import batches
+from corsage.core.registry import ALGORITHMS
 
 NEW: dict[str, Any] = {"new_users": 0.3, "weight_decay": 0.0, "momentum": 0.0, "lr": 0.05}
 

@@ -27,12 +27,12 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from corsage.app.config import TrainKeys
 from corsage.clients import perfedavg
 from corsage.clients.perfedavg import meta_steps
+from corsage.core.config import TrainKeys
 from corsage.datasets.federated import FederatedData
-from corsage.strategies.base import Strategy
 from corsage.strategies.perfedavg import PerFedAvgKeys
+from corsage.strategies.rounds.base import Strategy
 
 NAMES = [(name, p.shape) for name, p in fresh().named_parameters()]
 LINEAR = 650

@@ -25,9 +25,9 @@ from reference import (
 )
 from torch.nn import functional as F
 
-from corsage.app.callbacks import Callback
 from corsage.clients.scaffold import ScaffoldClient, gradients_taken
-from corsage.strategies.base import Strategy
+from corsage.core.callbacks import Callback
+from corsage.strategies.rounds.base import Strategy
 
 
 @pytest.mark.parametrize("server_lr", [1.0, 0.7])

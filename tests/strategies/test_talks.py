@@ -13,8 +13,8 @@ from flwr.app import Message
 from grids import At, Watched
 from known_users import HIERARCHICAL, Seen, far, users_of, written
 
-from corsage.app.errors import RoundFailed
-from corsage.app.wire import decode
+from corsage.core.errors import RoundFailed
+from corsage.core.wire import decode
 
 TIES = {"known_gamma": "1.5", "known_lambda": "0.8"}
 KEYS: dict[str, Any] = {**HIERARCHICAL, **TIES, "known_p0": 0.1, "known_p": 0.3}

@@ -1,0 +1,94 @@
+"""Deal a data set into one file a user, for devices that are to do what a simulation did.
+
+A device splits its own file into training and test samples, keyed by the seed and the user's id.
+So each file holds its user's samples in the order in which the simulation splits them, as float32
+numbers that the model takes as they are: the same seed then gives the same numbers on devices.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from corsage.app.command import complain
+from corsage.app.store import safe_name
+from corsage.core.arrays import Array
+from corsage.core.config import Config, read_words
+from corsage.core.errors import ConfigError, CorsageError
+from corsage.core.files import write_atomically
+from corsage.datasets.deal import check_partition, deal
+from corsage.datasets.loaders import load_table
+from corsage.datasets.split import split_rows
+from corsage.datasets.table import model_input
+
+USAGE = """\
+usage: python -m corsage.app.export FOLDER [key=value ...] [FILE.toml]
+
+Deals the data set that the keys name to its users, as a simulation with the same keys does, and
+writes FOLDER/USER.npz for each of them, with the arrays x and label, and test where the data say
+which samples are for testing. A device that is given this file, the user's id and the same seed
+and test-fraction has the user's data of the simulation.
+"""
+
+
+def export(folder: Path, config: Config) -> Iterator[str]:
+    """Write the users' files, one line on each."""
+    keys, seed = config.data, config.run.seed
+    check_partition(keys, config.federation.num_users)
+    table = load_table(keys)
+    dealt, total = deal(table, keys, config.federation.num_users, seed), table.num_classes
+    for user, part in zip(dealt.users, dealt.parts, strict=True):
+        train, test = split_rows(table, part, user, keys, seed)
+        x = model_input(table.x[part], table.shift, table.scale, table.vectors)
+        arrays = {"x": x, "label": table.y[part]}
+        if table.test is not None:
+            arrays["test"] = table.test[part]
+        path = folder / f"{safe_name(user)}.npz"
+        write(path, arrays)
+        cluster = dealt.clusters.get(user, "")
+        yield (
+            f"{path}: user {user}, {len(train)} training and {len(test)} test samples, "
+            + (f"cluster {cluster}" if cluster else "no known cluster")
+            + advice(arrays["label"], total)
+        )
+
+
+def advice(labels: Array, total: int) -> str:
+    """What the user's node has to be told, since its labels alone do not show it."""
+    if total == 0:
+        return "; tell its node labels=numbers"
+    return f"; tell its node num-classes={total}" if int(labels.max()) + 1 < total else ""
+
+
+def write(path: Path, arrays: dict[str, Array]) -> None:
+    """One user's file; it is whole or not there."""
+    content = io.BytesIO()
+    np.savez(content, **arrays)  # type: ignore[arg-type]
+    try:
+        write_atomically(path, content.getvalue())
+    except OSError as error:
+        raise CorsageError(f"{path}: cannot be written ({error.strerror}).") from error
+
+
+def run(words: list[str]) -> int:
+    """Do what the words say; 0, or 2 with one line on what is wrong."""
+    if not words or {"-h", "--help"} & set(words):
+        print(USAGE, end="")
+        return 0 if words else 2
+    try:
+        if "=" in words[0] or words[0].endswith(".toml"):
+            raise ConfigError(f"{words[0]}: the first word is the folder for the files.")
+        config = Config.parse(read_words(words[1:]))
+        for line in export(Path(words[0]).expanduser(), config):
+            print(line, flush=True)
+    except CorsageError as error:
+        return complain(error, 2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

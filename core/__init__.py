@@ -1,0 +1,1 @@
+"""What everything builds on: errors, keys, seeds, records. Imports nothing of Corsage but itself."""

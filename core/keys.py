@@ -1,0 +1,98 @@
+"""What a key of the configuration is: declared in a dataclass, with its meaning and its limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Any, TypeVar, get_type_hints
+
+from corsage.core.errors import ConfigError
+
+Value = bool | int | float | str
+K = TypeVar("K", bound="Keys")
+
+
+def key(
+    default: Any,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """A documented key: its default, what it means, and which values are allowed."""
+    limits = {"doc": doc, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=limits)
+
+
+class Keys:
+    """Base of the dataclasses that declare keys; `title` heads their group in `--help`."""
+
+    title = ""
+
+
+def kebab(name: str) -> str:
+    """A field's name as a key."""
+    return name.replace("_", "-")
+
+
+def flatten(keys: Keys) -> dict[str, Value]:
+    """One group as flat kebab-case keys; lists become words with commas."""
+    values = ((f.name, getattr(keys, f.name)) for f in dataclasses.fields(keys))  # type: ignore[arg-type]
+    return {kebab(n): ",".join(v) if isinstance(v, tuple) else v for n, v in values}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` Did you mean X?` for a misspelt word, else the list of what is known."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(known)}."
+
+
+def read(group: type[K], values: Mapping[str, Any]) -> K:
+    """One group's keys out of flat values, each converted to its type and checked."""
+    types = get_type_hints(group)
+    found = {}
+    for f in dataclasses.fields(group):  # type: ignore[arg-type]
+        if kebab(f.name) in values:
+            found[f.name] = convert(kebab(f.name), values[kebab(f.name)], types[f.name])
+            check_limits(kebab(f.name), found[f.name], f.metadata)
+    return group(**found)
+
+
+def convert(name: str, value: Any, kind: type) -> Any:
+    """A word of the command line, or a value of TOML or Flower, as the key's type."""
+    if kind == tuple[str, ...]:
+        words = value.split(",") if isinstance(value, str) else list(value)
+        return tuple(word.strip() for word in words if str(word).strip())
+    if kind is str:
+        return str(value)
+    text = str(value).strip().lower()
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[
+                text
+            ]
+        if isinstance(value, bool):
+            raise ValueError
+        return kind(text)
+    except (KeyError, ValueError):
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+        raise ConfigError(f"{name}={value}: not {wanted}.") from None
+
+
+def check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    """Refuse a value out of the key's range or not among its choices."""
+    if limits["choices"] and value not in limits["choices"]:
+        raise ConfigError(f"{name}={value}: not possible.{nearest(value, limits['choices'])}")
+    if isinstance(value, float) and math.isnan(value):
+        raise ConfigError(f"{name}={value}: not a number.")
+    if isinstance(value, float) and math.isinf(value):
+        raise ConfigError(f"{name}={value}: must be finite.")
+    if limits["low"] is not None and value < limits["low"]:
+        raise ConfigError(f"{name}={value}: must be at least {limits['low']:g}.")
+    if limits["high"] is not None and value > limits["high"]:
+        raise ConfigError(f"{name}={value}: must be at most {limits['high']:g}.")

@@ -1,0 +1,205 @@
+"""What a round brought: replies checked, the bad ones dropped and named, the good ones merged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+from numpy.typing import NDArray
+
+from corsage.core.arrays import Arrays
+from corsage.core.wire import decode, payload
+
+
+@dataclass
+class Outcome:
+    """The merged replies of one exchange.
+
+    Parameters
+    ----------
+    users : users whose reply is used; `rows` and `metrics` are in this order.
+    mean : weighted mean over these users of each array they sent.
+    rows : one row a user, for algorithms that need to know who sent what.
+    metrics : numbers a user, by name (`loss`, `correct`, `num-examples`, ...).
+    weight : sum of the users' weights in `mean`.
+    dropped : why each user that was asked is not among `users`.
+    lost : users whose node no longer has their personal state.
+    kept : True if the users keep a personal state of this round.
+    wire_bytes, wire_messages : what came over the wire.
+    """
+
+    users: list[str] = field(default_factory=list)
+    mean: Arrays = field(default_factory=dict)
+    rows: Arrays = field(default_factory=dict)
+    metrics: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    weight: float = 0.0
+    dropped: dict[str, str] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    kept: bool = False
+    wire_bytes: int = 0
+    wire_messages: int = 0
+
+
+class BadReply(ValueError):
+    """A reply that cannot be used, and why."""
+
+
+def merge_replies(
+    replies: list[Message],
+    asked: Mapping[int, list[str]],
+    template: Mapping[str, NDArray[Any]],
+    needed: Collection[str] = (),
+) -> Outcome:
+    """Check every reply against what was asked and merge the good ones.
+
+    `template` holds arrays of the shape and dtype that one user sends, `needed` names the metrics
+    without which a reply is of no use. The result does not depend
+    on the order in which the replies came.
+    """
+    outcome = Outcome(wire_messages=len(replies))
+    parts: list[tuple[float, Arrays]] = []
+    row_parts: list[Arrays] = []
+    metric_parts: list[dict[str, NDArray[np.float64]]] = []
+    silent = dict(asked)
+    for reply in sorted(replies, key=lambda r: asked.get(r.metadata.src_node_id, [""])[0]):
+        users = silent.pop(reply.metadata.src_node_id, [])
+        try:
+            good = _read(reply, users, template, needed, outcome)
+        except BadReply as why:
+            outcome.dropped.update(
+                {user: str(why).removeprefix(f"user {user}: ") for user in users}
+            )
+            continue
+        names, weight, mean, rows, metrics = good
+        outcome.users += names
+        parts.append((weight, mean))
+        row_parts.append(rows)
+        metric_parts.append(metrics)
+    for users in silent.values():
+        outcome.dropped.update(dict.fromkeys(users, "no reply in time"))
+    outcome.weight = sum(weight for weight, _ in parts)
+    outcome.mean = _weighted_mean(parts, template)
+    places = sorted(range(len(outcome.users)), key=lambda i: reading_order(outcome.users[i]))
+    outcome.users = [outcome.users[i] for i in places]
+    outcome.rows = _stack(row_parts, places)
+    outcome.metrics = _stack(metric_parts, places)
+    return outcome
+
+
+def reading_order(user: str) -> tuple[int, str]:
+    """Sorts user ids the same way everywhere, and numbers by size."""
+    return len(user), user
+
+
+def _read(
+    reply: Message,
+    asked: list[str],
+    template: Mapping[str, NDArray[Any]],
+    needed: Collection[str],
+    outcome: Outcome,
+) -> tuple[list[str], float, Arrays, Arrays, dict[str, NDArray[np.float64]]]:
+    """One node's reply, or BadReply."""
+    if reply.has_error():
+        raise BadReply(str(reply.error.reason).strip())
+    content = reply.content
+    try:
+        config, numbers = content["config"], content["metrics"]
+        users = [str(user) for user in config["users"]]  # type: ignore[union-attr]
+        weight = float(numbers["weight"])  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadReply(f"malformed reply: {type(error).__name__} {error}") from error
+    if len(set(users)) != len(users) or not set(users) <= set(asked):
+        raise BadReply("malformed reply: it speaks of users that were not asked")
+    if not np.isfinite(weight) or weight < 0 or (users and weight == 0):
+        raise BadReply(f"malformed reply: weight {weight}")
+    metrics = {
+        name: np.asarray(value, dtype=np.float64)
+        for name, value in numbers.items()
+        if isinstance(value, list)
+    }
+    if users and (missing := set(needed) - set(metrics)):
+        raise BadReply(f"malformed reply: no {', '.join(sorted(missing))}")
+    for name, values in metrics.items():
+        if len(values) != len(users):
+            raise BadReply(f"malformed reply: {len(values)} values of {name}, {len(users)} users")
+        if not np.isfinite(values).all():
+            raise BadReply(f"not finite: {name}")
+    records = {n: r for n, r in content.items() if isinstance(r, ArrayRecord)}
+    mean, rows = _arrays(records, users, template)
+    outcome.wire_bytes += sum(payload(record) for record in records.values())
+    outcome.kept |= bool(config.get("kept", False))
+    failed = zip(config.get("failed", []), config.get("causes", []), strict=False)  # type: ignore[arg-type]
+    outcome.dropped.update({str(user): str(why) for user, why in failed if user in asked})
+    outcome.lost |= set(config.get("lost", [])) & set(asked)  # type: ignore[arg-type]
+    for user in set(asked) - set(users):
+        outcome.dropped.setdefault(user, "left out of its node's reply")
+    return users, weight, mean, rows, metrics
+
+
+def _arrays(
+    records: Mapping[str, ArrayRecord], users: list[str], template: Mapping[str, NDArray[Any]]
+) -> tuple[Arrays, Arrays]:
+    """The arrays of a reply, each of the right name, shape and dtype, and finite."""
+    try:
+        mean = decode(records["arrays"]) if "arrays" in records else {}
+        rows = decode(records["rows"]) if "rows" in records else {}
+    except (ValueError, TypeError, EOFError) as error:
+        raise BadReply(f"malformed reply: {error}") from error
+    if not users:
+        return {}, {}
+    if {*mean, *rows} != set(template):
+        raise BadReply(f"wrong arrays: got {sorted({*mean, *rows})}, expected {sorted(template)}")
+    for name, array in (*mean.items(), *rows.items()):
+        shape = template[name].shape if name in mean else (len(users), *template[name].shape)
+        if array.shape != shape:
+            raise BadReply(f"wrong shape: {name} is {array.shape}, expected {shape}")
+        if array.dtype.kind != template[name].dtype.kind:
+            raise BadReply(f"wrong type: {name} is {array.dtype}, not {template[name].dtype}")
+        if not np.isfinite(array).all():
+            raise BadReply(f"not finite: {name}")
+    return mean, rows
+
+
+def _weighted_mean(
+    parts: list[tuple[float, Arrays]], template: Mapping[str, NDArray[Any]]
+) -> Arrays:
+    """The mean over users out of the nodes' means; summed in double precision."""
+    named = [(weight, mean) for weight, mean in parts if mean]
+    if not named:
+        return {}
+    total = sum(weight for weight, _ in named)
+    merged = {}
+    for name in named[0][1]:
+        sums = np.zeros(template[name].shape, dtype=np.float64)
+        for weight, mean in named:
+            sums += weight * mean[name].astype(np.float64)
+        merged[name] = (sums / total).astype(template[name].dtype)
+    return merged
+
+
+def _stack(parts: list[dict[str, NDArray[Any]]], places: list[int]) -> dict[str, NDArray[Any]]:
+    """Per-user values of several nodes, in the order of the user ids."""
+    filled = [part for part in parts if part]
+    if not filled:
+        return {}
+    names = set.intersection(*(set(part) for part in filled))
+    return {name: np.concatenate([part[name] for part in filled])[places] for name in names}
+
+
+def by_cause(dropped: Mapping[str, str]) -> list[str]:
+    """Who was dropped and why, one line a cause, however many users share it."""
+    groups: dict[str, list[str]] = {}
+    for user, why in sorted(dropped.items(), key=lambda item: reading_order(item[0])):
+        groups.setdefault(why, []).append(user)
+    return [f"{name_users(users)} dropped: {why}" for why, users in groups.items()]
+
+
+def name_users(users: list[str]) -> str:
+    """`user a is`, `users a, b are`, or the first five and how many more."""
+    if len(users) == 1:
+        return f"user {users[0]} is"
+    more = f" and {len(users) - 5} more" if len(users) > 5 else ""
+    return f"users {', '.join(users[:5])}{more} are"

@@ -1,1 +1,0 @@
-"""Models with a body and a head."""

@@ -1,0 +1,1 @@
+"""Torch models as flat vectors, and how they are trained."""

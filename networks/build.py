@@ -1,0 +1,147 @@
+"""From the configuration to a `Network`: a built-in model, or a user's own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from corsage.core.config import ModelKeys
+from corsage.core.errors import ConfigError, ModelError
+from corsage.core.keys import nearest
+from corsage.core.seeding import torch_seed
+from corsage.networks.criterion import Criterion, criterion_of
+from corsage.networks.network import Network
+from corsage.networks.zoo import ZOO
+
+Shape = tuple[int, ...]
+
+
+def build_network(
+    keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str = "cpu"
+) -> Network:
+    """The network of a configuration, built once a process; `num_classes` 0: labels are numbers.
+
+    The caller sets the parameters before each use: another user's are in it. `initial` are
+    those of the seed. The global random state is left alone.
+    """
+    return _build(keys, tuple(int(side) for side in shape), int(num_classes), int(seed), device)
+
+
+def check_available(device: str) -> None:
+    """Refuse a device that this machine does not have."""
+    kind, _, number = device.partition(":")
+    if kind == "cpu":
+        return
+    module = getattr(torch, kind, None)
+    if module is None or not module.is_available() or int(number or 0) >= module.device_count():
+        raise ModelError(f"device={device}: this machine has no such device; device=cpu always is.")
+
+
+@lru_cache(maxsize=8)
+def _build(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str) -> Network:
+    check_available(device)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, "model"))
+        criterion = criterion_of(keys, num_classes)
+        outputs = criterion.outputs(num_classes)
+        module = make_module(keys, shape, outputs)
+        example = torch.rand((3, *shape))
+        check_output(keys, module, example, outputs, criterion)
+        try:
+            return Network(module, keys.head, example, device, criterion)
+        except RuntimeError as error:
+            raise ModelError(f"model={keys.model}: {first_line(error)}") from error
+
+
+def make_module(keys: ModelKeys, shape: Shape, outputs: int) -> nn.Module:
+    """Call the model's factory."""
+    if keys.model != "linear" and not keys.intercept:
+        raise ConfigError("intercept=false: only model=linear can go without; leave it out.")
+    if keys.model in ZOO:
+        return ZOO[keys.model](shape, outputs, keys)
+    if ":" not in keys.model:
+        raise ModelError(
+            f"model={keys.model}: no such model.{nearest(keys.model, ZOO)} "
+            "One's own is package.module:factory."
+        )
+    factory = load_factory(keys.model)
+    try:
+        module = factory(*(shape, outputs)[2 - wanted_arguments(factory) :])
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"model={keys.model}: the factory failed: {first_line(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            f"model={keys.model}: the factory returned {type(module).__name__}, "
+            "it must return a torch.nn.Module."
+        )
+    return module
+
+
+def load_factory(model: str) -> Callable[..., Any]:
+    """Import `package.module:factory`, also from the working directory."""
+    name, _, attribute = model.partition(":")
+    here = str(Path.cwd())
+    path = list(sys.path)
+    try:
+        sys.path.append(here)
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise ModelError(f"model={model}: cannot import {name}: {first_line(error)}") from error
+    finally:
+        sys.path[:] = path
+    if not hasattr(module, attribute):
+        known = [n for n in vars(module) if callable(getattr(module, n)) and not n.startswith("_")]
+        raise ModelError(
+            f"model={model}: {name} has no {attribute}.{nearest(attribute, known) if known else ''}"
+        )
+    factory: Callable[..., Any] = getattr(module, attribute)
+    if not callable(factory):
+        raise ModelError(f"model={model}: {attribute} is not callable; name a function or class.")
+    return factory
+
+
+def wanted_arguments(factory: Callable[..., Any]) -> int:
+    """How many of (shape, outputs) a factory takes: both, the outputs alone, or none."""
+    parameters = inspect.signature(factory).parameters.values()
+    required = (p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return 2 if open_ended else min(2, len(list(required)))
+
+
+def check_output(
+    keys: ModelKeys, module: nn.Module, example: Tensor, outputs: int, criterion: Criterion
+) -> None:
+    """Refuse a model that does not take the data, or returns other outputs than its loss needs."""
+    was = module.training
+    wanted = (len(example), outputs)
+    try:
+        with torch.no_grad():
+            output = module.eval()(example)
+    except Exception as error:
+        raise ModelError(
+            f"model={keys.model}: fails on data of shape {tuple(example.shape)}: "
+            f"{first_line(error)}"
+        ) from error
+    finally:
+        module.train(was)
+    shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    if shape != wanted:
+        raise ModelError(
+            f"model={keys.model}: returns {shape} for data of shape {tuple(example.shape)}, "
+            f"it must return {wanted}: {criterion.wants}."
+        )
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

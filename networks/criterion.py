@@ -1,0 +1,167 @@
+"""What a model is trained by and judged by: its loss, the slope of it, and what is counted.
+
+A network has one, `network.criterion`, and every loop that trains or evaluates uses it: softmax
+cross-entropy over one output a class, or a loss of `models.losses` of one output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from corsage.core.config import ModelKeys
+from corsage.core.errors import ConfigError
+from corsage.core.measures import ACCURACY, RMSE, Measure
+from corsage.solvers.losses.scalar import ScalarLoss, scalar_loss
+
+
+class Criterion(Protocol):
+    """The loss of outputs (batch, outputs) against labels (batch,).
+
+    Labels are classes, whole numbers from 0, or with `numbers` float32 numbers.
+    """
+
+    @property
+    def name(self) -> str:
+        """As the key `loss` has it."""
+
+    @property
+    def numbers(self) -> bool:
+        """Whether labels are numbers, not classes."""
+
+    @property
+    def measure(self) -> Measure:
+        """What users are judged by."""
+
+    @property
+    def wants(self) -> str:
+        """In words, what the model must return for a sample."""
+
+    def outputs(self, num_classes: int) -> int:
+        """How many numbers that are."""
+
+    def mean(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The mean loss of a batch, for autograd."""
+
+    def each(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each sample (batch,)."""
+
+    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Each sample's gradient with respect to its outputs: (users, batch, outputs).
+
+        The labels are (users, batch, 1). The gradient is a tensor of its own, not a view.
+        """
+
+    def counted(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """What `measure` counts of each sample: is it right, or the squared error."""
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Softmax cross-entropy: one output, a logit, a class."""
+
+    name: str = "cross-entropy"
+    numbers: bool = False
+    measure: Measure = ACCURACY
+    wants: str = "one logit a class"
+
+    def outputs(self, num_classes: int) -> int:
+        """A logit a class."""
+        return num_classes
+
+    def mean(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """See `Criterion`."""
+        return F.cross_entropy(outputs, y)
+
+    def each(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """See `Criterion`."""
+        return F.cross_entropy(outputs, y, reduction="none")
+
+    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """softmax - one-hot."""
+        d = F.softmax(outputs, dim=2)
+        return d.scatter_add_(2, y, d.new_full((1, 1, 1), -1.0).expand(y.shape))
+
+    def counted(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Whether the largest logit is the right one."""
+        return outputs.argmax(1) == y
+
+
+CROSS_ENTROPY = CrossEntropy()
+
+
+@dataclass(frozen=True)
+class OneOutput:
+    """A loss phi(u, y) of the model's only output u."""
+
+    loss: ScalarLoss
+
+    @property
+    def name(self) -> str:
+        """See `Criterion`."""
+        return self.loss.name
+
+    @property
+    def numbers(self) -> bool:
+        """See `Criterion`."""
+        return not self.loss.classes
+
+    @property
+    def measure(self) -> Measure:
+        """See `Criterion`."""
+        return ACCURACY if self.loss.classes else RMSE
+
+    @property
+    def wants(self) -> str:
+        """See `Criterion`."""
+        return f"one number a sample, for loss={self.name}"
+
+    def outputs(self, num_classes: int) -> int:
+        """One."""
+        return 1
+
+    def mean(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """See `Criterion`."""
+        return self.each(outputs, y).mean()
+
+    def each(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """phi(u, y)."""
+        return self.loss.value(outputs[:, 0], y)
+
+    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """phi'(u, y)."""
+        return self.loss.slope(outputs, y)
+
+    def counted(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(u - y)^2 of numbers; of classes, whether u > 0 says the right one."""
+        u = outputs[:, 0]
+        return (u - y) ** 2 if self.numbers else (u > 0) == (y == 1)
+
+
+def criterion_of(keys: ModelKeys, num_classes: int) -> Criterion:
+    """The criterion that `loss` names, for labels of so many classes; 0: labels are numbers.
+
+    Refuses a loss that such labels cannot have.
+    """
+    name = keys.loss
+    if name == "auto":
+        name = "cross-entropy" if num_classes else "squared"
+    loss = scalar_loss(name, keys.huber_delta)
+    if num_classes == 0 and (loss is None or loss.classes):
+        raise ConfigError(
+            f"loss={name}: is for classes, the labels are numbers; set loss=squared or huber."
+        )
+    if num_classes and loss is not None and not loss.classes:
+        raise ConfigError(
+            f"loss={name}: is for numbers, the labels are {num_classes} classes; set "
+            "loss=cross-entropy, or labels=numbers if numbers are what they are."
+        )
+    if loss is not None and num_classes > 2:
+        raise ConfigError(
+            f"loss={name}: is for two classes, the labels are {num_classes}; set "
+            "loss=cross-entropy."
+        )
+    return CROSS_ENTROPY if loss is None else OneOutput(loss)

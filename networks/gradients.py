@@ -1,0 +1,252 @@
+"""The gradients of several users' losses at any point, for methods that are more than SGD steps.
+
+`Losses.gradient` is nabla f_u(theta_u; xi_u) for all users u of a group: a method is written once,
+in the words of its paper, on matrices with one row a user. `StackedLosses` computes it for all
+users at once where `models.stacked` can, `AutogradLosses` for one user of any network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from corsage.core.arrays import Floats32
+from corsage.core.config import TrainKeys
+from corsage.networks import stacked
+from corsage.networks.batches import Examples, Order, Plan
+from corsage.networks.layers import Conv, Dense, Layer
+from corsage.networks.network import Network
+
+BARE = TrainKeys(momentum=0.0, weight_decay=0.0)
+
+
+class Losses(Protocol):
+    """Losses of some users on their batches; `active[s]`: how many of them take step s.
+
+    Users with more steps come first. A step has one batch xi in each of one or several streams.
+    """
+
+    active: list[int]
+
+    def gradient(
+        self,
+        theta: Tensor,
+        step: int,
+        out: Tensor,
+        beta: float = 0.0,
+        scale: float | Tensor = 1.0,
+        stream: int = 0,
+    ) -> None:
+        """out <- beta * out + scale * nabla f(theta; xi), for the users that take this step.
+
+        theta and out are (users, P); `scale` is one number, or one a user. Running statistics
+        (BatchNorm) that are part of theta move on in theta.
+        """
+
+
+class UserLosses:
+    """The losses of a group of users of a node, `orders[stream][user]` being their batches.
+
+    `users` are numbers into the node's users, in the order of the rows of all matrices.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        data: Examples,
+        orders: Sequence[Sequence[Order]],
+        group: Sequence[int],
+    ) -> None:
+        self.network, self.data, self.orders = network, data, orders
+        self.plans = [Plan.build(stream, data.offsets, group) for stream in orders]
+        self.users, self.active = self.plans[0].users, self.plans[0].active
+
+    def rows(self, start: Floats32) -> Tensor:
+        """A copy of the users' rows of (all users, ...), or of one vector (P,) for each of them."""
+        if start.ndim == 1:
+            start = np.broadcast_to(start, (len(self.users), len(start)))
+        else:
+            start = start[self.users]
+        return torch.from_numpy(np.array(start, np.float32, order="C")).to(self.network.device)
+
+    def gradient(
+        self,
+        theta: Tensor,
+        step: int,
+        out: Tensor,
+        beta: float = 0.0,
+        scale: float | Tensor = 1.0,
+        stream: int = 0,
+    ) -> None:
+        """See `Losses`."""
+        raise NotImplementedError
+
+
+class AutogradLosses(UserLosses):
+    """One user's losses, for any network."""
+
+    def __init__(
+        self,
+        network: Network,
+        data: Examples,
+        orders: Sequence[Sequence[Order]],
+        group: Sequence[int],
+    ) -> None:
+        super().__init__(network, data, orders, group)
+        (self.user,) = group
+        x, self.y = data.user(self.user)
+        self.x = network.arrange(x)
+
+    def gradient(
+        self,
+        theta: Tensor,
+        step: int,
+        out: Tensor,
+        beta: float = 0.0,
+        scale: float | Tensor = 1.0,
+        stream: int = 0,
+    ) -> None:
+        """One forward and backward pass."""
+        network = self.network
+        rows = torch.from_numpy(self.orders[stream][self.user][step]).to(self.x.device)
+        network.flat.copy_(theta[0])
+        network.grad.zero_()
+        with torch.enable_grad():
+            loss = network.criterion.mean(network.forward(self.x[rows]), self.y[rows])
+        torch.autograd.backward(loss)
+        accumulate(out[0], network.grad.mul_(scale), beta)
+        if network.has_buffers:
+            copy_statistics(network, network.flat, theta[0])
+
+
+class StackedLosses(UserLosses):
+    """The losses of several users at once, for networks that `stacked.supports`."""
+
+    def __init__(
+        self,
+        network: Network,
+        data: Examples,
+        orders: Sequence[Sequence[Order]],
+        group: Sequence[int],
+    ) -> None:
+        super().__init__(network, data, orders, group)
+        copies = stacked.Stacked(network, network.flat.unsqueeze(0), network.whole, BARE)
+        self.gather = copies.gather
+        places = {id(b.tensor): b.where for b in network.blocks}
+        modules = [m for m in stacked.plain_layers(network.module) if type(m) is not nn.Identity]
+        self.layers: list[Layer] = []
+        self.weighted: list[DenseGradient | ConvGradient] = []
+        for module, layer in zip(modules, copies.layers, strict=True):
+            own: Layer = layer
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                where = [places[id(p)] for p in (module.weight, module.bias) if p is not None]
+                own = with_columns(module, where)
+                self.weighted.append(own)
+            self.layers.append(own)
+
+    def gradient(
+        self,
+        theta: Tensor,
+        step: int,
+        out: Tensor,
+        beta: float = 0.0,
+        scale: float | Tensor = 1.0,
+        stream: int = 0,
+    ) -> None:
+        """One forward and backward pass of all users."""
+        plan, active, data = self.plans[stream], self.active[step], self.data
+        rows, weights = plan.rows[step, :active].to(data.x.device), plan.weights[step]
+        share = 1.0 / rows.shape[1] if weights is None else weights.to(data.x.device)
+        each = scale[:active].view(-1, 1, 1) if isinstance(scale, Tensor) else scale
+        for layer in self.weighted:
+            layer.use(theta[:active], out[:active], beta)
+        labels = data.y[rows].unsqueeze(-1)
+        inputs, criterion = self.gather(data.x, rows), self.network.criterion
+        stacked.propagate(self.layers, 0, inputs, labels, share * each, criterion)
+
+
+class Columns:
+    """Weights and biases of a layer as columns of a matrix (users, P), gradients of another."""
+
+    w: Tensor
+    b: Tensor | None
+    where: Sequence[slice]  # where the weights lie in P, and the biases if there are any
+    shape: torch.Size
+
+    def use(self, theta: Tensor, out: Tensor, beta: float) -> None:
+        """Compute at theta; the gradients go to out <- beta * out + gradient."""
+        self.beta = beta
+        self.w = theta[:, self.where[0]].view(-1, *self.shape)
+        self.gw = out[:, self.where[0]].view(-1, *self.shape)
+        if len(self.where) > 1:
+            self.b, self.gb = theta[:, self.where[1]], out[:, self.where[1]]
+
+
+class DenseGradient(Columns, Dense):
+    """A linear layer that takes no step."""
+
+    def __init__(self, like: nn.Linear, where: Sequence[slice]) -> None:
+        Dense.__init__(self, torch.empty(0), None, BARE, True)
+        self.where, self.shape = where, like.weight.shape
+
+    def backward(self, d: Tensor, onward: bool) -> Tensor:
+        """The weights' gradient d'h goes straight to its place."""
+        back = torch.bmm(d, self.w) if onward else d
+        self.gw.baddbmm_(d.transpose(1, 2), self.h, beta=self.beta)
+        if self.b is not None:
+            accumulate(self.gb, d.sum(1), self.beta)
+        return back
+
+
+class ConvGradient(Columns, Conv):
+    """A convolution that takes no step."""
+
+    def __init__(self, like: nn.Conv2d, where: Sequence[slice]) -> None:
+        Conv.__init__(self, torch.empty(0), None, BARE, True, None, like)
+        self.where, self.shape = where, like.weight.shape
+
+    def backward(self, d: Tensor, onward: bool) -> Tensor:
+        """As `Conv`, without the step."""
+        back, gw, gb = self.gradients(d, onward)
+        accumulate(self.gw, gw.reshape(self.gw.shape), self.beta)
+        if self.b is not None:
+            accumulate(self.gb, gb.view(self.gb.shape), self.beta)
+        return back if onward else d
+
+
+def with_columns(
+    module: nn.Linear | nn.Conv2d, where: Sequence[slice]
+) -> DenseGradient | ConvGradient:
+    """The layer that stands for a module whose parameters lie there."""
+    if isinstance(module, nn.Linear):
+        return DenseGradient(module, where)
+    return ConvGradient(module, where)
+
+
+def accumulate(out: Tensor, g: Tensor, beta: float) -> None:
+    """out <- beta * out + g; with beta = 0 it does not matter what was in out."""
+    if beta:
+        out.mul_(beta).add_(g)
+    else:
+        out.copy_(g)
+
+
+def copy_statistics(network: Network, source: Tensor, target: Tensor) -> None:
+    """Copy the running statistics, which are not parameters, of whole models (..., P)."""
+    for b in network.blocks:
+        if not isinstance(b.tensor, nn.Parameter):
+            target[..., b.where] = source[..., b.where]
+
+
+@contextmanager
+def training(network: Network) -> Iterator[None]:
+    """Around all uses of `gradient`: every parameter in training mode, no graph outside of it."""
+    network.activate(network.whole)
+    network.train()
+    with torch.no_grad():
+        yield

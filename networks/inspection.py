@@ -1,0 +1,226 @@
+"""What a module does with its head, found out by running it on an example.
+
+A head is split off by a hook, so any user module will do in which the head is called once and
+nothing follows it. Whether that holds, and whether features may be cached while the head trains,
+is decided by the module types and by a numeric check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+
+from corsage.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
+
+RANDOM = (_DropoutNd, nn.RReLU)
+
+
+@dataclass
+class Findings:
+    """The facts about one network; `why` explains a False."""
+
+    split_exact: bool = True
+    cacheable: bool = True
+    why: str = ""
+    stochastic: bool = False
+    channels_last: bool = False
+    linear_head: bool = False
+
+
+class HeadReached(BaseException):
+    """Carries the features out of a forward pass that need not go on."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__()
+        self.features = features
+
+
+def last_linear(module: nn.Module) -> str:
+    """The name of the last nn.Linear in module order."""
+    names = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
+    if not names:
+        raise ModelError(
+            "the model has no linear layer that could be its head: give one by head=NAME. "
+            f"Modules: {known(module)}."
+        )
+    return str(names[-1])
+
+
+def find_head(module: nn.Module, name: str) -> nn.Module:
+    """The submodule that is the head."""
+    try:
+        head = module.get_submodule(name)
+    except AttributeError:
+        raise ModelError(
+            f"head={name}: the model has no such module. Modules: {known(module)}."
+        ) from None
+    if head is not module and not any(p.numel() for p in head.parameters()):
+        raise ModelError(f"head={name}: has no parameters. Modules: {known(module)}.")
+    return head
+
+
+def known(module: nn.Module) -> str:
+    """The modules' names and types, for messages."""
+    names = (f"{n} ({type(m).__name__})" for n, m in module.named_modules() if n)
+    return ", ".join(names) or f"only {type(module).__name__} itself"
+
+
+def run_body(module: nn.Module, head: nn.Module, x: Tensor) -> Tensor:
+    """Run the module up to its head and return the head's input."""
+
+    def stop(_: nn.Module, args: tuple[Any, ...]) -> None:
+        raise HeadReached(args[0])
+
+    with head.register_forward_pre_hook(stop):
+        try:
+            module(x)
+        except HeadReached as reached:
+            return reached.features
+    raise ModelError("the head was never called in the model's forward pass.")
+
+
+def as_channels_last(x: Tensor) -> Tensor:
+    """(n, c, h, w) images with channels_last strides (for c = 1 a view: only strides change)."""
+    _, c, h, w = x.shape
+    if c == 1 and x.is_contiguous():
+        return x.as_strided(x.shape, (h * w, 1, w, 1), x.storage_offset())
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+@contextmanager
+def training(module: nn.Module, mode: bool) -> Iterator[None]:
+    """Another mode for a while; each submodule gets back its own."""
+    before = [(m, m.training) for m in module.modules()]
+    module.train(mode)
+    try:
+        yield
+    finally:
+        for m, was in before:
+            m.training = was
+
+
+def inspect(network: Network, example: Tensor) -> Findings:
+    """Find out about a network; its parameters, buffers and the random state stay as they are."""
+    buffers = {n: b.clone() for n, b in network.module.named_buffers()}
+    gpus = [network.device] if network.device.type == "cuda" else []
+    network.channels_last = False
+    found = Findings()
+    with torch.no_grad(), torch.random.fork_rng(devices=gpus):
+        watch(network, example, found)
+        if found.split_exact:
+            check_cacheable(network, example, found)
+        else:
+            found.cacheable = False
+        found.channels_last = gains_by_channels_last(network, example)
+        for name, buffer in network.module.named_buffers():
+            buffer.copy_(buffers[name])
+    found.stochastic = found.stochastic or any(
+        isinstance(m, RANDOM) for m in network.module.modules()
+    )
+    return found
+
+
+def watch(network: Network, example: Tensor, found: Findings) -> None:
+    """See how the head is called, and whether what it returns is what the module returns.
+
+    The head's result is replaced by other numbers: a ReLU that follows it would not show on
+    logits that happen to be positive.
+    """
+    calls: list[tuple[tuple[Any, ...], Tensor]] = []
+
+    def replace(_: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
+        if not isinstance(result, Tensor):
+            calls.append((args, torch.empty(0)))
+            return result
+        other = torch.linspace(-3.0, 2.0, result.numel()).to(result).reshape(result.shape)
+        calls.append((args, other.clone()))
+        return other
+
+    with training(network.module, False), network.head_module.register_forward_hook(replace):
+        output = network.module(example)
+    name = f"head {network.head_name}"
+    if len(calls) != 1:
+        found.split_exact, found.why = False, f"{name} is called {len(calls)} times"
+    elif len(calls[0][0]) != 1 or not isinstance(calls[0][0][0], Tensor):
+        found.split_exact, found.why = False, f"{name} takes more than one tensor"
+    elif not same(output, calls[0][1]):
+        found.split_exact, found.why = False, f"something follows {name} in the model"
+    else:
+        # A subclass or a parametrised layer computes something else than x W' + b.
+        found.linear_head = type(network.head_module) is nn.Linear and calls[0][0][0].dim() == 2
+
+
+def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
+    """Caching is exact if training mode is eval mode: no randomness, no state, no mixing."""
+    mine = {id(m) for m in network.head_module.modules()}
+    for name, module in network.module.named_modules():
+        if id(module) not in mine and (isinstance(module, RANDOM) or keeps_statistics(module)):
+            kind = type(module).__name__
+            found.cacheable, found.why = False, f"{kind} ({name}) in the body changes in training"
+    if tied(network):
+        found.cacheable, found.why = False, "the body uses parameters of the head"
+    before = [b.clone() for b in network.module.buffers()]
+    with training(network.module, False):
+        calm = network.features(example)
+        alone = network.features(example[:1])
+    with training(network.module, True):
+        first, second = network.features(example), network.features(example)
+    if not same(first, second):
+        found.stochastic = True
+        found.cacheable, found.why = False, found.why or "the body is random in training"
+    if not torch.allclose(first, calm, rtol=1e-4, atol=1e-5):
+        found.cacheable = False
+        found.why = found.why or "the body is another function in training than in evaluation"
+    if any(not torch.equal(a, b) for a, b in zip(before, network.module.buffers(), strict=True)):
+        found.cacheable, found.why = False, found.why or "the body changes buffers in training"
+    if not torch.allclose(alone, calm[:1], rtol=1e-3, atol=1e-4):
+        found.cacheable, found.why = False, found.why or "the body mixes the samples of a batch"
+
+
+def keeps_statistics(module: nn.Module) -> bool:
+    """Whether a layer normalises by the batch or by running statistics, as BatchNorm does."""
+    return isinstance(module, _NormBase) and (
+        module.track_running_stats or not isinstance(module, nn.modules.instancenorm._InstanceNorm)
+    )
+
+
+def gains_by_channels_last(network: Network, example: Tensor) -> bool:
+    """On a CPU convolutions do, if the model takes such images at all (`.view` may not)."""
+    if network.device.type != "cpu" or example.dim() != 4:
+        return False
+    if not any(isinstance(m, nn.Conv2d) for m in network.module.modules()):
+        return False
+    try:
+        with training(network.module, False):
+            output = network.module(example)
+            again = network.module(as_channels_last(example))
+        with training(network.module, True):
+            network.module(as_channels_last(example))
+    except RuntimeError:
+        return False
+    return torch.allclose(again, output, rtol=1e-3, atol=1e-4)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two results are tensors of the same numbers."""
+    return (
+        isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and torch.equal(a, b)
+    )
+
+
+def tied(network: Network) -> bool:
+    """Whether a parameter of the head is used under another name outside it."""
+    prefix = f"{network.head_name}." if network.head_name else ""
+    every = network.module.named_parameters(remove_duplicate=False)
+    mine = {id(p) for p in network.head_module.parameters()}
+    return any(id(p) in mine and not name.startswith(prefix) for name, p in every)

@@ -1,0 +1,243 @@
+"""Several users' copies of one model trained together: parameters with a leading user axis.
+
+Works for a Sequential of linear, convolution, max-pool, ReLU and flatten layers, and for linear
+heads on features. Each user's numbers are those of the loop over users, up to float rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from corsage.core.config import TrainKeys
+from corsage.networks.batches import Examples, Plan
+from corsage.networks.criterion import Criterion
+from corsage.networks.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu
+from corsage.networks.network import Block, Network
+from corsage.networks.pull import Drift, Pull
+
+Gather = Callable[[Tensor, Tensor], Tensor]
+PLAIN = (nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Identity)
+
+
+class Stacked:
+    """Copies of a network's layers for the users whose parameters are `rows` (users, P).
+
+    With `head`, copies of its linear head only, for features; `rows` are heads (users, P_head).
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        rows: Tensor,
+        part: slice,
+        keys: TrainKeys,
+        pull: Pull | None = None,
+        head: bool = False,
+    ) -> None:
+        self.rows, self.part, self.images = rows, part, False
+        self.first = network.head.start if head else 0  # where the rows begin in the flat vector
+        self.keys, self.pull = keys, pull
+        self.layers: list[Layer] = []
+        self.copies: list[tuple[slice, Tensor]] = []
+        self.centres: list[tuple[slice, Tensor]] = []
+        blocks = {id(b.tensor): b for b in network.blocks}
+        channels = 1
+        for module in plain_layers(network.head_module if head else network.module):
+            if isinstance(module, nn.Linear):
+                self.layers.append(Dense(*self._parameters(module, blocks)))
+            elif isinstance(module, nn.Conv2d):
+                self.images = self.images or not self.layers
+                channels = module.out_channels
+                self.layers.append(Conv(*self._parameters(module, blocks), like=module))
+            elif isinstance(module, nn.MaxPool2d):
+                self.layers.append(MaxPool(module))
+            elif isinstance(module, nn.ReLU):
+                self.layers.append(Relu())
+            elif isinstance(module, nn.Flatten):
+                self.layers.append(Flatten(channels))
+
+    def _parameters(
+        self, module: nn.Linear | nn.Conv2d, blocks: dict[int, Block]
+    ) -> tuple[Tensor, Tensor | None, TrainKeys, bool, tuple[Drift, Drift] | None]:
+        """A layer's weights and biases of all users, copied out of the rows, and their pull."""
+        pair: list[Tensor | None] = []
+        drifts: list[Drift] = []
+        trained = False
+        for tensor in (module.weight, module.bias):
+            if tensor is None:
+                pair.append(None)
+                continue
+            block = blocks[id(tensor)]
+            trained = self.part.start <= block.where.start and block.where.stop <= self.part.stop
+            values = self.rows[:, moved(block.where, self.first)]
+            copy = values.reshape(len(self.rows), *block.shape).clone()
+            pair.append(copy)
+            if trained:
+                where = moved(block.where, self.part.start)
+                self.copies.append((where, copy))
+                if self.pull is not None:
+                    drifts.append(self._drift(where, copy, tensor is module.weight))
+        weight = pair[0]
+        assert weight is not None
+        pull = (drifts[0], drifts[-1]) if drifts else None
+        return weight, pair[1], self.keys, trained, pull
+
+    def _drift(self, where: slice, copy: Tensor, decayed: bool) -> Drift:
+        """The pull on one parameter, and its weight decay."""
+        assert self.pull is not None
+        decay = self.keys.weight_decay if decayed else 0.0
+        drift = self.pull.drift(where, copy.shape[1:], len(copy), decay, copy)
+        if drift.centre is not None:
+            self.centres.append((where, drift.centre))
+        return drift
+
+    def result(self) -> Tensor:
+        """The trained part of every user, (users, P_part)."""
+        return joined(self.rows[:, moved(self.part, self.first)].clone(), self.copies)
+
+    def centre(self) -> Tensor:
+        """The centres of every user's pull at the end, if they followed."""
+        return joined(torch.zeros_like(self.rows[:, moved(self.part, self.first)]), self.centres)
+
+    def gather(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Batches (users, batch, features), or (batch, users * channels, h, w) of images."""
+        if not self.images:
+            return flat_rows(x, rows)
+        users, batch = rows.shape
+        _, height, width, channels = x.shape
+        picked = x.index_select(0, rows.t().flatten()).view(batch, users, -1, channels)
+        wide = picked.transpose(1, 2).contiguous().view(batch, height, width, users * channels)
+        return wide.permute(0, 3, 1, 2)
+
+
+def moved(where: slice, first: int) -> slice:
+    """A place in the flat vector as a place in a piece of it that begins at `first`."""
+    return slice(where.start - first, where.stop - first)
+
+
+def joined(out: Tensor, pieces: list[tuple[slice, Tensor]]) -> Tensor:
+    """Rows with some of their columns replaced by parameters (users, *shape)."""
+    for where, piece in pieces:
+        out[:, where] = piece.flatten(1)
+    return out
+
+
+def plain_layers(module: nn.Module) -> Iterator[nn.Module]:
+    """The layers of a Sequential of Sequentials, in order."""
+    if type(module) is nn.Sequential:
+        for child in module:
+            yield from plain_layers(child)
+    else:
+        yield module
+
+
+def supports(network: Network) -> bool:
+    """Whether `Stacked` computes the same function as the network's module."""
+    layers = [m for m in plain_layers(network.module) if type(m) is not nn.Identity]
+    ends = bool(layers) and layers[-1] is network.head_module and network.linear_head
+    once = len({id(m) for m in layers}) == len(layers)
+    trained = all(b.trained for b in network.blocks) and not network.has_buffers
+    return ends and once and trained and all(is_plain(m) for m in layers) and in_order(layers)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether a layer is one of `PLAIN` with the usual options."""
+    if type(module) not in PLAIN or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    if isinstance(module, nn.Conv2d):
+        usual = module.groups == 1 and module.padding_mode == "zeros"
+        return usual and not isinstance(module.padding, str)
+    if isinstance(module, nn.MaxPool2d):
+        return not module.return_indices
+    return not isinstance(module, nn.Flatten) or (module.start_dim, module.end_dim) == (1, -1)
+
+
+def in_order(layers: list[nn.Module]) -> bool:
+    """Whether it is convolutions first (if any), one Flatten, then linear layers."""
+    kinds = [type(m) for m in layers]
+    if nn.Conv2d not in kinds and nn.MaxPool2d not in kinds:
+        return True
+    flat = kinds.index(nn.Flatten) if nn.Flatten in kinds else 0
+    before, after = set(kinds[:flat]), set(kinds[flat:])
+    return (
+        kinds[0] is nn.Conv2d and nn.Linear not in before and not after & {nn.Conv2d, nn.MaxPool2d}
+    )
+
+
+def data_for(network: Network, x: Tensor) -> Tensor:
+    """The examples as `Stacked.gather` reads them: images with channels last, else flat rows."""
+    if next(plain_layers(network.module)).__class__ is nn.Conv2d:
+        return x.permute(0, 2, 3, 1).contiguous()
+    return x.flatten(1)
+
+
+@torch.no_grad()
+def run(
+    layers: Sequence[Layer],
+    gather: Gather,
+    data: Examples,
+    plan: Plan,
+    criterion: Criterion,
+    follow: int = 0,
+) -> None:
+    """Take all steps of a plan with the mean loss of each user's batch.
+
+    With `follow`, the centres of pulls move after every so many steps.
+    """
+    first = next((i for i, layer in enumerate(layers) if layer.trained), len(layers))
+    every = plan.rows.to(data.x.device)
+    labels = data.y[every].unsqueeze(-1)
+    for s, active in enumerate(plan.active):
+        rows, weights = every[s, :active], plan.weights[s]
+        share = 1.0 / rows.shape[1] if weights is None else weights.to(data.x.device)
+        propagate(layers, first, gather(data.x, rows), labels[s, :active], share, criterion)
+        if follow and (s + 1) % follow == 0:
+            for layer in layers:
+                layer.follow(active)
+
+
+def propagate(
+    layers: Sequence[Layer],
+    first: int,
+    h: Tensor,
+    labels: Tensor,
+    share: float | Tensor,
+    criterion: Criterion,
+) -> None:
+    """Forward, share * the slope of each sample's loss, and backward to `first`.
+
+    A share of 1 / batch size is the mean loss. The layers keep their gradients.
+    """
+    for layer in layers:
+        h = layer.forward(h)
+    d = criterion.slope(h, labels).mul_(share)
+    for i in range(len(layers) - 1, first - 1, -1):
+        d = layers[i].backward(d, onward=i > first)
+
+
+def flat_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Batches (users, batch, features)."""
+    return x.index_select(0, rows.flatten()).view(*rows.shape, *x.shape[1:])
+
+
+def train_stacked(
+    network: Network,
+    rows: Tensor,
+    part: slice,
+    work: tuple[Examples, Plan],
+    keys: TrainKeys,
+    pull: Pull | None = None,
+    head: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Train one part of the models `rows` (users, P), which are in the plan's order of users.
+
+    Also returns the centres of the pull (its users in the same order), if they followed. With
+    `head`, `rows` are linear heads, the examples are features.
+    """
+    stacked = Stacked(network, rows, part, keys, pull, head)
+    every = pull.every if pull is not None else 0
+    run(stacked.layers, stacked.gather, *work, network.criterion, every)
+    return stacked.result(), stacked.centre() if every else None

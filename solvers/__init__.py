@@ -1,0 +1,1 @@
+"""The papers' mathematics on arrays: no Flower, no files, no messages."""

@@ -1,0 +1,201 @@
+"""The users' costs f_i as the exact solver needs them: arrays in and out, all users at once.
+
+`Losses` of `corsage.solvers.losses.convex` are torch tensors; `LossCosts` is the border to them. Points
+under the quadratic loss have closed forms and stay arrays. `Fused` adds up the costs of users that
+share a model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corsage.core.arrays import Floats, Ints
+from corsage.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from corsage.solvers.losses.convex import Losses
+
+
+class Smooth(Protocol):
+    """f_i of n users with d parameters each, and derivatives."""
+
+    @property
+    def n(self) -> int:
+        """The number of users."""
+
+    @property
+    def d(self) -> int:
+        """The number of a user's parameters."""
+
+    def value(self, x: Floats) -> Floats:
+        """f_i(x_i), (n,)."""
+
+    def gradient(self, x: Floats) -> Floats:
+        """(n, d)."""
+
+    def hessian(self, x: Floats) -> Floats:
+        """(n, d, d), a generalised one where f_i has none."""
+
+
+class Costs(Smooth, Protocol):
+    """Costs that can be minimised too."""
+
+    def slack(self, x: Floats, v: Floats) -> Floats:
+        """f_i(x_i) + <v_i, x_i> - min over x of the same, (n,); infinite where there is none."""
+
+    def minimise(self) -> Floats:
+        """argmin f_i, (n, d); NaN where there is none."""
+
+    def smoothness(self) -> float:
+        """The mean of the f_i's largest curvatures."""
+
+
+@dataclass(frozen=True)
+class PointCosts:
+    """f_i(x) = 1/2 |x - a_i|^2: convex clustering of the points a (n, d)."""
+
+    a: Floats
+
+    @property
+    def n(self) -> int:
+        """The number of points."""
+        return len(self.a)
+
+    @property
+    def d(self) -> int:
+        """Their dimension."""
+        return int(self.a.shape[1])
+
+    def value(self, x: Floats) -> Floats:
+        """1/2 |x_i - a_i|^2."""
+        return np.asarray(np.square(x - self.a).sum(1) / 2)
+
+    def gradient(self, x: Floats) -> Floats:
+        """x_i - a_i."""
+        return x - self.a
+
+    def hessian(self, x: Floats) -> Floats:
+        """The identity."""
+        return np.broadcast_to(np.eye(self.d), (self.n, self.d, self.d))
+
+    def slack(self, x: Floats, v: Floats) -> Floats:
+        """1/2 |x_i - a_i + v_i|^2, without cancellation."""
+        return np.asarray(np.square(x - self.a + v).sum(1) / 2)
+
+    def minimise(self) -> Floats:
+        """The points."""
+        return self.a.copy()
+
+    def smoothness(self) -> float:
+        """1."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class LossCosts:
+    """The costs of a `Losses` object."""
+
+    losses: Losses
+
+    def __post_init__(self) -> None:
+        """Refuse single precision, with which no gap gets below 1e-7 of the objective."""
+        if self.losses.dtype != torch.float64:
+            raise ModelError(f"sum of norms: losses are {self.losses.dtype}; make them float64.")
+
+    @property
+    def n(self) -> int:
+        """The number of users."""
+        return self.losses.n
+
+    @property
+    def d(self) -> int:
+        """The number of a user's parameters."""
+        return self.losses.d
+
+    def value(self, x: Floats) -> Floats:
+        """f_i(x_i)."""
+        return _array(self.losses.value(self._tensor(x)))
+
+    def gradient(self, x: Floats) -> Floats:
+        """Gradients of all users."""
+        return _array(self.losses.gradient(self._tensor(x)))
+
+    def hessian(self, x: Floats) -> Floats:
+        """Hessians of all users."""
+        return _array(self.losses.hessian(self._tensor(x)))
+
+    def slack(self, x: Floats, v: Floats) -> Floats:
+        """The two floats of `user_terms` as one; never below 0."""
+        at, least = user_terms(self.losses, x, v)
+        return np.maximum(at - least, 0.0)
+
+    def minimise(self) -> Floats:
+        """The local models."""
+        return _array(self.losses.minimise())
+
+    def smoothness(self) -> float:
+        """The mean of the L_i."""
+        return float(self.losses.smoothness().mean())
+
+    def _tensor(self, x: Floats) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(x)).to(self.losses.device)
+
+
+def user_terms(losses: Losses, x: Floats, v: Floats) -> tuple[Floats, Floats]:
+    """What users return for the certificate: f_i(x_i) + <v_i, x_i>, and its minimum over x.
+
+    The minimum is -inf for a user who has none, such as one with a single class whose v_i pulls
+    the intercept away.
+    """
+    at, slope = (torch.from_numpy(np.ascontiguousarray(y)).to(losses.device) for y in (x, v))
+    best = losses.minimise(slope, at)
+    here = losses.value(at) + (slope * at).sum(1)
+    least = losses.value(best) + (slope * best).sum(1)
+    least = torch.where(torch.isfinite(best).all(1) & torch.isfinite(least), least, -torch.inf)
+    return _array(here), _array(least)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """The costs of clusters: F_k(x) = sum over the users i of cluster k of f_i(x)."""
+
+    costs: Costs
+    labels: Ints
+
+    @cached_property
+    def n(self) -> int:
+        """The number of clusters."""
+        return int(self.labels.max()) + 1
+
+    @property
+    def d(self) -> int:
+        """The number of parameters."""
+        return self.costs.d
+
+    def value(self, x: Floats) -> Floats:
+        """F_k(x_k)."""
+        return self._sum(self.costs.value(x[self.labels]))
+
+    def gradient(self, x: Floats) -> Floats:
+        """Their gradients."""
+        return self._sum(self.costs.gradient(x[self.labels]))
+
+    def hessian(self, x: Floats) -> Floats:
+        """Their Hessians."""
+        return self._sum(self.costs.hessian(x[self.labels]))
+
+    def _sum(self, own: Floats) -> Floats:
+        """Over each cluster's users."""
+        total = np.zeros((self.n, *own.shape[1:]))
+        np.add.at(total, self.labels, own)
+        return total
+
+
+def _array(tensor: Tensor) -> Floats:
+    return np.asarray(tensor.detach().cpu().numpy(), np.float64)

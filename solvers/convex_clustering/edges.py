@@ -1,0 +1,217 @@
+"""The graph of the sum-of-norms penalty: which users' models are pulled towards each other.
+
+Arrays over edges (E, d) are kept column by column (Fortran order): sums and scalings along the
+edges are then contiguous, which is several times as fast as along rows of a few numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import coo_array, csc_array, csr_array, dia_array, eye_array
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import SuperLU, splu
+from scipy.spatial import KDTree
+
+from corsage.core.arrays import Bools, Floats, Ints
+from corsage.core.errors import ConfigError, DataError
+
+BALANCED, CARRIES = 1e-30, 300
+"""Where and after how many steps conjugate gradients for a flow end."""
+GROUND, REFINEMENTS = 1e-10, 3
+"""The damping of a Laplacian that is factored, and solutions by turns with residuals."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Pairs i < j of n users, each pair at most once, with weights w_ij > 0.
+
+    A graph in pieces is allowed: each piece is then a problem of its own.
+
+    Parameters
+    ----------
+    i, j : the users at an edge's ends, (E,).
+    w : the edges' weights, (E,).
+    n : the number of users.
+    """
+
+    i: Ints
+    j: Ints
+    w: Floats
+    n: int
+
+    def __post_init__(self) -> None:
+        """Refuse what is no such graph."""
+        if not len(self.i) == len(self.j) == len(self.w):
+            raise DataError("edges: i, j and w must be of one length.")
+        if len(self.i) and not (
+            self.i.min() >= 0 and self.j.max() < self.n and np.all(self.i < self.j)
+        ):
+            raise DataError(f"edges: pairs must be 0 <= i < j < n = {self.n}.")
+        codes = self.codes
+        if np.any(np.diff(codes) <= 0) and len(np.unique(codes)) < len(codes):
+            raise DataError("edges: a pair is there twice; add up its weights.")
+        if not (np.isfinite(self.w).all() and np.all(self.w > 0)):
+            raise DataError("edges: weights must be positive; leave out pairs without a pull.")
+
+    @classmethod
+    def all_pairs(cls, n: int, weight: float = 1.0) -> Edges:
+        """Every user with every other: the penalty of (3)."""
+        i, j = (ends.astype(np.int64) for ends in np.triu_indices(n, 1))
+        return cls(i, j, np.full(len(i), weight), n)
+
+    @classmethod
+    def knn(cls, points: Floats, k: int = 10, decay: float = 0.0) -> Edges:
+        """Pairs of which one is among the k nearest of the other; w = exp(-decay |p_i - p_j|^2).
+
+        The graph may be in pieces (`pieces` counts them): far groups are then never fused.
+        """
+        n = len(points)
+        if not 1 <= k < n:
+            raise ConfigError(f"edges: k={k} neighbours of {n} points; it must be 1 to {n - 1}.")
+        near = KDTree(points).query(points, k + 1)[1]
+        codes = np.sort(_pairs(np.repeat(np.arange(n), k + 1), near.ravel(), n))
+        codes = codes[np.diff(codes, prepend=-1) > 0]
+        i, j = codes // n, codes % n
+        i, j = i[i < j], j[i < j]
+        w = np.exp(-decay * np.square(points[i] - points[j]).sum(1))
+        return cls(i, j, np.maximum(w, np.finfo(np.float64).tiny), n)
+
+    def __len__(self) -> int:
+        """The number of edges."""
+        return len(self.i)
+
+    @property
+    def codes(self) -> Ints:
+        """i n + j: one number a pair."""
+        return self.i * self.n + self.j
+
+    @property
+    def complete(self) -> bool:
+        """Whether all pairs are there."""
+        return len(self) == self.n * (self.n - 1) // 2
+
+    @cached_property
+    def degrees(self) -> Ints:
+        """The number of edges of each user, (n,)."""
+        return np.bincount(self.i, minlength=self.n) + np.bincount(self.j, minlength=self.n)
+
+    @property
+    def pieces(self) -> int:
+        """The number of connected pieces; users without edges are one each."""
+        return int(self.components().max(initial=-1)) + 1
+
+    def components(self, mask: Bools | None = None) -> Ints:
+        """The connected piece of each user, 0 that of the first, (n,); by the masked edges only."""
+        i, j = (self.i, self.j) if mask is None else (self.i[mask], self.j[mask])
+        graph = coo_array((np.ones(len(i), np.int8), (i, j)), shape=(self.n, self.n))
+        labels = connected_components(graph.tocsr(), directed=False)[1]
+        return np.asarray(labels, np.int64)
+
+    def differences(self, x: Floats) -> Floats:
+        """B x: x_i - x_j of every edge, (E, d)."""
+        columns = np.ascontiguousarray(x.T)
+        found = columns.take(self.i, axis=1)
+        found -= columns.take(self.j, axis=1)
+        return np.asarray(found.T)
+
+    def adjoint(self, mu: Floats) -> Floats:
+        """B' mu: v_i = sum_j mu_ij with mu_ji = -mu_ij, (n, d)."""
+        found = np.empty((mu.shape[1], self.n))
+        for own, column in zip(mu.T, found, strict=True):
+            column[:] = self._incidence @ own
+        return np.asarray(found.T)
+
+    @cached_property
+    def _incidence(self) -> csr_array:
+        """B', sparse."""
+        count = len(self)
+        signs, edges = np.repeat([1.0, -1.0], count), np.tile(np.arange(count), 2)
+        users = np.concatenate([self.i, self.j])
+        return csr_array((signs, (users, edges)), shape=(self.n, count))
+
+    @property
+    def sparse(self) -> bool:
+        """Whether few of all pairs are there."""
+        return 20 * len(self) < self.n**2
+
+    @cached_property
+    def fill(self) -> int:
+        """The entries of a sparse factor of the graph's Laplacian."""
+        return int(self._factor.L.nnz)
+
+    @cached_property
+    def _factor(self) -> SuperLU:
+        """Of the Laplacian with w^2, a little damped so that it is regular."""
+        laplacian = self._incidence @ dia_array((self.w[None] ** 2, 0), shape=(len(self),) * 2)
+        laplacian = laplacian @ self._incidence.T
+        least = GROUND * (float(laplacian.diagonal().mean()) or 1.0)
+        return symmetric_factor((laplacian + least * eye_array(self.n)).tocsc())
+
+    def masked(self, mask: Bools) -> Edges:
+        """The graph of these edges only."""
+        return Edges(self.i[mask], self.j[mask], self.w[mask], self.n)
+
+    def carry(self, need: Floats) -> Floats:
+        """The smallest flow (E, d), in the sense of sum |mu_e|^2/w_e^2, with B' mu = need.
+
+        `need` must add up to 0 on each piece. The flow is w_e^2 (B y)_e for a potential y that
+        solves a graph Laplacian's system.
+        """
+        if not len(self):
+            return np.zeros((0, need.shape[1]))
+        square = (self.w**2)[:, None]
+        potential = self._factored if self.sparse else self._iterated
+        return np.asarray(square * self.differences(potential(need, square)))
+
+    def _factored(self, need: Floats, square: Floats) -> Floats:
+        """The potential by the sparse factor; the damping's error is made good by repetition."""
+        y = np.zeros_like(need)
+        for _ in range(REFINEMENTS):
+            lack = need - self.adjoint(square * self.differences(y))
+            y = y + self._factor.solve(np.ascontiguousarray(lack))
+        return y
+
+    def _iterated(self, need: Floats, square: Floats) -> Floats:
+        """The potential by conjugate gradients; for complete pieces it takes a step or two."""
+        degree = np.bincount(self.i, square[:, 0], self.n)
+        degree += np.bincount(self.j, square[:, 0], self.n)
+        inverse = 1.0 / np.maximum(degree, np.finfo(np.float64).tiny)[:, None]
+        y, r = np.zeros_like(need), np.where(degree[:, None] > 0, need, 0.0)
+        p, old = inverse * r, float((inverse * r * r).sum())
+        goal = BALANCED * old
+        for _ in range(CARRIES):
+            lp = self.adjoint(square * self.differences(p))
+            bent = float((p * lp).sum())
+            if old <= goal or bent <= 0.0:
+                break
+            y, r = y + old / bent * p, r - old / bent * lp
+            new = float((inverse * r * r).sum())
+            p, old = inverse * r + new / old * p, new
+        return y
+
+    def merged(self, labels: Ints, count: int) -> Edges:
+        """The graph of `count` clusters: weights between two of them add up, those inside go."""
+        codes = _pairs(labels[self.i], labels[self.j], count)
+        across = labels[self.i] != labels[self.j]
+        found, place = np.unique(codes[across], return_inverse=True)
+        w = np.bincount(place, self.w[across], len(found)).astype(np.float64, copy=False)
+        return Edges(found // count, found % count, w, count)
+
+
+def _pairs(i: Ints, j: Ints, n: int) -> Ints:
+    """min n + max: one number for a pair in either order."""
+    return np.minimum(i, j) * n + np.maximum(i, j)
+
+
+def norms(rows: Floats) -> Floats:
+    """The Euclidean norm of each row, (E,)."""
+    return np.asarray(np.sqrt(np.square(rows).sum(1)))
+
+
+def symmetric_factor(matrix: csc_array) -> SuperLU:
+    """The sparse factor of a positive definite matrix."""
+    options = {"SymmetricMode": True}
+    return splu(matrix, "MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)

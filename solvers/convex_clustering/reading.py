@@ -1,0 +1,154 @@
+"""Which users are one cluster, read off models that are only nearly fused.
+
+Neither "z_ij is exactly zero" nor a fixed distance is reliable: an iterate is never quite fused,
+and how far it is from it depends on lam and on the losses. So the largest relative gap between
+distances proposes a partition, the reduced problem (5) of Armacki et al. 2022 is solved for it, and
+only a certificate makes it exact.
+
+A partition is `labels` (N,): the cluster of each user, numbered as they first appear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from scipy.cluster.hierarchy import cut_tree, linkage
+
+from corsage.core.arrays import Floats, Ints
+from corsage.solvers.convex_clustering.certificate import Problem, feasible
+from corsage.solvers.convex_clustering.costs import LossCosts
+from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.merged import Merged
+from corsage.solvers.convex_clustering.recovery import flow, reduced
+from corsage.solvers.losses.convex import Losses
+
+FUSED = 1e-8
+"""Distances below this share of the largest model's length are none."""
+EXACT = 1e-10
+"""A certified gap below this share of the objective makes a partition exact.
+
+That of the solution is 1e-15 or so; a user in the wrong one of two clusters that are near each
+other can cost no more than 1e-8.
+"""
+TRIES = 4
+"""Candidates that are tried: where clusters are near each other, the first is not theirs."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A partition and what is known about it.
+
+    Parameters
+    ----------
+    labels : the cluster of each user (N,).
+    exact : the certificate holds: the solution at this lam has these clusters, all different.
+    gap : how far from optimal the fused models can be at most, relative to the objective.
+    models : the fused models (K, d), the solution of (5).
+    """
+
+    labels: Ints
+    exact: bool
+    gap: float
+    models: Floats
+
+
+def candidates(x: Floats, smallest: int = 1, most: int | None = None) -> Iterator[Ints]:
+    """Partitions by the ratio of successive heights of the dendrogram of X, largest ratio first.
+
+    Average linkage; among the partitions into at most `most` clusters of at least `smallest`
+    users each. One cluster if all models are the same, else at least two, never N.
+    """
+    n = len(x)
+    floor = FUSED * max(float(norms(x).max()), FUSED)
+    tree = linkage(x, "average") if n > 1 else np.zeros((0, 4))
+    heights = np.maximum(tree[:, 2], floor)  # of the merges, lowest first
+    if n == 1 or heights[-1] <= floor:
+        yield np.zeros(n, np.int64)
+        return
+    counts = np.arange(2, min(most or n - 1, n - 1) + 1)
+    ratios = heights[n - counts] / heights[n - counts - 1]
+    cuts = cut_tree(tree, n_clusters=counts)
+    for place in np.argsort(-ratios, kind="stable"):
+        labels = in_order(cuts[:, place])
+        if np.bincount(labels).min() >= smallest:
+            yield labels
+
+
+def candidate(x: Floats, smallest: int = 1, most: int | None = None) -> Ints | None:
+    """The first of `candidates`; None if there is none."""
+    return next(candidates(x, smallest, most), None)
+
+
+def linked(x: Floats, count: int) -> Ints:
+    """`count` clusters by average linkage."""
+    if len(x) == 1:
+        return np.zeros(1, np.int64)
+    return in_order(cut_tree(linkage(x, "average"), n_clusters=[count])[:, 0])
+
+
+def fused(x: Floats, tolerance: float = 1e-6) -> Ints:
+    """Users whose models are the same up to a share of the largest: for exact solutions."""
+    if len(x) == 1:
+        return np.zeros(1, np.int64)
+    tree = linkage(x, "single")
+    reach = tolerance * float(np.linalg.norm(x, axis=1).max())
+    return in_order(cut_tree(tree, height=reach)[:, 0])
+
+
+def in_order(labels: Ints) -> Ints:
+    """The same partition, its clusters numbered 0, 1, ... as they first appear."""
+    _, first, places = np.unique(labels, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first))[places.ravel()], np.int64)
+
+
+def read(losses: Losses, x: Floats, lam: float, edges: Edges) -> Reading:
+    """The first candidate of X that is certified; if none of the first few is, the likeliest."""
+    proposed = list(islice(candidates(x), TRIES)) or [np.arange(len(x))]
+    found = []
+    for labels in proposed:
+        found.append(judged(losses, labels, lam, edges))
+        if found[-1].exact:
+            return found[-1]
+    return found[0]
+
+
+def judged(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Reading:
+    """A partition's fused models, and whether they are a solution at lam."""
+    solved = reduced(losses, labels, lam, edges)
+    problem = Problem(LossCosts(losses), edges, lam)
+    carried = feasible(flow(losses, solved, lam, edges).mu, problem.radius)
+    gap = problem.relative(problem.gap(solved.x, carried), solved.x)
+    return Reading(labels, gap <= EXACT and solved.distinct, gap, solved.w)
+
+
+def refit(losses: Losses, labels: Ints) -> Floats:
+    """argmin over w_k of the sum of its users' f_i, (K, d): no pull between the clusters."""
+    return np.asarray(Merged(losses, labels).minimise().cpu().numpy(), np.float64)
+
+
+def within_distance(x: Floats, labels: Ints) -> float:
+    """The mean distance between two users' models over all pairs of a cluster."""
+    i, j = np.triu_indices(len(x), 1)
+    same = labels[i] == labels[j]
+    if not same.any():
+        return 0.0
+    return float(np.linalg.norm(x[i[same]] - x[j[same]], axis=1).mean())
+
+
+def agreement(one: Ints, other: Ints) -> float:
+    """The adjusted Rand index: 1 for the same partition, about 0 for unrelated ones."""
+    table = np.zeros((int(one.max()) + 1, int(other.max()) + 1))
+    np.add.at(table, (one, other), 1)
+    together = _pairs(table)
+    first, second = _pairs(table.sum(1)), _pairs(table.sum(0))
+    chance = first * second / max(_pairs(np.array([len(one)])), 1)
+    most = (first + second) / 2
+    return 1.0 if most == chance else float((together - chance) / (most - chance))
+
+
+def _pairs(counts: Floats | Ints) -> float:
+    """The number of pairs within groups of these sizes."""
+    return float((counts * (counts - 1) / 2).sum())

@@ -1,0 +1,205 @@
+"""The sum-of-norms problem of Armacki et al. 2022, solved exactly, with a proof of optimality.
+
+    P(X) = sum_i f_i(x_i) + lam sum_{(i,j) in E} w_ij |x_i - x_j|
+
+With points, f_i = 1/2 |x - a_i|^2, this is convex clustering. `fit` solves one problem, `path` many
+lam in a row, `prox` is the proximal operator of the penalty. All sums are as above: lam is twice
+the paper's of (14), and 2 N times that of (3) and (5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corsage.core.arrays import Floats, Ints
+from corsage.core.errors import ConfigError, DataError, ModelError
+from corsage.solvers.convex_clustering.certificate import Problem, edge_terms, feasible
+from corsage.solvers.convex_clustering.costs import Costs, LossCosts, PointCosts, user_terms
+from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.ssnal import Found, Solver
+
+if TYPE_CHECKING:
+    from corsage.solvers.losses.convex import Losses
+
+__all__ = [
+    "Edges",
+    "Solution",
+    "edge_terms",
+    "feasible",
+    "fit",
+    "gap",
+    "path",
+    "prox",
+    "user_terms",
+]
+
+TOLERANCE, TIGHT = 1e-8, 1e-12
+TOUCH = 1e-10
+"""Duals shorter than their bound by more than this share belong to fused edges."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What `fit` found, and how good it is.
+
+    Parameters
+    ----------
+    x : the users' models, (N, d); rows of fused users are equal.
+    mu : the duals of the edges, (E, d).
+    lam : that of the problem.
+    value : P(x).
+    gap : at most so much is P(x) above the minimum; infinite if nothing is known.
+    relative_gap : the gap as a share of sum |f_i(x_i)| + penalty.
+    certified : the relative gap is within the tolerance.
+    iterations : Newton steps for all users together.
+    """
+
+    x: Floats
+    mu: Floats
+    lam: float
+    value: float
+    gap: float
+    relative_gap: float
+    certified: bool
+    iterations: int
+
+    @property
+    def labels(self) -> Ints:
+        """Users with equal rows of x have one number, 0 that of the first user, (N,)."""
+        _, first, inverse = np.unique(self.x, axis=0, return_index=True, return_inverse=True)
+        rank = np.argsort(np.argsort(first))
+        return np.asarray(rank[inverse.ravel()], np.int64)
+
+
+def fit(
+    losses: Losses | Floats,
+    lam: float,
+    weights: Edges | None = None,
+    start: Solution | None = None,
+    tolerance: float = TOLERANCE,
+) -> Solution:
+    """Minimise P.
+
+    Parameters
+    ----------
+    losses : the f_i, in float64, or points a (N, d) for f_i = 1/2 |x - a_i|^2.
+    lam : the weight of the penalty, at least 0.
+    weights : the graph; None for all pairs with w = 1.
+    start : a solution for another lam, or other losses, on the same graph.
+    tolerance : the relative gap to reach. If it is not, the solution is not `certified`.
+    """
+    costs = _costs(losses)
+    edges = Edges.all_pairs(costs.n) if weights is None else weights
+    _check(costs, edges, lam)
+    if start is not None and start.mu.shape != (len(edges), costs.d):
+        raise DataError("sum of norms: the start is of another graph or model; leave it out.")
+    problem = Problem(costs, edges, lam)
+    if lam == 0 or not len(edges):
+        return _solution(problem, _alone(problem), tolerance)
+    pieces = edges.components()
+    if start is None:
+        zero = np.zeros((costs.n, costs.d))
+        solver = Solver(problem, zero, edges.differences(zero), tolerance)
+        return _solution(problem, solver.run([pieces]), tolerance)
+    mu = feasible(start.mu * (lam / start.lam if start.lam > 0 else 1.0), problem.radius)
+    solver = Solver(problem, start.x, mu, tolerance, warm=True)
+    same = norms(edges.differences(start.x)) == 0
+    guesses = [edges.components(same), pieces]
+    return _solution(problem, solver.run(guesses), tolerance)
+
+
+def path(
+    losses: Losses | Floats,
+    lams: Iterable[float],
+    weights: Edges | None = None,
+    tolerance: float = TOLERANCE,
+) -> Iterator[Solution]:
+    """The solutions for one lam after the other, each started from the last one."""
+    edges = Edges.all_pairs(_costs(losses).n) if weights is None else weights
+    found: Solution | None = None
+    for lam in lams:
+        found = fit(losses, lam, edges, found, tolerance)
+        yield found
+
+
+def prox(
+    s: Floats, lam: float, edges: Edges, warm: Floats | None = None, tolerance: float = TIGHT
+) -> tuple[Floats, Floats]:
+    """argmin over Y of 1/2 |Y - S|^2 + lam Omega(Y), exactly fused, and its duals mu (E, d).
+
+    Y = S - B' mu. `warm` are the duals of a similar S, for the same lam and edges.
+    """
+    costs = PointCosts(s)
+    _check(costs, edges, lam)
+    problem = Problem(costs, edges, lam)
+    if lam == 0 or not len(edges):
+        return s.copy(), np.zeros((len(edges), costs.d))
+    guesses = [edges.components()]
+    if warm is None:
+        mu, x = np.zeros((len(edges), costs.d)), s
+    else:
+        mu = feasible(np.asfortranarray(warm), problem.radius)
+        x = s - edges.adjoint(mu)
+        guesses.insert(0, edges.components(norms(mu) < (1 - TOUCH) * problem.radius))
+    solver = Solver(problem, x, np.asfortranarray(mu), tolerance, warm is not None)
+    found = solver.run(guesses)
+    if not problem.relative(found.gap, found.x) <= tolerance:
+        raise ModelError(f"prox: the gap is {found.gap:.1e}; raise the tolerance {tolerance:g}.")
+    return found.x, found.mu
+
+
+def gap(
+    losses: Losses | Floats, x: Floats, mu: Floats, lam: float, weights: Edges | None = None
+) -> float:
+    """At most so much is P(X) above its minimum, whatever X (N, d) and mu (E, d) on i < j are.
+
+    mu is cut to |mu_ij| <= lam w_ij first. Infinite where a user has no minimum.
+    """
+    costs = _costs(losses)
+    edges = Edges.all_pairs(costs.n) if weights is None else weights
+    problem = Problem(costs, edges, lam)
+    return problem.gap(x, feasible(mu, problem.radius))
+
+
+def _costs(losses: Losses | Floats) -> Costs:
+    if isinstance(losses, np.ndarray):
+        return PointCosts(np.asarray(losses, np.float64))
+    return LossCosts(losses)
+
+
+def _check(costs: Costs, edges: Edges, lam: float) -> None:
+    """Numbers that make a problem."""
+    if not (lam >= 0 and np.isfinite(lam)):
+        raise ConfigError(f"lambda={lam:g}: it must be a number from 0 on.")
+    if edges.n != costs.n:
+        raise DataError(f"sum of norms: {costs.n} users, but a graph of {edges.n}.")
+    if isinstance(costs, PointCosts) and not np.isfinite(costs.a).all():
+        raise DataError("sum of norms: points must be finite numbers.")
+
+
+def _alone(problem: Problem) -> Found:
+    """Without a penalty: every user's own minimiser."""
+    x = problem.costs.minimise()
+    missing = np.flatnonzero(~np.isfinite(x).all(1))
+    if missing.size:
+        raise ModelError(f"user {missing[0]}: no local model is best; set ridge, or lambda > 0.")
+    mu = np.zeros((len(problem.edges), problem.costs.d))
+    return Found(x, mu, problem.gap(x, mu), 0)
+
+
+def _solution(problem: Problem, found: Found, tolerance: float) -> Solution:
+    relative = problem.relative(found.gap, found.x)
+    return Solution(
+        found.x,
+        found.mu,
+        problem.lam,
+        problem.value(found.x),
+        found.gap,
+        relative,
+        relative <= tolerance,
+        found.steps,
+    )

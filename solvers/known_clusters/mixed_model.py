@@ -1,0 +1,297 @@
+"""Known clusters solved exactly, from sums: two levels of quadratics that are shrunk to a centre.
+
+Lyu et al. 2022, (2.3) and (5.2), with f_i(theta) = 1/2 theta' A_i theta - b_i' theta and any
+A_i >= 0:
+
+    sum_j lambda_j/2 |w_j - wbar|^2 + sum_i [ f_i(theta_i) + gamma_i/2 |theta_i - w_j|^2 ].
+
+A user who has minimised over theta_i is left with the quadratic 1/2 w' P_i w - q_i' w of the
+centre: `shrunk`. Quadratics add up, so a cluster needs the sums of P_i and q_i only. A cluster is
+to wbar what a user is to its w_j: the server does the same once more (`centres`), and the users
+find their models from their centres (`personal`). One round, and secure sums will do.
+
+Other smooth losses take a few such rounds: A_i is the Hessian at the present theta_i, and b_i
+makes the gradient right (`newton_message`).
+
+Arrays are float64 with the users, or clusters, as the first axis. Strengths gamma and lambda are
+one number, one a user (n,), or one a user and coordinate (n, d). The first two may be 0 (no tie:
+the shortest local minimiser) and infinite (no deviation from the centre).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from corsage.core.arrays import Floats, Ints
+from corsage.core.errors import ModelError
+
+EXACT, NEWTON, ABOVE = "exact", "newton", "above"
+"""What A_i and b_i are: f_i itself; its like near theta_i; or a quadratic that f_i is below."""
+IN_CIRCLES, FIRST_SPELL = 4, 5
+"""Newton rounds without progress that are too many; rounds of the other kind that then follow."""
+ROUNDING = 10 * float(np.finfo(np.float64).eps)
+"""Eigenvalues below this share of d times the largest are 0."""
+REACH = 3.0
+"""A Newton step changes no score of a user's by more than this."""
+
+
+@dataclass(frozen=True)
+class ClusterSums:
+    """Sums of P_i (k, d, d) and q_i (k, d) over the users of each cluster; they add over nodes."""
+
+    P: Floats
+    q: Floats
+
+    def __add__(self, other: ClusterSums) -> ClusterSums:
+        return ClusterSums(self.P + other.P, self.q + other.q)
+
+    @classmethod
+    def of(cls, a: Floats, b: Floats, gamma: ArrayLike, cluster: Ints, k: int) -> ClusterSums:
+        """The sums of a node's users, `cluster` (n,) being their clusters' numbers."""
+        p, q = shrunk(a, b, gamma)
+        return cls(by_cluster(p, cluster, k), by_cluster(q, cluster, k))
+
+    def packed(self) -> Floats:
+        """The numbers that are sent, (k, d(d+1)/2 + d)."""
+        return np.concatenate([pack(self.P), self.q], axis=-1)
+
+    @classmethod
+    def unpacked(cls, rows: Floats, d: int) -> ClusterSums:
+        """The sums from the numbers that were sent."""
+        return cls(unpack(rows[..., :-d], d), rows[..., -d:])
+
+
+class Centres(NamedTuple):
+    """w_j (k, d), and wbar (d,)."""
+
+    w: Floats
+    wbar: Floats
+
+
+# One level: quadratics that are tied to a centre.
+
+
+@dataclass(frozen=True)
+class Spectra:
+    """Quadratics 1/2 x'Ax - b'x by eigenvalues W (n, d), vectors Q (n, d, d), and Q'b (n, d).
+
+    There may be any number of leading axes; strengths have these.
+    """
+
+    values: Floats
+    vectors: Floats
+    slopes: Floats
+
+    @classmethod
+    def of(cls, a: Floats, b: Floats) -> Spectra:
+        """Of A (n, d, d) and b (n, d); what is not 0 by rounding only is set to 0."""
+        values, vectors = np.linalg.eigh(a)
+        slopes = (b[..., None, :] @ vectors)[..., 0, :]
+        smallest = ROUNDING * a.shape[-1] * np.maximum(values[..., -1:], 0.0)
+        flat = values <= smallest
+        values = np.where(flat, 0.0, values)
+        # b = Ax has no slope where A is flat, but for what rounding turned A's vectors by.
+        length = np.linalg.norm(_over(slopes, values), axis=-1, keepdims=True)
+        slopes = np.where(flat & (np.abs(slopes) <= smallest * length), 0.0, slopes)
+        return cls(values, vectors, slopes)
+
+    def kept(self, gamma: ArrayLike) -> Floats:
+        """gamma/(W + gamma): 1 where gamma is infinite, 0 where it is 0."""
+        tie = np.asarray(gamma, np.float64)[..., None]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return np.where(tie > 0, 1 / (1 + self.values / tie), 0.0)
+
+    def shrunk(self, gamma: ArrayLike) -> tuple[Floats, Floats]:
+        """P = gamma (I - gamma S) and q = gamma S b, with S = (A + gamma I)^-1."""
+        kept = self.kept(gamma)
+        p = (self.vectors * (kept * self.values)[..., None, :]) @ self.vectors.mT
+        return p, self._back(kept * self.slopes)
+
+    def personal(self, gamma: ArrayLike, w: Floats) -> Floats:
+        """S (b + gamma w); w at gamma = inf, the shortest minimiser A^+ b at gamma = 0."""
+        tie = np.asarray(gamma, np.float64)[..., None]
+        centre = (w[..., None, :] @ self.vectors)[..., 0, :]
+        return self._back(_over(self.slopes, self.values + tie) + self.kept(gamma) * centre)
+
+    def _back(self, x: Floats) -> Floats:
+        """Q x."""
+        return np.asarray((self.vectors @ x[..., None])[..., 0])
+
+
+def shrunk(a: Floats, b: Floats, gamma: ArrayLike) -> tuple[Floats, Floats]:
+    """P_i (n, d, d) and q_i (n, d): what a user knows of its centre, 1/2 w'P_i w - q_i'w.
+
+    P = gamma (I - gamma S), q = gamma S b, with S = (A + gamma I)^-1; A and b at gamma = inf,
+    zeros at gamma = 0.
+    """
+    scale = _scale(a, gamma)
+    if scale is None:
+        return Spectra.of(a, b).shrunk(gamma)
+    p, q = Spectra.of(a * _outer(scale), b * scale).shrunk(1.0)
+    return p / _outer(scale), q / scale
+
+
+def personal(a: Floats, b: Floats, gamma: ArrayLike, w: Floats) -> Floats:
+    """theta_i = S_i (b_i + gamma_i w_i) (n, d), given each user's centre w (n, d).
+
+    w at gamma = inf, the shortest local minimiser A^+ b at gamma = 0.
+    """
+    scale = _scale(a, gamma)
+    if scale is None:
+        return Spectra.of(a, b).personal(gamma, w)
+    return scale * Spectra.of(a * _outer(scale), b * scale).personal(1.0, w / scale)
+
+
+def centres(p: Floats, q: Floats, lam: ArrayLike) -> Centres:
+    """w_j and wbar from each cluster's sums of P_i (k, d, d) and q_i (k, d).
+
+    [sum_j lambda_j M_j P_j] wbar = sum_j lambda_j M_j q_j, w_j = M_j (lambda_j wbar + q_j), with
+    M_j = (P_j + lambda_j I)^-1. lambda_j = inf: w_j = wbar. lambda_j = 0: w_j = P_j^+ q_j, which
+    does not count for wbar; where no cluster counts, wbar is the plain mean of the w_j. What the
+    sums leave open is taken of least norm.
+    """
+    top = [part.sum(0, keepdims=True) for part in shrunk(p, q, lam)]
+    wbar = personal(top[0], top[1], 0.0, np.zeros_like(top[1]))
+    w = personal(p, q, lam, np.broadcast_to(wbar, q.shape))
+    return Centres(w, wbar[0] if np.any(np.asarray(lam) > 0) else w.mean(0))
+
+
+def objective(
+    a: Floats,
+    b: Floats,
+    gamma: ArrayLike,
+    lam: ArrayLike,
+    theta: Floats,
+    found: Centres,
+    cluster: Ints,
+) -> float:
+    """(2.3) at these models and centres; an infinite tie that holds costs nothing."""
+    own = 0.5 * np.einsum("ni,nij,nj->", theta, a, theta) - np.sum(b * theta)
+    users = _tension(gamma, theta - found.w[cluster])
+    return float(own + users + _tension(lam, found.w - found.wbar))
+
+
+def _tension(strength: ArrayLike, deviation: Floats) -> float:
+    """1/2 sum strength |deviation|^2, 0 where there is no deviation."""
+    tie = np.asarray(strength, np.float64)
+    tie = tie if tie.ndim == deviation.ndim else tie[..., None]
+    with np.errstate(invalid="ignore"):
+        terms = np.where(deviation == 0, 0.0, tie * np.square(deviation))
+    return 0.5 * float(terms.sum())
+
+
+def _over(slopes: Floats, curvature: Floats) -> Floats:
+    """Slopes over curvatures, 0 where there is no curvature."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return np.where((curvature > 0) & (slopes != 0), slopes / curvature, 0.0)
+
+
+def _scale(a: Floats, gamma: ArrayLike) -> Floats | None:
+    """gamma^-1/2 if it is one a coordinate, which makes all ties 1; else None."""
+    tie = np.asarray(gamma, np.float64)
+    if np.any(np.isnan(tie)) or np.any(tie < 0):
+        raise ModelError("strengths: negative or not a number; give numbers from 0 to inf.")
+    if tie.ndim < a.ndim - 1:
+        return None
+    if not np.all((tie > 0) & (tie < np.inf)):
+        raise ModelError("strengths by coordinate: 0 or inf; give finite numbers above 0.")
+    return np.asarray(1 / np.sqrt(tie))
+
+
+def _outer(scale: Floats) -> Floats:
+    """s s'."""
+    return scale[..., :, None] * scale[..., None, :]
+
+
+# Sums.
+
+
+def by_cluster(values: Floats, cluster: Ints, k: int) -> Floats:
+    """Sums (k, ...) of the rows (n, ...) of each cluster; 0 for a cluster without any."""
+    order = np.argsort(cluster, kind="stable")
+    present, starts = np.unique(cluster[order], return_index=True)
+    sums = np.zeros((k, *values.shape[1:]))
+    if len(present):
+        sums[present] = np.add.reduceat(values[order], starts, axis=0)
+    return sums
+
+
+def pack(p: Floats) -> Floats:
+    """The d(d+1)/2 numbers of symmetric matrices (..., d, d)."""
+    rows, columns = np.triu_indices(p.shape[-1])
+    return np.asarray(p[..., rows, columns])
+
+
+def unpack(numbers: Floats, d: int) -> Floats:
+    """The symmetric matrices (..., d, d) of `pack`."""
+    rows, columns = np.triu_indices(d)
+    p = np.empty((*numbers.shape[:-1], d, d))
+    p[..., rows, columns] = numbers
+    p[..., columns, rows] = numbers
+    return p
+
+
+# Losses that are not quadratic: block Newton, one such round a step.
+
+
+def newton_message(hessian: Floats, gradient: Floats, theta: Floats) -> tuple[Floats, Floats]:
+    """A_i, b_i of the quadratic that f_i is like near theta_i: A = H, b = H theta - gradient."""
+    return hessian, np.asarray((hessian @ theta[..., None])[..., 0] - gradient)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Which quadratics are next.
+
+    Where curvature jumps, as of Huber's and the hinge loss, Newton's method can run in circles.
+    Quadratics from above never do, but are slow. So if the changes of Newton's rounds stop getting
+    less, a spell of the others follows, each time a longer one, until Newton's method ends it.
+
+    Parameters
+    ----------
+    left : rounds of the present spell that are to come.
+    spells : how many there have been.
+    least, since : the least change in Newton's rounds since, and the rounds since then.
+    """
+
+    left: int = 0
+    spells: int = 0
+    least: float | None = None
+    since: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What the next quadratics are."""
+        return ABOVE if self.left else NEWTON
+
+    def after(self, moved: float) -> Pace:
+        """After a round that moved the models by so much."""
+        if self.left:
+            return Pace(self.left - 1, self.spells)
+        if self.least is None or moved < 0.9 * self.least:
+            return Pace(0, self.spells, moved)
+        if self.since + 1 < IN_CIRCLES:
+            return Pace(0, self.spells, self.least, self.since + 1)
+        return Pace(FIRST_SPELL * 2**self.spells, self.spells + 1)
+
+
+def damped(step: Floats, reach: Floats, limit: float = REACH) -> Floats:
+    """Steps (n, d) cut to where no score moves by more than `limit`; reach (n,) = max |X_i step|.
+
+    Beyond that the quadratic says little of a logistic loss.
+    """
+    return np.asarray(step * (limit / np.maximum(reach, limit))[..., None])
+
+
+def travelled(step: Floats, theta: Floats) -> Floats:
+    """[sum |step_i|^2, sum |theta_i|^2] of a node's users: two numbers that add over nodes."""
+    return np.array([np.square(step).sum(), np.square(theta).sum()])
+
+
+def change(sums: Floats) -> float:
+    """How far a round moved the models, as a share of their length (of 1 if they are shorter)."""
+    return float(np.sqrt(sums[0] / max(sums[1], 1.0)))

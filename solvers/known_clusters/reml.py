@@ -1,0 +1,238 @@
+"""The variances behind gamma_j and lambda_j, by restricted maximum likelihood from sums.
+
+In the hierarchical linear model of Lyu et al. 2022, (5.1), the best strengths are gamma_j = 1/s_j^2
+and lambda_j = 1/sb^2 (Theorem 5.1): the variances of the users around w_j, and of the w_j. The
+likelihood needs four sums a cluster for each rho_j = s_j^2/sigma^2 that is tried. So users answer
+once, for all rho of a `GRID`. They are smooth enough in rho to be read between its values, so the
+server then finds the best rho_j, sigma^2 and sb^2 among all numbers (`fit`). As P_j and q_j are
+among the sums it has w_j, too: one round for variances and centres.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from corsage.core.arrays import Floats, Ints
+from corsage.core.errors import ModelError
+from corsage.solvers.known_clusters.likelihood import Level, Profile, absorbed, between
+from corsage.solvers.known_clusters.mixed_model import (
+    Centres,
+    Spectra,
+    by_cluster,
+    centres,
+    pack,
+    unpack,
+)
+
+GRID: Floats = np.concatenate([[0.0], np.geomspace(1e-4, 1e2, 18)])
+"""rho: none, and from 1e-4 to 100 by factors of 2.25, for features of a size of about 1."""
+ZOOMS, NEAR = 6, 9
+"""How often rho is looked for between its neighbours, and how many values there are between."""
+
+
+@dataclass(frozen=True)
+class RemlSums:
+    """What a cluster's users say of each rho: they add over users and over nodes.
+
+    Parameters
+    ----------
+    grid : rho (k, G), known to all: 0, then rising by a factor.
+    p, q, yy, ld : the sums of `Level`, (k, G, d, d), (k, G, d), (k, G), (k, G).
+    records, users : how many there are (k,).
+    trace : of the sum of A_i (k,).
+    """
+
+    grid: Floats
+    p: Floats
+    q: Floats
+    yy: Floats
+    ld: Floats
+    records: Floats
+    users: Floats
+    trace: Floats
+
+    @property
+    def level(self) -> Level:
+        """What the likelihood is made of."""
+        return Level(self.p, self.q, self.yy, self.ld)
+
+    def arrays(self) -> dict[str, Floats]:
+        """The numbers that are sent and added up; all have the clusters as first axis."""
+        sums = {name: getattr(self, name) for name in ("q", "yy", "ld", "records", "users")}
+        return {"p": pack(self.p), **sums, "trace": self.trace}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Floats], grid: Floats) -> RemlSums:
+        """The sums from `arrays`, and the grid they are for: (G,), or (k, G)."""
+        p = unpack(arrays["p"], arrays["q"].shape[-1])
+        rows = np.broadcast_to(grid, arrays["yy"].shape)
+        return cls(rows, **{**arrays, "p": p})
+
+    def __add__(self, other: RemlSums) -> RemlSums:
+        if not np.array_equal(self.grid, other.grid):
+            raise ModelError("variances: sums of two grids; send one grid to all nodes.")
+        ours, theirs = self.arrays(), other.arrays()
+        return RemlSums.from_arrays({name: ours[name] + theirs[name] for name in ours}, self.grid)
+
+
+def level_sums(
+    a: Floats,
+    b: Floats,
+    yy: Floats,
+    counts: Ints,
+    cluster: Ints,
+    k: int,
+    grid: Floats = GRID,
+) -> RemlSums:
+    """The sums of a node's users: A_i = X_i'X_i, b_i = X_i'y_i, yy_i = y_i'y_i, m_i records.
+
+    `cluster` (n,) are the users' clusters, `grid` is rho, (G,) or (k, G).
+    """
+    rows = np.broadcast_to(grid, (k, np.shape(grid)[-1]))
+    spectra, own = Spectra.of(a, b), rows[cluster]
+    levels = [absorbed(spectra, yy, own[:, g]) for g in range(own.shape[1])]
+    sums = (
+        np.stack([by_cluster(part, cluster, k) for part in parts], axis=1)
+        for parts in zip(*levels, strict=True)
+    )
+    traces = np.trace(a, axis1=-2, axis2=-1)
+    ends = (np.asarray(counts, np.float64), np.ones(len(b)), traces)
+    return RemlSums(rows, *sums, *(by_cluster(part, cluster, k) for part in ends))
+
+
+# The fit.
+
+
+@dataclass(frozen=True)
+class Variances:
+    """A fitted model.
+
+    Parameters
+    ----------
+    sigma2, user, cluster : sigma^2, s_j^2 (k,), sb^2.
+    centres : w_j and wbar.
+    loglik, aic : the restricted log likelihood, and Akaike's criterion from it.
+    common : whether one s^2 was fitted for all clusters, or one for each.
+    grid : the rho (k, G) that were sent.
+    squares : mean square of a feature, by the cluster that it is of; they add up to the mean.
+    """
+
+    sigma2: float
+    user: Floats
+    cluster: float
+    centres: Centres
+    loglik: float
+    aic: float
+    common: bool
+    grid: Floats
+    squares: Floats
+
+    @property
+    def gamma(self) -> Floats:
+        """gamma_j = 1/s_j^2, for losses 1/(2 sigma^2) |X theta - y|^2, as in (5.2)."""
+        return _inverse(self.user)
+
+    @property
+    def lam(self) -> float:
+        """lambda = 1/sb^2, for losses 1/(2 sigma^2) |X theta - y|^2."""
+        return float(_inverse(self.cluster))
+
+    @property
+    def gamma_unit(self) -> Floats:
+        """sigma^2/s_j^2, for losses 1/2 |X theta - y|^2."""
+        return self.sigma2 * self.gamma
+
+    @property
+    def lambda_unit(self) -> float:
+        """sigma^2/sb^2, for losses 1/2 |X theta - y|^2."""
+        return self.sigma2 * self.lam
+
+
+class Shares(NamedTuple):
+    """Which part of the variance is between the records of a user, its users, and clusters."""
+
+    records: float
+    users: float
+    clusters: float
+
+
+def shares(found: Variances) -> Shares:
+    """sigma^2, s^2 and sb^2 as shares of their sum: with an intercept only the usual ICCs.
+
+    With more coordinates s^2 and sb^2 count as often as the mean square of a feature says.
+    """
+    users = float(np.sum(found.squares * found.user))
+    clusters = float(np.sum(found.squares) * found.cluster)
+    return Shares(*(np.array([found.sigma2, users, clusters]) / (found.sigma2 + users + clusters)))
+
+
+def fit(sums: RemlSums, *, common: bool | None = None) -> Variances:
+    """Restricted maximum likelihood over rho_j, sigma^2 and sb^2.
+
+    `common`: one rho for all clusters, or one for each; None takes what AIC prefers (one for each
+    if the grid is not the same for all clusters).
+    """
+    same = bool((sums.grid == sums.grid[0]).all())
+    if common and not same:
+        raise ModelError("variances: one rho for all, but a grid a cluster; send one grid.")
+    fits = [_search(sums, common=one) for one in (True, False) if common in (one, None)]
+    return min(fits if same else fits[-1:], key=lambda found: found.aic)
+
+
+def _search(sums: RemlSums, *, common: bool) -> Variances:
+    """The best rho_j on the grid, then between its neighbours, finer and finer."""
+    records, rows = float(sums.records.sum()), sums.grid
+    model = Profile.of(sums.level, records)
+    picks = model.picks(None, common=common)
+    for _ in range(ZOOMS):
+        rho = np.take_along_axis(rows, picks[:, None], 1)
+        rows = np.stack([_around(row, pick) for row, pick in zip(rows, picks, strict=True)])
+        level = between(sums.level, sums.grid, rows)
+        model = Profile.of(level, records)
+        picks = model.picks(np.abs(rows - rho).argmin(1), common=common)
+    at = np.arange(len(picks)), picks
+    tau, found, sigma2 = (float(part[0]) for part in model.picked(picks).best())
+    return Variances(
+        sigma2=sigma2,
+        user=sigma2 * rows[at],
+        cluster=sigma2 * tau,
+        centres=centres(level.p[at], level.q[at], _inverse(tau)),
+        loglik=-found / 2,
+        aic=found + 2 * (3 if common else 2 + len(picks)),
+        common=common,
+        grid=sums.grid,
+        squares=sums.trace / (records * sums.q.shape[-1]),
+    )
+
+
+def _around(row: Floats, pick: int) -> Floats:
+    """NEAR values of rho from the one below row[pick] to the one above; none below the first > 0.
+
+    0 stays in as long as it is a neighbour.
+    """
+    low, high = row[max(pick - 1, 0)], row[min(pick + 1, len(row) - 1)]
+    if low > 0:
+        return np.geomspace(low, high, NEAR)
+    return np.concatenate([[0.0], np.geomspace(row[max(pick, 1)], high, NEAR - 1)])
+
+
+def refined_grid(found: Variances) -> Floats:
+    """A grid (k, G) from a tenth of each rho_j to ten times it, for one more round.
+
+    Only needed for many digits, or where rho_j is at an end of the first grid.
+    """
+    rho = (found.user / found.sigma2)[:, None]
+    middle = np.where(rho > 0, rho, found.grid[:, 1:2] / 10)
+    wide = middle * np.geomspace(0.1, 10, found.grid.shape[1] - 1)
+    return np.concatenate([np.zeros_like(middle), wide], axis=1)
+
+
+def _inverse(variance: ArrayLike) -> Floats:
+    """1/variance, inf for 0."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(1 / np.asarray(variance, np.float64))

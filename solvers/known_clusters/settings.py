@@ -1,0 +1,176 @@
+"""The settings of Algorithm 1 of Lyu et al. 2022, and what is proved about them.
+
+Probabilities of the steps and the shares tau_j, the rates A_i, B_i, c_i that they come to, the
+constants of Theorem 3.5, and what cannot be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from corsage.core.arrays import Array
+from corsage.core.errors import ConfigError
+from corsage.solvers.known_clusters.hierarchy import Hierarchy, pulls
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """The settings of Algorithm 1.
+
+    Parameters
+    ----------
+    eta : the step size.
+    network : p_0, the probability of a global step.
+    cluster : (k,) p_j, the probability of a step to the centre where there is no global one.
+    tau : (k,) tau_j, the share of the pull to the centre that global steps take over.
+    """
+
+    eta: float
+    network: float
+    cluster: Array
+    tau: Array
+
+
+class Rates(NamedTuple):
+    """How far the steps go: A, B and c of every user, or of every cluster; the local step (k,)."""
+
+    middle: Array
+    centre: Array
+    within: Array
+    local: Array
+
+    def of_clusters(self, hierarchy: Hierarchy) -> Rates:
+        """A_j, B_j and c_j (k,), where gamma_i is the same in a cluster."""
+        first = hierarchy.order[hierarchy.starts]
+        return Rates(self.middle[first], self.centre[first], self.within[first], self.local)
+
+
+def tau_of(network: float, cluster: Array) -> Array:
+    """tau_j = p_0/(p_0 + 2 (1 - p_0) p_j), Proposition 3.3; 1 where p_j = 0."""
+    p = np.asarray(cluster, np.float64)
+    tau = np.ones(p.shape)
+    np.divide(network, network + 2 * (1 - network) * p, out=tau, where=p > 0)
+    return tau
+
+
+def probabilities(hierarchy: Hierarchy, smoothness: float) -> tuple[float, Array]:
+    """p_0 and p_j (k,) of Corollary 3.6, for losses f_i that are L-smooth."""
+    if not smoothness > 0:
+        raise ConfigError(f"async-l2gd: smoothness L={smoothness:g} of the losses must be above 0.")
+    c_1 = float((hierarchy.alpha * hierarchy.strongest).max())
+    c_2 = float(((1 - hierarchy.alpha) * hierarchy.strongest).max())
+    excess = max(c_2 - c_1, 0.0)
+    network = 2 * c_1 / (2 * c_1 + excess + smoothness)
+    return network, np.full(hierarchy.k, excess / (excess + smoothness))
+
+
+def expected_smoothness(
+    hierarchy: Hierarchy, smoothness: float, network: float, cluster: Array
+) -> float:
+    """The constant of (3.3), for tau_j of Proposition 3.3.
+
+    (3.3) takes alpha_j <= 1 for granted. For larger ones another term, which changes nothing for
+    the others, keeps E|G(theta) - G(theta')|^2 <= 2 L D_F(theta, theta'): the pull to the centre
+    has strength gamma_i (alpha_j + tau_j (1 - alpha_j)) in a global step.
+    """
+    _check_probabilities(network, cluster)
+    p, alpha, gamma = np.asarray(cluster, np.float64), hierarchy.alpha, hierarchy.strongest
+    tau, inner = tau_of(network, p), network + 2 * (1 - network) * p
+    return float(
+        max(
+            _over(2 * alpha * gamma, network).max(),
+            _over(2 * (1 - alpha) * gamma, inner).max(),
+            smoothness / ((1 - network) * (1 - p.max())),
+            (
+                _over(gamma * (alpha + tau * (1 - alpha)) ** 2, network)
+                + _over(gamma * ((1 - tau) * (1 - alpha)) ** 2, (1 - network) * p)
+            ).max(),
+        )
+    )
+
+
+def largest_step(hierarchy: Hierarchy, smoothness: float, network: float, cluster: Array) -> float:
+    """eta = 1/(2 L), the largest step of Theorem 3.5, L that of (3.3)."""
+    return 1 / (2 * expected_smoothness(hierarchy, smoothness, network, cluster))
+
+
+def sigma2(
+    hierarchy: Hierarchy, network: float, cluster: Array, best: Array, gradients: Array
+) -> float:
+    """sigma^2 of (3.4), from the minimiser (n, d) of (2.1) and nabla f_i there (n, d)."""
+    p, alpha = np.asarray(cluster, np.float64), hierarchy.alpha
+    centres, middle = hierarchy.means(best)
+    gamma = hierarchy.gamma[:, None]
+
+    def squares(rows: Array) -> Array:
+        return np.bincount(hierarchy.cluster, np.square(rows).sum(1), hierarchy.k)
+
+    outer = alpha**2 * squares(gamma * (best - middle))
+    inner = (1 - alpha) ** 2 * squares(gamma * (best - centres[hierarchy.cluster]))
+    local = squares(gradients) / ((1 - network) * (1 - p))
+    inner = _over(2 * inner, network + 2 * (1 - network) * p)
+    return float((_over(2 * outer, network) + inner + local).sum())
+
+
+def theorem_bound(t: int, eta: float, mu: float, start: float, sigma: float) -> float:
+    """Theorem 3.5: what E|theta^t - best|^2 is at most; `start` is it at 0, `sigma` sigma^2."""
+    return (1 - eta * mu) ** t * start + 2 * eta * sigma / mu
+
+
+def check(parameters: Parameters, hierarchy: Hierarchy) -> None:
+    """Refuse settings under which Algorithm 1 does not descend on (2.1)."""
+    p_0, p, tau = parameters.network, parameters.cluster, parameters.tau
+    _check_probabilities(p_0, p)
+    pull, outer = hierarchy.strongest > 0, hierarchy.alpha * hierarchy.strongest > 0
+    inner = pull & (hierarchy.alpha != 1)
+    refusals = (
+        (not parameters.eta > 0, f"the step size eta={parameters.eta:g} must be above 0"),
+        (not ((tau >= 0) & (tau <= 1)).all(), "every tau_j must be between 0 and 1"),
+        (
+            bool((inner & (p == 0) & (tau < 1)).any()),
+            "p_j=0 leaves out the steps to the centre: set tau_j=1 there, or raise p_j",
+        ),
+        (
+            p_0 == 0 and bool(outer.any()),
+            "p_0=0 leaves out the pull to the middle: raise p_0, or set alpha (lambda) to 0",
+        ),
+        (
+            p_0 == 0 and bool((inner & (tau > 0)).any()),
+            "p_0=0 leaves out tau_j of the pull to the centre: set tau_j=0, or raise p_0",
+        ),
+    )
+    for refused, why in refusals:
+        if refused:
+            raise ConfigError(f"async-l2gd: {why}.")
+
+
+def _check_probabilities(network: float, cluster: Array) -> None:
+    """Refuse p_0 and p_j outside [0, 1)."""
+    for name, p in (("p_0", np.asarray([network])), ("p_j", np.asarray(cluster))):
+        if not (fine := (p >= 0) & (p < 1)).all():
+            raise ConfigError(
+                f"async-l2gd: {name}={p[~fine][0]:g} must be from 0 to below 1, "
+                "or no step is local: lower it."
+            )
+
+
+def rates(hierarchy: Hierarchy, parameters: Parameters) -> Rates:
+    """A_i, B_i and c_i (n,) and the local step eta/((1 - p_0)(1 - p_j)) (k,)."""
+    eta, p_0, p = parameters.eta, parameters.network, np.asarray(parameters.cluster, np.float64)
+    own, tau = hierarchy.cluster, parameters.tau[hierarchy.cluster]
+    inner, outer = pulls(hierarchy)
+    return Rates(
+        _over(eta * outer, p_0),
+        _over(eta * tau * inner, p_0),
+        _over(eta * (1 - tau) * inner, (1 - p_0) * p[own]),
+        eta / ((1 - p_0) * (1 - p)),
+    )
+
+
+def _over(part: Array, probability: Array | float) -> Array:
+    """part/probability; 0 where the probability is 0: what never happens goes nowhere."""
+    out = np.zeros(np.broadcast_shapes(np.shape(part), np.shape(probability)))
+    return np.divide(part, probability, out=out, where=np.asarray(probability) > 0)

@@ -1,0 +1,1 @@
+"""Convex losses of many users at once."""

@@ -1,0 +1,46 @@
+"""Held-out samples: which they are, and what users can be asked about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from corsage.core.arrays import Floats, Ints
+from corsage.core.seeding import generator
+from corsage.solvers.losses.convex import Losses
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A part of every user's samples that is held out.
+
+    The samples are put in an order of their own for each `purpose` (and user); of m samples those
+    from `number` share m to (`number` + 1) share m are held out.
+    """
+
+    purpose: str
+    number: int
+    share: float
+
+    def held_out(self, seed: int, user: str | int, size: int) -> Ints:
+        """The places of a user's held-out samples; never all of them."""
+        order = generator(seed, "fold", self.purpose, user).permutation(size)
+        first, last = (round((self.number + end) * self.share * size) for end in (0, 1))
+        return np.sort(order[first : min(last, first + size - 1)])
+
+
+class HeldOut(Protocol):
+    """What the users can be asked."""
+
+    def losses_without(self, fold: Fold | None) -> Losses:
+        """f_i on the samples that are not held out; None: on all."""
+        ...
+
+    def evaluate(self, models: Floats, fold: Fold) -> Floats:
+        """The mean loss, without ridge, of each user's model on its held-out samples (N,).
+
+        NaN for a user who has none: it does not count.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Armacki et al. 2022 at the server."""

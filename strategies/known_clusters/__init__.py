@@ -1,0 +1,1 @@
+"""Lyu et al. 2022 at the server."""

@@ -1,0 +1,1 @@
+"""What all strategies share: rounds, nodes, state, results."""
