@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 __path__ = [str(Path(__file__).parent)]
 
-from corsage.core.registry import ALGORITHMS, class_name, strategy_class
+from corsage.core.registry import ALGORITHMS
 from corsage.core.version import VERSION
 
 if TYPE_CHECKING:
-    from corsage.core.config import Config
+    pass
 
 __version__ = VERSION
 
 PLACES = {"Config": "corsage.core.config"}
 """Where the public names are that are no algorithms."""
 
-__all__ = [*PLACES, *map(class_name, ALGORITHMS)]  # noqa: PLE0604 - strings, all of them
+__all__ = [*PLACES, *(entry.cls for entry in ALGORITHMS.values())]  # noqa: PLE0604 - strings, all of them
 
 
 def __getattr__(name: str) -> Any:
     """A public name, imported when it is first used."""
     if name in PLACES:
         return getattr(import_module(PLACES[name]), name)
-    for algorithm in ALGORITHMS:
-        if class_name(algorithm) == name:
-            return strategy_class(algorithm)
+    for algorithm, entry in ALGORITHMS.items():
+        if entry.cls == name:
+            return import_module("corsage.strategies").strategy_class(algorithm)
     raise AttributeError(f"corsage has no {name!r}")
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
@@ -14,25 +14,28 @@ from safetensors.numpy import load, save
 
 from corsage.core.errors import CheckpointError
 from corsage.core.files import write_atomically
-from corsage.strategies.rounds.state import State
+from corsage.strategies.rounds.state import Progress, restored, stored
 
-FORMAT = "corsage-checkpoint-1"
+FORMAT = "corsage-checkpoint-2"
+S = TypeVar("S")
 
 
-def write_checkpoint(path: Path, state: State, identity: dict[str, Any]) -> None:
-    """Write the state; `identity` says which run it belongs to."""
-    names = list(state.arrays)  # users get them in this order, and safetensors forgets it
-    body = {"format": FORMAT, "identity": identity, "state": state.plain(), "arrays": names}
+def write_checkpoint(
+    path: Path, progress: Progress, state: object, identity: dict[str, Any]
+) -> None:
+    """Write where a run stands and what its algorithm remembers; `identity` says which it is."""
+    (where, _), (plain, named) = stored(progress), stored(state)
+    body = {"format": FORMAT, "identity": identity, "progress": where, "state": plain}
     head = json.dumps(body).encode()
-    arrays = save({name: np.ascontiguousarray(a) for name, a in state.arrays.items()})
+    arrays = save({name: np.ascontiguousarray(a) for name, a in named.items()})
     payload = struct.pack("<Q", len(head)) + head + arrays
     digest = hashlib.blake2b(payload, digest_size=32).digest()
     # On the disk itself: once it is written, devices forget what only older checkpoints need.
     write_atomically(path, digest + payload, durable=True)
 
 
-def read_checkpoint(path: Path, identity: dict[str, Any]) -> State:
-    """Read a state back; CheckpointError if the file is damaged or of another run."""
+def read_checkpoint(path: Path, identity: dict[str, Any], kind: type[S]) -> tuple[Progress, S]:
+    """Read both back; CheckpointError if the file is damaged or of another run or version."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -50,9 +53,12 @@ def read_checkpoint(path: Path, identity: dict[str, Any]) -> State:
     except (ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of Corsage ({error}).") from error
     if body.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: format {body.get('format')}, expected {FORMAT}.")
+        raise CheckpointError(
+            f"{path}: written by another version of Corsage ({body.get('format')}, this one reads "
+            f"{FORMAT}): finish the run with that version, or start it anew."
+        )
     check_identity(path, body["identity"], identity)
-    return State.restore(body["state"], {name: arrays[name] for name in body["arrays"]})
+    return restored(Progress, body["progress"], {}), restored(kind, body["state"], arrays)
 
 
 def check_identity(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -17,36 +17,39 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from corsage.app.cohorts import work_cohorts
-from corsage.app.node import Node, node_of
+from corsage.app.node import Node, Nodes
 from corsage.app.store import PersonalStore
-from corsage.app.users import Report, work
+from corsage.app.work import Report, work
 from corsage.core.wire import Task, decode, decode_task, encode
-from corsage.core.registry import client_class
-
-app = ClientApp()
 
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Train the users that the message names."""
-    return _answer("train", message, context)
+def make_client_app() -> ClientApp:
+    """A client app for all algorithms."""
+    app, nodes = ClientApp(), Nodes()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return answer("train", message, context, nodes)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return answer("evaluate", message, context, nodes)
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return introduce(message, context, nodes)
+
+    return app
 
 
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate the users that the message names."""
-    return _answer("evaluate", message, context)
-
-
-def _answer(kind: str, message: Message, context: Context) -> Message:
+def answer(kind: str, message: Message, context: Context, nodes: Nodes) -> Message:
+    """Train or evaluate the users that the message names."""
     try:
         content: Any = message.content
         task = decode_task(content["config"])
-        node = node_of(context, task)
+        node = nodes.of(context, task)
         limit_threads(node.threads or task.train.torch_threads)
-        do = work_cohorts if client_class(task.algorithm).cohorts else work
-        report = do(
+        report = work(
             kind,
             task,
             node,
@@ -62,11 +65,10 @@ def _answer(kind: str, message: Message, context: Context) -> Message:
     return Message(_reply(report), reply_to=message)
 
 
-@app.query()
-def introduce(message: Message, context: Context) -> Message:
+def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
     """Say who the node's users are and what their data look like."""
     try:
-        node = node_of(context, decode_task(message.content.config_records["config"]))
+        node = nodes.of(context, decode_task(message.content.config_records["config"]))
     except Exception as error:
         return _failure(message, str(error) or describe(error))
     data = node.data
@@ -143,3 +145,6 @@ def describe(error: BaseException) -> str:
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}{where}"
+
+
+app = make_client_app()

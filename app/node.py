@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 
 from corsage.app.store import writable_folder
+from corsage.clients import client_class
+from corsage.core.cache import Cache
 from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import flatten, kebab, read
 from corsage.core.wire import Task
 from corsage.datasets.federated import FederatedData, on_device, simulated
-from corsage.core.registry import client_class
 
 DEVICE_KEYS = ("data", "user", "cluster", "num-classes", "state-dir", "device", "torch-threads")
 
@@ -30,6 +30,7 @@ class Node:
     users : the users that this node hosts.
     state_dir : folder for personal states on a device, None in a simulation.
     device, threads : what to compute on, if the node says so itself.
+    cache : what was prepared for its users in earlier messages.
     """
 
     data: FederatedData
@@ -38,20 +39,27 @@ class Node:
     state_dir: Path | None = None
     device: str = ""
     threads: int = 0
+    cache: Cache = field(default_factory=Cache)
 
 
-def node_of(context: Context, task: Task) -> Node:
-    """The node that a context belongs to, with the data that the task means."""
-    own = tuple(sorted(context.node_config.items()))
-    together = client_class(task.algorithm).cohorts
-    return _node(own, task.data, task.num_users, task.seed, together)
+class Nodes:
+    """The nodes that this process has worked for: a simulation's worker serves many."""
+
+    def __init__(self) -> None:
+        self._nodes = Cache()
+
+    def of(self, context: Context, task: Task) -> Node:
+        """The node that a context belongs to, with the data that the task means."""
+        own = tuple(sorted(context.node_config.items()))
+        together = client_class(task.algorithm).cohorts
+        facts = task.data, task.num_users, task.seed, together
+        return self._nodes.get((own, *facts), lambda: make_node(dict(own), *facts))
 
 
-@lru_cache(maxsize=4096)
-def _node(
-    own: tuple[tuple[str, Any], ...], keys: DataKeys, num_users: int, seed: int, together: bool
+def make_node(
+    node_config: dict[str, Any], keys: DataKeys, num_users: int, seed: int, together: bool
 ) -> Node:
-    node_config = dict(own)
+    """A device, or a simulated node."""
     if "data" in node_config:
         return _device(node_config, keys, seed)
     if "partition-id" not in node_config:

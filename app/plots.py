@@ -32,9 +32,8 @@ from corsage.app.summary import (
     human_bytes,
     shared_measure,
     traffic,
-    worst_share,
 )
-from corsage.core.measures import ACCURACY, Measure
+from corsage.core.measures import ACCURACY, Measure, worst_share
 
 SIZE, DPI = (8.0, 4.8), 150
 """Inches and dots an inch: 1200 by 720 pixels."""

@@ -15,7 +15,7 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,7 +29,6 @@ from corsage.app.plots import write_plots
 from corsage.app.progress import Progress
 from corsage.app.report import write_report
 from corsage.app.summary import summary_table
-from corsage.core.callbacks import Callback
 from corsage.core.config import Config
 from corsage.core.errors import CheckpointError, CorsageError
 from corsage.core.files import write_atomically
@@ -37,6 +36,7 @@ from corsage.core.keys import Value
 from corsage.core.version import VERSION
 from corsage.core.wire import decode
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.callbacks import Callback
 
 # Keys that may change when a run is resumed: they do not change its numbers.
 FREE = {
@@ -148,26 +148,28 @@ class Recorder(Callback):
     def __init__(self, folder: Path, identity: dict[str, Any], config: Config) -> None:
         self.folder, self.identity, self.config = folder, identity, config
 
-    def on_start(self, strategy: Strategy) -> None:
+    def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Take over the checkpoint, if there is one, and the metrics up to it."""
         guarded(self.folder.mkdir, parents=True, exist_ok=True)
         checkpoint = self.folder / "checkpoint"
         if checkpoint.exists():
-            strategy.state = read_checkpoint(checkpoint, self.identity)
-        strategy.durable = dict(strategy.state.versions)
-        kept = [row for row in read_rows(self.folder) if row["round"] <= strategy.state.round]
+            strategy.restore(*read_checkpoint(checkpoint, self.identity, type(strategy.state)))
+        progress = strategy.progress
+        strategy.federation.durable = dict(progress.versions)
+        kept = [row for row in read_rows(self.folder) if row["round"] <= progress.round]
         text = "".join(json.dumps(row) + "\n" for row in kept)
         guarded(write_atomically, self.folder / "metrics.jsonl", text)
 
-    def on_round_end(self, strategy: Strategy, row: dict[str, Any]) -> None:
+    def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         """One line of metrics, and a checkpoint when it is due."""
         guarded(append_line, self.folder / "metrics.jsonl", json.dumps(row))
         last = strategy.is_over(self.config.run.num_rounds)
         if last or row["round"] % self.config.run.checkpoint_every == 0:
-            guarded(write_checkpoint, self.folder / "checkpoint", strategy.state, self.identity)
-            strategy.durable = dict(strategy.state.versions)
+            path, progress = self.folder / "checkpoint", strategy.progress
+            guarded(write_checkpoint, path, progress, strategy.state, self.identity)
+            strategy.federation.durable = dict(progress.versions)
 
-    def on_end(self, strategy: Strategy, results: list[dict[str, Any]]) -> None:
+    def on_end(self, strategy: Strategy[Any, Any], results: Sequence[dict[str, Any]]) -> None:
         """The result, and the shared arrays under their names in the model."""
         arrays = decode(strategy.named_arrays())
         if arrays:
@@ -183,19 +185,19 @@ class Watcher(Callback):
     def __init__(self, num_rounds: int) -> None:
         self.num_rounds, self.progress = num_rounds, Progress()
 
-    def on_start(self, strategy: Strategy) -> None:
+    def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Begin the line; a resumed run begins where it stands."""
-        self.progress.start(strategy.name, self.num_rounds, strategy.state.round)
+        self.progress.start(strategy.name, self.num_rounds, strategy.progress.round)
 
-    def on_round_end(self, strategy: Strategy, row: dict[str, Any]) -> None:
+    def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         """Move on."""
         self.progress.update(row)
 
-    def on_note(self, strategy: Strategy, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """A line above the progress."""
         self.progress.note(text)
 
-    def on_end(self, strategy: Strategy, results: list[dict[str, Any]]) -> None:
+    def on_end(self, strategy: Strategy[Any, Any], results: Sequence[dict[str, Any]]) -> None:
         """End the line."""
         self.progress.done()
 

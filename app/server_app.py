@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from corsage.app.run_folder import RunFolder, resumed
 from corsage.core.config import Config
 from corsage.core.keys import Value
-from corsage.core.registry import strategy_class
+from corsage.strategies import strategy_class
 
 
 def main(values: Mapping[str, Value], grid: Grid, context: Context) -> None:
@@ -24,7 +24,7 @@ def main(values: Mapping[str, Value], grid: Grid, context: Context) -> None:
     with RunFolder.open(config) as run:
         for name in run.unfinished():
             strategy = strategy_class(name)(config, run.callbacks(name), run.experiment(name))
-            strategy.state_dir = run.state_dir(name)
+            strategy.federation.state_dir = run.state_dir(name)
             strategy.start(grid)
 
 

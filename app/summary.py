@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -22,37 +22,6 @@ Result = Mapping[str, Any]
 
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
 """A line: where, and how high, as shown (percent)."""
-
-
-def finite(values: ArrayLike) -> NDArray[np.float64]:
-    """The values as one flat array; refused when there is none, or one is not a number."""
-    flat = np.asarray(values, dtype=np.float64).ravel()
-    if not flat.size:
-        raise ValueError("statistics over users: there is no user")
-    bad = int(np.count_nonzero(~np.isfinite(flat)))
-    if bad:
-        raise ValueError(f"statistics over users: {bad} of {flat.size} values are not finite")
-    return flat
-
-
-def spread(values: ArrayLike) -> dict[str, float]:
-    """How a quantity is spread over users: mean, std, extremes and quantiles.
-
-    The standard deviation is the population's (one user: 0), for the users are all there are.
-    """
-    flat = finite(values)
-    quantiles = np.quantile(flat, [0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
-    names = ("min", "q10", "q25", "median", "q75", "max")
-    ordered = {name: float(q) for name, q in zip(names, quantiles, strict=True)}
-    return {"mean": float(flat.mean()), "std": float(flat.std()), **ordered}
-
-
-def worst_share(values: ArrayLike, share: float = 0.1, measure: Measure = ACCURACY) -> float:
-    """Mean of the worst `share` of the values, rounded up to whole users: at least one."""
-    flat = measure.worst_first(finite(values))
-    # 0.1 * 30 may come out a hair above 3: that is not a fourth user.
-    count = min(max(math.ceil(share * flat.size - 1e-9), 1), flat.size)
-    return float(flat[:count].mean())
 
 
 def three_digits(value: float) -> str:

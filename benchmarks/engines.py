@@ -30,13 +30,13 @@ from corsage.app import engines
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run_folder import Recorder
 from corsage.benchmarks.measure import Measure
-from corsage.core.callbacks import Callback
 from corsage.core.config import Config
+from corsage.core.registry import client_class, strategy_class
 from corsage.core.wire import Task
 from corsage.datasets.federated import simulated
 from corsage.networks.build import build_network
-from corsage.core.registry import client_class, strategy_class
 from corsage.strategies.rounds.base import LAST, Strategy
+from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.exchange import exchange
 
 ALGORITHM, USERS, WORKERS, ROUNDS = "fedrep", 50, 2, 30
@@ -149,7 +149,7 @@ def rounds(config: Config, laps: Laps, folder: str, grid: Grid) -> None:
     if folder:  # the laps end after the checkpoint
         callbacks.insert(0, Recorder(Path(folder), {}, config))
     strategy = strategy_class(ALGORITHM)(config, callbacks)
-    strategy.state_dir = str(Path(folder, "users")) if folder else ""
+    strategy.federation.state_dir = str(Path(folder, "users")) if folder else ""
     laps.listen(strategy, "aggregate_train")
     laps.listen(strategy, "aggregate_evaluate")
     strategy.start(grid)

@@ -32,10 +32,10 @@ from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
 from corsage.core.config import Config, ModelKeys
 from corsage.core.errors import CorsageError
+from corsage.core.registry import ALGORITHMS, client_class
 from corsage.experiments.runner import say
 from corsage.networks import stacked
 from corsage.networks.batches import Examples
-from corsage.core.registry import ALGORITHMS, client_class
 
 USERS, TURNS, LIMIT = 10, 3, 1.2
 PROBLEM: dict[str, Any] = {

@@ -31,7 +31,7 @@ from corsage.core.arrays import Floats
 from corsage.core.errors import CorsageError
 from corsage.core.seeding import generator
 from corsage.datasets.ellipses import draw
-from corsage.experiments.convex_clustering_classic import Cost, by_cvxpy
+from corsage.experiments.convex_clustering.classic import Cost, by_cvxpy
 from corsage.experiments.runner import run as run_strategy
 from corsage.solvers.convex_clustering.sum_of_norms import Edges, Solution, fit, path
 from corsage.solvers.losses.convex import LinearLosses, linear_losses

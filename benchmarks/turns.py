@@ -17,13 +17,13 @@ import torch
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.core.callbacks import Callback
 from corsage.core.config import Config
+from corsage.core.registry import strategy_class
 from corsage.datasets.federated import simulated
 from corsage.networks.batches import Examples
 from corsage.networks.training import to_tensors
-from corsage.core.registry import strategy_class
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.callbacks import Callback
 
 FAR = 10_000  # a run of so many rounds is left long before its last ten, which are evaluated
 

@@ -5,66 +5,54 @@ Deng, Kamani, Mahdavi 2020, Algorithm 1 and equation (10).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.clients.base import Client, Evaluation, Fit
+from corsage.clients.base import Client, Got, Models, Sent
+from corsage.core.arrays import Floats32
 from corsage.core.config import TrainKeys
+from corsage.networks.batches import Examples
 from corsage.networks.gradients import Losses, UserLosses, copy_statistics
 from corsage.networks.steps import Momentum, in_groups
-from corsage.networks.training import evaluate_models
 from corsage.strategies.apfl import APFLKeys
 
 VECTORS = 5  # w, v, vbar, and the momentum of w and v
 
 
-class APFLClient(Client):
+class APFLClient(Client[APFLKeys]):
     """The users of APFL; each keeps v_i and alpha_i."""
 
     personal = True
 
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
+    def train(self, got: Got, data: Examples) -> Sent:
         """E epochs of steps on w_i, v_i, and perhaps one on alpha_i; w_i goes back."""
-        (model,) = parameters
-        data = self.train_data()
         orders = self.orders("model", data, self.settings.local_epochs)
-        own, alphas = self._own()
+        start, (own, alphas) = got.shared["model"], self._own()
 
         def work(losses: UserLosses) -> tuple[Tensor, Tensor, Tensor]:
-            w, v, alpha = losses.rows(model), losses.rows(own), losses.rows(alphas)
-            adaptive = self._keys().apfl_adaptive_alpha
+            w, v, alpha = losses.rows(start), losses.rows(own), losses.rows(alphas)
             mixture = Mixture(losses, w, v, alpha, self.network.decay, self.settings)
             for t in range(len(losses.active)):
-                mixture.step(t, adapt=adaptive and t == 0)
+                mixture.step(t, adapt=self.keys.apfl_adaptive_alpha and t == 0)
                 if self.network.has_buffers:  # the running statistics of vbar_i are v_i's
                     copy_statistics(self.network, mixture.vbar, v)
             return w, v, alpha
 
-        models, own, alphas = in_groups(self.network, data, [orders], VECTORS, work)
-        self.keep("personal", own)
-        self.keep("alpha", alphas)
-        metrics = {"num-examples": data.sizes, "alpha": alphas[:, 0]}
-        return [models], int(data.sizes.sum()), metrics
+        w_i, own, alphas = in_groups(self.network, data, [orders], VECTORS, work)
+        kept = {"personal": own, "alpha": alphas}
+        return Sent(mean={"model": w_i}, keep=kept, metrics={"alpha": alphas[:, 0]})
 
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def models(self, got: Got) -> Models:
         """Each user's mixture alpha_i v_i + (1 - alpha_i) w."""
-        (model,) = parameters
-        own, alphas = self._own()
-        mixtures = (alphas * own + (1 - alphas) * model).astype(np.float32)
-        return self.report(evaluate_models(self.network, mixtures, self.test_data()))
+        v, alpha = self._own()
+        mixture = alpha * v + (1 - alpha) * got.shared["model"]
+        return Models(mixture.astype(np.float32))
 
-    def _own(self) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _own(self) -> tuple[Floats32, Floats32]:
         """v_i (users, P) and alpha_i (users, 1)."""
-        start = np.array([self._keys().apfl_alpha], np.float32)
+        start = np.array([self.keys.apfl_alpha], np.float32)
         return self.remembered("personal", self.network.initial), self.remembered("alpha", start)
-
-    def _keys(self) -> APFLKeys:
-        assert isinstance(self.task.keys, APFLKeys)
-        return self.task.keys
 
 
 class Mixture:

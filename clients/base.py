@@ -1,42 +1,92 @@
-"""The base of every client: what the users of a node do in one round.
+"""The base of every client: what the users of a node do in one exchange.
 
-An algorithm overrides `fit` and `evaluate` of Flower's `NumPyClient`. They work for several users
-at once: what they return has a leading axis, one row a user (one row on a device). The client app
-restores the users' personal states before and keeps what `keep` was given after, and it averages
-the rows, unless the algorithm's server needs them one by one (`averaged = False`).
+An algorithm overrides `train`, `models`, and perhaps `adapt`. They work for several users at once:
+arrays of users have a leading axis, one row a user (one row on a device). The node restores what
+the users kept before, and keeps what `Sent.keep` says after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
+from torch import Tensor
 
-from corsage.core.arrays import Arrays
+from corsage.core.arrays import Array, Arrays, Floats32, Ints
+from corsage.core.cache import Cache
+from corsage.core.config import TrainKeys
 from corsage.core.errors import UserError
+from corsage.core.keys import Keys
 from corsage.core.seeding import generator
 from corsage.core.wire import Task
 from corsage.datasets.federated import FederatedData, UserData
+from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.network import Network
+from corsage.networks.parts import train_bodies, train_head_group, train_models
+from corsage.networks.pull import Pull
 from corsage.networks.training import (
-    Examples,
-    Order,
     Scores,
     batches,
     evaluate,
+    evaluate_models,
+    evaluate_picked,
     to_tensors,
 )
 
-Fit = tuple[list[NDArray[Any]], int, dict[str, Any]]
-Evaluation = tuple[float, int, dict[str, Any]]
-Pair = tuple[NDArray[Any], NDArray[Any]]
+K = TypeVar("K", bound=Keys)
+Pair = tuple[Array, Array]
 
 
-class Client(NumPyClient):
+@dataclass(frozen=True)
+class Got:
+    """What came: arrays that all users get, arrays with one row a user, and options."""
+
+    shared: Arrays = field(default_factory=dict)
+    rows: Arrays = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What goes up and what stays, one row a user.
+
+    Parameters
+    ----------
+    mean : arrays of which the server needs the mean over users only.
+    rows : arrays that it needs user by user.
+    keep : what the users remember until their next round.
+    metrics : numbers of each user; those of samples are added.
+    """
+
+    mean: Arrays = field(default_factory=dict)
+    rows: Arrays = field(default_factory=dict)
+    keep: Arrays = field(default_factory=dict)
+    metrics: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Models:
+    """The users' own models.
+
+    Parameters
+    ----------
+    whole : one model for all (P,), or one a user (users, P); with `heads` the body of all.
+    heads : each user's own head over that body.
+    picked : `whole` are some models (K, P), of which each user has the one of this number.
+    metrics : what else is to be said of each user.
+    """
+
+    whole: Floats32
+    heads: Floats32 | None = None
+    picked: Ints | None = None
+    metrics: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+class Client(NumPyClient, Generic[K]):
     """Base of Corsage's clients.
 
     Parameters
@@ -46,57 +96,95 @@ class Client(NumPyClient):
     data : the node's data.
     network : the model, whose parameters are to be set before use.
     states : what each user kept when it was last merged; empty at first.
-    rows : what the server sent, one row a user.
-    names : names of the arrays in `parameters`.
+    cache : what the node prepared in earlier messages.
     """
 
     personal: ClassVar[bool] = False  # does a user keep anything between rounds?
-    averaged: ClassVar[bool] = True  # does the server need only the mean over users?
     cohorts: ClassVar[bool] = False  # are all users of a known cluster at a node one participant?
-    returns: tuple[str, ...] = ()  # names of the arrays that `fit` returns, if not those sent
-    singly: tuple[str, ...] = ()  # of these, those that the server needs one by one all the same
 
     def __init__(
         self,
         task: Task,
-        users: list[str],
+        users: Sequence[str],
         data: FederatedData,
         network: Network,
-        states: list[Arrays],
-        rows: Arrays,
-        names: list[str],
+        states: Sequence[Arrays],
+        cache: Cache | None = None,
     ) -> None:
-        self.task, self.users, self.network = task, users, network
-        self.settings = task.train
-        self.rows, self.names = rows, names
-        self.notes: list[str] = []
-        self.kept: Arrays = {}
-        self._data, self._states = data, states
+        self.task, self.users, self.data, self.network = task, list(users), data, network
+        self.keys, self.settings = cast(K, task.keys), task.train
+        self.states, self.cache = list(states), cache or Cache()
 
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
-        """Train; returns arrays with one row a user, the number of samples, metrics a user."""
+    # What an algorithm overrides.
+
+    def train(self, got: Got, data: Examples) -> Sent:
+        """What a user does in a round."""
         raise NotImplementedError
 
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
-        """Evaluate each user's own model on its test data."""
+    def models(self, got: Got) -> Models:
+        """Each user's own model."""
         raise NotImplementedError
 
-    def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
-        """A new user: what it does in a round, for `adapt-epochs`, and then its evaluation.
+    def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
+        """A new user's own model: by default after a round of so many epochs.
 
-        What it would send is let go. An algorithm with another rule for new users overrides this.
+        What it would send is let go.
         """
-        self.settings = replace(self.settings, local_epochs=int(config["adapt-epochs"]))
-        self.fit(parameters, config)
-        places = range(len(self.users))
-        self._states = [{name: rows[i] for name, rows in self.kept.items()} for i in places]
-        return self.evaluate(parameters, config)
+        self.settings = replace(self.settings, local_epochs=epochs)
+        kept = self.train(got, data).keep
+        self.states = [{n: rows[i] for n, rows in kept.items()} for i in range(len(self.users))]
+        return self.models(got)
+
+    def loss(self, user: str, labels: Tensor) -> Loss:
+        """A user's own loss, a function of a batch's (features, outputs, labels).
+
+        `labels` are those of all its training samples; features are what goes into the head. A
+        client that does not override this is trained on the model's loss.
+        """
+        raise NotImplementedError
+
+    # Doors: the node's, and Flower's.
+
+    def respond(self, got: Got) -> Sent:
+        """A training message: `train`, on the users' training data."""
+        data = self.train_data(got)
+        sent = self.train(got, data)
+        return replace(sent, metrics={"num-examples": data.sizes, **sent.metrics})
+
+    def judge(self, got: Got) -> Mapping[str, NDArray[Any]]:
+        """An evaluation message: how good each user's own model is."""
+        if got.options.get("adapt"):
+            models = self.adapt(got, self.train_data(got), int(got.options["adapt-epochs"]))
+        else:
+            models = self.models(got)
+        return {**self.report(self.scores(models)), **models.metrics}
+
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Flower's door to `respond`; `config["names"]` names the parameters, with commas."""
+        sent = self.respond(self._got(parameters, config))
+        metrics = dict(sent.metrics)
+        examples = int(np.sum(metrics["num-examples"]))
+        return list({**sent.mean, **sent.rows}.values()), examples, metrics
+
+    def evaluate(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
+        """Flower's door to `judge`."""
+        metrics = dict(self.judge(self._got(parameters, config)))
+        n = metrics["num-examples"]
+        return float(np.average(metrics["loss"], weights=n)), int(n.sum()), metrics
+
+    def _got(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> Got:
+        names = str(config.get("names", "model")).split(",")[: len(parameters)]
+        return Got(dict(zip(names, parameters, strict=True)), {}, config)
 
     # What algorithms build on.
 
-    def remembered(self, name: str, initial: NDArray[Any]) -> NDArray[Any]:
+    def remembered(self, name: str, initial: Array) -> Array:
         """What the users kept under a name, one row a user; `initial` for those that have none."""
-        rows = [state.get(name, initial) for state in self._states]
+        rows = [state.get(name, initial) for state in self.states]
         for user, row in zip(self.users, rows, strict=True):
             if row.shape != initial.shape:
                 raise UserError(
@@ -106,26 +194,39 @@ class Client(NumPyClient):
                 )
         return np.stack(rows)
 
-    def keep(self, name: str, rows: NDArray[Any]) -> None:
-        """Remember something for the users' next round, one row a user."""
-        self.kept[name] = rows
+    def sgd(
+        self,
+        starts: Floats32,
+        data: Examples,
+        *,
+        epochs: int | None = None,
+        pull: Pull | None = None,
+        settings: TrainKeys | None = None,
+        orders: list[Order] | None = None,
+    ) -> Floats32:
+        """Whole models after epochs of SGD, from one start (P,) or from their own (users, P)."""
+        keys = settings or self.settings
+        epochs = keys.local_epochs if epochs is None else epochs
+        orders = self.orders("model", data, epochs) if orders is None else orders
+        return train_models(self.network, starts, data, orders, keys, pull)
 
-    def train_data(self) -> Examples:
-        """The users' training examples, one user after the other; new users may have fewer."""
-        limit = int(self.task.options.get("adapt-samples", 0))
-        if not limit:
-            return self._examples(lambda d: (d.x_train, d.y_train))
+    def sgd_heads(
+        self,
+        body: Floats32,
+        heads: Floats32,
+        data: Examples,
+        epochs: int,
+        pull: Pull | None = None,
+        purpose: str = "head",
+    ) -> Floats32:
+        """Heads (users, P_head) after epochs of SGD over one body, which is frozen."""
+        orders = self.orders(purpose, data, epochs)
+        return train_head_group(self.network, body, heads, data, orders, self.settings, pull)
 
-        def some(user: UserData) -> Pair:
-            n = len(user.y_train)
-            rows = generator(self.task.seed, "new user's samples", user.user).permutation(n)
-            return user.x_train[np.sort(rows[:limit])], user.y_train[np.sort(rows[:limit])]
-
-        return self._examples(some)
-
-    def test_data(self) -> Examples:
-        """The users' test examples."""
-        return self._examples(lambda d: (d.x_test, d.y_test))
+    def sgd_bodies(self, body: Floats32, heads: Floats32, data: Examples, epochs: int) -> Floats32:
+        """Bodies (users, P_body) from one start, each under its own head, which is frozen."""
+        orders = self.orders("body", data, epochs)
+        return train_bodies(self.network, body, heads, data, orders, self.settings)
 
     def orders(self, purpose: str, data: Examples, epochs: int) -> list[Order]:
         """The batches of each user: drawn for this purpose, round and user, and nothing else."""
@@ -135,22 +236,47 @@ class Client(NumPyClient):
             for user, n in zip(self.users, data.sizes, strict=True)
         ]
 
-    def scored_heads(self, body: NDArray[Any], heads: NDArray[Any]) -> Evaluation:
-        """The evaluation of one body under each user's own head."""
-        return self.report(evaluate(self.network, body, heads, self.test_data()))
+    def train_data(self, got: Got) -> Examples:
+        """The users' training examples, one user after the other; new users may have fewer."""
+        limit = int(got.options.get("adapt-samples", 0))
+        if not limit:
+            return self._with_losses(self._examples(lambda d: (d.x_train, d.y_train)))
 
-    def report(self, scores: Scores) -> Evaluation:
-        """Scores as Flower's evaluation: mean loss, number of samples, metrics a user."""
-        metrics = {
-            self.network.criterion.measure.counted: scores.counted,
-            "loss": scores.loss / scores.n,
-            "num-examples": scores.n,
-        }
-        return float(scores.loss.sum() / scores.n.sum()), int(scores.n.sum()), metrics
+        def some(user: UserData) -> Pair:
+            n = len(user.y_train)
+            rows = generator(self.task.seed, "new user's samples", user.user).permutation(n)
+            return user.x_train[np.sort(rows[:limit])], user.y_train[np.sort(rows[:limit])]
+
+        return self._with_losses(self._examples(some))
+
+    def test_data(self) -> Examples:
+        """The users' test examples."""
+        return self._examples(lambda d: (d.x_test, d.y_test))
+
+    def scores(self, models: Models) -> Scores:
+        """How good models are on the users' test data."""
+        data, network = self.test_data(), self.network
+        if models.heads is not None:
+            return evaluate(network, models.whole, models.heads, data)
+        if models.picked is not None:
+            return evaluate_picked(network, models.whole, models.picked, data)
+        return evaluate_models(network, models.whole, data)
+
+    def report(self, scores: Scores) -> dict[str, NDArray[Any]]:
+        """Scores as numbers of each user."""
+        counted = self.network.criterion.measure.counted
+        return {counted: scores.counted, "loss": scores.loss / scores.n, "num-examples": scores.n}
+
+    def _with_losses(self, data: Examples) -> Examples:
+        """The examples with each user's own loss, if the algorithm has any."""
+        if type(self).loss is Client.loss:
+            return data
+        found = [self.loss(user, data.user(u)[1]) for u, user in enumerate(self.users)]
+        return replace(data, losses=found)
 
     def _user(self, user: str) -> UserData:
         try:
-            return self._data[user]
+            return self.data[user]
         except Exception as error:
             raise UserError(user, "load", str(error)) from error
 
@@ -161,8 +287,8 @@ class Client(NumPyClient):
             if len(labels) == 0:
                 raise UserError(user, "load", "no samples")
         x, y = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
-        shift, scale = self._data.shift, self._data.scale
-        if self._data.vectors is not None:
-            x = self._data.vectors[x]
+        shift, scale = self.data.shift, self.data.scale
+        if self.data.vectors is not None:
+            x = self.data.vectors[x]
         tensors = to_tensors(x, y, shift, scale, self.network.device)
         return Examples(*tensors, np.array([len(labels) for _, labels in pairs], np.int64))

@@ -6,47 +6,29 @@ its cluster: the server sends it one model, and takes the update as the differen
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from corsage.clients.base import Client, Evaluation, Fit
-from corsage.core.arrays import Floats32
-from corsage.networks.parts import train_models
-from corsage.networks.training import evaluate_models
+from corsage.clients.base import Client, Got, Models, Sent
+from corsage.networks.batches import Examples
+from corsage.strategies.cfl import CFLKeys
 
 
-class CFLClient(Client):
+class CFLClient(Client[CFLKeys]):
     """The users of CFL."""
 
-    averaged = False
-    returns = ("model",)
-
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
+    def train(self, got: Got, data: Examples) -> Sent:
         """theta_i <- SGD_n(theta_c(i), D_i)."""
-        trained, sizes = self._train(self.rows["model"])
-        return [trained], int(sizes.sum()), {"num-examples": sizes}
+        return Sent(rows={"model": self.sgd(got.rows["model"], data)})
 
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def models(self, got: Got) -> Models:
         """The model of each user's cluster."""
-        return self.report(evaluate_models(self.network, self.rows["model"], self.test_data()))
+        return Models(got.rows["model"])
 
-    def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user finds its cluster, and trains the cluster's model for itself."""
-        self.settings = replace(self.settings, local_epochs=int(config["adapt-epochs"]))
-        arrays = dict(zip(self.names, parameters, strict=True))
-        labels = np.zeros(len(self.users), np.int64)
-        for s, (c, new) in enumerate(arrays.get("cuts", np.empty((0, 2), np.int64))):
-            model, sides = arrays["cut-models"][s], arrays["cut-directions"][s]
-            alike = (self._train(model)[0] - model) @ sides.T
+        tree, labels = got.shared, np.zeros(len(self.users), np.int64)
+        for s, (c, new) in enumerate(tree.get("cuts", np.empty((0, 2), np.int64))):
+            model, sides = tree["cut-models"][s], tree["cut-directions"][s]
+            alike = (self.sgd(model, data, epochs=epochs) - model) @ sides.T
             labels[(labels == c) & (alike[:, 1] > alike[:, 0])] = new
-        own, _ = self._train(arrays["models"][labels])
-        return self.report(evaluate_models(self.network, own, self.test_data()))
-
-    def _train(self, starts: Floats32) -> tuple[Floats32, NDArray[np.int64]]:
-        """Local epochs of SGD from these models, and the numbers of examples."""
-        data = self.train_data()
-        orders = self.orders("model", data, self.settings.local_epochs)
-        return train_models(self.network, starts, data, orders, self.settings), data.sizes
+        return Models(self.sgd(tree["models"][labels], data, epochs=epochs))

@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.clients.base import Client, Evaluation
-from corsage.networks.training import Examples, evaluate_models, score
+from corsage.clients.base import Client, Got, K, Models, Sent
+from corsage.core.arrays import Array, Ints
+from corsage.core.errors import UserError
+from corsage.networks.batches import Examples
+from corsage.networks.training import Scores, score
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.linear_losses import Scale
 from corsage.solvers.losses.scalar import scalar_loss
 
 T = TypeVar("T")
+Answer = Callable[[Got], Sent]
 SUM: Scale = "sum"
 MEAN: Scale = "mean"
-MOST_KEPT = 4096
-"""Prepared losses and test data that a process keeps: a few for each of its nodes."""
 
 
-class ConvexClient(Client):
-    """A client whose users' losses f_i are prepared once a process.
+class ConvexClient(Client[K]):
+    """A client whose users' losses f_i are prepared once a node, and who answers about them.
 
     Parameters (of the class)
     -------------------------
     usual_scale : what `loss-scale=auto` is: f_i as the sum or the mean of the samples' losses.
+    usual_question : what is asked where a message does not say.
     """
 
     usual_scale: ClassVar[Scale] = "sum"
+    usual_question: ClassVar[str] = "step"
+
+    def answers(self) -> Mapping[str, Answer]:
+        """What the server may ask, and who answers: nothing else is ever called."""
+        raise NotImplementedError
+
+    def respond(self, got: Got) -> Sent:
+        """Answer what is asked."""
+        asked, answers = str(got.options.get("ask", self.usual_question)), self.answers()
+        if asked not in answers:
+            raise UserError(self.users[0], "train", f"no answer to the question {asked[:40]!r}")
+        return answers[asked](got)
 
     @property
-    def sizes(self) -> NDArray[np.int64]:
+    def sizes(self) -> Ints:
         """Training samples of each user."""
-        data, users = self._data, self.users
-        places = cached((*self._key, "places"), lambda: np.array([data.index[u] for u in users]))
+        data, users = self.data, self.users
+        places = self.prepared("places", lambda: np.array([data.index[u] for u in users]))
         return np.asarray(data.train_sizes[places])
 
     @property
@@ -47,14 +61,19 @@ class ConvexClient(Client):
 
     @property
     def losses(self) -> LinearLosses:
-        """f_i of all users, prepared once a process."""
-        return cached((*self._key, "train"), lambda: self._losses(self.train_data()))
+        """f_i of all users, prepared once a node."""
+        return self.prepared("train", lambda: self.losses_on(self.train_data(self.limits)))
 
     @property
-    def _key(self) -> tuple[Any, ...]:
+    def limits(self) -> Got:
+        """What limits the training samples of new users."""
+        return Got(options=self.task.options)
+
+    def prepared(self, what: Any, make: Callable[[], T]) -> T:
+        """Something that is made once for these users under these settings."""
         task, limit = self.task, self.task.options.get("adapt-samples", 0)
         kind = task.model, self.scale, task.seed, self.network.device  # methods differ in the scale
-        return self._data, tuple(self.users), *kind, limit
+        return self.cache.get((id(self.data), tuple(self.users), *kind, limit, what), make)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -67,7 +86,7 @@ class ConvexClient(Client):
         asked = {"sum": SUM, "mean": MEAN}
         return asked.get(self.task.model.loss_scale, self.usual_scale)
 
-    def _losses(self, data: Examples) -> LinearLosses:
+    def losses_on(self, data: Examples) -> LinearLosses:
         """f_i on some examples of every user."""
         keys = self.task.model
         loss = scalar_loss(self.network.criterion.name, keys.huber_delta)
@@ -82,30 +101,15 @@ class ConvexClient(Client):
             intercept=keys.intercept,
         )
 
-    def scored(self, models: Tensor) -> Evaluation:
-        """The evaluation of each user's own model."""
+    def scores(self, models: Models) -> Scores:
+        """How good models are on the users' test data; convex ones in the precision of the keys."""
         if not self.convex:
-            return self.report(
-                evaluate_models(self.network, models.cpu().numpy(), self.test_data())
-            )
-        data = cached((*self._key, "test"), self.test_data)
-        test = cached((*self._key, "test losses"), lambda: self._losses(data))
-        scores = score(self.network.criterion, test.predict(models)[:, None], data)
-        return self.report(scores)
+            return super().scores(models)
+        data = self.prepared("test", self.test_data)
+        test = self.prepared("test losses", lambda: self.losses_on(data))
+        outputs = test.predict(self.tensor(models.whole))
+        return score(self.network.criterion, outputs[:, None], data)
 
-    def tensor(self, array: NDArray[Any]) -> Tensor:
+    def tensor(self, array: Array) -> Tensor:
         """An array as the losses compute with it."""
         return torch.from_numpy(np.array(array)).to(self.network.device, self.dtype)
-
-
-def cached(key: tuple[Any, ...], make: Callable[[], T]) -> T:
-    """What `make` makes, kept for the messages to come; the oldest are let go."""
-    if key not in _CACHE:
-        while len(_CACHE) >= MOST_KEPT:
-            del _CACHE[next(iter(_CACHE))]
-        _CACHE[key] = make()
-    found: T = _CACHE[key]
-    return found
-
-
-_CACHE: dict[tuple[Any, ...], Any] = {}

@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from corsage.clients.base import Client, Evaluation, Fit
-from corsage.networks.parts import train_head_group, train_models
-from corsage.networks.training import Pull, evaluate_models
+from corsage.clients.base import Client, Got, K, Models, Sent
+from corsage.core.arrays import Floats32
+from corsage.networks.batches import Examples
+from corsage.networks.pull import Pull
 
 
-class FedAvgClient(Client):
-    """The users of FedAvg."""
+class FedAvgClient(Client[K]):
+    """The users of FedAvg, and of methods that change its local training."""
 
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
+    def train(self, got: Got, data: Examples) -> Sent:
         """w_k <- E epochs of SGD from w_t."""
-        (model,) = parameters
-        data = self.train_data()
-        orders = self.orders("model", data, self.settings.local_epochs)
-        pull = self.pull(model)
-        models = train_models(self.network, model, data, orders, self.settings, pull)
-        return [models], int(data.sizes.sum()), {"num-examples": data.sizes}
+        w = got.shared["model"]
+        return Sent(mean={"model": self.sgd(w, data, pull=self.pull(w))})
 
-    def pull(self, model: NDArray[Any]) -> Pull | None:
+    def pull(self, w: Floats32) -> Pull | None:
         """What is added to the gradient of the loss: in FedAvg nothing."""
         return None
 
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def models(self, got: Got) -> Models:
         """The global model, or with `fine-tune` its body under a head of each user's own."""
-        (model,) = parameters
-        if config.get("fine-tune"):
-            return self._fine_tuned(model, self.settings.fine_tune_epochs)
-        return self.report(evaluate_models(self.network, model, self.test_data()))
+        w = got.shared["model"]
+        if got.options.get("fine-tune"):
+            return self._fine_tuned(w, self.train_data(got), self.settings.fine_tune_epochs)
+        return Models(w)
 
-    def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user trains the head of the global model."""
-        return self._fine_tuned(parameters[0], int(config["adapt-epochs"]))
+        return self._fine_tuned(got.shared["model"], data, epochs)
 
-    def _fine_tuned(self, model: NDArray[Any], epochs: int) -> Evaluation:
+    def _fine_tuned(self, w: Floats32, data: Examples, epochs: int) -> Models:
         """The global body under heads that the users trained from the global one."""
-        body, head = model[self.network.body], model[self.network.head]
-        data = self.train_data()
-        orders = self.orders("fine-tune", data, epochs)
+        body, head = w[self.network.body], w[self.network.head]
         starts = np.broadcast_to(head, (len(self.users), len(head)))
-        heads = train_head_group(self.network, body, starts, data, orders, self.settings)
-        return self.scored_heads(body, heads)
+        return Models(body, self.sgd_heads(body, starts, data, epochs, purpose="fine-tune"))

@@ -5,33 +5,23 @@ Smith et al. 2017, Algorithm 1, lines of the nodes; its local subproblem is solv
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
-from corsage.clients.base import Evaluation, Fit
+from corsage.clients.base import Got, Models, Sent
 from corsage.clients.local import LocalClient
-from corsage.networks.parts import train_models
-from corsage.networks.training import Pull
+from corsage.networks.batches import Examples
+from corsage.networks.pull import Pull
+from corsage.strategies.fedmtl import FedMTLKeys
 
 
-class FedMTLClient(LocalClient):
+class FedMTLClient(LocalClient[FedMTLKeys]):
     """The users of Fed-MTL; each evaluates the model that it keeps."""
 
-    averaged = False
-    returns = ("model",)
-
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
+    def train(self, got: Got, data: Examples) -> Sent:
         """w_i <- SGD on f_i(w) + strength_i / 2 |w - centre_i|^2."""
-        data = self.train_data()
-        models = self.remembered("model", self.network.initial)
-        orders = self.orders("model", data, self.settings.local_epochs)
-        pull = Pull(self.rows["strength"], self.rows["centre"])
-        models = train_models(self.network, models, data, orders, self.settings, pull)
-        self.keep("model", models)
-        return [models], int(data.sizes.sum()), {"num-examples": data.sizes}
+        pull = Pull(got.rows["strength"], got.rows["centre"])
+        w_i = self.sgd(self.models(got).whole, data, pull=pull)
+        return Sent(rows={"model": w_i}, keep={"model": w_i})
 
-    def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user is one more task, and begins where the regulariser alone would have it."""
-        self._states = [{"model": centre} for centre in self.rows["centre"]]
-        return super().adapt(parameters, config)
+        self.states = [{"model": centre} for centre in got.rows["centre"]]
+        return super().adapt(got, data, epochs)

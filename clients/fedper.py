@@ -6,61 +6,52 @@ head.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from corsage.clients.base import Client, Evaluation, Fit
-from corsage.networks.parts import train_head_group, train_models
+from corsage.clients.base import Client, Got, K, Models, Sent
+from corsage.core.arrays import Floats32
+from corsage.networks.batches import Examples
 
 
-class FedPerClient(Client):
+class FedPerClient(Client[K]):
     """Users with one part of the model in common, `shared`, and one of their own, `own`."""
 
     personal = True
     shared: ClassVar[str] = "body"
     own: ClassVar[str] = "head"
 
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
+    def train(self, got: Got, data: Examples) -> Sent:
         """(W_B,j, W_Pj) <- e epochs of SGD on both at once."""
-        data = self.train_data()
-        orders = self.orders("model", data, self.settings.local_epochs)
-        starts = self.models(dict(zip(self.names, parameters, strict=True)))
-        models = train_models(self.network, starts, data, orders, self.settings)
-        self.keep(self.own, models[:, self.part(self.own)])
-        shared = models[:, self.part(self.shared)]
-        return [shared], int(data.sizes.sum()), {"num-examples": data.sizes}
+        models = self.sgd(self.joined(got), data)
+        shared, own = models[:, self.part(self.shared)], models[:, self.part(self.own)]
+        return Sent(mean={self.shared: shared}, keep={self.own: own})
 
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def models(self, got: Got) -> Models:
         """The common body under each user's own head."""
-        (body,) = parameters
-        return self.scored_heads(body, self.remembered("head", self.initial("head")))
+        return Models(got.shared["body"], self.remembered("head", self.initial("head")))
 
-    def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user learns its personalisation layers over the common base, which stands."""
-        (body,) = parameters
-        data = self.train_data()
-        heads = self.remembered("head", self.initial("head"))
-        orders = self.orders("head", data, int(config["adapt-epochs"]))
-        heads = train_head_group(self.network, body, heads, data, orders, self.settings)
-        return self.scored_heads(body, heads)
+        body, heads = got.shared["body"], self.remembered("head", self.initial("head"))
+        return Models(body, self.sgd_heads(body, heads, data, epochs))
 
     def part(self, name: str) -> slice:
         """Where body or head lies in the model."""
         return self.network.body if name == "body" else self.network.head
 
-    def initial(self, name: str) -> NDArray[Any]:
+    def initial(self, name: str) -> Floats32:
         """Body or head of the initial model."""
         return self.network.initial[self.part(name)]
 
-    def models(self, sent: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    def joined(self, got: Got) -> Floats32:
         """Whole models (users, P): the shared part as sent, and each user's own.
 
         A user that has none yet begins with what was sent of it, or else with the initial one.
         """
         rows = np.empty((len(self.users), self.network.whole.stop), np.float32)
-        start = sent.get(self.own, self.initial(self.own))
-        rows[:, self.part(self.shared)] = sent[self.shared]
+        start = got.shared.get(self.own, self.initial(self.own))
+        rows[:, self.part(self.shared)] = got.shared[self.shared]
         rows[:, self.part(self.own)] = self.remembered(self.own, start)
         return rows

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from corsage.clients.fedavg import FedAvgClient
-from corsage.networks.training import Pull
+from corsage.core.arrays import Floats32
+from corsage.networks.pull import Pull
 from corsage.strategies.fedprox import FedProxKeys
 
 
-class FedProxClient(FedAvgClient):
+class FedProxClient(FedAvgClient[FedProxKeys]):
     """The users of FedProx (Li et al. 2020, Algorithm 2)."""
 
-    def pull(self, model: NDArray[Any]) -> Pull:
+    def pull(self, w: Floats32) -> Pull:
         """The gradient of the proximal term: mu (w - w_t)."""
-        assert isinstance(self.task.keys, FedProxKeys)
-        return Pull(self.task.keys.fedprox_mu, model)
+        return Pull(self.keys.fedprox_mu, w)

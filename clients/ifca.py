@@ -5,66 +5,49 @@ Ghosh et al. 2020, Algorithm 1, lines of the worker machines.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from corsage.clients.base import Client, Evaluation, Fit
+from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32, Ints
-from corsage.networks.parts import train_models
-from corsage.networks.training import Examples, Order, Scores, evaluate_models
+from corsage.networks.batches import Examples, Order
+from corsage.networks.training import evaluate_models
 from corsage.strategies.ifca import IFCAKeys
 
 
-class IFCAClient(Client):
+class IFCAClient(Client[IFCAKeys]):
     """The users of IFCA."""
 
-    averaged = False
-    returns = ("model",)
-
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
+    def train(self, got: Got, data: Examples) -> Sent:
         """theta_i <- LocalUpdate(theta_j), j the cluster that user i picks."""
-        (models,) = parameters
-        data = self.train_data()
-        picked = self._pick(models, data)
-        trained = train_models(self.network, models[picked], data, self._steps(data), self.settings)
-        metrics = {"num-examples": data.sizes, "cluster": picked}
-        return [trained], int(data.sizes.sum()), metrics
+        theta = got.shared["models"]
+        j = self.pick(theta, data)
+        trained = self.sgd(theta[j], data, orders=self._steps(data))
+        return Sent(rows={"model": trained}, metrics={"cluster": j})
 
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def models(self, got: Got) -> Models:
         """The model that each user picks now: by its training data, not by its test data."""
-        (models,) = parameters
-        picked, test = self._pick(models, self.train_data()), self.test_data()
-        scores = [evaluate_models(self.network, model, test) for model in models]
-        users = np.arange(len(picked))
-        counted, loss = (
-            np.stack([getattr(s, name) for s in scores])[picked, users]
-            for name in ("counted", "loss")
-        )
-        return self._report(Scores(counted, loss, test.sizes), picked)
+        theta = got.shared["models"]
+        return self._picked(theta, self.pick(theta, self.train_data(got)))
 
-    def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user picks a model, and trains it for itself."""
-        (models,) = parameters
-        data = self.train_data()
-        picked = self._pick(models, data)
-        orders = self.orders("model", data, int(config["adapt-epochs"]))
-        own = train_models(self.network, models[picked], data, orders, self.settings)
-        return self._report(evaluate_models(self.network, own, self.test_data()), picked)
+        theta = got.shared["models"]
+        j = self.pick(theta, data)
+        own = self.sgd(theta[j], data, epochs=epochs)
+        return replace(self._picked(theta, j), whole=own, picked=None)
 
-    def _pick(self, models: Floats32, data: Examples) -> Ints:
+    def pick(self, theta: Floats32, data: Examples) -> Ints:
         """argmin_j F_i(theta_j) for each user; of equal ones the first."""
-        losses = [evaluate_models(self.network, model, data).loss for model in models]
+        losses = [evaluate_models(self.network, model, data).loss for model in theta]
         return np.asarray(np.stack(losses).argmin(axis=0), np.int64)
+
+    def _picked(self, theta: Floats32, j: Ints) -> Models:
+        return Models(theta, picked=j, metrics={"cluster": j})
 
     def _steps(self, data: Examples) -> list[Order]:
         """Batches of SGD, or one step on all data of the user."""
-        assert isinstance(self.task.keys, IFCAKeys)
-        if self.task.keys.ifca_averaging == "models":
+        if self.keys.ifca_averaging == "models":
             return self.orders("model", data, self.settings.local_epochs)
         return [[np.arange(n)] for n in data.sizes]
-
-    def _report(self, scores: Scores, picked: Ints) -> Evaluation:
-        loss, examples, metrics = self.report(scores)
-        return loss, examples, {**metrics, "cluster": picked}

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
-from corsage.clients.base import Client, Evaluation, Fit
-from corsage.networks.parts import train_models
-from corsage.networks.training import evaluate_models
+from corsage.clients.base import Client, Got, K, Models, Sent
+from corsage.networks.batches import Examples
 
 
-class LocalClient(Client):
+class LocalClient(Client[K]):
     """Users that learn alone."""
 
     personal = True
 
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
+    def train(self, got: Got, data: Examples) -> Sent:
         """E more epochs of SGD on one's own model."""
-        data = self.train_data()
-        models = self.remembered("model", self.network.initial)
-        orders = self.orders("model", data, self.settings.local_epochs)
-        self.keep("model", train_models(self.network, models, data, orders, self.settings))
-        return [], int(data.sizes.sum()), {"num-examples": data.sizes}
+        own = self.remembered("model", self.network.initial)
+        return Sent(keep={"model": self.sgd(own, data)})
 
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def models(self, got: Got) -> Models:
         """Each user's own model."""
-        models = self.remembered("model", self.network.initial)
-        return self.report(evaluate_models(self.network, models, self.test_data()))
+        return Models(self.remembered("model", self.network.initial))

@@ -5,71 +5,60 @@ Fallah, Mokhtari, Ozdaglar 2020, Algorithm 1, client side.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.clients.base import Client, Evaluation, Fit
+from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.config import TrainKeys
+from corsage.networks.batches import Examples
 from corsage.networks.gradients import Losses, UserLosses
 from corsage.networks.steps import Momentum, in_groups
-from corsage.networks.training import evaluate_models
 from corsage.strategies.perfedavg import PerFedAvgKeys
 
 STREAMS = ("D", "D'", "D''")
 CHUNK = 128  # samples that go through the network at once for a gradient over all of them
 
 
-class PerFedAvgClient(Client):
+class PerFedAvgClient(Client[PerFedAvgKeys]):
     """The users of Per-FedAvg; they keep nothing."""
 
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
+    def train(self, got: Got, data: Examples) -> Sent:
         """w_i <- tau steps on F_i from w."""
-        (model,) = parameters
-        data, keys = self.train_data(), self._keys()
-        epochs = self.settings.local_epochs
+        keys, epochs = self.keys, self.settings.local_epochs
         streams = STREAMS if keys.perfedavg_variant == "hf" else STREAMS[:2]
         orders = [self.orders(f"perfedavg {name}", data, epochs) for name in streams]
 
         def work(losses: UserLosses) -> tuple[Tensor]:
-            w = losses.rows(model)
+            w = losses.rows(got.shared["model"])
             meta_steps(losses, w, self.network.decay, keys, self.settings)
             return (w,)
 
-        (models,) = in_groups(self.network, data, orders, 4, work)
-        return [models], int(data.sizes.sum()), {"num-examples": data.sizes}
+        (w_i,) = in_groups(self.network, data, orders, 4, work)
+        return Sent(mean={"model": w_i})
 
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def models(self, got: Got) -> Models:
         """Each user's w - alpha nabla f_i(w)."""
-        return self._adapted(parameters[0], self._keys().perfedavg_adapt_steps)
-
-    def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
-        """A new user does the same; a step takes all its data, so it is an epoch."""
-        return self._adapted(parameters[0], int(config["adapt-epochs"]))
-
-    def _adapted(self, model: NDArray[Any], steps: int) -> Evaluation:
-        """The users' own models after some gradient steps from the common one."""
+        steps = self.keys.perfedavg_adapt_steps
         if not steps:
-            return self.report(evaluate_models(self.network, model, self.test_data()))
-        data, alpha = self.train_data(), self._keys().perfedavg_alpha
+            return Models(got.shared["model"])
+        return self.adapt(got, self.train_data(got), steps)
+
+    def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
+        """A new user does the same; a step takes all its data, so it is an epoch."""
+        if not epochs:
+            return Models(got.shared["model"])
         chunks = [np.split(np.arange(n), range(CHUNK, n, CHUNK)) for n in data.sizes]
 
         def work(losses: UserLosses) -> tuple[Tensor]:
-            w = losses.rows(model)
+            w = losses.rows(got.shared["model"])
             sizes = torch.from_numpy(data.sizes[losses.users]).to(w.device)
-            for _ in range(steps):
-                gradient_step(losses, w, sizes, alpha)
+            for _ in range(epochs):
+                gradient_step(losses, w, sizes, self.keys.perfedavg_alpha)
             return (w,)
 
-        (models,) = in_groups(self.network, data, [chunks], 2, work)
-        return self.report(evaluate_models(self.network, models, self.test_data()))
-
-    def _keys(self) -> PerFedAvgKeys:
-        assert isinstance(self.task.keys, PerFedAvgKeys)
-        return self.task.keys
+        (own,) = in_groups(self.network, data, [chunks], 2, work)
+        return Models(own)
 
 
 def meta_steps(

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from corsage.clients.base import Fit
+from corsage.clients.base import Got, Sent
 from corsage.clients.fedavg import FedAvgClient
-from corsage.networks.parts import train_models
-from corsage.networks.training import Pull
+from corsage.networks.batches import Examples
+from corsage.networks.pull import Pull
+from corsage.strategies.scaffold import ScaffoldKeys
 
 
-class ScaffoldClient(FedAvgClient):
+class ScaffoldClient(FedAvgClient[ScaffoldKeys]):
     """The users of SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, option II)."""
 
     personal = True
 
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
+    def train(self, got: Got, data: Examples) -> Sent:
         """y_i by K steps y_i <- y_i - eta_l (g_i(y_i) - c_i + c) from x, then c_i+."""
-        x, c = parameters
-        keys = self.settings
-        data = self.train_data()
-        own = self.remembered("variate", np.zeros_like(c))
+        x, c, keys = got.shared["model"], got.shared["variate"], self.settings
+        c_i = self.remembered("variate", np.zeros_like(c))
         orders = self.orders("model", data, keys.local_epochs)
-        shifted = Pull(0.0, x, shift=c - own)
-        y = train_models(self.network, x, data, orders, keys, shifted)
+        y = self.sgd(x, data, orders=orders, pull=Pull(0.0, x, shift=c - c_i))
         weights = np.array([gradients_taken(len(order), keys.momentum) for order in orders])
         scale = (keys.lr * weights)[:, None]
-        change = np.zeros_like(own)
+        change = np.zeros_like(c_i)
         np.divide(x - y, scale, out=change, where=scale > 0, casting="same_kind")
         change -= np.where(scale > 0, c, np.float32(0.0))
-        self.keep("variate", own + change)
-        return [y, change], int(data.sizes.sum()), {"num-examples": data.sizes}
+        return Sent(mean={"model": y, "variate": change}, keep={"variate": c_i + change})
 
 
 def gradients_taken(steps: int, momentum: float) -> float:

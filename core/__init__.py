@@ -1,1 +1,1 @@
-"""What everything builds on: errors, keys, seeds, records. Imports nothing of Corsage but itself."""
+"""What everything builds on: errors, keys, seeds, records. It imports nothing above it."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.core.errors import ConfigError
-from corsage.core.keys import Keys, Value, convert, flatten, kebab, key, nearest, read
+from corsage.core.keys import Keys, NoKeys, Value, convert, flatten, kebab, key, nearest, read
 
 
 @dataclass(frozen=True)
@@ -296,6 +296,13 @@ class Config:
         groups["new"].cases  # noqa: B018 - numbers, or a ConfigError
         keys = {name: read(declared, values) for name, declared in algorithm_keys().items()}
         return cls(**groups, algorithm=keys)
+
+    def keys_of(self, name: str) -> Keys:
+        """The keys of an algorithm's own, with those that a preset fixes."""
+        from corsage.core.registry import ALGORITHMS, source
+
+        keys = self.algorithm.get(source(name), NoKeys())
+        return dataclasses.replace(keys, **ALGORITHMS[name].fixed)  # type: ignore[type-var]
 
     def flat(self) -> dict[str, Value]:
         """The whole configuration as flat keys, as Flower's run config takes them."""

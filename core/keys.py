@@ -34,6 +34,11 @@ class Keys:
     title = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class NoKeys(Keys):
+    """What has no keys of its own."""
+
+
 def kebab(name: str) -> str:
     """A field's name as a key."""
     return name.replace("_", "-")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Numbers = NDArray[np.float64]
+from corsage.core.arrays import Floats
 
 NONE = "–"  # noqa: RUF001 (a dash for a number that does not exist, as in print)
 
@@ -38,7 +38,7 @@ class Measure:
 
     name: str
     counted: str
-    user: Callable[[Numbers, Numbers], Numbers]
+    user: Callable[[Floats, Floats], Floats]
     word: str
     unit: str
     meaning: str
@@ -72,12 +72,12 @@ class Measure:
             return NONE
         return self.digits(self.factor * value)
 
-    def merit(self, values: ArrayLike) -> Numbers:
-        """Numbers of which the higher are the better ones."""
+    def merit(self, values: ArrayLike) -> Floats:
+        """Floats of which the higher are the better ones."""
         sign = 1.0 if self.higher_is_better else -1.0
         return sign * np.asarray(values, dtype=np.float64)
 
-    def worst_first(self, values: ArrayLike) -> Numbers:
+    def worst_first(self, values: ArrayLike) -> Floats:
         """The values from the worst to the best."""
         flat = np.asarray(values, dtype=np.float64).ravel()
         return flat[np.argsort(self.merit(flat), kind="stable")]
@@ -122,3 +122,34 @@ MEASURES = {measure.name: measure for measure in (ACCURACY, RMSE)}
 def measure_of(found: Mapping[str, Any]) -> Measure:
     """The measure of a result or row."""
     return MEASURES[found.get("measure", ACCURACY.name)]
+
+
+def finite(values: ArrayLike) -> Floats:
+    """The values as one flat array; refused when there is none, or one is not a number."""
+    flat = np.asarray(values, dtype=np.float64).ravel()
+    if not flat.size:
+        raise ValueError("statistics over users: there is no user")
+    bad = int(np.count_nonzero(~np.isfinite(flat)))
+    if bad:
+        raise ValueError(f"statistics over users: {bad} of {flat.size} values are not finite")
+    return flat
+
+
+def spread(values: ArrayLike) -> dict[str, float]:
+    """How a quantity is spread over users: mean, std, extremes and quantiles.
+
+    The standard deviation is the population's (one user: 0), for the users are all there are.
+    """
+    flat = finite(values)
+    quantiles = np.quantile(flat, [0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
+    names = ("min", "q10", "q25", "median", "q75", "max")
+    ordered = {name: float(q) for name, q in zip(names, quantiles, strict=True)}
+    return {"mean": float(flat.mean()), "std": float(flat.std()), **ordered}
+
+
+def worst_share(values: ArrayLike, share: float = 0.1, measure: Measure = ACCURACY) -> float:
+    """Mean of the worst `share` of the values, rounded up to whole users: at least one."""
+    flat = measure.worst_first(finite(values))
+    # 0.1 * 30 may come out a hair above 3: that is not a fourth user.
+    count = min(max(math.ceil(share * flat.size - 1e-9), 1), flat.size)
+    return float(flat[:count].mean())

@@ -1,81 +1,99 @@
-"""The algorithms and the data sets by name: what a newcomer adds a line to.
+"""The algorithms by name: what a newcomer adds a line to.
 
-An algorithm `foo` is the class that it names here in `strategies/foo.py`, the class of that name
-with `Client` behind it in `clients/foo.py`, and, if it has keys of its own, the dataclass that the
-strategy's file calls by that name with `Keys` behind it. Files of `foo-bar` are called `foo_bar.py`;
-those of a family lie in its folder, whose name stands before the colon.
+An algorithm `foo-bar` lies in `strategies/foo_bar.py` and `clients/foo_bar.py`, or in the folder of
+its family there. Its classes are named here: `FooBar`, `FooBarClient`, and, if it has keys of its
+own, `FooBarKeys` beside the strategy. A preset is another algorithm with some of its keys fixed.
 
 Nothing is imported before it is named.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from corsage.clients.base import Client
-    from corsage.core.keys import Keys
-    from corsage.strategies.rounds.base import Strategy
+from corsage.core.keys import Keys, NoKeys
 
-ALGORITHMS: dict[str, str] = {
-    "fedrep": "fedrep:FedRep",
-    "fedavg": "FedAvg",
-    "local": "Local",
-    "fedprox": "FedProx",
-    "scaffold": "Scaffold",
-    "ditto": "Ditto",
-    "pfedme": "PFedMe",
-    "l2gd": "L2GD",
-    "fedmtl": "FedMTL",
-    "ifca": "IFCA",
-    "cfl": "CFL",
-    "fedper": "FedPer",
-    "lg-fedavg": "LGFedAvg",
-    "apfl": "APFL",
-    "perfedavg": "PerFedAvg",
-    "async-l2gd": "known_clusters:AsyncL2GD",
-    "async-al2sgd": "known_clusters:AsyncAL2SGD",
-    "mixed-model": "known_clusters:MixedModel",
-    "single-cluster": "known_clusters:SingleCluster",
-    "exact-cluster": "known_clusters:ExactCluster",
-    "exact-global": "known_clusters:ExactGlobal",
-    "exact-local": "known_clusters:ExactLocal",
-    "convex-clustering": "convex_clustering:ConvexClustering",
-    "local-clusters": "convex_clustering:LocalClusters",
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Where an algorithm is found.
+
+    Parameters
+    ----------
+    cls : its strategy's class.
+    family : the folder that its files lie in, if any.
+    of, fixed : the algorithm that it is a preset of, and the keys that it fixes.
+    """
+
+    cls: str
+    family: str = ""
+    of: str = ""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "fedrep": Algorithm("FedRep", "fedrep"),
+    "fedavg": Algorithm("FedAvg"),
+    "local": Algorithm("Local"),
+    "fedprox": Algorithm("FedProx"),
+    "scaffold": Algorithm("Scaffold"),
+    "ditto": Algorithm("Ditto"),
+    "pfedme": Algorithm("PFedMe"),
+    "l2gd": Algorithm("L2GD"),
+    "fedmtl": Algorithm("FedMTL"),
+    "ifca": Algorithm("IFCA"),
+    "cfl": Algorithm("CFL"),
+    "fedper": Algorithm("FedPer"),
+    "lg-fedavg": Algorithm("LGFedAvg"),
+    "apfl": Algorithm("APFL"),
+    "perfedavg": Algorithm("PerFedAvg"),
+    "fedrep-convex": Algorithm("FedRepConvex", "fedrep"),
+    "fedrep-known": Algorithm("FedRepKnown", "fedrep"),
+    "async-l2gd": Algorithm("AsyncL2GD", "known_clusters"),
+    "async-al2sgd": Algorithm("AsyncAL2SGD", "known_clusters"),
+    "mixed-model": Algorithm("MixedModel", "known_clusters"),
+    "single-cluster": Algorithm("SingleCluster", "known_clusters"),
+    "exact-cluster": Algorithm(
+        "ExactCluster", of="mixed-model", fixed={"known_gamma": "inf", "known_lambda": "0"}
+    ),
+    "exact-global": Algorithm(
+        "ExactGlobal",
+        of="mixed-model",
+        fixed={"known_gamma": "inf", "known_lambda": "inf", "mixed_grouping": "all"},
+    ),
+    "exact-local": Algorithm(
+        "ExactLocal",
+        of="mixed-model",
+        fixed={"known_gamma": "0", "known_lambda": "0", "mixed_grouping": "all"},
+    ),
+    "convex-clustering": Algorithm("ConvexClustering", "convex_clustering"),
+    "local-clusters": Algorithm("LocalClusters", "convex_clustering"),
 }
 
 
-def class_name(name: str) -> str:
-    """The class of an algorithm, without its family."""
-    return ALGORITHMS[name].rpartition(":")[2]
+def found(name: str, floor: str, suffix: str = "") -> Any:
+    """A class of an algorithm, out of its file on a floor: `strategies` or `clients`."""
+    entry = ALGORITHMS[name]
+    folder = f"{floor}.{entry.family}" if entry.family else floor
+    module = import_module(f"corsage.{folder}.{name.replace('-', '_')}")
+    return getattr(module, entry.cls + suffix, None)
 
 
-def module_of(name: str, floor: str) -> ModuleType:
-    """An algorithm's file in `strategies` or `clients`."""
-    family = ALGORITHMS[name].rpartition(":")[0]
-    folder = f"{floor}.{family}" if family else floor
-    if floor == "clients" and name == "fedrep":
-        folder = floor
-    return import_module(f"corsage.{folder}.{name.replace('-', '_')}")
+def source(name: str) -> str:
+    """The algorithm whose files an algorithm uses: itself, or what it is a preset of."""
+    return ALGORITHMS[name].of or name
 
 
-def strategy_class(name: str) -> type[Strategy]:
-    """The strategy of an algorithm."""
-    return getattr(module_of(name, "strategies"), class_name(name))  # type: ignore[no-any-return]
-
-
-def client_class(name: str) -> type[Client]:
-    """The client of an algorithm."""
-    return getattr(module_of(name, "clients"), f"{class_name(name)}Client")  # type: ignore[no-any-return]
+def keys_class(name: str) -> type[Keys]:
+    """The keys of an algorithm's own; those of a preset are those of what it is a preset of."""
+    declared: type[Keys] = found(source(name), "strategies").keys_class
+    return declared
 
 
 def algorithm_keys() -> dict[str, type[Keys]]:
-    """The keys of each algorithm that has keys of its own."""
-    found = {}
-    for name in ALGORITHMS:
-        module = module_of(name, "strategies")
-        if hasattr(module, f"{class_name(name)}Keys"):
-            found[name] = getattr(module, f"{class_name(name)}Keys")
-    return found
+    """The keys of each algorithm that has keys of its own; presets have none."""
+    classes = {name: keys_class(name) for name, entry in ALGORITHMS.items() if not entry.of}
+    return {name: cls for name, cls in classes.items() if cls is not NoKeys}

@@ -15,7 +15,7 @@ from corsage.core.wire import decode, payload
 
 
 @dataclass
-class Outcome:
+class Replies:
     """The merged replies of one exchange.
 
     Parameters
@@ -52,14 +52,14 @@ def merge_replies(
     asked: Mapping[int, list[str]],
     template: Mapping[str, NDArray[Any]],
     needed: Collection[str] = (),
-) -> Outcome:
+) -> Replies:
     """Check every reply against what was asked and merge the good ones.
 
     `template` holds arrays of the shape and dtype that one user sends, `needed` names the metrics
     without which a reply is of no use. The result does not depend
     on the order in which the replies came.
     """
-    outcome = Outcome(wire_messages=len(replies))
+    merged = Replies(wire_messages=len(replies))
     parts: list[tuple[float, Arrays]] = []
     row_parts: list[Arrays] = []
     metric_parts: list[dict[str, NDArray[np.float64]]] = []
@@ -67,26 +67,24 @@ def merge_replies(
     for reply in sorted(replies, key=lambda r: asked.get(r.metadata.src_node_id, [""])[0]):
         users = silent.pop(reply.metadata.src_node_id, [])
         try:
-            good = _read(reply, users, template, needed, outcome)
+            good = _read(reply, users, template, needed, merged)
         except BadReply as why:
-            outcome.dropped.update(
-                {user: str(why).removeprefix(f"user {user}: ") for user in users}
-            )
+            merged.dropped.update({user: str(why).removeprefix(f"user {user}: ") for user in users})
             continue
         names, weight, mean, rows, metrics = good
-        outcome.users += names
+        merged.users += names
         parts.append((weight, mean))
         row_parts.append(rows)
         metric_parts.append(metrics)
     for users in silent.values():
-        outcome.dropped.update(dict.fromkeys(users, "no reply in time"))
-    outcome.weight = sum(weight for weight, _ in parts)
-    outcome.mean = _weighted_mean(parts, template)
-    places = sorted(range(len(outcome.users)), key=lambda i: reading_order(outcome.users[i]))
-    outcome.users = [outcome.users[i] for i in places]
-    outcome.rows = _stack(row_parts, places)
-    outcome.metrics = _stack(metric_parts, places)
-    return outcome
+        merged.dropped.update(dict.fromkeys(users, "no reply in time"))
+    merged.weight = sum(weight for weight, _ in parts)
+    merged.mean = _weighted_mean(parts, template)
+    places = sorted(range(len(merged.users)), key=lambda i: reading_order(merged.users[i]))
+    merged.users = [merged.users[i] for i in places]
+    merged.rows = _stack(row_parts, places)
+    merged.metrics = _stack(metric_parts, places)
+    return merged
 
 
 def reading_order(user: str) -> tuple[int, str]:
@@ -99,7 +97,7 @@ def _read(
     asked: list[str],
     template: Mapping[str, NDArray[Any]],
     needed: Collection[str],
-    outcome: Outcome,
+    merged: Replies,
 ) -> tuple[list[str], float, Arrays, Arrays, dict[str, NDArray[np.float64]]]:
     """One node's reply, or BadReply."""
     if reply.has_error():
@@ -129,13 +127,13 @@ def _read(
             raise BadReply(f"not finite: {name}")
     records = {n: r for n, r in content.items() if isinstance(r, ArrayRecord)}
     mean, rows = _arrays(records, users, template)
-    outcome.wire_bytes += sum(payload(record) for record in records.values())
-    outcome.kept |= bool(config.get("kept", False))
+    merged.wire_bytes += sum(payload(record) for record in records.values())
+    merged.kept |= bool(config.get("kept", False))
     failed = zip(config.get("failed", []), config.get("causes", []), strict=False)  # type: ignore[arg-type]
-    outcome.dropped.update({str(user): str(why) for user, why in failed if user in asked})
-    outcome.lost |= set(config.get("lost", [])) & set(asked)  # type: ignore[arg-type]
+    merged.dropped.update({str(user): str(why) for user, why in failed if user in asked})
+    merged.lost |= set(config.get("lost", [])) & set(asked)  # type: ignore[arg-type]
     for user in set(asked) - set(users):
-        outcome.dropped.setdefault(user, "left out of its node's reply")
+        merged.dropped.setdefault(user, "left out of its node's reply")
     return users, weight, mean, rows, metrics
 
 

@@ -20,8 +20,12 @@ from numpy.typing import NDArray
 
 from corsage.core.arrays import Arrays
 from corsage.core.config import DataKeys, ModelKeys, TrainKeys
-from corsage.core.keys import Keys, flatten, read
+from corsage.core.keys import Keys, NoKeys, flatten, read
 
+MEMBERS = "members"
+"""The option that names the users of cohorts, and the array that does so in a cohort's state."""
+COHORT_OPTIONS = "cohort-options"
+"""The option with one JSON text of options for each cohort."""
 _NPY = b"\x93NUMPY\x01\x00"
 
 
@@ -50,7 +54,7 @@ class Task:
     data: DataKeys = DataKeys()
     train: TrainKeys = TrainKeys()
     model: ModelKeys = ModelKeys()
-    keys: Keys | None = None
+    keys: Keys = NoKeys()
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -85,9 +89,9 @@ def _fixed(
     shape: tuple[int, ...],
     num_classes: int,
     num_users: int,
-    groups: tuple[Keys | None, ...],
+    groups: tuple[Keys, ...],
 ) -> str:
-    keys = {k: v for group in groups if group is not None for k, v in flatten(group).items()}
+    keys = {k: v for group in groups for k, v in flatten(group).items()}
     return json.dumps(
         {
             "algorithm": algorithm,
@@ -116,10 +120,9 @@ def decode_task(record: ConfigRecord) -> Task:
 
 @lru_cache(maxsize=64)
 def _settings(text: str) -> Task:
-    from corsage.core.registry import algorithm_keys
+    from corsage.core.registry import keys_class
 
     fixed = json.loads(text)
-    declared = algorithm_keys().get(fixed["algorithm"])
     return Task(
         algorithm=fixed["algorithm"],
         experiment=fixed["experiment"],
@@ -130,7 +133,7 @@ def _settings(text: str) -> Task:
         data=read(DataKeys, fixed["keys"]),
         train=read(TrainKeys, fixed["keys"]),
         model=read(ModelKeys, fixed["keys"]),
-        keys=read(declared, fixed["keys"]) if declared else None,
+        keys=read(keys_class(fixed["algorithm"]), fixed["keys"]),
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,21 +13,31 @@ from torch import Tensor
 from corsage.core.arrays import Ints
 
 Order = Sequence[Ints]
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""A loss of (features, outputs, labels) of a batch, where a method has one of its own."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """All users' examples of a node, one user after the other: `sizes[u]` belong to user u."""
+    """All users' examples of a node, one user after the other: `sizes[u]` belong to user u.
+
+    `losses` are the users' own, if the method has any; else the network's criterion is trained.
+    """
 
     x: Tensor
     y: Tensor
     sizes: Ints
+    losses: Sequence[Loss] | None = None
 
     @classmethod
     def join(cls, users: Sequence[tuple[Tensor, Tensor]]) -> Examples:
         """Examples of users that come as (x, y) pairs; copies them."""
         x, y = zip(*users, strict=True)
         return cls(torch.cat(x), torch.cat(y), np.array([len(part) for part in y], np.int64))
+
+    def over(self, x: Tensor) -> Examples:
+        """The same examples with other inputs, such as features."""
+        return replace(self, x=x)
 
     @cached_property
     def offsets(self) -> Ints:

@@ -83,8 +83,9 @@ def train_head_group(
     """
     network.set(network.body, body)
     if network.cacheable:
-        data = Examples(all_features(network, data.x), data.y, data.sizes)
-        if network.linear_head and all(b.trained for b in network.blocks_of(network.head)):
+        data = data.over(all_features(network, data.x))
+        trained = all(b.trained for b in network.blocks_of(network.head))
+        if network.linear_head and trained and data.losses is None:
             return train_heads(network, heads, data, orders, keys, pull)
     out = np.array(heads, np.float32)
     job = Job(network, network.head, data, orders, keys, active(pull), network.cacheable)
@@ -138,9 +139,10 @@ def train_part(
     if part.stop == part.start:
         return out
     pull = active(pull)
-    together = users_together(network, part, pull.own_rows if pull is not None else 0)
+    vectors = pull.own_rows if pull is not None else 0
+    together = users_together(network, part, vectors) if data.losses is None else 0
     if together:
-        data = Examples(stacked.data_for(network, data.x), data.y, data.sizes)
+        data = data.over(stacked.data_for(network, data.x))
     job = Job(network, part, data, orders, keys, pull)
     for group in groups(orders, together) if together else []:
         train_group(job, rows, group, out)
@@ -159,11 +161,12 @@ def active(pull: Pull | None) -> Pull | None:
 def train_alone(job: Job, u: int) -> None:
     """One user's part of the network in place, through autograd."""
     data, order = job.data.user(u), job.orders[u]
+    loss = job.data.losses[u] if job.data.losses is not None else None
     if job.pull is None:
-        sgd(job.network, *data, order, job.part, job.keys, cached=job.head)
+        sgd(job.network, data, order, job.part, job.keys, cached=job.head, loss=loss)
         return
     own = job.pull.pick([u])
-    pulled_sgd(job.network, data, order, job.part, job.keys, own, cached=job.head)
+    pulled_sgd(job.network, data, order, job.part, job.keys, own, cached=job.head, loss=loss)
     if own.every:
         job.pull.centre[u] = own.centre[0]
 

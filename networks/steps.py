@@ -11,6 +11,7 @@ from torch import Tensor
 
 from corsage.core.arrays import Floats32
 from corsage.core.config import TrainKeys
+from corsage.core.errors import ModelError
 from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order
 from corsage.networks.gradients import AutogradLosses, StackedLosses, UserLosses, training
@@ -29,9 +30,11 @@ def in_groups(
     `orders[stream][user]` are the batches. `work` returns tensors with one row for each of
     `losses.users`; `vectors` is how many vectors of the model's size it holds for a user.
     """
+    if data.losses is not None:
+        raise ModelError("a loss of its own is for methods whose local steps are those of SGD.")
     together = users_together(network, network.whole, vectors - 2)
     if together:
-        data = Examples(stacked.data_for(network, data.x), data.y, data.sizes)
+        data = data.over(stacked.data_for(network, data.x))
     out: list[Floats32] = []
     todo = groups(orders[0], together or 1)
     with training(network):

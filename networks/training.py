@@ -15,23 +15,11 @@ from torch import Tensor
 
 from corsage.core.arrays import Floats32, Ints
 from corsage.core.config import TrainKeys
-from corsage.networks.batches import Examples, Order
+from corsage.core.errors import ModelError
+from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.criterion import Criterion
 from corsage.networks.network import Network
 from corsage.networks.pull import Drift, Pull
-
-__all__ = [
-    "Examples",
-    "Order",
-    "Pull",
-    "Scores",
-    "batches",
-    "evaluate",
-    "evaluate_models",
-    "pulled_sgd",
-    "sgd",
-    "to_tensors",
-]
 
 Adjust = Callable[[Tensor, Tensor], None]
 CHUNK = {True: 128, False: 1024}
@@ -62,20 +50,21 @@ def to_tensors(
 
 def sgd(
     network: Network,
-    x: Tensor,
-    y: Tensor,
+    data: tuple[Tensor, Tensor],
     order: Order,
     part: slice,
     keys: TrainKeys,
     adjust: Adjust | None = None,
     *,
     cached: bool = False,
+    loss: Loss | None = None,
 ) -> None:
     """Train one part of the network in place by the steps of `order`; the rest is frozen.
 
     The arithmetic of torch.optim.SGD on the flat slice: g += weight_decay * theta (weights only),
     m = momentum * m + g from m = 0, theta -= lr * m. `adjust(g, theta)` changes the loss'
-    gradient in place before that. With `cached`, x are features and only the head is run.
+    gradient in place before that. With `cached`, the data are features and only the head is run;
+    `loss` takes the place of the network's criterion.
     """
     if not order or not any(b.trained for b in network.blocks_of(part)):
         return
@@ -84,14 +73,14 @@ def sgd(
     theta, grad = network.flat[part], network.grad[part]
     decay = network.decay[part] * keys.weight_decay if keys.weight_decay else None
     momentum = torch.zeros_like(theta) if keys.momentum else None
-    function = network.logits if cached else network.forward
-    loss = network.criterion.mean
+    of = batch_loss(network, cached, loss)
+    x, y = data
     rows = torch.from_numpy(np.concatenate(order)).to(x.device)
-    data = x if cached else network.arrange(x)
+    x = x if cached else network.arrange(x)
     with frozen(network, part), seeded(network, order):
         for batch in torch.split(rows, [len(b) for b in order]):
             grad.zero_()
-            torch.autograd.backward(loss(function(data[batch]), y[batch]))
+            torch.autograd.backward(of(x[batch], y[batch]))
             with torch.no_grad():
                 if adjust is not None:
                     adjust(grad, theta)
@@ -99,6 +88,21 @@ def sgd(
                     grad.addcmul_(theta, decay)
                 step = grad if momentum is None else momentum.mul_(keys.momentum).add_(grad)
                 theta.add_(step, alpha=-keys.lr)
+
+
+def batch_loss(network: Network, cached: bool, loss: Loss | None) -> Callable[..., Tensor]:
+    """The loss of a batch (inputs, labels), or with `cached` of (features, labels)."""
+    if loss is None:
+        function, criterion = network.logits if cached else network.forward, network.criterion.mean
+        return lambda x, y: criterion(function(x), y)
+    if not network.split_exact:
+        raise ModelError(f"a loss of features needs a model with a body and a head: {network.why}")
+
+    def of_features(x: Tensor, y: Tensor) -> Tensor:
+        features = x if cached else network.features(x)
+        return loss(features, network.logits(features), y)
+
+    return of_features
 
 
 def pulled_sgd(
@@ -110,6 +114,7 @@ def pulled_sgd(
     pull: Pull,
     *,
     cached: bool = False,
+    loss: Loss | None = None,
 ) -> None:
     """`sgd` on one user's data under a pull, `pull.pick([u])`; its centre moves if it follows."""
     size = part.stop - part.start
@@ -118,7 +123,7 @@ def pulled_sgd(
     every = pull.every or max(len(order), 1)
     for start in range(0, len(order), every):
         piece = order[start : start + every]
-        sgd(network, *data, piece, part, keys, add, cached=cached)
+        sgd(network, data, piece, part, keys, add, cached=cached, loss=loss)
         if pull.every and len(piece) == every:
             drift.follow(network.flat[part].unsqueeze(0))
     if pull.every and drift.centre is not None:
@@ -206,6 +211,18 @@ def evaluate_models(network: Network, models: Floats32, data: Examples) -> Score
         logits.append(chunks(network.forward, data.user(u)[0]))
     outputs = torch.cat([part for part in logits if len(part)] or [data.x[:0]])
     return score(network.criterion, outputs, data)
+
+
+@torch.no_grad()
+def evaluate_picked(network: Network, models: Floats32, picked: Ints, data: Examples) -> Scores:
+    """All users, each with one of some models (K, P)."""
+    each = [evaluate_models(network, model, data) for model in models]
+    users = np.arange(len(picked))
+    counted, loss = (
+        np.stack([getattr(scores, name) for scores in each])[picked, users]
+        for name in ("counted", "loss")
+    )
+    return Scores(counted, loss, data.sizes)
 
 
 @torch.no_grad()

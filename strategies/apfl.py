@@ -20,11 +20,14 @@ SGD does (momentum=0 weight-decay=0: the paper's). A user is evaluated with alph
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from corsage.core.arrays import Arrays
 from corsage.core.keys import Keys, key
-from corsage.networks.network import Network
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.state import ModelState
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,11 @@ class APFLKeys(Keys):
     )
 
 
-class APFL(Strategy):
+class APFL(Strategy[APFLKeys, ModelState]):
     """The server of APFL: it holds the global model w."""
 
     name = "apfl"
 
-    def initial(self, network: Network) -> Arrays:
+    def initial(self, network: Network) -> ModelState:
         """w^0."""
-        return {"model": network.initial}
+        return ModelState(network.initial)

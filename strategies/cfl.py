@@ -19,8 +19,8 @@ round, as in FedAvg, and the test of a cut uses each member's last known update.
 every member has sent one since its cluster began; only members whose replies were dropped so far
 are not waited for (at a cut they stay with the half that keeps the cluster's number).
 
-The norms depend on lr, epochs and model. `state.scalars` has what they were when each cluster was
-last looked at ("norms": of the mean, the largest), all cuts ("splits") and all users' "clusters".
+The norms depend on lr, epochs and model; the state has what they were when each cluster was last
+looked at.
 
 A user that comes later goes down the tree of cuts, as in the paper's Algorithm 4: at each cut it
 trains the model that was cut, and takes the side whose updates are more like its own. The paper
@@ -31,23 +31,22 @@ A user that joins in the middle of training is put into the largest cluster.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ArrayRecord
-from numpy.typing import NDArray
 
-from corsage.core.arrays import Arrays, Floats32
+from corsage.core.arrays import Array, Arrays, Bools, Floats, Floats32, Ints
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Outcome
-from corsage.core.wire import decode
-from corsage.networks.network import Network
+from corsage.core.replies import Replies
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.cluster_means import cluster_means, named_models
-from corsage.strategies.rounds.rows import enter, open_ledger, places, user_weights
+from corsage.strategies.rounds.rows import enter, places, user_weights
+from corsage.strategies.rounds.turns import Parcel
 
-Matrix = NDArray[np.float64]
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -69,126 +68,182 @@ class CFLKeys(Keys):
     )
 
 
-class CFL(Strategy):
+@dataclass
+class Cut:
+    """A cluster cut in two: what it was, which number the new one has, how alike the sides were."""
+
+    round: int
+    cluster: int
+    new: int
+    sizes: list[int]
+    similarity: float
+
+
+@dataclass
+class CFLState:
+    """The clusters' models, and each user's last update.
+
+    Parameters
+    ----------
+    models : theta_c, one row a cluster.
+    users, updates : Delta theta_i as of user i's last round, and whose rows these are.
+    clusters : each user's cluster.
+    fresh : users that sent an update since their cluster was made.
+    splits : all cuts.
+    norms : of each cluster when it was last looked at: |mean update|, the largest |update|.
+    cuts, cut_models, cut_directions : for users that come later: (cluster, new) of each cut, the
+        model that was cut, and the mean direction of the updates on each side.
+    """
+
+    models: Floats32
+    users: list[str]
+    updates: Floats32
+    clusters: dict[str, int]
+    fresh: list[str] = field(default_factory=list)
+    splits: list[Cut] = field(default_factory=list)
+    norms: dict[int, list[float]] = field(default_factory=dict)
+    cuts: Ints | None = None
+    cut_models: Floats32 | None = None
+    cut_directions: Floats32 | None = None
+
+
+class CFL(Strategy[CFLKeys, CFLState]):
     """The server of CFL: the clusters, their models, and each user's last update."""
 
     name = "cfl"
 
-    def initial(self, network: Network) -> Arrays:
+    def initial(self, network: Network) -> CFLState:
         """C = {{1, ..., m}}, theta_0, and no update of anybody."""
-        updates = open_ledger(self.state, self.users, np.zeros_like(network.initial))
-        self.state.scalars |= {"clusters": dict.fromkeys(self.users, 0), "fresh": []}
-        self.state.scalars |= {"splits": [], "norms": {}}
-        return {"models": network.initial[None].copy(), "updates": updates}
+        users = self.federation.users
+        updates = np.zeros((len(users), len(network.initial)), np.float32)
+        models = network.initial[None].copy()
+        return CFLState(models, users, updates, dict.fromkeys(users, 0))
 
-    def send(self, users: list[str]) -> tuple[Arrays, Arrays]:
+    def shared(self) -> Arrays:
+        """Nothing is the same for all."""
+        return {}
+
+    def send(self, users: list[str]) -> Parcel:
         """Each user gets the model of its cluster."""
-        return {}, {"model": self.state.arrays["models"][self._labels(users)]}
+        return Parcel(rows={"model": self.state.models[self._labels(users)]})
 
-    def show(self, users: list[str], options: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
+    def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """New users get the whole tree of cuts: it is they who go down."""
+        state = self.state
         if not options.get("adapt"):
             return self.send(users)
-        return {k: v for k, v in self.state.arrays.items() if k != "updates"}, {}
+        if state.cuts is None or state.cut_models is None or state.cut_directions is None:
+            return Parcel({"models": state.models})
+        cut_models, directions = state.cut_models, state.cut_directions
+        tree = {"cuts": state.cuts, "cut-models": cut_models, "cut-directions": directions}
+        return Parcel({"models": state.models, **tree})
 
     def template(self) -> Arrays:
         """A user sends back its model."""
-        return {"model": self.state.arrays["models"][0]}
+        return {"model": self.state.models[0]}
 
-    def merge(self, outcome: Outcome) -> Arrays:
+    def merge(self, replies: Replies) -> CFLState:
         """theta_c += mean of Delta theta_i over the cluster's users; then cut what is to be cut."""
-        arrays, scalars, users = dict(self.state.arrays), self.state.scalars, outcome.users
-        models, labels = arrays["models"], self._labels(users)
-        scalars["clusters"] |= dict(zip(users, labels, strict=True))
-        updates = outcome.rows["model"] - models[labels]
-        weights = user_weights(outcome, self.config.train.weighting)
-        arrays["models"] = models + cluster_means(updates, labels, weights, np.zeros_like(models))
-        none = np.zeros_like(models[0])
-        arrays["updates"] = enter(self.state, arrays["updates"], users, updates, none)
-        scalars["fresh"] = sorted({*scalars["fresh"], *users})
+        state, users = self.state, replies.users
+        models, labels = state.models, self._labels(users)
+        updates = replies.rows["model"] - models[labels]
+        weights = user_weights(replies, self.config.train.weighting)
+        step = cluster_means(updates, labels, weights, np.zeros_like(models))
+        first = np.zeros_like(models[0])
+        known, rows = enter(state.users, state.updates, users, updates, first)
+        state = replace(
+            state,
+            models=models + step,
+            users=known,
+            updates=rows,
+            clusters=state.clusters | dict(zip(users, labels, strict=True)),
+            fresh=sorted({*state.fresh, *users}),
+        )
         for c in range(len(models)):
-            self._cut(c, arrays)
-        return arrays
+            self._cut(c, state)
+        return state
 
     def _labels(self, users: Sequence[str]) -> list[int]:
         """The users' clusters; for a user that is in none, the largest."""
-        clusters: dict[str, int] = self.state.scalars["clusters"]
+        clusters = self.state.clusters
         sizes = np.bincount([*clusters.values(), 0])
         return [clusters.get(user, int(sizes.argmax())) for user in users]
 
-    def _cut(self, c: int, arrays: Arrays) -> None:
-        """Cut cluster c in two if the paper's conditions hold, and remember the cut."""
-        assert isinstance(self.keys, CFLKeys)
-        scalars, keys = self.state.scalars, self.keys
-        members = [user for user in self.users if scalars["clusters"].get(user) == c]
-        known = [user for user in members if user in set(scalars["fresh"])]
-        waiting = set(members) - set(known) - set(self.state.dropped)
+    def _cut(self, c: int, state: CFLState) -> None:
+        """Cut cluster c in two if the paper's conditions hold."""
+        keys = self.keys
+        members = [user for user in self.federation.users if state.clusters.get(user) == c]
+        known = [user for user in members if user in set(state.fresh)]
+        waiting = set(members) - set(known) - set(self.progress.dropped)
         if waiting or len(known) < 2:
             return
-        updates = arrays["updates"][places(self.state, known)]
+        updates = state.updates[places(state.users, known)]
         mean, largest = norms(updates, self._weights(known))
-        scalars["norms"] |= {str(c): [round(mean, 6), round(largest, 6)]}
+        state.norms = {**state.norms, c: [round(mean, 6), round(largest, 6)]}
         if mean >= keys.cfl_eps1 or largest <= keys.cfl_eps2:
             return
         second, cross = bipartition(similarities(updates))
         if keys.cfl_gamma_max >= np.sqrt(max(1 - cross, 0.0) / 2):
             return
-        k, leaving = len(arrays["models"]), [u for u, b in zip(known, second, strict=True) if b]
-        scalars["clusters"] |= dict.fromkeys(leaving, k)
-        scalars["fresh"] = [user for user in scalars["fresh"] if user not in set(members)]
-        scalars["splits"].append(
-            {
-                "round": self.state.round + 1,
-                "cluster": c,
-                "new": k,
-                "sizes": [len(members) - len(leaving), len(leaving)],
-                "similarity": round(cross, 4),
-            }
-        )
-        parent = arrays["models"][c]
+        leaving = [user for user, away in zip(known, second, strict=True) if away]
+        sizes = [len(members) - len(leaving), len(leaving)]
+        cut = Cut(self.progress.round + 1, c, len(state.models), sizes, round(cross, 4))
         sides = np.stack([direction(updates[~second]), direction(updates[second])])
-        arrays["models"] = np.concatenate([arrays["models"], parent[None]])
-        for name, entry in (
-            ("cuts", np.array([c, k])),
-            ("cut-models", parent),
-            ("cut-directions", sides),
-        ):
-            before = [arrays[name]] if name in arrays else []
-            arrays[name] = np.concatenate([*before, entry[None]])
+        make_cut(state, cut, leaving, set(members), sides)
 
-    def _weights(self, users: Sequence[str]) -> Matrix:
+    def _weights(self, users: Sequence[str]) -> Floats:
         """The weights of members in the mean of their updates."""
         if self.config.train.weighting == "examples":
-            return np.array([self.roster.members[user].train for user in users], np.float64)
+            members = self.federation.roster.members
+            return np.array([members[user].train for user in users], np.float64)
         return np.ones(len(users))
 
-    def accept(self, named: ArrayRecord) -> Arrays:
+    def accept(self, named: Arrays) -> CFLState:
         """A model's state dict: the model that the one cluster begins with."""
-        network = self.network
-        return {**self.initial(network), "models": network.flatten(decode(named))[None]}
+        network = self.federation.network
+        return replace(self.initial(network), models=network.flatten(named)[None])
 
     def named_arrays(self) -> ArrayRecord:
         """Each cluster's parameters by name."""
-        return named_models(self.network, self.state.arrays["models"])
+        return named_models(self.federation.network, self.state.models)
 
 
-def norms(updates: Floats32, weights: Matrix) -> tuple[float, float]:
+def make_cut(
+    state: CFLState, cut: Cut, leaving: list[str], members: set[str], sides: Floats32
+) -> None:
+    """Both halves go on from theta_c; the cut is remembered for users that come later."""
+    state.clusters = {**state.clusters, **dict.fromkeys(leaving, cut.new)}
+    state.fresh = [user for user in state.fresh if user not in members]
+    state.splits = [*state.splits, cut]
+    parent = state.models[cut.cluster]
+    state.models = np.concatenate([state.models, parent[None]])
+    state.cuts = appended(state.cuts, np.array([cut.cluster, cut.new]))
+    state.cut_models = appended(state.cut_models, parent)
+    state.cut_directions = appended(state.cut_directions, sides)
+
+
+def appended(rows: Array | None, row: Array) -> Array:
+    """The rows and one more; the first one if there are none yet."""
+    return row[None] if rows is None else np.concatenate([rows, row[None]])
+
+
+def norms(updates: Floats32, weights: Floats) -> tuple[float, float]:
     """|mean of Delta theta_i| and max_i |Delta theta_i|."""
     mean = np.average(updates, axis=0, weights=weights)
     return float(np.linalg.norm(mean)), float(np.linalg.norm(updates, axis=1).max())
 
 
-def similarities(updates: Floats32) -> Matrix:
+def similarities(updates: Floats32) -> Floats:
     """alpha_ij, the cosine of Delta theta_i and Delta theta_j; 0 with an update that is 0."""
     units = directions(updates)
-    alpha: Matrix = units @ units.T
+    alpha: Floats = units @ units.T
     return alpha
 
 
-def directions(updates: Floats32) -> Matrix:
+def directions(updates: Floats32) -> Floats:
     """Updates of length 1; one that is 0 stays 0."""
     norms = np.linalg.norm(updates, axis=1, keepdims=True).astype(np.float64)
-    units: Matrix = np.divide(updates, norms, out=np.zeros(updates.shape), where=norms > 0)
+    units: Floats = np.divide(updates, norms, out=np.zeros(updates.shape), where=norms > 0)
     return units
 
 
@@ -197,7 +252,7 @@ def direction(updates: Floats32) -> Floats32:
     return np.asarray(directions(updates).mean(axis=0), np.float32)
 
 
-def bipartition(alpha: Matrix) -> tuple[NDArray[np.bool_], float]:
+def bipartition(alpha: Floats) -> tuple[Bools, float]:
     """argmin over cuts of the largest alpha across (the paper's Algorithm 1), and that alpha.
 
     It is the weakest link of the tree of strongest links, here grown from user 0 (Prim): whatever

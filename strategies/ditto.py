@@ -12,11 +12,14 @@ evaluated is v_k. lambda = 0 is local training; the larger lambda, the nearer is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from corsage.core.arrays import Arrays
 from corsage.core.keys import Keys, key
-from corsage.networks.network import Network
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.state import ModelState
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,11 @@ class DittoKeys(Keys):
     )
 
 
-class Ditto(Strategy):
+class Ditto(Strategy[DittoKeys, ModelState]):
     """The server of Ditto: it holds the global model w, and knows no v_k."""
 
     name = "ditto"
 
-    def initial(self, network: Network) -> Arrays:
+    def initial(self, network: Network) -> ModelState:
         """w^0."""
-        return {"model": network.initial}
+        return ModelState(network.initial)

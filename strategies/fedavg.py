@@ -7,24 +7,12 @@ Table 1: after the last round each user trains the head of the global model on i
 
 from __future__ import annotations
 
-from typing import Any
-
-from corsage.core.arrays import Arrays
-from corsage.networks.network import Network
-from corsage.strategies.rounds.base import Strategy
+from corsage.core.keys import NoKeys
+from corsage.strategies.rounds.global_model import GlobalModel
+from corsage.strategies.rounds.state import ModelState
 
 
-class FedAvg(Strategy):
-    """The server of FedAvg: it holds the whole model w."""
+class FedAvg(GlobalModel[NoKeys, ModelState]):
+    """The server of FedAvg: it holds the whole model w, the mean of the users'."""
 
     name = "fedavg"
-
-    def initial(self, network: Network) -> Arrays:
-        """w_0."""
-        return {"model": network.initial}
-
-    def extra_evaluations(self) -> dict[str, dict[str, Any]]:
-        """The global model with a head of one's own."""
-        if self.config.train.fine_tune_epochs:
-            return {f"{self.name}+ft": {"fine-tune": True}}
-        return {}

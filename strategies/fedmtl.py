@@ -32,23 +32,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord
-from numpy.typing import NDArray
 
-from corsage.core.arrays import Arrays, Floats32
+from corsage.core.arrays import Arrays, Floats, Floats32
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Outcome
+from corsage.core.replies import Replies
 from corsage.core.wire import encode
-from corsage.networks.network import Network
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.rows import enter, open_ledger, places
+from corsage.strategies.rounds.rows import enter, places
+from corsage.strategies.rounds.turns import Parcel
 
-Matrix = NDArray[np.float64]
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -70,67 +69,81 @@ class FedMTLKeys(Keys):
     )
 
 
-class FedMTL(Strategy):
-    """The server of Fed-MTL: it holds W, one row a user, and Omega.
+@dataclass
+class FedMTLState:
+    """W and Omega.
 
-    `changes` are W' - w^0, `products` those of the changes with each other, and, in the last
-    column, with w^0.
+    Parameters
+    ----------
+    users : whose rows these are.
+    changes : W' - w^0, one row a user.
+    products : those of the changes with each other, and, in the last column, with w^0.
+    omega : Omega.
     """
+
+    users: list[str]
+    changes: Floats32
+    products: Floats
+    omega: Floats
+
+
+class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
+    """The server of Fed-MTL: it holds W, one row a user, and Omega."""
 
     name = "fedmtl"
 
-    def initial(self, network: Network) -> Arrays:
+    def initial(self, network: Network) -> FedMTLState:
         """w_i = w^0 for all users, and the Omega of that."""
-        changes = open_ledger(self.state, self.users, np.zeros_like(network.initial))
-        products = np.zeros((len(changes), len(changes) + 1))
-        return {"changes": changes, "products": products, "omega": self._omega(products)}
+        users = self.federation.users
+        changes = np.zeros((len(users), len(network.initial)), np.float32)
+        products = np.zeros((len(users), len(users) + 1))
+        return FedMTLState(users, changes, products, self._omega(products))
 
-    def send(self, users: list[str]) -> tuple[Arrays, Arrays]:
-        """centre_i and strength_i for each user; nothing is the same for all."""
-        if not users:
-            return {}, {}
-        assert isinstance(self.keys, FedMTLKeys)
-        arrays, where = self.state.arrays, places(self.state, users)
-        changes, omega = arrays["changes"], arrays["omega"]
+    def shared(self) -> Arrays:
+        """Nothing is the same for all."""
+        return {}
+
+    def send(self, users: list[str]) -> Parcel:
+        """centre_i and strength_i for each user."""
+        state, where = self.state, places(self.state.users, users).tolist()
+        changes, omega = state.changes, state.omega
         if -1 in where:  # as one more task, at the mean of the others
             changes = np.concatenate([changes, changes.mean(axis=0, keepdims=True)])
-            omega = self._omega(with_mean(arrays["products"]))
+            omega = self._omega(with_mean(state.products))
         pulls = regulariser(
             changes,
-            self.network.initial,
+            self.federation.network.initial,
             omega,
             where,
             (self.keys.fedmtl_lambda1, self.keys.fedmtl_lambda2),
         )
         self._check(float(pulls[1].max()))
-        return {}, dict(zip(("centre", "strength"), pulls, strict=True))
+        return Parcel(rows=dict(zip(("centre", "strength"), pulls, strict=True)))
 
-    def show(self, users: list[str], options: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
+    def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """Users evaluate what they have at home; new users need their pull."""
-        return self.send(users) if options.get("adapt") else ({}, {})
+        return self.send(users) if options.get("adapt") else Parcel()
 
     def template(self) -> Arrays:
         """A user sends back w_i."""
-        return {"model": self.network.initial}
+        return {"model": self.federation.network.initial}
 
-    def merge(self, outcome: Outcome) -> Arrays:
+    def merge(self, replies: Replies) -> FedMTLState:
         """Take over the users' w_i, and after H_i rounds set Omega."""
-        assert isinstance(self.keys, FedMTLKeys)
-        arrays, start, users = self.state.arrays, self.network.initial, outcome.users
-        new = outcome.rows["model"] - start
-        changes = enter(self.state, arrays["changes"], users, new, np.zeros_like(start))
-        products = renewed(arrays["products"], changes, places(self.state, users), start)
-        omega, due = arrays["omega"], (self.state.round + 1) % self.keys.fedmtl_inner_rounds == 0
+        state, start, users = self.state, self.federation.network.initial, replies.users
+        new = replies.rows["model"] - start
+        known, changes = enter(state.users, state.changes, users, new, np.zeros_like(start))
+        products = renewed(state.products, changes, places(known, users).tolist(), start)
+        omega, due = state.omega, (self.progress.round + 1) % self.keys.fedmtl_inner_rounds == 0
         if due or len(omega) != len(changes):
             omega = self._omega(products)
-        return {"changes": changes, "products": products, "omega": omega}
+        return FedMTLState(known, changes, products, omega)
 
-    def _omega(self, products: Matrix) -> Matrix:
+    def _omega(self, products: Floats) -> Floats:
         """Omega for W with these products of its changes."""
-        assert isinstance(self.keys, FedMTLKeys)
         if self.keys.fedmtl_relations == "mean":
             return mean_relations(len(products))
-        square = float(np.sum(self.network.initial.astype(np.float64) ** 2))
+        square = float(np.sum(self.federation.network.initial.astype(np.float64) ** 2))
         with_start = products[:, -1:]
         gram = products[:, :-1] + with_start + with_start.T + square
         return learned_relations(gram, self.keys.fedmtl_floor)
@@ -144,32 +157,34 @@ class FedMTL(Strategy):
                 f"diverges from {most:g} on: lower fedmtl-lambda1, fedmtl-lambda2 or lr."
             )
 
-    def accept(self, named: ArrayRecord) -> Arrays:
+    def accept(self, named: Arrays) -> FedMTLState:
         """Users begin with the model of the run's keys and seed, and nobody tells them another."""
         raise ModelError("fedmtl: initial_arrays cannot be given, users begin with the run's own.")
 
     def named_arrays(self) -> ArrayRecord:
-        """W' in the order of `state.scalars["users"]`, and Sigma, the pseudo-inverse of Omega."""
-        models = self.state.arrays["changes"] + self.network.initial
-        relations = np.linalg.pinv(self.state.arrays["omega"], hermitian=True)
+        """W' in the order of the state's users, and Sigma, the pseudo-inverse of Omega."""
+        models = self.state.changes + self.federation.network.initial
+        relations = np.linalg.pinv(self.state.omega, hermitian=True)
         return encode({"models": models, "relations": relations.astype(np.float32)})
 
 
-def learned_relations(gram: Matrix, floor: float) -> Matrix:
+def learned_relations(gram: Floats, floor: float) -> Floats:
     """Omega = Sigma^-1 of Sigma = (W'W)^(1/2) / tr((W'W)^(1/2)); `gram` is W'W."""
+    import torch
+
     squares, v = (part.numpy() for part in torch.linalg.eigh(torch.from_numpy(gram)))
     singular = np.sqrt(np.maximum(squares, 0.0))
     singular = np.maximum(singular, max(floor * singular.max(), np.finfo(np.float32).tiny))
-    omega: Matrix = (v * (singular.sum() / singular)) @ v.T
+    omega: Floats = (v * (singular.sum() / singular)) @ v.T
     return (omega + omega.T) / 2
 
 
-def mean_relations(m: int) -> Matrix:
+def mean_relations(m: int) -> Floats:
     """Omega = (I - 11'/m)^2, a product of matrices: a projection is its own square."""
     return np.eye(m) - 1.0 / m
 
 
-def renewed(products: Matrix, changes: Floats32, users: list[int], start: Floats32) -> Matrix:
+def renewed(products: Floats, changes: Floats32, users: list[int], start: Floats32) -> Floats:
     """The products after the changes of some users; rows of users that are new are appended."""
     m = len(changes)
     out = np.zeros((m, m + 1))
@@ -181,7 +196,7 @@ def renewed(products: Matrix, changes: Floats32, users: list[int], start: Floats
     return out
 
 
-def with_mean(products: Matrix) -> Matrix:
+def with_mean(products: Floats) -> Floats:
     """The products with one more user, whose changes are the mean of the others'."""
     own, start = products[:, :-1], products[:, -1]
     mean = own.mean(axis=0)
@@ -192,7 +207,7 @@ def with_mean(products: Matrix) -> Matrix:
 def regulariser(
     changes: Floats32,
     start: Floats32,
-    omega: Matrix,
+    omega: Floats,
     users: list[int],
     lambdas: tuple[float, float],
 ) -> tuple[Floats32, Floats32]:
@@ -215,5 +230,7 @@ def regulariser(
 
 def product(a: Floats32, b: Floats32) -> Floats32:
     """a b by torch: it keeps to `torch-threads`, and is 80 times as fast for some shapes."""
+    import torch
+
     result: Floats32 = (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
     return result

@@ -11,16 +11,21 @@ the other instead, the head for more epochs.
 
 from __future__ import annotations
 
-from corsage.core.arrays import Arrays
-from corsage.networks.network import Network
+from typing import TYPE_CHECKING
+
+from corsage.core.keys import NoKeys
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.state import BodyState
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
-class FedPer(Strategy):
+class FedPer(Strategy[NoKeys, BodyState]):
     """The server of FedPer: it holds the base layers W_B."""
 
     name = "fedper"
 
-    def initial(self, network: Network) -> Arrays:
+    def initial(self, network: Network) -> BodyState:
         """W_B^(0)."""
-        return {"body": network.initial[network.body]}
+        return BodyState(network.initial[network.body])

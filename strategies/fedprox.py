@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from corsage.core.keys import Keys, key
-from corsage.strategies.fedavg import FedAvg
+from corsage.strategies.rounds.global_model import GlobalModel
+from corsage.strategies.rounds.state import ModelState
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class FedProxKeys(Keys):
     )
 
 
-class FedProx(FedAvg):
+class FedProx(GlobalModel[FedProxKeys, ModelState]):
     """The server of FedProx is that of FedAvg."""
 
     name = "fedprox"

@@ -11,29 +11,31 @@ g_i is the gradient on all of user i's training data; it comes as the model one 
 away from theta_j, so both options send the same. A tie goes to the lowest j; a model that nobody
 picked stays as it is. The models begin at the initial models of different seeds, the first at the
 run's own, so K = 1 is FedAvg. The users pick anew in every round and for every evaluation, and
-say which model they picked: state.scalars["clusters"]. It matters where the models begin: the
+say which model they picked: the state's `clusters`. It matters where the models begin: the
 paper's guarantee is for starts near the clusters' optima, and from some seeds all users pick one
 model for good; another seed is another start.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 
-from corsage.core.arrays import Arrays
+from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import ModelError
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Outcome
+from corsage.core.replies import Replies
 from corsage.core.seeding import torch_seed
-from corsage.core.wire import decode
-from corsage.networks.build import build_network
-from corsage.networks.network import Network
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.cluster_means import cluster_means, cluster_sums, named_models
 from corsage.strategies.rounds.rows import user_weights
+from corsage.strategies.rounds.turns import Question
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -51,56 +53,61 @@ class IFCAKeys(Keys):
     )
 
 
-class IFCA(Strategy):
+@dataclass
+class IFCAState:
+    """theta_1, ..., theta_K (K, P), and the number of the model that each user picked last."""
+
+    models: Floats32
+    clusters: dict[str, int] = field(default_factory=dict)
+
+
+class IFCA(Strategy[IFCAKeys, IFCAState]):
     """The server of IFCA: it holds theta_1, ..., theta_K."""
 
     name = "ifca"
+    needed = ("cluster",)
 
-    def initial(self, network: Network) -> Arrays:
+    def initial(self, network: Network) -> IFCAState:
         """theta_j^(0), from different seeds."""
-        assert isinstance(self.keys, IFCAKeys)
         others = [self._start(j) for j in range(1, self.keys.ifca_clusters)]
-        return {"models": np.stack([network.initial, *others])}
+        return IFCAState(np.stack([network.initial, *others]))
 
-    def _start(self, j: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    def _start(self, j: int) -> Floats32:
         """The initial model of another seed, which is the run's seed and the cluster's number."""
-        roster, seed = self.roster, torch_seed(self.config.run.seed, "ifca", j)
+        from corsage.networks.build import build_network
+
+        roster, seed = self.federation.roster, torch_seed(self.config.run.seed, "ifca", j)
         return build_network(self.config.model, roster.shape, roster.num_classes, seed).initial
 
     def template(self) -> Arrays:
         """A user sends back one model."""
-        return {"model": self.state.arrays["models"][0]}
+        return {"model": self.state.models[0]}
 
-    def merge(self, outcome: Outcome) -> Arrays:
+    def merge(self, replies: Replies) -> IFCAState:
         """Option I or II, for each model over the users that picked it."""
-        assert isinstance(self.keys, IFCAKeys)
-        models, trained = self.state.arrays["models"], outcome.rows["model"]
-        labels = [self.state.scalars["clusters"][user] for user in outcome.users]
-        weights = user_weights(outcome, self.config.train.weighting)
+        labels = self._picked(replies)
+        models, trained = self.state.models, replies.rows["model"]
+        clusters = {**self.state.clusters, **dict(zip(replies.users, labels, strict=True))}
+        weights = user_weights(replies, self.config.train.weighting)
         if self.keys.ifca_averaging == "models":
-            return {"models": cluster_means(trained, labels, weights, models)}
+            return IFCAState(cluster_means(trained, labels, weights, models), clusters)
         sums, total = cluster_sums(trained, labels, weights, len(models))
         steps = (sums - total[:, None] * models) / weights.sum()
-        return {"models": (models + steps).astype(np.float32)}
+        return IFCAState((models + steps).astype(np.float32), clusters)
 
-    def _collect(
-        self, replies: list[Message], template: Arrays, needed: tuple[str, ...]
-    ) -> Outcome:
-        """Note which model each user says it picked."""
-        outcome = super()._collect(replies, template, (*needed, "cluster"))
-        picked = [int(j) for j in outcome.metrics.pop("cluster", [])]
-        known = self.state.scalars.get("clusters", {})
-        new = dict(zip(outcome.users, picked, strict=True))
-        self.state.scalars["clusters"] = {**known, **new}
-        return outcome
+    def evaluated(self, question: Question, replies: Replies) -> Replies:
+        """Note which model each user picked."""
+        picked = self._picked(replies)
+        self.state.clusters |= dict(zip(replies.users, picked, strict=True))
+        return super().evaluated(question, replies)
 
-    def accept(self, named: ArrayRecord) -> Arrays:
-        """Initial models: theirs must differ, so all K are given or none."""
-        arrays = decode(named)
-        if set(arrays) != {"models"}:
-            raise ModelError("ifca: initial_arrays must be one array `models`, (clusters, P).")
-        return arrays
+    def _picked(self, replies: Replies) -> list[int]:
+        return [int(j) for j in replies.metrics.pop("cluster", [])]
+
+    def accept(self, named: Arrays) -> IFCAState:
+        """Initial models must differ, so all K are given or none."""
+        raise ModelError("ifca: initial_arrays must be one array `models`, (clusters, P).")
 
     def named_arrays(self) -> ArrayRecord:
         """Each cluster's parameters by name."""
-        return named_models(self.network, self.state.arrays["models"])
+        return named_models(self.federation.network, self.state.models)

@@ -28,25 +28,23 @@ stays in the mean.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from corsage.core.arrays import Arrays
-from corsage.core.callbacks import Callback
-from corsage.core.config import Config, TrainKeys
+from corsage.core.arrays import Arrays, Floats32
+from corsage.core.config import TrainKeys
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Outcome
+from corsage.core.replies import Replies
 from corsage.core.seeding import generator
-from corsage.networks.network import Network
 from corsage.strategies.rounds.base import Strategy
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 BLOCK = 4096  # coins that are drawn in one go
 
@@ -67,21 +65,24 @@ class L2GDKeys(Keys):
     )
 
 
-class L2GD(Strategy):
+@dataclass
+class L2GDState:
+    """The mean of all users' models, who they are, and how many coins have fallen."""
+
+    model: Floats32
+    users: list[str]
+    coins: int = 0
+
+
+class L2GD(Strategy[L2GDKeys, L2GDState]):
     """The server of L2GD: it holds the mean of all users' models, and its place in the coins."""
 
     name = "l2gd"
 
-    def __init__(
-        self,
-        config: Config | dict[str, Any] | None = None,
-        callbacks: Sequence[Callback] = (),
-        experiment: str = "",
-    ) -> None:
-        super().__init__(config, callbacks, experiment)
-        self._weighting, once = self.config.train.weighting, "uniform"
-        self.config = replace(self.config, train=replace(self.config.train, weighting=once))
-        assert isinstance(self.keys, L2GDKeys)
+    def check(self) -> None:
+        """Aggregation steps must not go beyond the mean, which counts each user once."""
+        once = replace(self.config.train, weighting="uniform")
+        self.federation.config = replace(self.config, train=once)
         if (c := contraction(self.config.train, self.keys)) > 1:
             raise ConfigError(
                 f"l2gd-lambda={self.keys.l2gd_lambda:g}: an aggregation step would go "
@@ -89,45 +90,41 @@ class L2GD(Strategy):
                 "lower l2gd-lambda or lr, or raise l2gd-p."
             )
 
-    def initial(self, network: Network) -> Arrays:
+    def initial(self, network: Network) -> L2GDState:
         """x_i = x^0 for all users, so the mean is that too."""
-        if self._weighting != "uniform":
-            self.note(f"weighting={self._weighting} is not used: the mean counts each user once")
-        self.state.scalars |= {"users": self.users, "coins": 0}
-        return {"model": network.initial}
+        if self.config.train.weighting != "uniform":
+            self.federation.note(
+                f"weighting={self.config.train.weighting} is not used: the mean counts each user "
+                "once"
+            )
+        return L2GDState(network.initial, self.federation.users)
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """The round's coins, as two numbers, and the mean."""
-        self._prepare(grid, arrays)
+    def options(self, number: int) -> dict[str, Any]:
+        """The round's coins, as two numbers."""
         r, k = self._coins()
-        options = ConfigRecord({**config, "aggregation-steps": r, "local-steps": k})
-        return super().configure_train(server_round, arrays, options, grid)
+        return {"aggregation-steps": r, "local-steps": k}
 
-    def merge(self, outcome: Outcome) -> Arrays:
+    def merge(self, replies: Replies) -> L2GDState:
         """mean += 1/n sum of the users' changes; the round's coins are spent."""
-        scalars, mean = self.state.scalars, self.state.arrays["model"]
-        known: list[str] = scalars["users"]
-        if new := sorted(set(self.users) - set(known)):
+        mean, known = self.state.model, self.state.users
+        if new := sorted(set(self.federation.users) - set(known)):
             share = len(new) / (len(known) + len(new))
-            mean = mean + share * (self.network.initial - mean)
-            scalars["users"] = known = [*known, *new]
-        scalars["coins"] += sum(self._coins())
-        share = len(outcome.users) / len(known)
-        return {"model": (mean + share * outcome.mean["change"]).astype(np.float32)}
+            mean = mean + share * (self.federation.network.initial - mean)
+            known = [*known, *new]
+        share = len(replies.users) / len(known)
+        mean = (mean + share * replies.mean["change"]).astype(np.float32)
+        return L2GDState(mean, known, self.state.coins + sum(self._coins()))
 
     def template(self) -> Arrays:
         """A user sends back how its model changed."""
-        return {"change": self.state.arrays["model"]}
+        return {"change": self.state.model}
 
     def _coins(self) -> tuple[int, int]:
         """The aggregation steps and the local steps of the round that comes next."""
-        assert isinstance(self.keys, L2GDKeys)
-        seed, first = self.config.run.seed, self.state.scalars["coins"]
-        return coins(seed, self.keys.l2gd_p, first, self.keys.l2gd_coins)
+        keys = self.keys
+        return coins(self.config.run.seed, keys.l2gd_p, self.state.coins, keys.l2gd_coins)
 
-    def accept(self, named: ArrayRecord) -> Arrays:
+    def accept(self, named: Arrays) -> L2GDState:
         """Users begin with the model of the run's keys and seed, and nobody tells them another."""
         raise ModelError("l2gd: initial_arrays cannot be given, users begin with the run's own.")
 

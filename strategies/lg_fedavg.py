@@ -16,17 +16,16 @@ comparison initialises all models at random (its section 5.2), so it stands for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from corsage.core.arrays import Arrays
-from corsage.core.callbacks import Callback
-from corsage.core.config import Config
+from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
-from corsage.networks.network import Network
 from corsage.strategies.rounds.base import Strategy
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -40,32 +39,34 @@ class LGFedAvgKeys(Keys):
     )
 
 
-class LGFedAvg(Strategy):
+@dataclass
+class LGFedAvgState:
+    """The body of the warm-up, if there is one, and g."""
+
+    body: Floats32 | None
+    head: Floats32
+
+
+class LGFedAvg(Strategy[LGFedAvgKeys, LGFedAvgState]):
     """The server of LG-FedAvg: the global head g, and the body of the warm-up if there is one."""
 
     name = "lg-fedavg"
 
-    def __init__(
-        self,
-        config: Config | Mapping[str, Any] | None = None,
-        callbacks: Sequence[Callback] = (),
-        experiment: str = "",
-    ) -> None:
-        super().__init__(config, callbacks, experiment)
-        assert isinstance(self.keys, LGFedAvgKeys)
-        self.warmup, rounds = self.keys.lg_fedavg_warmup_rounds, self.config.run.num_rounds
-        if self.warmup >= rounds:
+    def check(self) -> None:
+        """The warm-up must not be all there is."""
+        warmup, rounds = self.keys.lg_fedavg_warmup_rounds, self.config.run.num_rounds
+        if warmup >= rounds:
             raise ConfigError(
-                f"lg-fedavg-warmup-rounds={self.warmup}: must be less than num-rounds={rounds}, "
+                f"lg-fedavg-warmup-rounds={warmup}: must be less than num-rounds={rounds}, "
                 "or nothing of LG-FedAvg is left."
             )
 
-    def initial(self, network: Network) -> Arrays:
+    def initial(self, network: Network) -> LGFedAvgState:
         """g^0, and with a warm-up the rest of FedAvg's w_0."""
-        head = {"head": network.initial[network.head]}
-        return {"body": network.initial[network.body], **head} if self.warmup else head
+        body = network.initial[network.body] if self.keys.lg_fedavg_warmup_rounds else None
+        return LGFedAvgState(body, network.initial[network.head])
 
     def template(self) -> Arrays:
         """Users return heads; whole models in the warm-up."""
-        arrays = self.state.arrays
-        return arrays if self.state.round < self.warmup else {"head": arrays["head"]}
+        warm = self.progress.round < self.keys.lg_fedavg_warmup_rounds
+        return self.shared() if warm else {"head": self.state.head}

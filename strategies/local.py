@@ -6,16 +6,21 @@ drawn, for `local-epochs` each, so it does the work that it would have done in F
 
 from __future__ import annotations
 
-from corsage.core.arrays import Arrays
-from corsage.networks.network import Network
+from typing import TYPE_CHECKING
+
+from corsage.core.keys import NoKeys
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.state import NoState
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
-class Local(Strategy):
+class Local(Strategy[NoKeys, NoState]):
     """The server of local training: it holds nothing, and only says who trains when."""
 
     name = "local"
 
-    def initial(self, network: Network) -> Arrays:
+    def initial(self, network: Network) -> NoState:
         """Nothing is shared."""
-        return {}
+        return NoState()

@@ -24,11 +24,14 @@ all its training data.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from corsage.core.arrays import Arrays
 from corsage.core.keys import Keys, key
-from corsage.networks.network import Network
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.state import ModelState
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,11 @@ class PerFedAvgKeys(Keys):
     )
 
 
-class PerFedAvg(Strategy):
+class PerFedAvg(Strategy[PerFedAvgKeys, ModelState]):
     """The server of Per-FedAvg: it holds the common start w."""
 
     name = "perfedavg"
 
-    def initial(self, network: Network) -> Arrays:
+    def initial(self, network: Network) -> ModelState:
         """w_0."""
-        return {"model": network.initial}
+        return ModelState(network.initial)

@@ -19,14 +19,17 @@ house's SGD, its momentum new each time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corsage.core.arrays import Arrays
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Outcome
-from corsage.networks.network import Network
+from corsage.core.replies import Replies
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.state import ModelState
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -52,18 +55,16 @@ class PFedMeKeys(Keys):
     pfedme_beta: float = key(1.0, "the server's beta: how far w moves to the users' mean", low=0.0)
 
 
-class PFedMe(Strategy):
+class PFedMe(Strategy[PFedMeKeys, ModelState]):
     """The server of pFedMe: it holds w, and knows no theta_i."""
 
     name = "pfedme"
 
-    def initial(self, network: Network) -> Arrays:
+    def initial(self, network: Network) -> ModelState:
         """w_0."""
-        return {"model": network.initial}
+        return ModelState(network.initial)
 
-    def merge(self, outcome: Outcome) -> Arrays:
+    def merge(self, replies: Replies) -> ModelState:
         """w_{t+1} = (1 - beta) w_t + beta mean of w_{i,R}."""
-        assert isinstance(self.keys, PFedMeKeys)
-        beta, model = self.keys.pfedme_beta, self.state.arrays["model"]
-        mixed = np.float32(1.0 - beta) * model + np.float32(beta) * outcome.mean["model"]
-        return {"model": mixed}
+        beta, model = self.keys.pfedme_beta, self.state.model
+        return ModelState(np.float32(1.0 - beta) * model + np.float32(beta) * replies.mean["model"])

@@ -25,15 +25,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corsage.core.arrays import Arrays
+from corsage.core.arrays import Floats32
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Outcome
-from corsage.networks.network import Network
-from corsage.strategies.fedavg import FedAvg
+from corsage.core.replies import Replies
+from corsage.strategies.rounds.global_model import GlobalModel
+from corsage.strategies.rounds.state import ModelState
+from corsage.strategies.rounds.turns import Parcel
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -50,28 +54,35 @@ class ScaffoldKeys(Keys):
     )
 
 
-class Scaffold(FedAvg):
+@dataclass
+class ScaffoldState(ModelState):
+    """x, and c, the mean of all users' c_i."""
+
+    variate: Floats32
+
+
+class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
     """The server of SCAFFOLD: it holds the model x and the control variate c."""
 
     name = "scaffold"
 
-    def initial(self, network: Network) -> Arrays:
+    def initial(self, network: Network) -> ScaffoldState:
         """x_0, and c = 0."""
-        return {"model": network.initial, "variate": np.zeros_like(network.initial)}
+        return ScaffoldState(network.initial, np.zeros_like(network.initial))
 
-    def show(self, users: list[str], options: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
+    def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """An evaluation needs x only."""
-        return {"model": self.state.arrays["model"]}, {}
+        return Parcel({"model": self.state.model})
 
-    def merge(self, outcome: Outcome) -> Arrays:
+    def merge(self, replies: Replies) -> ScaffoldState:
         """Equation 5: the mean of y_i and of c_i+ - c_i has come."""
-        assert isinstance(self.keys, ScaffoldKeys)
-        step, model = self.keys.scaffold_server_lr, self.state.arrays["model"]
-        members = [self.roster.members[user] for user in self.users]
+        step, model = self.keys.scaffold_server_lr, self.state.model
+        federation = self.federation
+        members = [federation.roster.members[user] for user in federation.users]
         by_examples = self.config.train.weighting == "examples"
         everybody = sum(member.train if by_examples else 1 for member in members)
-        share = np.float32(outcome.weight / everybody)
-        return {
-            "model": np.float32(1.0 - step) * model + np.float32(step) * outcome.mean["model"],
-            "variate": self.state.arrays["variate"] + share * outcome.mean["variate"],
-        }
+        share = np.float32(replies.weight / everybody)
+        return ScaffoldState(
+            model=np.float32(1.0 - step) * model + np.float32(step) * replies.mean["model"],
+            variate=self.state.variate + share * replies.mean["variate"],
+        )

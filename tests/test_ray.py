@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federations import ELLIPSES, SUITED
 from safetensors.numpy import load_file
 from test_kill import kill_in_round
 
 from corsage.app.command import run
 from corsage.core.registry import ALGORITHMS
+from tests.support.federations import ELLIPSES, SUITED
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from corsage.app.cohorts import MEMBERS, Cohort, check_clusters, cohorts_of
 from corsage.core.arrays import Arrays
-from corsage.core.callbacks import Callback
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, NodeError
 from corsage.core.replies import Outcome, name_users, reading_order
@@ -33,6 +32,7 @@ from corsage.strategies.known_clusters.strengths import (
     own,
     read_strengths,
 )
+from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.roster import Member
 
 

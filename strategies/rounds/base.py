@@ -1,35 +1,42 @@
-"""The base of every strategy: rounds of training and evaluation, as Flower starts them.
+"""The base of every strategy: what an algorithm says, and how its rounds are played.
 
-What an algorithm overrides is in hooks.py, what goes to the nodes and back in courier.py.
+An algorithm overrides `initial` (what the server remembers before round 1), `send` (what users get)
+and `merge` (the server's step). All that it remembers is in `state`, a dataclass of its own; where
+the run stands is in `progress`, and who takes part is in `federation`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from logging import INFO
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
-from corsage.core.errors import ConfigError, NodeError, RoundFailed
-from corsage.core.keys import flatten
-from corsage.core.replies import Outcome, by_cause
+from corsage.core.config import Config
+from corsage.core.errors import ModelError, RoundFailed
+from corsage.core.keys import Keys, NoKeys, flatten
+from corsage.core.replies import Replies, by_cause
+from corsage.core.seeding import generator
 from corsage.core.wire import decode, encode
-from corsage.networks.network import Network
-from corsage.strategies.rounds.courier import Courier
-from corsage.strategies.rounds.exchange import exchange
-from corsage.strategies.rounds.results import evaluated, final_result, round_row, weighted_metrics
-from corsage.strategies.rounds.roster import fitting, labels
+from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.results import Result, weighted_metrics
+from corsage.strategies.rounds.run import Run
+from corsage.strategies.rounds.state import Progress, arrays_of
+from corsage.strategies.rounds.turns import Parcel, Question, Script, Steps
 
-TRAINED = ("num-examples",)  # metrics a user that a reply must have
-LAST = 10  # the paper reports the mean accuracy of the last ten rounds
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
+
+K = TypeVar("K", bound=Keys)
+S = TypeVar("S")
+
 PARTS = ("body", "head", "model")  # arrays of these names are parts of the model
 
 
@@ -38,65 +45,203 @@ def part(network: Network, name: str) -> slice:
     return {"body": network.body, "head": network.head, "model": network.whole}[name]
 
 
-class Result(FlowerResult):
-    """Flower's result, and Corsage's summaries: one a row of the final table."""
+class Strategy(FlowerStrategy, Generic[K, S]):
+    """Base of Corsage's strategies, for Flower's message API.
 
-    summaries: list[dict[str, Any]]
+    Parameters
+    ----------
+    config : Config or mapping, optional
+        Flat kebab-case keys (`{"num-rounds": 20}`, or a Flower run config), or a parsed Config.
+        What is absent has its default.
+    callbacks : sequence of Callback
+        Called around each round: progress, metrics, checkpoints.
+    experiment : str, optional
+        Names the run at the nodes: personal state is kept under this name. A resumed run must
+        have the name of the run it resumes; by default each strategy object has a new one.
+    """
 
+    name: ClassVar[str] = ""
+    keys_class: ClassVar[type[Keys]] = NoKeys  # the K of `class Foo(Strategy[FooKeys, FooState])`
+    needed: ClassVar[tuple[str, ...]] = ()  # numbers that each user must report, besides the usual
+    state: S  # what the algorithm remembers: `initial` makes it when the nodes are there
 
-class Strategy(Courier, FlowerStrategy):
-    """Base of Corsage's strategies, for Flower's message API; see Courier for its parameters."""
+    def __init_subclass__(cls) -> None:
+        """Take the class of the keys from the base's parameters."""
+        super().__init_subclass__()
+        for base in getattr(cls, "__orig_bases__", ()):
+            for argument in get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Keys):
+                    cls.keys_class = argument
+
+    def __init__(
+        self,
+        config: Config | Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callback] = (),
+        experiment: str = "",
+        **keys: Any,
+    ) -> None:
+        self.config = read_config(self.name, config, keys)
+        self.keys = cast(K, self.config.keys_of(self.name))
+        self.callbacks = list(callbacks)
+        self.train_options: Mapping[str, Any] = {}
+        self.federation = Federation(self.name, self.config, self.keys, self.callbacks, experiment)
+        self._steps = Steps(self._scripts())
+        self._question: Question | None = None  # the evaluation that is under way
+        self.check()
+
+    @property
+    def progress(self) -> Progress:
+        """Where the run stands."""
+        return self.federation.progress
+
+    # What an algorithm overrides.
+
+    def check(self) -> None:
+        """Refuse keys that cannot be meant; the users are not known yet."""
+
+    def initial(self, network: Network) -> S:
+        """What the server remembers before the first round."""
+        raise NotImplementedError
+
+    def shared(self) -> Arrays:
+        """What of the state all users get; by default all of its arrays."""
+        return arrays_of(self.state)
+
+    def send(self, users: list[str]) -> Parcel:
+        """What the users of a round get; rows are in their order."""
+        return Parcel(self.shared())
+
+    def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
+        """What users get for an evaluation under some options; by default the same."""
+        return self.send(users)
+
+    def options(self, number: int) -> dict[str, Any]:
+        """What users are told of a round besides arrays."""
+        return {}
+
+    def template(self) -> Arrays:
+        """Arrays of the shape and dtype that one user sends back."""
+        return self.shared()
+
+    def merge(self, replies: Replies) -> S:
+        """The state after a round: by default with the mean over the round's users."""
+        return cast(S, replace(cast(Any, self.state), **replies.mean))
+
+    def choose(self, number: int, users: list[str]) -> list[str]:
+        """The users of a round: max(r n, 1), uniform, without replacement."""
+        count = max(int(self.config.federation.fraction_train * len(users)), 1)
+        drawn = generator(self.config.run.seed, "users", number).permutation(len(users))[:count]
+        return [users[i] for i in sorted(drawn)]
+
+    def opening(self) -> Script[None]:
+        """What must be known before the first round is asked here; a resumed run knows it."""
+        yield from ()
+
+    def round(self, number: int) -> Script[Replies]:
+        """One round: by default one exchange, and the server's step."""
+        users = self.choose(number, self.federation.users)
+        parcel, told = self.send(users), {**self.train_options, **self.options(number)}
+        question = self.federation.ask(
+            "train", users, parcel, self.template(), told, ("num-examples", *self.needed), number
+        )
+        replies = yield question
+        self.accept_round(number, replies)
+        self.state = self.merge(replies)
+        self.federation.count(question, replies)
+        return replies
+
+    def closing(self) -> Script[None]:
+        """What is asked after the last round, before the final evaluation."""
+        yield from ()
+
+    def evaluation(self, options: Mapping[str, Any]) -> Question:
+        """The exchange in which every user evaluates its own model, drawn or not."""
+        federation = self.federation
+        users = federation.new_users if options.get("adapt") else federation.users
+        needed = ("num-examples", federation.measure.counted, "loss", *self.needed)
+        return federation.ask("evaluate", users, self.show(users, options), {}, options, needed)
+
+    def length(self, rounds: int) -> int:
+        """How many rounds there will be, where `rounds` are wanted; asked after `opening`."""
+        return rounds
+
+    def finished(self) -> bool:
+        """Whether no round is left to do, though `num-rounds` has more: asked after each.
+
+        It is told from the state alone, so that a resumed run knows it too.
+        """
+        return False
+
+    def findings(self) -> list[dict[str, Any]]:
+        """What there is to say at the end: {"title": ..., "rows": [[label, text], ...]}, ..."""
+        return []
+
+    def extra_evaluations(self) -> dict[str, dict[str, Any]]:
+        """Evaluations after the last round under other options, by the name of their result."""
+        return {}
+
+    def accept(self, named: Arrays) -> S:
+        """The first state out of a model's state dict, by parameter names."""
+        network = self.federation.network
+        own = arrays_of(self.initial(network))
+        model = {n: network.flatten(named, part(network, n)) for n in own if n in PARTS}
+        if not model:
+            raise ModelError(
+                f"{self.name}: initial_arrays cannot be given: users begin with the run's own."
+            )
+        return cast(S, replace(cast(Any, self.initial(network)), **model))
+
+    def named_arrays(self) -> ArrayRecord:
+        """The shared arrays at the end, under the names that a Flower user expects."""
+        network, named = self.federation.network, Arrays()
+        for name, array in self.shared().items():
+            if name in PARTS:
+                named |= network.named(array, part(network, name))
+        return encode(named)
 
     # Flower's interface.
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Messages to the nodes that host the users of this round."""
-        self._prepare(grid, arrays)
-        users = self.choose(server_round, self.users)
-        return self._messages("train", server_round, users, dict(config))
+        """The messages of the next exchange; none if the algorithm has come to its end."""
+        self.begin(grid)
+        self.take(decode(arrays))
+        self.train_options = dict(config)
+        return self._steps.messages()
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Merge the replies into the state; RoundFailed if too few of them are usable."""
-        outcome = self._collect(list(replies), self.template(), TRAINED)
-        least = self.config.federation.min_users
-        if len(outcome.users) < least:
-            raise RoundFailed(
-                f"round {server_round}: {len(outcome.users)} usable replies, min-users={least}. "
-                + "; ".join(by_cause(outcome.dropped)[:3])
-            )
-        self.state.arrays = self.merge(outcome)
-        self.state.round = server_round
-        for user in outcome.users:
-            self.state.drawn[user] = self.state.drawn.get(user, 0) + 1
-        self._sent = None
-        return self._record(), weighted_metrics(outcome)
+        """Take the replies; RoundFailed if too few of them are usable."""
+        found = self._steps.answered(replies)
+        return encode(self.shared()), weighted_metrics(found) if found else None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Messages to all nodes: every user evaluates its own model, drawn or not."""
-        self._prepare(grid, arrays)
-        users = self.new_users if config.get("adapt") else self.users
-        return self._messages("evaluate", server_round, users, dict(config))
+        """Messages to all nodes: every user evaluates its own model; none amid a round."""
+        self.begin(grid)
+        self._question = None
+        if not self._steps.between or not self.progress.round:
+            return []
+        self.take(decode(arrays))
+        self._question = self.evaluation(dict(config))
+        return self._question.messages()
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Merge the users' evaluations."""
-        needed = ("num-examples", self.measure.counted, "loss")
-        outcome = self._collect(list(replies), {}, needed)
-        if not outcome.users:
-            causes = "; ".join(by_cause(outcome.dropped)[:3])
-            raise RoundFailed(f"round {server_round}: no user could be evaluated. {causes}")
-        return weighted_metrics(outcome)
+        question, self._question = self._question, None
+        if question is None:
+            return None
+        question.answered([(reply, reply) for reply in replies])
+        return weighted_metrics(self.evaluated(question, question.replies()))
 
     def summary(self) -> None:
         """Log the settings."""
-        settings = {**flatten(self.config.train), **(flatten(self.keys) if self.keys else {})}
+        settings = {**flatten(self.config.train), **flatten(self.keys)}
         log(INFO, "%s: %s", self.name, ", ".join(f"{k}={v}" for k, v in settings.items()))
 
     def start(
@@ -113,140 +258,85 @@ class Strategy(Courier, FlowerStrategy):
 
         Returns Flower's result with `summaries`, the rows of the final table.
         """
-        rounds = num_rounds or self.config.run.num_rounds
-        self._timeout = timeout or self.config.federation.round_timeout
-        self._prepare(grid, None)
+        self.federation.timeout = timeout or self.federation.timeout
+        self.begin(grid)
         if initial_arrays is not None:
-            self.state.arrays = self.accept(initial_arrays)
-        self._call("on_start")
-        self._settle()
-        self.summary()
-        self.open(grid)
-        rounds = self.length(rounds)
-        result = Result()
-        configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-        before, begin = self.state.seconds, time.monotonic()
-        while not self.is_over(rounds):
-            number = self.state.round + 1
-            self._call("on_round_start", number)
-            self._meet(grid)
-            training, evaluation = self._train(grid, number, configs[0]), None
-            self.state.seconds = before + time.monotonic() - begin
-            if self._is_evaluated(number, rounds):
-                evaluation = self._evaluate(grid, number, configs[1])
-                values, _ = evaluated(evaluation, self.measure)
-                self.state.curve.append((number, float(np.mean(values))))
-                result.evaluate_metrics_clientapp[number] = weighted_metrics(evaluation)
-            result.train_metrics_clientapp[number] = weighted_metrics(training)
-            if evaluate_fn and (found := evaluate_fn(number, self.named_arrays())) is not None:
-                result.evaluate_metrics_serverapp[number] = found
-            row = round_row(self.name, self.state, training, evaluation, self.measure)
-            self._call("on_round_end", row)
-        result.summaries = self._finish(grid, configs[1])
-        result.arrays = self.named_arrays()
-        self._call("on_end", result.summaries)
-        return result
+            self.take(decode(initial_arrays))
+        run = Run(self, dict(train_config or {}), dict(evaluate_config or {}), evaluate_fn)
+        return run.to_its_end(num_rounds or self.config.run.num_rounds)
 
-    # The steps of a round.
+    # The steps of a run.
 
-    def _train(self, grid: Grid, number: int, config: ConfigRecord) -> Outcome:
-        messages = list(self.configure_train(number, self._record(), config, grid))
-        replies, _ = exchange(grid, messages, self._timeout)
-        self.aggregate_train(number, replies)
-        assert self._last is not None
-        self._count_training(self._last)
-        return self._last
+    def begin(self, grid: Grid) -> None:
+        """Know the users, and hold the first state."""
+        self.federation.join(grid)
+        if not hasattr(self, "state"):
+            self.state = self.initial(self.federation.network)
 
-    def _evaluate(self, grid: Grid, number: int, config: ConfigRecord) -> Outcome:
-        messages = list(self.configure_evaluate(number, self._record(), config, grid))
-        replies, _ = exchange(grid, messages, self._timeout)
-        self.aggregate_evaluate(number, replies)
-        assert self._last is not None
-        self.state.traffic.evaluation_bytes_down += self._down
-        self._last_evaluation = self._last
-        return self._last
+    def take(self, arrays: Arrays) -> None:
+        """Take over arrays from outside: a wrapper's, or a model to begin with."""
+        own = self.shared()
+        if not arrays:
+            return
+        if not set(arrays) <= set(own):
+            self.state = self.accept(arrays)
+            return
+        for name, array in arrays.items():
+            if array.shape != own[name].shape:
+                raise ModelError(
+                    f"{self.name}: {name} has shape {array.shape}, the model {own[name].shape}."
+                )
+        changed = {name: array.astype(own[name].dtype) for name, array in arrays.items()}
+        self.state = cast(S, replace(cast(Any, self.state), **changed))
 
-    def _finish(self, grid: Grid, config: ConfigRecord) -> list[dict[str, Any]]:
-        """The final evaluation of all users, and those under other options."""
-        rounds, measure = self.state.round, self.measure
-        evaluation = self._last_evaluation or self._evaluate(grid, rounds, config)
-        results = [final_result(self.name, self.state, evaluation, measure, LAST)]
-        if findings := self.findings():
-            results[0]["findings"] = findings
-        for name, options in self.extra_evaluations().items():
-            extra = self._evaluate(grid, rounds, ConfigRecord({**config, **options}))
-            results.append(final_result(name, self.state, extra, measure, last=0))
-        if self.config.new.wanted:
-            results.append(self._adapt(grid, rounds, config))
-        return results
-
-    def _adapt(self, grid: Grid, rounds: int, config: ConfigRecord) -> dict[str, Any]:
-        """New users adapt, in every case that the config names; the last one heads the result."""
-        cases = []
-        for samples, epochs in self.config.new.cases:
-            options = {"adapt": True, "adapt-samples": samples, "adapt-epochs": epochs}
-            outcome = self._evaluate(grid, rounds, ConfigRecord({**config, **options}))
-            result = final_result(f"{self.name}+new", self.state, outcome, self.measure, last=0)
-            name = self.measure.name
-            cases.append({"samples": samples, "epochs": epochs, name: result[name]})
-        return {**result, "new_users": cases}
-
-    def _settle(self) -> None:
-        """The model is built for the data of the first start, also when the run is resumed."""
-        state, roster = self.state, self.roster
-        if not state.shape:  # nothing is built yet
-            state.shape, state.num_classes = roster.shape, roster.num_classes
-        fits = fitting(roster.num_classes, state.num_classes)
-        if state.shape != roster.shape or not fits:
-            raise NodeError(
-                f"the nodes have samples of shape {roster.shape} with {labels(roster.num_classes)},"
-                f" the run began with {state.shape} and {labels(state.num_classes)}."
-            )
-        roster.num_classes = state.num_classes
-        if self.config.new.wanted and not (self.users and self.new_users):
-            known = sorted({m.cluster for m in roster.members.values()} - {""})
-            keys, count = self.config.new, len(self.new_users)
-            raise ConfigError(
-                f"new-users={keys.new_users:g} new-cluster={keys.new_cluster}: {count} of "
-                f"{len(roster.users)} users would be new; some must be, and some not. "
-                f"Known clusters: {', '.join(known) or 'none'}."
+    def accept_round(self, number: int, replies: Replies) -> None:
+        """Note what came; RoundFailed if it is too little."""
+        self.federation.noted(replies, version=number)
+        least = self.config.federation.min_users
+        if len(replies.users) < least:
+            raise RoundFailed(
+                f"round {number}: {len(replies.users)} usable replies, min-users={least}. "
+                + "; ".join(by_cause(replies.dropped)[:3])
             )
 
-    def _meet(self, grid: Grid) -> None:
-        """Learn which nodes came and went; if none is left, wait for one."""
-        patience = self.config.federation.node_timeout
-        self.roster.refresh(grid, patience)
-        if not self.roster.members:
-            self.roster.wait(grid, 1, patience)
+    def is_over(self, rounds: int) -> bool:
+        """Whether all rounds are done, or none is left to do."""
+        return self.progress.round >= rounds or (self.progress.round > 0 and self.finished())
 
-    def _is_evaluated(self, number: int, rounds: int) -> bool:
-        due = number % self.config.run.evaluate_every == 0 or number > rounds - LAST
-        return due or self.is_over(rounds)
+    def one_round(self, number: int) -> Script[Replies]:
+        """A round, and that it is done."""
+        replies = yield from self.round(number)
+        self.progress.round = number
+        self.progress.trained |= set(replies.users)
+        return replies
 
-    def _prepare(self, grid: Grid, arrays: ArrayRecord | None) -> None:
-        """Know the users, hold the first state, and take over arrays that a wrapper changed."""
-        federation = self.config.federation
-        if not self.roster.members:
-            self.roster.wait(grid, max(federation.num_nodes, 1), federation.node_timeout)
-        if not self.state.arrays and self.state.round == 0:
-            self.state.arrays = self.initial(self.network)
-        if arrays is not None and (self._sent is None or arrays is not self._sent[1]):
-            self.state.arrays = {**self.state.arrays, **decode(arrays)}
-            self._sent = None
+    def evaluated(self, question: Question, replies: Replies) -> Replies:
+        """Note and count an evaluation; RoundFailed if it is of nobody."""
+        self.federation.noted(replies, version=self.progress.round + 1)
+        if not replies.users:
+            causes = "; ".join(by_cause(replies.dropped)[:3])
+            raise RoundFailed(f"round {self.progress.round}: no user could be evaluated. {causes}")
+        self.progress.traffic.evaluation_bytes_down += question.down
+        return replies
 
-    def accept(self, named: ArrayRecord) -> Arrays:
-        """Initial arrays: the strategy's own, or a model's state dict by parameter names."""
-        arrays, network = decode(named), self.network
-        own = self.initial(network)
-        if set(arrays) == set(own):
-            return arrays
-        model = {n: network.flatten(arrays, part(network, n)) for n in own if n in PARTS}
-        return {**own, **model}
+    def restore(self, progress: Progress, state: S) -> None:
+        """Go on where a checkpoint stands."""
+        self.federation.progress, self.state = progress, state
 
-    def named_arrays(self) -> ArrayRecord:
-        """The shared arrays at the end, under the names that a Flower user expects."""
-        network, named = self.network, Arrays()
-        for name, array in self.state.arrays.items():
-            if name in PARTS:
-                named |= network.named(array, part(network, name))
-        return encode(named)
+    def _scripts(self) -> Iterator[Script[Any]]:
+        """The whole training, for whoever plays it from outside."""
+        self.federation.settle()
+        yield self.opening()
+        while not (self.progress.round > 0 and self.finished()):
+            yield self.one_round(self.progress.round + 1)
+
+
+def read_config(
+    name: str, config: Config | Mapping[str, Any] | None, keys: Mapping[str, Any]
+) -> Config:
+    """A parsed configuration; keywords are keys with `_` for `-`, and win."""
+    if isinstance(config, Config) and not keys:
+        return config
+    flat = config.flat() if isinstance(config, Config) else dict(config or {})
+    given = {key.replace("_", "-"): value for key, value in keys.items()}
+    return Config.parse({**flat, **given})

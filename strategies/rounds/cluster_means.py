@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.wire import encode
-from corsage.networks.network import Network
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
 def cluster_sums(

@@ -1,11 +1,26 @@
-"""The whole state of a strategy, as one explicit object: all of it goes into the checkpoint."""
+"""What a run remembers, as dataclasses: where it stands, and what its algorithm keeps.
+
+An algorithm's state is a dataclass of its own, with named and typed fields: arrays, numbers,
+texts, lists, dictionaries, or other such dataclasses. `stored` takes any of them apart field by
+field, as a checkpoint can hold it, and `restored` puts it together again.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from corsage.core.arrays import Arrays
+import numpy as np
+
+from corsage.core.arrays import Arrays, Floats32
+from corsage.core.errors import CheckpointError
+
+D = TypeVar("D")
+ARRAY = "array"
+"""The key under which the plain part names an array."""
 
 
 @dataclass
@@ -26,47 +41,116 @@ class Traffic:
 
 
 @dataclass
-class State:
-    """Where a run stands after a round.
+class Progress:
+    """Where a run stands after a round, whatever its algorithm.
 
     Parameters
     ----------
     round : the last round that was merged.
-    arrays : what the server holds: shared parameters, duals, variates, ...
+    exchange : the number of the last exchange, for algorithms that have several a round.
+    questions : exchanges outside the rounds.
     shape, num_classes : what the model is built for; nodes that come back later may show less.
         Without a shape nothing is built yet; without classes labels are numbers.
-    scalars : what else the algorithm's server side must remember, as JSON can hold it.
     versions : for each user with a personal state the round in which it was last merged.
-    drawn : how often each user's training was merged.
+    trained : the users whose training was merged at least once.
     dropped : how often each user's reply was not usable.
     curve : (round, mean over users) of every evaluation.
+    traffic, seconds : what it cost so far.
     """
 
     round: int = 0
-    arrays: Arrays = field(default_factory=dict)
+    exchange: int = 0
+    questions: int = 0
     shape: tuple[int, ...] = ()
     num_classes: int = 0
-    scalars: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
-    drawn: dict[str, int] = field(default_factory=dict)
+    trained: set[str] = field(default_factory=set)
     dropped: dict[str, int] = field(default_factory=dict)
     curve: list[tuple[int, float]] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
     seconds: float = 0.0
 
-    def plain(self) -> dict[str, Any]:
-        """Everything but the arrays, as JSON can hold it."""
-        return {k: v for k, v in asdict_shallow(self).items() if k != "arrays"}
 
-    @classmethod
-    def restore(cls, plain: dict[str, Any], arrays: Arrays) -> State:
-        """The state out of what `plain` gave and the arrays."""
-        fields = {**plain, "traffic": Traffic(**plain["traffic"])}
-        fields["shape"] = tuple(plain["shape"])
-        fields["curve"] = [(int(r), float(a)) for r, a in plain["curve"]]
-        return cls(arrays=arrays, **fields)
+@dataclass
+class NoState:
+    """The server remembers nothing."""
 
 
-def asdict_shallow(state: State) -> dict[str, Any]:
-    """Fields of a state by name; the traffic as a dict too."""
-    return {**vars(state), "traffic": asdict(state.traffic)}
+@dataclass
+class ModelState:
+    """One model for all: w^t."""
+
+    model: Floats32
+
+
+@dataclass
+class BodyState:
+    """One body for all: phi^t."""
+
+    body: Floats32
+
+
+def arrays_of(state: object) -> Arrays:
+    """The fields that are arrays, by name."""
+    return {name: value for name, value in vars(state).items() if isinstance(value, np.ndarray)}
+
+
+def stored(state: object) -> tuple[dict[str, Any], Arrays]:
+    """A dataclass taken apart: what JSON can hold, and the arrays that it names."""
+    arrays: Arrays = {}
+    return cast(dict[str, Any], _plain(state, "", arrays)), arrays
+
+
+def _plain(value: Any, name: str, arrays: Arrays) -> Any:
+    if isinstance(value, np.ndarray):
+        arrays[name] = value
+        return {ARRAY: name}
+    if dataclasses.is_dataclass(value):
+        return {k: _plain(v, f"{name}.{k}".lstrip("."), arrays) for k, v in vars(value).items()}
+    if isinstance(value, Mapping):
+        return [[key, _plain(v, f"{name}.{key}", arrays)] for key, v in value.items()]
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, list | tuple):
+        return [_plain(v, f"{name}.{i}", arrays) for i, v in enumerate(value)]
+    return value
+
+
+def restored(kind: type[D], plain: Mapping[str, Any], arrays: Arrays) -> D:
+    """The dataclass that `stored` took apart; CheckpointError if the fields are not its own."""
+    types, names = get_type_hints(kind), {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if set(plain) != names:
+        wrong = ", ".join(sorted(set(plain) ^ names))
+        raise CheckpointError(f"{kind.__name__}: written by another version ({wrong}).")
+    return kind(**{name: _typed(types[name], plain[name], arrays) for name in plain})
+
+
+def _typed(kind: Any, plain: Any, arrays: Arrays) -> Any:
+    """A plain value as the type of its field says."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        if plain is None:
+            return None
+        chosen = [k for k in inner if k is not NoneType]
+        return _typed(_matching(chosen, plain), plain, arrays)
+    if isinstance(plain, Mapping) and set(plain) == {ARRAY}:
+        return arrays[plain[ARRAY]]
+    if dataclasses.is_dataclass(kind):
+        return restored(cast(type[Any], kind), plain, arrays)
+    return _filled(origin, inner, plain, arrays) if inner else plain
+
+
+def _filled(origin: Any, inner: tuple[Any, ...], plain: Any, arrays: Arrays) -> Any:
+    """A dictionary, list, set or tuple, with what is in it as its type says."""
+    if origin is dict:
+        return {_typed(inner[0], k, arrays): _typed(inner[1], v, arrays) for k, v in plain}
+    if origin is not tuple:
+        return origin(_typed(inner[0], value, arrays) for value in plain)
+    kinds = [inner[0]] * len(plain) if inner[1:] == (...,) else inner
+    return tuple(_typed(k, v, arrays) for k, v in zip(kinds, plain, strict=True))
+
+
+def _matching(kinds: list[Any], plain: Any) -> Any:
+    """Of the types of a union the one that a plain value is of."""
+    whole = [kind for kind in kinds if isinstance(kind, type) and isinstance(plain, kind)]
+    return (whole or kinds)[0]

@@ -20,11 +20,10 @@ from corsage.app.summary import (
     human_bytes,
     human_count,
     human_seconds,
-    spread,
     summary_table,
-    worst_share,
 )
 from corsage.core import config
+from corsage.core.measures import spread, worst_share
 
 KEYS = ["mean", "std", "min", "q10", "q25", "median", "q75", "max"]
 EVIL = "<script>alert(1)</script>"

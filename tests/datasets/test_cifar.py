@@ -7,7 +7,6 @@ import tarfile
 
 import numpy as np
 import pytest
-from published import CIFAR, cifar_batches, python2, write_cifar
 
 from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError, DataError
@@ -15,6 +14,7 @@ from corsage.datasets import federated, hub
 from corsage.datasets.federated import simulated
 from corsage.datasets.loaders import load_table, source_files
 from corsage.datasets.table import model_input
+from tests.support.published import CIFAR, cifar_batches, python2, write_cifar
 
 
 def keys(folder, name="cifar10", **more):

@@ -5,8 +5,6 @@ import logging
 
 import numpy as np
 import pytest
-from federations import federate
-from published import character, leaf, tweet, write_glove, write_json
 
 from corsage.app import export
 from corsage.core.config import DataKeys
@@ -15,6 +13,8 @@ from corsage.datasets import federated, hub, partitions, words
 from corsage.datasets.federated import on_device, simulated
 from corsage.datasets.loaders import load_table, source_files
 from corsage.datasets.table import model_input
+from tests.support.federations import federate
+from tests.support.published import character, leaf, tweet, write_glove, write_json
 
 A = 36  # the class of "a"
 WORDS = "good bad i'm not ! . day the"
@@ -173,7 +173,7 @@ def test_new_clients_from_digits(tmp_path):
     keys = {"dataset": "femnist", "data-dir": str(tmp_path), "femnist-classes": "letters-digits"}
     keys |= {"partition": "consecutive", "new-cluster": "digits", "num-rounds": 2}
     strategy, result, _ = federate("fedrep", num_users=10, **keys)
-    assert strategy.users == ["0", "1", "2", "3", "4"] and len(strategy.new_users) == 5
+    assert strategy.federation.users == ["0", "1", "2", "3", "4"] and len(strategy.new_users) == 5
     assert set(result.summaries[-1]["per_user"]) == set(strategy.new_users)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from deploy.fleet import Fleet
+
+from tests.support.fleet import Fleet
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deploy.fleet import FEDAVG, FEDREP, RESUME, USERS, Fleet, rows, until
-from federations import ELLIPSES, SUITED
 from flwr.app import Message
 from safetensors.numpy import load, load_file
 
@@ -23,6 +21,8 @@ from corsage.app import engines
 from corsage.app.local_grid import LocalGrid
 from corsage.core.config import Config
 from corsage.core.registry import ALGORITHMS, client_class
+from tests.support.federations import ELLIPSES, SUITED
+from tests.support.fleet import FEDAVG, FEDREP, RESUME, USERS, Fleet, rows, until
 
 # Not the defaults: a resumed run and its devices must find these keys again.
 KEYS = {"seed": 3, "test-fraction": 0.3, "head-epochs": 2, "fine-tune-epochs": 0, "hidden": "16"}

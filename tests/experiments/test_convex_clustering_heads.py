@@ -11,7 +11,7 @@ import pytest
 
 from corsage.core.errors import DataError
 from corsage.datasets.idx import FILES
-from corsage.experiments import convex_clustering_heads as heads
+from corsage.experiments.convex_clustering import heads
 from corsage.experiments.outcome import Options
 
 

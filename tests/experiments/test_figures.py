@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corsage.experiments import fedrep_figure5 as figure5
-from corsage.experiments import fedrep_figure6 as figure6
-from corsage.experiments import fedrep_table1 as table1
+from corsage.core.registry import ALGORITHMS
+from corsage.experiments.fedrep import figure5
+from corsage.experiments.fedrep import figure6
+from corsage.experiments.fedrep import table1
 from corsage.experiments.outcome import Options
 from corsage.experiments.runner import Results
-from corsage.core.registry import ALGORITHMS
 
 Means = tuple[float, ...]
 FLAT: Means = (10.0, 9.0, 8.0, 7.5, 8.0)

@@ -17,14 +17,14 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.datasets.federated import FederatedData, simulated
 from corsage.experiments import __main__ as command
-from corsage.experiments import known_clusters_chem97 as chem97
-from corsage.experiments import known_clusters_convergence as convergence
-from corsage.experiments import known_clusters_donors as donors
-from corsage.experiments import known_clusters_figure2 as figure2
-from corsage.experiments import known_clusters_grid as grid
-from corsage.experiments import known_clusters_nested as nested
-from corsage.experiments import known_clusters_problem as problems
-from corsage.experiments.known_clusters_scores import Scores, constant, difference
+from corsage.experiments.known_clusters import chem97
+from corsage.experiments.known_clusters import convergence
+from corsage.experiments.known_clusters import donors
+from corsage.experiments.known_clusters import figure2
+from corsage.experiments.known_clusters import grid
+from corsage.experiments.known_clusters import nested
+from corsage.experiments.known_clusters import problem as problems
+from corsage.experiments.known_clusters.scores import Scores, constant, difference
 from corsage.experiments.outcome import Options
 from corsage.solvers.known_clusters import async_al2sgd, katyusha
 from corsage.solvers.known_clusters.async_l2gd import run_naive

@@ -7,8 +7,8 @@ import pytest
 
 from corsage.app import plots
 from corsage.datasets.hierarchical import draw
-from corsage.experiments.known_clusters_methods import NETWORK, STEP, Data, exact, one_coin
-from corsage.experiments.known_clusters_settings import (
+from corsage.experiments.known_clusters.methods import NETWORK, STEP, Data, exact, one_coin
+from corsage.experiments.known_clusters.settings import (
     EXACT,
     GRID,
     ONE_COIN,
@@ -17,7 +17,7 @@ from corsage.experiments.known_clusters_settings import (
     REML,
     UNEQUAL,
 )
-from corsage.experiments.known_clusters_table1 import Panel, figures, panel, picture
+from corsage.experiments.known_clusters.table1 import Panel, figures, panel, picture
 from corsage.solvers.known_clusters.async_l2gd import run_naive
 from corsage.solvers.known_clusters.coins import Coins
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of

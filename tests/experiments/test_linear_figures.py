@@ -11,11 +11,11 @@ import pytest
 
 from corsage.app import plots
 from corsage.experiments import __main__ as command
-from corsage.experiments import fedrep_figure1 as figure1
-from corsage.experiments import fedrep_figure3 as figure3
-from corsage.experiments import fedrep_figure4 as figure4
-from corsage.experiments.linear import figure
+from corsage.experiments.fedrep import figure1
+from corsage.experiments.fedrep import figure3
+from corsage.experiments.fedrep import figure4
 from corsage.experiments.outcome import Options
+from corsage.experiments.pictures import figure
 
 FEW = tuple(range(20))
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import SMALL, federate
 from torch import nn
 from torch.nn import functional as F
 
@@ -19,6 +18,7 @@ from corsage.datasets.table import model_input
 from corsage.networks.build import build_network
 from corsage.networks.training import batches
 from corsage.strategies.rounds.base import Strategy
+from tests.support.federations import SMALL, federate
 
 KEYS = {**SMALL, "weight-decay": 0.01, "momentum": 0.5, "lr": 0.05}
 CONFIG = Config.parse(KEYS)

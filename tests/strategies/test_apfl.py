@@ -7,9 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import same_arrays
-from quadratic import Quadratics
-from reference import (
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from corsage.clients.apfl import Mixture
+from corsage.core.config import TrainKeys
+from tests.support.federations import same_arrays
+from tests.support.quadratic import Quadratics
+from tests.support.reference import (
     DECAY,
     KEYS,
     Vector,
@@ -23,12 +29,6 @@ from reference import (
     user_batches,
     users_data,
 )
-from torch import nn
-from torch.func import functional_call
-from torch.nn import functional as F
-
-from corsage.clients.apfl import Mixture
-from corsage.core.config import TrainKeys
 
 Params = list[nn.Parameter]
 

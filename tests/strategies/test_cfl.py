@@ -8,9 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federations import federate
-from grouped import is_turned, two_kinds
-from reference import (
+
+from corsage.app.checkpoint import read_checkpoint, write_checkpoint
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.core.wire import decode
+from corsage.strategies.cfl import bipartition, norms, similarities
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.callbacks import Callback
+from tests.support.federations import federate
+from tests.support.grouped import is_turned, two_kinds
+from tests.support.reference import (
     Vector,
     agrees,
     chosen,
@@ -22,14 +30,6 @@ from reference import (
     user_batches,
     users_data,
 )
-
-from corsage.app.checkpoint import read_checkpoint, write_checkpoint
-from corsage.app.client_app import app
-from corsage.app.local_grid import LocalGrid
-from corsage.core.callbacks import Callback
-from corsage.core.wire import decode
-from corsage.strategies.cfl import bipartition, norms, similarities
-from corsage.strategies.rounds.base import Strategy
 
 USERS = [str(i) for i in range(12)]
 SPLITTING: dict[str, Any] = {"cfl_eps1": 0.3, "cfl_eps2": 0.5}

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from federations import ASK_ALL, SEEDLESS, SUITED, federate, same_arrays
 
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.core.callbacks import Callback
 from corsage.core.registry import ALGORITHMS
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.callbacks import Callback
+from tests.support.federations import ASK_ALL, SEEDLESS, SUITED, federate, same_arrays
 
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
 
@@ -54,7 +54,7 @@ def test_a_second_run_is_identical_and_another_seed_is_not(name: str) -> None:
 def test_training_helps(name: str) -> None:
     """Methods that may be at their end after one round beat what they begin with: all is 0."""
     strategy, result, notes = federate(name, num_rounds=30, evaluate_every=1, lr=0.05)
-    curve = [accuracy for _, accuracy in strategy.state.curve]
+    curve = [accuracy for _, accuracy in strategy.progress.curve]
     assert len(curve) == result.summaries[0]["rounds"] == 30 or name in SEEDLESS
     assert np.mean(curve[-5:]) > (0.5 if name in SUITED else curve[0]) + 0.1
     assert result.summaries[0]["accuracy_last10"] == pytest.approx(np.mean(curve[-10:]))
@@ -71,7 +71,7 @@ class Stop(Callback):
         if row["round"] == self.after:
             raise KeyboardInterrupt  # before the checkpoint: the round is lost
         write_checkpoint(self.path, strategy.state, {"run": 1})
-        strategy.durable = dict(strategy.state.versions)
+        strategy.federation.durable = dict(strategy.progress.versions)
 
 
 class Resume(Callback):
@@ -82,8 +82,8 @@ class Resume(Callback):
 
     def on_start(self, strategy: Strategy) -> None:
         strategy.state = read_checkpoint(self.path, {"run": 1})
-        strategy.durable = dict(strategy.state.versions)
-        assert strategy.state.round == 2
+        strategy.federation.durable = dict(strategy.progress.versions)
+        assert strategy.progress.round == 2
 
 
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"local-clusters"}))  # has one round
@@ -112,5 +112,5 @@ def test_every_user_is_evaluated_and_the_rest_named(name: str) -> None:
     assert summary["never_drawn"] == 12 - trained
     assert last["participants"]["users"] == trained
     assert last.get("newcomers", {"users": 0})["users"] == 12 - trained
-    drawn = [summary["per_user"][user] for user in strategy.state.drawn]
+    drawn = [summary["per_user"][user] for user in strategy.progress.trained]
     assert last["participants"]["accuracy"] == pytest.approx(np.mean(drawn))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from federations import same_arrays
-from reference import (
+from torch.nn import functional as F
+
+from tests.support.federations import same_arrays
+from tests.support.reference import (
     KEYS,
     chosen,
     examples,
@@ -20,7 +22,6 @@ from reference import (
     user_batches,
     users_data,
 )
-from torch.nn import functional as F
 
 
 def test_ditto_is_algorithm_1() -> None:
@@ -65,7 +66,7 @@ def test_a_strong_pull_holds_the_personal_models_at_the_global_one() -> None:
         mine = examples(data, user)
         first = step(flat(fresh()), flat(fresh()), mine)
         assert accuracy == pytest.approx(right(step(fresh_model, first, mine), data, user))
-    assert strategy.state.round == 2
+    assert strategy.progress.round == 2
 
 
 def step(start: np.ndarray, at: np.ndarray, data: tuple) -> np.ndarray:  # type: ignore[type-arg]

@@ -7,8 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import federate
-from reference import (
+from scipy.linalg import sqrtm
+
+from corsage.core.errors import ConfigError
+from corsage.core.wire import decode
+from corsage.strategies.fedmtl import learned_relations, mean_relations, renewed, with_mean
+from tests.support.federations import federate
+from tests.support.reference import (
     Extra,
     Vector,
     agrees,
@@ -21,11 +26,6 @@ from reference import (
     user_batches,
     users_data,
 )
-from scipy.linalg import sqrtm
-
-from corsage.core.errors import ConfigError
-from corsage.core.wire import decode
-from corsage.strategies.fedmtl import learned_relations, mean_relations, renewed, with_mean
 
 USERS = [str(i) for i in range(12)]
 FLOOR = 0.02

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from reference import (
+
+from tests.support.reference import (
     agrees,
     chosen,
     examples,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from federations import same_arrays
-from reference import (
+
+from tests.support.federations import same_arrays
+from tests.support.reference import (
     chosen,
     examples,
     final,

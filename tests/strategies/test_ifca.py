@@ -7,9 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from federations import federate
-from grouped import is_turned, two_kinds
-from reference import (
+from torch.nn import functional as F
+
+from corsage import IFCA
+from corsage.clients.ifca import IFCAClient
+from corsage.core.errors import ModelError
+from corsage.core.replies import Outcome
+from corsage.core.seeding import torch_seed
+from corsage.core.wire import Task, decode, encode
+from corsage.datasets.federated import FederatedData, simulated
+from corsage.networks.build import build_network
+from corsage.strategies.rounds.base import Strategy
+from tests.support.federations import federate
+from tests.support.grouped import is_turned, two_kinds
+from tests.support.reference import (
     Vector,
     agrees,
     chosen,
@@ -21,17 +32,6 @@ from reference import (
     user_batches,
     users_data,
 )
-from torch.nn import functional as F
-
-from corsage.clients.ifca import IFCAClient
-from corsage.core.errors import ModelError
-from corsage.core.replies import Outcome
-from corsage.core.seeding import torch_seed
-from corsage.core.wire import Task, decode, encode
-from corsage.datasets.federated import FederatedData, simulated
-from corsage.networks.build import build_network
-from corsage import IFCA
-from corsage.strategies.rounds.base import Strategy
 
 USERS = [str(i) for i in range(12)]
 
@@ -146,7 +146,7 @@ def assert_picks_by_training_data(strategy: Strategy) -> None:
         labels[middle:end] = 9 - labels[middle:end]
     task = Task("ifca", "", 0, data.shape, 10, train=config.train, keys=config.algorithm["ifca"])
     odd = dataclasses.replace(data, y=labels)
-    client = IFCAClient(task, data.users, odd, strategy.network, [{}] * 10, {}, ["models"])
+    client = IFCAClient(task, data.users, odd, strategy.federation.network, [{}] * 10, {}, ["models"])
     _, _, metrics = client.evaluate([models], {})
     assert (
         dict(zip(data.users, metrics["cluster"], strict=True)) == strategy.state.scalars["clusters"]

@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federations import federate, same_arrays
-from reference import (
+
+from corsage.core.config import TrainKeys
+from corsage.core.errors import ConfigError
+from corsage.core.seeding import generator
+from corsage.strategies.l2gd import L2GDKeys, aggregate, coins, contraction, falls
+from tests.support.federations import federate, same_arrays
+from tests.support.reference import (
     Vector,
     agrees,
     chosen,
@@ -21,11 +26,6 @@ from reference import (
     user_batches,
     users_data,
 )
-
-from corsage.core.config import TrainKeys
-from corsage.core.errors import ConfigError
-from corsage.core.seeding import generator
-from corsage.strategies.l2gd import L2GDKeys, aggregate, coins, contraction, falls
 
 USERS = [str(i) for i in range(12)]
 P, LAMBDA, LR = 0.4, 4.0, 0.05

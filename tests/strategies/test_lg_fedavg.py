@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from federations import federate, same_arrays
-from reference import (
+
+from corsage.core.errors import ConfigError
+from tests.support.federations import federate, same_arrays
+from tests.support.reference import (
     KEYS,
     agrees,
     chosen,
@@ -18,8 +20,6 @@ from reference import (
     user_batches,
     users_data,
 )
-
-from corsage.core.errors import ConfigError
 
 BODY, HEAD = 64 * 16 + 16, 16 * 10 + 10
 

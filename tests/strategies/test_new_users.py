@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import SMALL, federate
 from torch.nn import functional as F
 
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
+from corsage.core.registry import ALGORITHMS
 from corsage.core.seeding import generator
 from corsage.core.wire import decode
 from corsage.datasets.federated import simulated
 from corsage.datasets.table import model_input
 from corsage.networks.training import batches
-from corsage.core.registry import ALGORITHMS
+from tests.support.federations import SMALL, federate
 
 NEW: dict[str, Any] = {"new_users": 0.3, "weight_decay": 0.0, "momentum": 0.0, "lr": 0.05}
 
@@ -30,9 +30,9 @@ def test_new_users_take_no_part_and_are_evaluated_in_every_case(name: str) -> No
     new = result.summaries[-1]
     assert new["strategy"] == f"{name}+new"
     assert set(new["per_user"]) == set(strategy.new_users)
-    assert not set(strategy.new_users) & set(strategy.state.drawn)
-    assert set(result.summaries[0]["per_user"]) == set(strategy.users)
-    assert len(strategy.users) + len(strategy.new_users) == 12
+    assert not set(strategy.new_users) & set(strategy.progress.trained)
+    assert set(result.summaries[0]["per_user"]) == set(strategy.federation.users)
+    assert len(strategy.federation.users) + len(strategy.new_users) == 12
     cases = {(c["samples"], c["epochs"]): c["accuracy"]["mean"] for c in new["new_users"]}
     assert list(cases) == [(4, 1), (4, 20), (0, 1), (0, 20)]
     assert new["accuracy"]["mean"] == cases[0, 20]
@@ -45,7 +45,7 @@ def test_fedrep_adapts_the_head_and_nothing_else() -> None:
     body = {k: torch.from_numpy(v) for k, v in decode(result.arrays).items()}
     config = Config.parse({**SMALL, **{k.replace("_", "-"): v for k, v in NEW.items()}})
     data = simulated(config.data, 12, 0)
-    network = strategy.network
+    network = strategy.federation.network
     named = network.named(network.initial[network.head], network.head)
     for user, accuracy in result.summaries[-1]["per_user"].items():
         mine = data[user]

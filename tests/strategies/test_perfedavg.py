@@ -7,8 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from quadratic import Quadratics
-from reference import (
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from corsage.clients import perfedavg
+from corsage.clients.perfedavg import meta_steps
+from corsage.core.config import TrainKeys
+from corsage.datasets.federated import FederatedData
+from corsage.strategies.perfedavg import PerFedAvgKeys
+from corsage.strategies.rounds.base import Strategy
+from tests.support.quadratic import Quadratics
+from tests.support.reference import (
     DECAY,
     KEYS,
     Vector,
@@ -23,16 +33,6 @@ from reference import (
     user_batches,
     users_data,
 )
-from torch import Tensor
-from torch.func import functional_call
-from torch.nn import functional as F
-
-from corsage.clients import perfedavg
-from corsage.clients.perfedavg import meta_steps
-from corsage.core.config import TrainKeys
-from corsage.datasets.federated import FederatedData
-from corsage.strategies.perfedavg import PerFedAvgKeys
-from corsage.strategies.rounds.base import Strategy
 
 NAMES = [(name, p.shape) for name, p in fresh().named_parameters()]
 LINEAR = 650
@@ -125,7 +125,7 @@ def test_hf_takes_the_exact_hessian_product_of_a_smooth_loss(variant: str, how: 
     data, alpha = users_data(), 0.2
     keys = {"perfedavg_variant": variant, "perfedavg_alpha": alpha}
     strategy, result = run("perfedavg", model="linear", num_rounds=2, **keys)
-    start = strategy.network.initial
+    start = strategy.federation.network.initial
     found = final(result)
     assert np.allclose(found, plain_perfedavg(start, strategy, data, alpha, how), atol=2e-5)
     exact = plain_perfedavg(start, strategy, data, alpha, "exact")

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reference import (
+from torch.nn import functional as F
+
+from tests.support.reference import (
     DECAY,
     chosen,
     examples,
@@ -21,7 +23,6 @@ from reference import (
     user_batches,
     users_data,
 )
-from torch.nn import functional as F
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
@@ -54,7 +55,7 @@ def test_many_steps_take_the_gradient_of_the_moreau_envelope() -> None:
     more = {"pfedme_lambda": lam, "pfedme_steps": 600, "fraction_train": 0.1}
     strategy, result = run("pfedme", **how, **more)
     (user,) = chosen(strategy, 1)
-    w0 = strategy.network.initial
+    w0 = strategy.federation.network.initial
     gradient = (w0 - final(result)) / 0.05
     theta = torch.from_numpy(w0 - gradient / lam).requires_grad_()
     weight, bias = theta[:size].view(10, 64), theta[size:]

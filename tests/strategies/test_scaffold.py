@@ -7,9 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import federate, same_arrays
 from numpy.typing import NDArray
-from reference import (
+from torch.nn import functional as F
+
+from corsage.clients.scaffold import ScaffoldClient, gradients_taken
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.callbacks import Callback
+from tests.support.federations import federate, same_arrays
+from tests.support.reference import (
     DECAY,
     chosen,
     examples,
@@ -23,11 +28,6 @@ from reference import (
     user_batches,
     users_data,
 )
-from torch.nn import functional as F
-
-from corsage.clients.scaffold import ScaffoldClient, gradients_taken
-from corsage.core.callbacks import Callback
-from corsage.strategies.rounds.base import Strategy
 
 
 @pytest.mark.parametrize("server_lr", [1.0, 0.7])

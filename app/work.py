@@ -1,0 +1,246 @@
+"""The work of a node in one exchange: users in groups, the good ones merged, the bad named.
+
+A *participant* answers as one: a user, or, for methods of known clusters, a cohort, which is all
+the users of one cluster at this node. One participant's failure is its own: if a group fails, its
+participants are tried one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from logging import DEBUG
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.supercore import log
+from numpy.typing import NDArray
+
+from corsage.app.node import Node
+from corsage.app.store import PersonalStore
+from corsage.clients import client_class
+from corsage.clients.base import Client, Got, Sent
+from corsage.core.arrays import Arrays, Bools
+from corsage.core.errors import StateLost, UserError
+from corsage.core.wire import COHORT_OPTIONS, MEMBERS, Task
+from corsage.networks.build import build_network
+
+# Rows of one group of users take at most this much memory.
+GROUP_BYTES = 64 * 2**20
+GROUP_USERS = 256
+Numbers = Mapping[str, NDArray[Any]]
+
+
+@dataclass
+class Report:
+    """What a node's participants did.
+
+    `mean` is the weighted mean over `users` of what they returned, in double precision if they are
+    several, so that the server's result does not depend on how users are dealt to nodes.
+    """
+
+    users: list[str] = field(default_factory=list)
+    weight: float = 0.0
+    mean: Arrays = field(default_factory=dict)
+    rows: Arrays = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    kept: bool = False
+
+    def add_numbers(self, users: list[str], good: Bools, metrics: Numbers) -> None:
+        """Add users and their numbers."""
+        chosen = np.flatnonzero(good)
+        self.users += [users[i] for i in chosen]
+        for name, values in metrics.items():
+            column = np.asarray(values, dtype=np.float64)[chosen]
+            self.metrics.setdefault(name, []).extend(column.tolist())
+
+    def name_failure(self, user: str, phase: str, error: Exception) -> None:
+        """Note why a participant has no result."""
+        log(DEBUG, "user %s failed:\n%s", user, traceback.format_exc())
+        if isinstance(error, UserError):
+            self.failed[user] = f"{error.phase}: {error.cause}"
+            if isinstance(error, StateLost):
+                self.lost.append(user)
+            return
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+        text = " ".join(str(error).split())
+        self.failed[user] = f"{phase}: {type(error).__name__}: {text} ({where})"
+
+
+def work(
+    kind: str, task: Task, node: Node, store: PersonalStore, arrays: Arrays, rows: Arrays
+) -> Report:
+    """Do what the task says for all its participants."""
+    worker = Worker(kind, task, node, store, arrays, rows)
+    todo = worker.groups()
+    while todo:
+        group = todo.pop(0)
+        try:
+            worker.run(group)
+        except Exception as error:
+            if len(group) > 1:
+                todo = [[place] for place in group] + todo
+            else:
+                worker.failed(group[0], error)
+    return worker.finished()
+
+
+class Worker:
+    """One message's work; `run` does a group of participants and adds it to the report."""
+
+    def __init__(
+        self,
+        kind: str,
+        task: Task,
+        node: Node,
+        store: PersonalStore,
+        arrays: Arrays,
+        rows: Arrays,
+    ) -> None:
+        self.kind, self.task, self.node, self.store = kind, task, node, store
+        self.arrays, self.rows, self.report = arrays, rows, Report()
+        self.cls = client_class(task.algorithm)
+        device = node.device or task.train.device
+        self.network = build_network(task.model, task.shape, task.num_classes, task.seed, device)
+        self.members: dict[str, list[str]] = json.loads(str(task.options.get(MEMBERS, "{}")))
+
+    def groups(self) -> list[list[int]]:
+        """The numbers of participants that are worked for at once; a cohort is alone."""
+        fit = GROUP_BYTES // (4 * max(self.network.whole.stop, 1))
+        size = 1 if self.cls.cohorts else max(1, min(GROUP_USERS, fit))
+        places = list(range(len(self.task.users)))
+        return [places[i : i + size] for i in range(0, len(places), size)]
+
+    def run(self, group: list[int]) -> None:
+        """Restore, train or evaluate, check, keep, merge: nothing is merged before it is kept."""
+        client, got = self.client(group), self.got(group)
+        if self.kind == "evaluate":
+            self.add_evaluation(client.users, client.judge(got))
+            return
+        sent = client.respond(got)
+        self.check_shapes(group, sent)
+        good = self.finite(group, sent)
+        self.keep(group, good, sent.keep)
+        self.add(group, good, sent)
+
+    def client(self, group: list[int]) -> Client[Any]:
+        """A client for a group, with what its participants kept."""
+        task, names = self.task, [self.task.users[i] for i in group]
+        states = [
+            self.store.load(name, task.versions[i]) if self.cls.personal else {}
+            for name, i in zip(names, group, strict=True)
+        ]
+        users = names
+        if self.cls.cohorts:
+            told, name = states[0].pop(MEMBERS, None), names[0]
+            users = self.members.get(name, [name]) if told is None else read_members(told)
+            self.members[name] = users
+        return self.cls(task, users, self.node.data, self.network, states, self.node.cache)
+
+    def got(self, group: list[int]) -> Got:
+        """What came for a group."""
+        options, own = dict(self.task.options), self.task.options.get(COHORT_OPTIONS)
+        if own and self.cls.cohorts:
+            options |= json.loads(str(own[group[0]]))
+        rows = {name: array[group] for name, array in self.rows.items()}
+        return Got(self.arrays, rows, options)
+
+    def check_shapes(self, group: list[int], sent: Sent) -> None:
+        """One row a participant, and of the shape that was sent, where the same comes back."""
+        for name, rows in {**sent.mean, **sent.rows}.items():
+            own = self.arrays[name].shape if name in self.arrays else rows.shape[1:]
+            if rows.shape != (len(group), *own):
+                raise ValueError(f"wrong shape: {name} is {rows.shape}, not {(len(group), *own)}")
+
+    def finite(self, group: list[int], sent: Sent) -> Bools:
+        """Which participants' results are finite throughout; the others are named."""
+        good = np.ones(len(group), dtype=bool)
+        for name, values in {**sent.metrics, **sent.mean, **sent.rows, **sent.keep}.items():
+            rows = np.asarray(values).reshape(len(group), -1)
+            fine = np.isfinite(rows).all(axis=1)
+            for place in np.flatnonzero(good & ~fine):
+                user = self.task.users[group[place]]
+                self.report.failed[user] = f"{self.kind}: {name} is not finite"
+            good &= fine
+        return good
+
+    def keep(self, group: list[int], good: Bools, kept: Arrays) -> None:
+        """Write new states; one that cannot be written takes its participant out."""
+        if not kept:
+            return
+        for place in np.flatnonzero(good):
+            i = group[place]
+            name = self.task.users[i]
+            state = {key: rows[place] for key, rows in kept.items()}
+            if self.members.get(name, [name]) != [name]:
+                state[MEMBERS] = write_members(self.members[name])
+            others = {self.task.versions[i], self.task.keep[i]}
+            try:
+                self.store.save(name, self.task.round, state, others)
+            except OSError as error:
+                good[place] = False
+                self.report.failed[name] = f"keep: {error.strerror or error}"
+        self.report.kept = True
+
+    def add(self, group: list[int], good: Bools, sent: Sent) -> None:
+        """Add the good participants of a group to the report."""
+        if not good.any():
+            return
+        report, places = self.report, np.flatnonzero(good)
+        report.add_numbers([self.task.users[i] for i in group], good, sent.metrics)
+        weights = np.ones(len(places))
+        if self.task.train.weighting == "examples":
+            weights = np.asarray(sent.metrics["num-examples"], dtype=np.float64)[places]
+        report.weight += float(weights.sum())
+        for name, rows in sent.rows.items():
+            old, chosen = report.rows.get(name), rows if good.all() else rows[places]
+            report.rows[name] = chosen if old is None else np.concatenate([old, chosen])
+        for name, rows in sent.mean.items():
+            chosen = rows if good.all() else rows[places]
+            if len(self.task.users) == 1:
+                report.mean[name] = chosen[0]
+            else:
+                sums = np.einsum(
+                    "u,u...->...", weights, chosen, dtype=np.float64, casting="same_kind"
+                )
+                report.mean[name] = report.mean.get(name, 0.0) + sums
+
+    def add_evaluation(self, users: list[str], metrics: Numbers) -> None:
+        """Add an evaluation, user by user; one whose numbers are not finite is named."""
+        columns = [np.asarray(values, np.float64) for values in metrics.values()]
+        good = np.all([np.isfinite(values) for values in columns], axis=0)
+        for place in np.flatnonzero(~good):
+            self.report.failed[users[place]] = "evaluate: its numbers are not finite"
+        self.report.add_numbers(users, good, metrics)
+        self.report.weight += float(good.sum())
+
+    def failed(self, place: int, error: Exception) -> None:
+        """A participant has no result; of an evaluation each of a cohort's users has none."""
+        name = self.task.users[place]
+        users = self.members.get(name, [name]) if self.kind == "evaluate" else [name]
+        for user in users:
+            self.report.name_failure(user, self.kind, error)
+
+    def finished(self) -> Report:
+        """The report, its sums made means."""
+        report = self.report
+        if report.mean and len(self.task.users) > 1 and report.weight != 1.0:
+            scale = 1.0 / report.weight
+            report.mean = {name: array * scale for name, array in report.mean.items()}
+        return report
+
+
+def write_members(users: list[str]) -> NDArray[np.uint8]:
+    """Users' ids as an array, as a state can hold it."""
+    return np.frombuffer(json.dumps(users).encode(), np.uint8)
+
+
+def read_members(array: NDArray[np.uint8]) -> list[str]:
+    """The inverse of `write_members`."""
+    return list(json.loads(array.tobytes()))

@@ -1,0 +1,1 @@
+"""Collins et al. 2021 at the users."""

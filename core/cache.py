@@ -1,0 +1,25 @@
+"""What a node has prepared and keeps for the messages to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+MOST = 4096
+
+
+class Cache:
+    """A bounded store; the oldest entries are let go."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Hashable, Any] = {}
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` makes, made once."""
+        if key not in self._entries:
+            while len(self._entries) >= MOST:
+                del self._entries[next(iter(self._entries))]
+            self._entries[key] = make()
+        found: T = self._entries[key]
+        return found

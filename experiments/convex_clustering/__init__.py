@@ -1,0 +1,1 @@
+"""Experiments of Armacki et al. 2022."""

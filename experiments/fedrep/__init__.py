@@ -1,0 +1,1 @@
+"""Experiments of Collins et al. 2021."""

@@ -1,0 +1,1 @@
+"""Experiments of Lyu et al. 2022."""

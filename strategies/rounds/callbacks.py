@@ -1,0 +1,33 @@
+"""What may happen around a round: subclass Callback and override what you need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from corsage.strategies.rounds.base import Strategy
+
+
+class Callback:
+    """Hooks with no effect; a strategy calls those of all its callbacks in order.
+
+    `shows_notes`: this callback shows notes to people, so they need not go to Flower's log.
+    """
+
+    shows_notes = False
+
+    def on_start(self, strategy: Strategy[Any, Any]) -> None:
+        """Users are known and the first state is built; a checkpoint may replace it here."""
+
+    def on_round_start(self, strategy: Strategy[Any, Any], number: int) -> None:
+        """Round `number` is about to begin."""
+
+    def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
+        """A round is merged; `row` is what is known of it, a line of metrics.jsonl."""
+
+    def on_note(self, text: str) -> None:
+        """Something worth a line in the log happened."""
+
+    def on_end(self, strategy: Strategy[Any, Any], results: Sequence[dict[str, Any]]) -> None:
+        """All rounds are done; one result for the strategy, and one for each row beside it."""

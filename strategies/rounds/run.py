@@ -1,0 +1,125 @@
+"""A run from its first round to its results, with the callbacks around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+
+from corsage.core.replies import Replies
+from corsage.strategies.rounds.results import (
+    LAST,
+    Result,
+    evaluated,
+    final_result,
+    round_row,
+    weighted_metrics,
+)
+
+if TYPE_CHECKING:
+    from corsage.strategies.rounds.base import Strategy
+
+Options = Mapping[str, Any]
+
+
+class Run:
+    """Plays a strategy's scripts round by round.
+
+    Parameters
+    ----------
+    strategy : knows its users, and holds its first state.
+    train, evaluate : options of all rounds, and of all evaluations, from Flower's configs.
+    evaluate_fn : the server's own evaluation, as Flower has it.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy[Any, Any],
+        train: Options,
+        evaluate: Options,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> None:
+        self.strategy, self.federation = strategy, strategy.federation
+        self.evaluate_options, self.evaluate_fn = evaluate, evaluate_fn
+        strategy.train_options = train
+
+    def to_its_end(self, rounds: int) -> Result:
+        """All rounds, and what is reported after them."""
+        strategy = self.strategy
+        self._call("on_start")  # may put a checkpoint in place
+        self.federation.settle()
+        strategy.summary()
+        self.federation.play(strategy.opening())
+        rounds, result, evaluation = strategy.length(rounds), Result(), None
+        before, begin = strategy.progress.seconds, time.monotonic()
+        while not strategy.is_over(rounds):
+            number = strategy.progress.round + 1
+            self._call("on_round_start", number)
+            self.federation.meet()
+            training = self.federation.play(strategy.one_round(number))
+            strategy.progress.seconds = before + time.monotonic() - begin
+            evaluation = self._evaluate_round(result) if self._is_due(number, rounds) else None
+            result.train_metrics_clientapp[number] = weighted_metrics(training)
+            self._serve_evaluation(number, result)
+            self._call("on_round_end", round_row(strategy, training, evaluation))
+        result.summaries = self._results(evaluation)
+        result.arrays = strategy.named_arrays()
+        self._call("on_end", result.summaries)
+        return result
+
+    def _is_due(self, number: int, rounds: int) -> bool:
+        """Whether all users are evaluated after this round."""
+        due = number % self.strategy.config.run.evaluate_every == 0 or number > rounds - LAST
+        return due or self.strategy.is_over(rounds)
+
+    def _evaluate(self, options: Options) -> Replies:
+        question = self.strategy.evaluation(options)
+        return self.strategy.evaluated(question, self.federation.hold(question))
+
+    def _evaluate_round(self, result: Result) -> Replies:
+        """All users' evaluation after a round, a point of the curve."""
+        replies, progress = self._evaluate(self.evaluate_options), self.strategy.progress
+        values, _ = evaluated(replies, self.federation.measure)
+        progress.curve.append((progress.round, float(np.mean(values))))
+        result.evaluate_metrics_clientapp[progress.round] = weighted_metrics(replies)
+        return replies
+
+    def _serve_evaluation(self, number: int, result: Result) -> None:
+        """Flower's evaluation at the server, if there is one."""
+        if self.evaluate_fn is None:
+            return
+        if (found := self.evaluate_fn(number, self.strategy.named_arrays())) is not None:
+            result.evaluate_metrics_serverapp[number] = found
+
+    def _results(self, evaluation: Replies | None) -> list[dict[str, Any]]:
+        """What is asked at the end, the final evaluation of all users, and further rows."""
+        strategy = self.strategy
+        self.federation.play(strategy.closing())
+        last = evaluation or self._evaluate(self.evaluate_options)
+        results = [final_result(strategy.name, strategy, last, LAST)]
+        if findings := strategy.findings():
+            results[0]["findings"] = findings
+        for name, more in strategy.extra_evaluations().items():
+            extra = self._evaluate({**self.evaluate_options, **more})
+            results.append(final_result(name, strategy, extra))
+        if strategy.config.new.wanted:
+            results.append(self._adapt())
+        return results
+
+    def _adapt(self) -> dict[str, Any]:
+        """New users adapt, in every case that the config names; the last one heads the result."""
+        cases, strategy = [], self.strategy
+        for samples, epochs in strategy.config.new.cases:
+            options = {"adapt": True, "adapt-samples": samples, "adapt-epochs": epochs}
+            replies = self._evaluate({**self.evaluate_options, **options})
+            result = final_result(f"{strategy.name}+new", strategy, replies)
+            name = self.federation.measure.name
+            cases.append({"samples": samples, "epochs": epochs, name: result[name]})
+        return {**result, "new_users": cases}
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        for callback in self.strategy.callbacks:
+            getattr(callback, hook)(self.strategy, *arguments)

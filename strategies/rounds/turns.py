@@ -1,0 +1,138 @@
+"""Exchanges, step by step: what is sent next, what came back, what it comes to.
+
+An algorithm's training is a *script*: a generator that yields turns and is sent their replies.
+`Strategy.start` plays it to its end; Flower's own loop plays it one exchange a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from flwr.app import Message
+
+from corsage.core.arrays import Arrays
+from corsage.core.replies import Replies, merge_replies
+
+T = TypeVar("T")
+Done = Sequence[tuple[Message, Message | None]]
+"""Messages, each with its reply, or None if none came."""
+
+
+class Turn(Protocol):
+    """Something that takes one exchange, or several one after the other."""
+
+    def messages(self) -> list[Message]:
+        """What is to be sent now; [] if there is nothing more."""
+
+    def answered(self, done: Done) -> None:
+        """Some messages are done with."""
+
+    def replies(self) -> Replies:
+        """What it came to, after the last reply."""
+
+
+Script = Generator[Turn, Replies, T]
+"""Yields turns, is sent their replies, and returns something at its end."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What goes to users: arrays that all of them get, and arrays with one row a user."""
+
+    shared: Arrays = field(default_factory=dict)
+    rows: Arrays = field(default_factory=dict)
+
+    def pick(self, places: Sequence[int]) -> Arrays:
+        """The rows of some of the users."""
+        return {name: rows[list(places)] for name, rows in self.rows.items()}
+
+
+@dataclass
+class Question:
+    """One exchange: a message to each of some nodes, and their replies merged.
+
+    Parameters
+    ----------
+    outgoing : the messages.
+    asked : the users that each node answers for.
+    template : arrays of the shape and dtype that one user sends.
+    needed : metrics without which a reply is of no use.
+    down : bytes that the users would get as one-user devices.
+    """
+
+    outgoing: list[Message]
+    asked: Mapping[int, list[str]]
+    template: Arrays
+    needed: tuple[str, ...]
+    down: int
+    _came: list[Message] = field(default_factory=list)
+
+    def messages(self) -> list[Message]:
+        """All messages at once."""
+        now, self.outgoing = self.outgoing, []
+        return now
+
+    def answered(self, done: Done) -> None:
+        """Keep what came."""
+        self._came += [reply for _, reply in done if reply is not None]
+
+    def replies(self) -> Replies:
+        """The replies checked and merged."""
+        return merge_replies(self._came, self.asked, self.template, self.needed)
+
+
+class Steps:
+    """Scripts played from outside, one exchange a call.
+
+    A script begins only when it is its turn, so that it sees what happened between two calls.
+    """
+
+    def __init__(self, scripts: Iterable[Script[Any]]) -> None:
+        self._scripts = iter(scripts)
+        self._script: Script[Any] | None = None
+        self._turn: Turn | None = None
+        self._ready: list[Message] = []
+
+    @property
+    def between(self) -> bool:
+        """Whether no script is under way."""
+        return self._turn is None
+
+    def messages(self) -> list[Message]:
+        """What is to be sent next; [] if all scripts are at their ends."""
+        while self._turn is None:
+            self._script = next(self._scripts, None)
+            if self._script is None:
+                return []
+            self._begin(self._script)
+        return self._ready
+
+    def answered(self, replies: Iterable[Message]) -> Replies | None:
+        """Take the replies to all these messages; what came of the turn, if it is over."""
+        if self._turn is None or self._script is None:
+            return None
+        came = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        self._turn.answered([(m, came.get(m.metadata.message_id)) for m in self._ready])
+        self._ready = self._turn.messages()
+        if self._ready:
+            return None
+        found, self._turn = self._turn.replies(), None
+        with suppress(StopIteration):
+            self._enter(self._script.send(found))
+        return found
+
+    def _begin(self, script: Script[Any]) -> None:
+        with suppress(StopIteration):
+            self._enter(next(script))
+
+    def _enter(self, turn: Turn) -> None:
+        """A turn that has nothing to send is over at once."""
+        assert self._script is not None
+        self._ready = turn.messages()
+        while not self._ready:
+            turn = self._script.send(turn.replies())
+            self._ready = turn.messages()
+        self._turn = turn

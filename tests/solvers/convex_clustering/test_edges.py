@@ -1,0 +1,89 @@
+"""Graphs between users, and the Newton systems on them."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corsage.core.errors import DataError
+from corsage.solvers.convex_clustering import newton_system
+from corsage.solvers.convex_clustering.costs import LossCosts
+from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.sum_of_norms import fit
+from corsage.solvers.losses.convex import points
+from tests.support.convex_problems import blobs, by_cvxpy, random, weighted
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def test_graph_of_neighbours():
+    p = random(0).normal(size=(40, 3))
+    edges = Edges.knn(p, 5, decay=0.7)
+    far = np.square(p[:, None] - p[None]).sum(-1)
+    near = far <= np.sort(far, 1)[:, 5:6]
+    expected = np.argwhere(np.triu(near | near.T, 1))
+    np.testing.assert_array_equal(np.c_[edges.i, edges.j], expected)
+    np.testing.assert_allclose(edges.w, np.exp(-0.7 * far[edges.i, edges.j]))
+
+
+@settings(max_examples=20, deadline=None)
+@given(SEEDS)
+def test_sums_over_edges(seed):
+    rng, edges = random(seed), weighted(seed, 10, 0.5)
+    b = np.zeros((len(edges), 10))
+    b[np.arange(len(edges)), edges.i], b[np.arange(len(edges)), edges.j] = 1, -1
+    x, mu = rng.normal(size=(10, 3)), rng.normal(size=(len(edges), 3))
+    np.testing.assert_allclose(edges.differences(x), b @ x)
+    np.testing.assert_allclose(edges.adjoint(mu), b.T @ mu)
+    need = edges.adjoint(mu)
+    flow = edges.carry(need)
+    np.testing.assert_allclose(edges.adjoint(flow), need, atol=1e-8)
+    length = (flow / edges.w[:, None]) ** 2
+    assert length.sum() <= ((mu / edges.w[:, None]) ** 2).sum() * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("i", "j", "w", "words"),
+    [
+        ([1], [0], [1.0], "i < j"),
+        ([0], [3], [1.0], "i < j"),
+        ([0, 0], [1, 1], [1.0, 1.0], "twice"),
+        ([0], [1], [0.0], "positive"),
+        ([0], [1, 2], [1.0], "length"),
+    ],
+)
+def test_graphs_that_are_refused(i, j, w, words):
+    with pytest.raises(DataError, match=words):
+        Edges(np.array(i), np.array(j), np.array(w), 3)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "iterative"])
+def test_other_solutions_of_the_newton_system_are_those_of_the_dense_one(kind, monkeypatch):
+    a = blobs(groups=12, each=10, d=3)
+    edges = Edges.knn(a, 4) if kind == "sparse" else weighted(0, len(a), 0.3)
+    assert edges.sparse == (kind == "sparse")
+    system = random_system(edges, a)
+    g = random(1).normal(size=a.shape)
+    expected = system.solve(g, 1e-12)
+    full = system.matrix()
+    full = np.tril(full) + np.tril(full, -1).T
+    np.testing.assert_allclose(full @ expected.T.ravel(), -g.T.ravel(), atol=1e-8)
+    monkeypatch.setattr(newton_system, "DENSE", 0)
+    np.testing.assert_allclose(system.solve(g, 1e-12), expected, atol=1e-7)
+    assert fit(a, 0.05, edges).value == pytest.approx(
+        by_cvxpy(lambda x: cp.sum_squares(x - a) / 2, 3, edges, 0.05)[0], rel=1e-8
+    )
+
+
+def random_system(edges, a):
+    rng, count = random(0), len(edges)
+    unit = rng.normal(size=(count, 3))
+    unit /= norms(unit)[:, None]
+    weight = rng.uniform(0.1, 10, count)
+    share = rng.choice([0.0, 1.0], count)
+    blocks = LossCosts(points(torch.from_numpy(a), "quadratic", 1.0)).hessian(a)
+    return newton_system.System(blocks, edges, weight, share * weight, unit)

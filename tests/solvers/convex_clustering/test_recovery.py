@@ -1,0 +1,157 @@
+"""Recovery: the theorems' bounds, the flow test and the window, against solved problems."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corsage.experiments.convex_clustering.problem import problem
+from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.merged import Merged
+from corsage.solvers.convex_clustering.reading import fused
+from corsage.solvers.convex_clustering.recovery import (
+    flow,
+    necessary,
+    recovers,
+    reduced,
+    theorem1,
+    theorem2,
+    window,
+)
+from corsage.solvers.convex_clustering.sum_of_norms import fit
+from corsage.solvers.losses.convex import points
+
+SEEDS = st.integers(0, 2**32 - 1)
+MANY = settings(max_examples=20, deadline=None)
+IN = 0.0913593
+
+
+@pytest.fixture(scope="module")
+def ellipses():
+    losses, true = problem()
+    return losses, true, Edges.all_pairs(losses.n)
+
+
+def groups(seed, sizes=(4, 3, 5), spread=0.3):
+    """Points around three corners, their losses and their corners."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    corners = np.array([[0.0, 0.0], [4.0, 0.5], [1.0, 5.0]])
+    a = corners[labels] + spread * rng.normal(size=(len(labels), 2))
+    return a, points(torch.from_numpy(a), "huber", 2.5), labels
+
+
+def test_bounds_of_the_ellipses(ellipses) -> None:
+    losses, true, edges = ellipses
+    w = reduced(losses, true, IN, edges).w
+    assert theorem1(losses, true, w) == pytest.approx(0.158, abs=5e-4)
+    assert theorem2(losses, true, w) == pytest.approx(0.0459, abs=5e-5)
+    assert necessary(losses, true, w) <= IN
+
+
+def test_window_of_the_ellipses(ellipses) -> None:
+    losses, true, edges = ellipses
+    found = window(losses, true, IN, edges)
+    assert found == pytest.approx((0.0906391, 0.0920795), rel=5e-5)
+    assert window(losses, true, 0.1, edges) is None
+    for lam, inside in ((0.0905, False), (0.0907, True), (0.092, True), (0.0922, False)):
+        assert recovers(losses, true, lam, edges) is inside
+        labels = fit(losses, lam, tolerance=1e-11).labels
+        assert np.array_equal(labels, true) is inside
+
+
+def test_reduced_problem_is_5(ellipses) -> None:
+    """Against the whole problem in the window, and its optimality conditions (7) and (8)."""
+    losses, true, edges = ellipses
+    found = reduced(losses, true, IN, edges)
+    np.testing.assert_allclose(found.x, fit(losses, IN).x, atol=1e-5)
+    g = Merged(losses, true).gradient(torch.from_numpy(found.w)).numpy() / 20
+    for k in range(3):
+        away = found.w[k] - np.delete(found.w, k, axis=0)
+        pull = 20 * (away / norms(away)[:, None]).sum(0)
+        np.testing.assert_allclose(g[k] + IN * pull, 0, atol=1e-8)
+
+
+@given(SEEDS, st.floats(0.01, 1.0))
+@MANY
+def test_theorems_hold_and_the_flow_test_is_exact(seed: int, lam: float) -> None:
+    """Theorem 1 implies the flow test, the flow test what `fit` finds, and all the bound below."""
+    _, losses, labels = groups(seed)
+    edges = Edges.all_pairs(losses.n)
+    solved = reduced(losses, labels, lam, edges)
+    carried = flow(losses, solved, lam, edges)
+    if lam >= theorem1(losses, labels, solved.w):
+        assert carried.optimal
+    if lam < theorem2(losses, labels, solved.w):
+        assert solved.distinct
+    if lam < necessary(losses, labels, solved.w) * (1 - 1e-6):
+        assert not carried.optimal
+    whole = fit(losses, lam, edges, tolerance=1e-12)
+    away = float(np.abs(whole.x - solved.x).max())
+    assert away < 1e-4 if carried.optimal else away > 1e-9
+    assert (norms(carried.mu) <= lam * edges.w * (1 + 1e-7)).all()
+    if carried.optimal:
+        v = edges.adjoint(carried.mu)
+        gradient = losses.gradient(torch.from_numpy(solved.x)).numpy()
+        np.testing.assert_allclose(gradient, -v, atol=1e-5)
+
+
+def test_flow_test_is_the_smallest_largest_flow_by_cvxpy() -> None:
+    """The partition is a solution iff some flow inside has |mu_ij| <= lam; also with weights."""
+    rng = np.random.default_rng(2)
+    _, losses, labels = groups(2)
+    i, j = np.triu_indices(losses.n, 1)
+    keep = (rng.random(len(i)) < 0.8) | (j == i + 1)
+    edges = Edges(i[keep], j[keep], rng.uniform(0.5, 2, keep.sum()), losses.n)
+    for lam in np.geomspace(0.02, 0.5, 9).tolist():
+        solved = reduced(losses, labels, lam, edges)
+        outside = lam * edges.w[:, None] * solved.r
+        q = -(losses.gradient(torch.from_numpy(solved.x)).numpy() + edges.adjoint(outside))
+        inside = np.flatnonzero(labels[edges.i] == labels[edges.j])
+        incidence = np.zeros((losses.n, len(inside)))
+        incidence[edges.i[inside], np.arange(len(inside))] = 1
+        incidence[edges.j[inside], np.arange(len(inside))] = -1
+        mu = cp.Variable((len(inside), 2))
+        room = cp.max(cp.multiply(1 / edges.w[inside], cp.norm(mu, axis=1)))
+        least = cp.Problem(cp.Minimize(room), [incidence @ mu == q]).solve(solver="CLARABEL")
+        assert flow(losses, solved, lam, edges).optimal is (least <= lam)
+
+
+def test_windows_of_one_cluster_and_of_none() -> None:
+    _, losses, _ = groups(0, spread=0.2)
+    edges, n = Edges.all_pairs(losses.n), losses.n
+    together = window(losses, np.zeros(n, np.int64), 5.0, edges)
+    apart = window(losses, np.arange(n), 0.02, edges)
+    assert together is not None and together[1] == np.inf
+    assert apart is not None and apart[0] == 0
+    for lam, count in ((together[0] * 1.01, 1), (apart[1] * 0.99, n)):
+        assert fused(fit(losses, lam).x).max() + 1 == count
+    for lam, count in ((together[0] * 0.99, 1), (apart[1] * 1.01, n)):
+        assert fused(fit(losses, lam).x).max() + 1 != count
+
+
+@given(SEEDS)
+@MANY
+def test_merged_losses_are_sums(seed: int) -> None:
+    """Value, gradient, Hessian, bounds and minimisers of a cluster, user by user."""
+    rng = np.random.default_rng(seed)
+    _, losses, labels = groups(seed)
+    labels = rng.permutation(labels)
+    merged, w = Merged(losses, labels), torch.from_numpy(rng.normal(size=(3, 2)) * 3)
+    x = w[torch.from_numpy(labels)]
+    for name in ("value", "gradient", "hessian"):
+        total, own = getattr(merged, name)(w), getattr(losses, name)(x)
+        for k in range(3):
+            np.testing.assert_allclose(total[k], own[labels == k].sum(0), atol=1e-12)
+    best, slope = merged.minimise(), torch.from_numpy(rng.normal(size=(3, 2)))
+    np.testing.assert_allclose(merged.gradient(best), 0, atol=1e-8)
+    tilted = merged.minimise(slope)
+    np.testing.assert_allclose(merged.gradient(tilted), -slope, atol=1e-8)
+    near = merged.prox(w, 0.7)
+    np.testing.assert_allclose(merged.gradient(near), 0.7 * (w - near), atol=1e-8)
+    np.testing.assert_allclose(merged.pick([2, 0]).value(w[[2, 0]]), merged.value(w)[[2, 0]])
+    assert merged.smoothness().tolist() == np.bincount(labels).tolist()

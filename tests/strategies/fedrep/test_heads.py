@@ -1,0 +1,208 @@
+"""FedRep with clustered heads: against plain loops, CVXPY, FedRep itself, and across engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+
+from corsage.core.wire import decode
+from corsage.datasets.federated import simulated
+from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.sum_of_norms import prox
+from corsage.strategies.rounds.base import Strategy
+from tests.support.clustered_heads import CLUSTERS, CONVEX, HEAD, KNOWN, body_of, known_clusters
+from tests.support.federations import federate
+from tests.support.reference import (
+    Vector,
+    agrees,
+    chosen,
+    examples,
+    flat,
+    fresh,
+    near,
+    plain_sgd,
+    run,
+    user_batches,
+    users_data,
+)
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> dict[str, Any]:
+    """The key that says which cluster a user is in."""
+    return known_clusters(tmp_path)
+
+
+def one_round(
+    body: Vector, heads: dict[str, Vector], pulls: dict[str, Any], number: int
+) -> tuple[Vector, dict[str, Vector]]:
+    """FedRep's round by hand: each user's head from `heads` under its pull, then the body."""
+    data, trained, bodies = users_data(), {}, []
+    for user, (strength, centre) in pulls.items():
+        whole = np.concatenate([body, heads[user]])
+        centre_all = np.concatenate([body, centre])
+        steps = user_batches(data, user, "head", number, 2)
+        pull = near(strength, centre_all)
+        whole = plain_sgd(whole, examples(data, user), steps, extra=pull, frozen=1)
+        trained[user] = whole[-HEAD:]
+        steps = user_batches(data, user, "body", number, 1)
+        bodies.append(plain_sgd(whole, examples(data, user), steps, frozen=3)[:-HEAD])
+    return np.mean(bodies, axis=0), trained
+
+
+def test_convex_clustering_is_douglas_rachford_on_the_heads() -> None:
+    strategy, result = run("fedrep", **CONVEX)
+    body, first = np.split(flat(fresh()), [-HEAD])
+    s: dict[str, Vector] = {}
+    y: dict[str, Vector] = {}
+    for number in range(1, 5):
+        mean = np.mean(list(y.values()), axis=0) if y else first
+        users = chosen(strategy, number)
+        heads = {user: y.get(user, mean) for user in users}
+        centres = {user: 2 * heads[user] - s.get(user, mean) for user in users}
+        pulls = {user: (0.5, centres[user]) for user in users}
+        body, trained = one_round(body, heads, pulls, number)
+        for user in users:
+            s[user] = s.get(user, mean) + trained[user] - heads[user]
+        stacked = np.stack(list(s.values())).astype(np.float64)
+        basis, turned = np.linalg.qr(stacked.T)
+        rows = prox(turned.T.copy(), 0.01 / 0.5, Edges.all_pairs(len(s)))[0] @ basis.T
+        y = {user: row.astype(np.float32) for user, row in zip(s, rows, strict=True)}
+    assert np.allclose(body_of(result.arrays), body, atol=2e-5)
+    mean = np.mean(list(y.values()), axis=0)
+    models = {str(i): np.concatenate([body, y.get(str(i), mean)]) for i in range(12)}
+    assert agrees(result, models, users_data())
+
+
+def test_known_clusters_is_descent_in_turns(known: dict[str, Any]) -> None:
+    strategy, result = run("fedrep", **KNOWN, **known)
+    body, first = np.split(flat(fresh()), [-HEAD])
+    heads: dict[str, Vector] = {}
+    w: dict[str, Vector] = {}
+    middle = first
+    for number in range(1, 5):
+        users = chosen(strategy, number)
+        centres = {user: w.get(CLUSTERS[user], middle) for user in users}
+        starts = {user: heads.get(user, centres[user]) for user in users}
+        pulls = {user: (2.0, centres[user]) for user in users}
+        body, trained = one_round(body, starts, pulls, number)
+        heads |= trained
+        names = sorted({CLUSTERS[user] for user in heads})
+        w, middle = least_squares(heads, names)
+    assert np.allclose(body_of(result.arrays), body, atol=2e-5)
+    named = decode(result.arrays)
+    for name in names:
+        own = [a.reshape(-1) for n, a in named.items() if n.startswith(f"cluster-{name}.")]
+        assert np.allclose(np.concatenate(own), w[name], atol=2e-5)
+    models = {
+        user: np.concatenate([body, heads.get(user, w.get(CLUSTERS[user], middle))])
+        for user in CLUSTERS
+    }
+    assert agrees(result, models, users_data())
+
+
+def least_squares(heads: dict[str, Vector], names: list[str]) -> tuple[dict[str, Vector], Vector]:
+    """w_j and wbar of (2.3) by the normal equations, gamma = 2, lambda = 3."""
+    k = len(names)
+    system, right = np.zeros((k + 1, k + 1)), np.zeros((k + 1, HEAD))
+    for j, name in enumerate(names):
+        mine = [head for user, head in heads.items() if CLUSTERS[user] == name]
+        system[j, j] = 2.0 * len(mine) + 3.0
+        system[j, k] = system[k, j] = -3.0
+        right[j] = 2.0 * np.sum(mine, axis=0)
+    system[k, k] = 3.0 * k
+    solution = np.linalg.solve(system, right).astype(np.float32)
+    return dict(zip(names, solution, strict=False)), solution[k]
+
+
+def test_no_pull_is_fedrep_to_the_last_bit(known: dict[str, Any]) -> None:
+    _, own, _ = federate("fedrep", new_users=0.2)
+    _, free, _ = federate("fedrep", **{**KNOWN, "fedrep_heads_gamma": 0.0}, **known, new_users=0.2)
+    for one, other in zip(own.summaries, free.summaries, strict=True):
+        assert one["per_user"] == other["per_user"] and one["loss"] == other["loss"]
+    assert np.array_equal(body_of(own.arrays), body_of(free.arrays))
+
+
+def test_without_lambda_each_head_is_pulled_to_its_last_value_only() -> None:
+    """s_i = y_i = the last h_i: proximal steps, and FedRep where rho hardly pulls."""
+    keys = {**CONVEX, "fedrep_heads_lambda": 0.0}
+    _, own, _ = federate("fedrep", fraction_train=1.0)
+    _, free, _ = federate("fedrep", fraction_train=1.0, **{**keys, "fedrep_heads_rho": 1e-9})
+    strategy, result = run("fedrep", **keys, fraction_train=1.0)
+    assert np.allclose(body_of(own.arrays), body_of(free.arrays), atol=1e-6)
+    assert own.summaries[0]["per_user"] == free.summaries[0]["per_user"]
+    body, first = np.split(flat(fresh()), [-HEAD])
+    heads = dict.fromkeys(CLUSTERS, first)
+    for number in range(1, 5):
+        pulls = {user: (0.5, head) for user, head in heads.items()}
+        body, heads = one_round(body, heads, pulls, number)
+    assert np.allclose(body_of(result.arrays), body, atol=2e-5)
+    assert strategy.state.arrays["labels"].tolist() == list(range(12))
+
+
+def test_a_large_lambda_makes_one_head() -> None:
+    keys = {**CONVEX, "fedrep_heads_lambda": 10.0, "fraction_train": 1.0}
+    strategy, result, _ = federate("fedrep", **keys)
+    assert strategy.state.arrays["heads"].shape == (1, HEAD)
+    rows = dict(result.summaries[0]["findings"][0]["rows"])
+    assert rows["distinct heads"] == "1 of 12 users, fused exactly"
+    assert rows["cluster 0"] == "12 users: 0, 1, 2, 3, 4, 5, 6, 7, ..."
+
+
+def test_a_strong_gamma_makes_heads_those_of_their_clusters(known: dict[str, Any]) -> None:
+    def spread(gamma: float) -> float:
+        keys = {**KNOWN, "fedrep_heads_gamma": gamma, "num_rounds": 20, "fraction_train": 1.0}
+        strategy, _, _ = federate("fedrep", **keys, **known)
+        heads = strategy.state.arrays["heads"]
+        order = [CLUSTERS[user] for user in strategy.state.scalars["users"]]
+        groups = [heads[[c == name for c in order]] for name in "abc"]
+        return float(np.mean([np.linalg.norm(g - g.mean(axis=0), axis=1).mean() for g in groups]))
+
+    assert spread(200.0) < 0.02 * spread(0.0)
+
+
+def test_over_a_frozen_body_the_heads_are_the_optimum_of_cvxpy() -> None:
+    """Full-batch users, tau = 60: sum f_i + lam sum |h_i - h_j| is minimal up to 1e-4."""
+    lam, decay = 0.03, 0.05
+    keys = {**CONVEX, "fedrep_heads_lambda": lam, "local_epochs": 0, "head_epochs": 60}
+    keys |= {"batch_size": 1000, "lr": 0.3, "momentum": 0.9, "weight_decay": decay}
+    keys |= {"num_users": 6, "max_train_samples": 12, "hidden": "4", "num_rounds": 130}
+    strategy, _, _ = federate("fedrep", fraction_train=1.0, evaluate_every=130, **keys)
+    arrays, size = strategy.state.arrays, 6
+    found = arrays["heads"][arrays["labels"]].astype(np.float64)
+    heads, losses = cp.Variable((size, 50)), []
+    for i in range(size):
+        x, y = features_of(strategy, str(i))
+        weight, bias = cp.reshape(heads[i, :40], (10, 4), order="C"), heads[i, 40:]
+        scores = x @ weight.T + np.ones((len(x), 1)) @ cp.reshape(bias, (1, 10), order="C")
+        right = cp.sum(cp.multiply(np.eye(10)[y], scores))
+        losses.append((cp.sum(cp.log_sum_exp(scores, axis=1)) - right) / len(x))
+    pairs = [(i, j) for i in range(size) for j in range(i)]
+    apart = cp.sum(cp.hstack([cp.norm(heads[i] - heads[j]) for i, j in pairs]))
+    whole = sum(losses) + decay / 2 * cp.sum_squares(heads[:, :40]) + lam * apart
+    problem = cp.Problem(cp.Minimize(whole))
+    problem.solve(solver=cp.CLARABEL)
+    optimum = heads.value
+    heads.value = found.copy()
+    assert float(whole.value) == pytest.approx(problem.value, rel=1e-4)
+    for rows in (found, optimum):  # softmax does not know a shift of all biases
+        rows[:, 40:] -= rows[:, 40:].mean(axis=1, keepdims=True)
+    assert np.abs(found - optimum).max() < 0.03
+    together = np.linalg.norm(optimum[:, None] - optimum, axis=2) < 1e-3
+    assert len(arrays["heads"]) > 1
+    assert np.array_equal(arrays["labels"][:, None] == arrays["labels"], together)
+
+
+def features_of(strategy: Strategy, user: str) -> tuple[np.ndarray, np.ndarray]:
+    """A user's features under the initial body, and its labels."""
+    config, network = strategy.config, strategy.federation.network
+    data = simulated(config.data, config.federation.num_users, 0)
+    x, y = examples(data, user)
+    network.set(network.whole, network.initial)
+    with torch.no_grad():
+        return network.features(x).numpy().astype(np.float64), y.numpy()

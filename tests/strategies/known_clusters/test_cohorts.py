@@ -1,0 +1,116 @@
+"""Cohorts: who is in which, where they are hosted, and whose failure is whose."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corsage.app.cohorts import (
+    add_users,
+    check_clusters,
+    cohort_name,
+    cohorts_of,
+    read_members,
+    write_members,
+)
+from corsage.app.node import hosted_together
+from corsage.app.users import Report
+from corsage.clients.known_clusters.async_l2gd import AsyncL2GDClient
+from corsage.core.errors import ConfigError
+from corsage.strategies.rounds.roster import Member
+from tests.support.federations import ELLIPSES, TIES, federate
+from tests.support.grids import Watched
+
+CLUSTERS = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=40)
+
+
+def cluster_of(member: Member) -> str:
+    return member.cluster
+
+
+@settings(max_examples=50, deadline=None)
+@given(CLUSTERS, st.integers(1, 9))
+def test_every_user_is_hosted_by_one_node_with_its_cluster(names: list[str], count: int) -> None:
+    """Whole clusters if there are enough for all nodes, else equal shares in their order."""
+    users = [str(i) for i in range(len(names))]
+    data: Any = SimpleNamespace(users=users, clusters=dict(zip(users, names, strict=True)))
+    nodes = [hosted_together(data, number, count) for number in range(count)]
+    assert sorted(user for node in nodes for user in node) == sorted(users)
+    clusters = [{data.clusters[user] for user in node} for node in nodes]
+    if len(set(names)) >= count:
+        assert all(clusters) and sum(map(len, clusters)) == len(set(names))
+    else:
+        sizes = [len(node) for node in nodes]
+        assert max(sizes) - min(sizes) <= 1
+        order = [data.clusters[user] for node in nodes for user in node]
+        assert order == sorted(order)
+
+
+@settings(max_examples=50, deadline=None)
+@given(CLUSTERS, st.lists(st.integers(0, 3), min_size=40), st.sets(st.sampled_from("abcdef")))
+def test_cohorts_are_the_users_of_a_cluster_at_a_node(
+    names: list[str], nodes: list[int], single: set[str]
+) -> None:
+    members = {str(i): Member(nodes[i], 5, 5, name) for i, name in enumerate(names)}
+    cohorts = cohorts_of(members, list(members), cluster_of, frozenset(single))
+    assert sorted(user for c in cohorts for user in c.users) == sorted(members)
+    assert len({cohort.name for cohort in cohorts}) == len(cohorts)
+    for cohort in cohorts:
+        assert {(members[u].cluster, members[u].node) for u in cohort.users} == {
+            (cohort.cluster, cohort.node)
+        }
+        assert len(cohort.users) == 1 or cohort.cluster not in single
+    together = [(c.cluster, c.node) for c in cohorts if c.cluster not in single]
+    assert len(set(together)) == len(together)
+
+
+def test_a_lone_user_has_its_own_name_and_others_one_of_all_of_them() -> None:
+    assert cohort_name("a", ["7"]) == "7"
+    name = cohort_name("a", ["7", "8"])
+    assert name.startswith("cluster a #")
+    assert len({name, cohort_name("a", ["7", "9"]), cohort_name("a", ["78"]),
+                cohort_name("b", ["7", "8"])}) == 4  # fmt: skip
+
+
+@given(st.lists(st.text()))
+def test_who_is_in_a_cohort_is_written_as_an_array(users: list[str]) -> None:
+    assert read_members(write_members(users)) == users
+
+
+def test_users_without_a_cluster_are_refused_with_some_names() -> None:
+    users = [str(i) for i in range(9)]
+    check_clusters(users, [])
+    with pytest.raises(ConfigError, match=r"7 of 9 .*\(0, 1, 2, 3, 4, \.\.\.\)"):
+        check_clusters(users, users[:7])
+
+
+def test_one_users_evaluation_that_is_not_finite_is_its_own() -> None:
+    report = Report()
+    metrics = {"loss": np.array([1.0, np.nan, 3.0]), "num-examples": np.array([5.0, 5.0, 5.0])}
+    add_users(report, ["a", "b", "c"], metrics)
+    assert report.users == ["a", "c"] and report.metrics["loss"] == [1.0, 3.0]
+    assert list(report.failed) == ["b"] and "not finite" in report.failed["b"]
+
+
+def test_one_cohorts_failure_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cohorts at the same node go on; the one that fails is named with what went wrong."""
+    step = AsyncL2GDClient.step
+
+    def fragile(client: AsyncL2GDClient, config: dict[str, Any]) -> Any:
+        if client.users[0] == "4" and client.task.round == 3:
+            raise ValueError("out of luck")
+        return step(client, config)
+
+    monkeypatch.setattr(AsyncL2GDClient, "step", fragile)
+    keys = {key.replace("-", "_"): value for key, value in {**ELLIPSES, **TIES}.items()}
+    strategy, result, notes = federate("async-l2gd", grid=Watched(1), num_rounds=4, **keys)
+    ((name, times),) = strategy.progress.dropped.items()
+    assert name.startswith("cluster 1 #") and times == 1
+    assert len(notes.notes) == 1 and "ValueError: out of luck" in notes.notes[0]
+    assert len(result.summaries[0]["per_user"]) == 12
+    assert set(strategy.progress.versions.values()) == {int(strategy.state.scalars["tick"])}

@@ -1,0 +1,177 @@
+"""Waiting is bounded; nodes that leave, come back or never come are noticed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from corsage.app.local_grid import LocalGrid
+from corsage.core.errors import DataError, NodeError
+from corsage.strategies.rounds import exchange as module
+from corsage.strategies.rounds.exchange import exchange
+from corsage.strategies.rounds.roster import Roster
+from tests.support.federations import Notes
+
+
+class Fleet(LocalGrid):
+    """Nodes that host what the test says; `deaf` ones never reply, `gone` ones are not listed."""
+
+    def __init__(self, hosts: list[dict[str, Any]]) -> None:
+        app = ClientApp()
+
+        @app.query()
+        def query(message: Message, context: Any) -> Message:
+            host = hosts[context.node_config["partition-id"]]
+            users = host["users"]
+            config = ConfigRecord(
+                {
+                    "users": users,
+                    "clusters": [""] * len(users),
+                    "input-shape": list(host.get("shape", (4,))),
+                    "num-classes": host.get("classes", 2),
+                }
+            )
+            numbers = {"train": [9] * len(users), "test": [host.get("test", 3)] * len(users)}
+            content = RecordDict({"config": config, "metrics": MetricRecord(numbers)})
+            return Message(content, reply_to=message)
+
+        super().__init__(app, len(hosts))
+        self.deaf: set[int] = set()
+        self.gone: set[int] = set()
+        self.ids = list(super().get_node_ids())
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node in super().get_node_ids() if node not in self.gone]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        ids = list(super().push_messages(messages))
+        deaf = {m.metadata.message_id for m in messages if m.metadata.dst_node_id in self.deaf}
+        self._queue = type(self._queue)(m for m in self._queue if m.metadata.message_id not in deaf)
+        return ids
+
+
+def fleet(*groups: list[str], **more: Any) -> Fleet:
+    return Fleet([{"users": group, **more} for group in groups])
+
+
+def queries(grid: Fleet) -> list[Message]:
+    return [Message(RecordDict(), node, "query") for node in grid.ids]
+
+
+def test_silence_is_bounded() -> None:
+    grid = fleet(["a"], ["b"])
+    grid.deaf = {grid.ids[1]}
+    start = time.monotonic()
+    replies, silent = exchange(grid, queries(grid), 0.3)
+    assert 0.3 <= time.monotonic() - start < 2
+    assert [r.metadata.src_node_id for r in replies] == [grid.ids[0]]
+    assert silent == [grid.ids[1]]
+
+
+def test_a_node_that_left_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PRESENCE_SECONDS", 0.1)
+    grid = fleet(["a"], ["b"])
+    grid.deaf, grid.gone = {grid.ids[1]}, {grid.ids[1]}
+    start = time.monotonic()
+    _, silent = exchange(grid, queries(grid), 60)
+    assert time.monotonic() - start < 5
+    assert silent == [grid.ids[1]]
+
+
+def test_a_message_that_was_not_accepted_is_a_missing_reply() -> None:
+    """Flower refuses messages to unknown nodes by leaving out their ids."""
+
+    class Refusing(Fleet):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            return list(super().push_messages(messages))[:-1]
+
+    grid = Refusing([{"users": ["a"]}, {"users": ["b"]}])
+    replies, silent = exchange(grid, queries(grid), 5)
+    assert len(replies) == 1
+    assert silent == [grid.ids[1]]
+
+
+def test_late_replies_do_not_count() -> None:
+    app = ClientApp()
+
+    @app.query()
+    def slow(message: Message, context: Any) -> Message:
+        time.sleep(0.2)
+        return Message(RecordDict(), reply_to=message)
+
+    grid = LocalGrid(app, 3)
+    messages = [Message(RecordDict(), node, "query") for node in grid.get_node_ids()]
+    replies, silent = exchange(grid, messages, 0.3)
+    assert (len(replies), len(silent)) == (1, 2)
+
+
+def test_too_few_nodes_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(NodeError, match=r"only 2 of 3 nodes connected within 0\.2 s.*num-nodes=2"):
+        Roster().wait(fleet(["a"], ["b"]), 3, 0.2)
+
+
+def test_nodes_come_and_go_and_users_stay_themselves() -> None:
+    notes = Notes()
+    roster = Roster(note=notes.notes.append)
+    grid = fleet(["a", "b"], ["c"], ["c"])
+    grid.gone = {grid.ids[2]}
+    roster.wait(grid, 2, 1)
+    assert roster.users == ["a", "b", "c"]
+    assert roster.by_node(["c", "a"]) == {grid.ids[1]: ["c"], grid.ids[0]: ["a"]}
+    grid.gone = {grid.ids[0]}  # a node leaves, and c's device comes back as another node
+    roster.refresh(grid, 1)
+    assert roster.users == ["c"]
+    assert roster.members["c"].node == grid.ids[2]
+    assert any("users a, b are gone" in note for note in notes.notes)
+    assert any("user c is at two nodes" in note for note in notes.notes)
+
+
+def test_what_cannot_take_part_ends_the_start_and_is_left_out_later() -> None:
+    with pytest.raises(DataError, match="user a has no test data"):
+        Roster().wait(fleet(["a"], test=0), 1, 1)
+    with pytest.raises(DataError, match=r"its samples have shape \(.,\), the others' \(.,\)"):
+        Roster().wait(Fleet([{"users": ["a"]}, {"users": ["b"], "shape": (5,)}]), 2, 1)
+    notes = Notes()
+    roster = Roster(note=notes.notes.append)
+    grid = Fleet([{"users": ["a"]}, {"users": ["b"], "shape": (5,)}])
+    grid.gone = {grid.ids[1]}
+    roster.wait(grid, 1, 1)
+    grid.gone = set()
+    roster.refresh(grid, 1)
+    assert roster.users == ["a"]
+    assert "is left out" in notes.notes[0]
+
+
+def test_classes_and_numbers_do_not_mix() -> None:
+    """Nodes may know of different numbers of classes; labels that are numbers are 0 classes."""
+    for classes, why in (
+        ((3, 0), "it has numbers as labels, the model 3 classes"),
+        ((0, 3), "it has 3 classes, the model numbers as labels"),
+    ):
+        grid = Fleet([{"users": [u], "classes": n} for u, n in zip("ab", classes, strict=True)])
+        with pytest.raises(DataError, match="numbers as labels"):  # whichever comes first
+            Roster().wait(grid, 2, 1)
+        notes = Notes()
+        roster = Roster(note=notes.notes.append)
+        grid.gone = {grid.ids[1]}
+        roster.wait(grid, 1, 1)
+        grid.gone = set()
+        roster.refresh(grid, 1)
+        assert roster.users == ["a"] and roster.num_classes == classes[0]
+        assert why in notes.notes[0]
+    for many, known in (((0, 0), 0), ((3, 5), 5), ((5, 3), 5)):
+        roster = Roster()
+        grid = Fleet([{"users": [u], "classes": n} for u, n in zip("ab", many, strict=True)])
+        roster.wait(grid, 2, 1)
+        assert roster.num_classes == known and roster.users == ["a", "b"]
+
+
+def test_a_federation_without_users_is_an_error() -> None:
+    with pytest.raises(NodeError, match="host no users"):
+        Roster().wait(fleet([]), 1, 1)

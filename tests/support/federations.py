@@ -1,0 +1,102 @@
+"""Small federations on the local engine, for all tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.core.config import Config
+from corsage.strategies import strategy_class
+from corsage.strategies.rounds.base import Result, Strategy
+from corsage.strategies.rounds.callbacks import Callback
+
+SMALL: dict[str, Any] = {
+    "num-users": 12,
+    "num-rounds": 4,
+    "fraction-train": 0.5,
+    "hidden": "16",
+    "head-epochs": 2,
+    "evaluate-every": 2,
+    "fine-tune-epochs": 0,
+}
+
+
+# Twelve users in three known clusters, two classes, and a convex loss: what some methods need.
+ELLIPSES: dict[str, Any] = {
+    "dataset": "ellipses",
+    "partition": "natural",
+    "num-users": 0,
+    "users-per-cluster": 4,
+    "model": "linear",
+    "loss": "logistic",
+}
+TIES: dict[str, Any] = {"known-gamma": 1, "known-lambda": 1, "single-cluster-lambda": 1}
+KNOWN_CLUSTERS = (
+    "async-l2gd",
+    "async-al2sgd",
+    "mixed-model",
+    "single-cluster",
+    "exact-cluster",
+    "exact-global",
+    "exact-local",
+)
+SUITED: dict[str, dict[str, Any]] = {name: {**ELLIPSES, **TIES} for name in KNOWN_CLUSTERS}
+"""Keys for the methods that do not take the defaults."""
+SUITED["convex-clustering"] = {
+    **ELLIPSES,
+    "loss": "squared-hinge",
+    "ridge": 0.001,
+    "convex-lambda": 0.03,
+    "convex-tolerance": 1e-13,
+    "convex-report": False,
+}
+SUITED["local-clusters"] = {**ELLIPSES, "loss": "squared-hinge", "ridge": 0.001}
+ASK_ALL = frozenset((*KNOWN_CLUSTERS, "local-clusters"))
+"""Methods that ask all users in every round."""
+SEEDLESS = ASK_ALL - {"async-l2gd", "async-al2sgd"}
+"""Methods that draw nothing at random."""
+
+
+class Notes(Callback):
+    """Remembers what was noted and every row."""
+
+    shows_notes = True
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.rows: list[dict[str, Any]] = []
+
+    def on_note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
+        self.rows.append(row)
+
+
+def settings(name: str, **keys: Any) -> Config:
+    """Small defaults, and those that suit the strategy; keys may be given by keyword."""
+    own = {key.replace("_", "-"): value for key, value in keys.items()}
+    return Config.parse({**SMALL, **SUITED.get(name, {}), **own})
+
+
+def federate(
+    name: str,
+    nodes: int = 1,
+    callbacks: list[Callback] | None = None,
+    grid: LocalGrid | None = None,
+    **keys: Any,
+) -> tuple[Strategy[Any, Any], Result, Notes]:
+    """Run one strategy with `settings`, on a grid of its own if none is given."""
+    notes = Notes()
+    strategy = strategy_class(name)(settings(name, **keys), [notes, *(callbacks or [])])
+    return strategy, strategy.start(grid or LocalGrid(app, nodes)), notes
+
+
+def same_arrays(one: Any, other: Any, tolerance: float = 1e-5) -> bool:
+    """Whether two array records hold the same arrays, up to a tolerance."""
+    return list(one) == list(other) and all(
+        np.allclose(one[name].numpy(), other[name].numpy(), rtol=0, atol=tolerance) for name in one
+    )

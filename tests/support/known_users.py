@@ -1,0 +1,145 @@
+"""Users in known clusters as plain arrays, for the references of the methods' tests.
+
+All users have equally many samples, so that a loss is a few lines of NumPy: nothing here is what
+the methods themselves compute with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from corsage.clients.convex import ConvexClient
+from corsage.core.arrays import Floats
+from corsage.core.config import Config
+from corsage.datasets.federated import simulated
+from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
+from corsage.strategies.rounds.base import Result, Strategy
+from tests.support.federations import federate, settings
+
+Models = dict[str, Floats]
+HIERARCHICAL: dict[str, Any] = {
+    "dataset": "hierarchical",
+    "loss": "squared",
+    "num_clusters": 3,
+    "users_per_cluster": 4,
+    "num_features": 3,
+    "samples_per_user": 5,
+}
+LOGISTIC: dict[str, Any] = {"dataset": "ellipses", "loss": "logistic"}
+UNEVEN = {"a": list("01234"), "b": ["5", "6", "7", "8"], "c": ["9", "10"], "d": ["11"]}
+"""Clusters of different sizes, one of which is a single user."""
+
+
+class Users:
+    """The users of a run: their samples, and clusters by number.
+
+    Parameters
+    ----------
+    config : the run's.
+    """
+
+    def __init__(self, config: Config) -> None:
+        data = simulated(config.data, config.federation.num_users, config.run.seed)
+        self.names = sorted(data.users, key=lambda user: (len(user), user))
+        parts = [data[user] for user in self.names]
+        x = np.stack([part.x_train for part in parts]).astype(np.float64)
+        ones = np.ones((*x.shape[:2], 1))
+        self.x = np.concatenate([x, ones], 2) if config.model.intercept else x
+        labels = np.stack([part.y_train for part in parts])
+        self.y = labels.astype(np.float32).astype(np.float64)  # data are float32 numbers
+        self.classes = data.num_classes > 0
+        known = [data.clusters[user] for user in self.names]
+        self.clusters = sorted(set(known), key=lambda name: (len(name), name))
+        self.cluster = np.array([self.clusters.index(name) for name in known])
+        self.n, self.k, self.d = len(self.names), len(self.clusters), self.x.shape[2]
+
+    def slopes(self, scores: Floats, y: Floats) -> Floats:
+        """phi', of the logistic loss or of half the squared error."""
+        return 1 / (1 + np.exp(-scores)) - y if self.classes else scores - y
+
+    def gradient(self, theta: Floats, users: NDArray[np.int64]) -> Floats:
+        """nabla f_i of some users at their rows of theta; f_i is a sum."""
+        x = self.x[users]
+        slopes = self.slopes(np.einsum("umd,ud->um", x, theta), self.y[users])
+        return np.einsum("um,umd->ud", slopes, x)
+
+    def smoothness(self) -> float:
+        """The largest L_i."""
+        bound = 0.25 if self.classes else 1.0
+        return bound * float(np.linalg.eigvalsh(np.einsum("umd,ume->ude", self.x, self.x)).max())
+
+    def convexity(self) -> float:
+        """The smallest mu_i that is known: 0 for the logistic loss."""
+        if self.classes:
+            return 0.0
+        least = np.linalg.eigvalsh(np.einsum("umd,ume->ude", self.x, self.x)).min()
+        return max(float(least), 0.0)
+
+    def hierarchy(self, gamma: float | Mapping[str, float], lam: float) -> Hierarchy:
+        """gamma as a number, or by cluster or user, and one lambda."""
+        if isinstance(gamma, Mapping):
+            by_user = set(self.names) <= set(gamma)
+            owners = self.names if by_user else [self.clusters[j] for j in self.cluster]
+            values = np.array([gamma[owner] for owner in owners])
+        else:
+            values = np.full(self.n, float(gamma))
+        totals = np.bincount(self.cluster, values, self.k)
+        return Hierarchy(self.cluster, values, alpha_of(lam, totals))
+
+    def rows(self, models: Models) -> Floats:
+        """The models as rows in the order of the users."""
+        return np.stack([models[user] for user in self.names])
+
+
+def strengths(kind: str, users: Users, folder: Path) -> tuple[float | dict[str, float], str]:
+    """gamma as one number, or different by cluster or by user: the values, and the key's text."""
+    if kind == "number":
+        return 1.5, "1.5"
+    names = users.clusters if kind == "cluster" else users.names
+    values = {name: round(0.5 + 0.4 * place, 1) for place, name in enumerate(names)}
+    return values, written(folder, values, "gamma")
+
+
+def written(folder: Path, content: Any, name: str = "map") -> str:
+    """A JSON file's name."""
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+class Seen:
+    """Every user's model as it was when it was last evaluated."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.models: Models = {}
+        scored = ConvexClient.scored
+
+        def spy(client: ConvexClient, models: Any) -> Any:
+            rows = models.detach().cpu().double().numpy()
+            self.models |= {user: row.copy() for user, row in zip(client.users, rows, strict=True)}
+            return scored(client, models)
+
+        monkeypatch.setattr(ConvexClient, "scored", spy)
+
+    def run(self, name: str, nodes: int = 1, **more: Any) -> tuple[Strategy, Result, Models]:
+        """Run a strategy (see `federate`); each user's model when it was evaluated last."""
+        self.models = {}
+        strategy, result, _ = federate(name, nodes, **{"evaluate_every": 10**6, **more})
+        return strategy, result, dict(self.models)
+
+
+def users_of(name: str, **keys: Any) -> Users:
+    """The users of such a run."""
+    return Users(settings(name, **keys))
+
+
+def far(one: Floats, other: Floats) -> float:
+    """The largest difference, relative to the size of the second."""
+    return float(np.abs(one - other).max() / np.abs(other).max())
