@@ -2,79 +2,128 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import struct
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save
 
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
+from corsage.core.arrays import Floats, Floats32
 from corsage.core.errors import CheckpointError
-from corsage.strategies.rounds.state import State, Traffic
+from corsage.strategies.rounds.state import NoState, Progress, Traffic
 
 ME = {"run": "a", "seed": 0}
+PROGRESS = Progress(
+    round=7,
+    shape=(1, 8, 8),
+    num_classes=10,
+    versions={"u": 7},
+    trained={"u", "v"},
+    dropped={"w": 1},
+    curve=[(5, 0.25), (7, 0.5)],
+    traffic=Traffic(1, 2, 3, 4, 5, 6, 7),
+    seconds=1.5,
+)
 
 
-def state() -> State:
-    return State(
-        round=7,
-        arrays={"body": np.arange(5, dtype=np.float32), "dual": np.ones((2, 3))},
-        scalars={"coins": [1, 0, 1]},
-        versions={"u": 7},
-        drawn={"u": 2, "v": 1},
-        dropped={"w": 1},
-        curve=[(5, 0.25), (7, 0.5)],
-        traffic=Traffic(1, 2, 3, 4, 5, 6, 7),
-        seconds=1.5,
-    )
+@dataclass
+class Duals:
+    """A part of a state."""
+
+    z: Floats
+    rho: float
+    edges: list[tuple[str, str]]
 
 
-def test_the_whole_state_comes_back(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "c", state(), ME)
-    back = read_checkpoint(tmp_path / "c", ME)
-    assert back.plain() == state().plain()
-    for name, array in state().arrays.items():
-        assert back.arrays[name].dtype == array.dtype
-        assert np.array_equal(back.arrays[name], array)
+@dataclass
+class Kept:
+    """What some algorithm remembers."""
+
+    body: Floats32
+    duals: Duals | None
+    norms: dict[int, list[float]] = field(default_factory=dict)
+    centres: dict[str, Floats] = field(default_factory=dict)
+    label: str | None = None
 
 
-def test_arrays_keep_their_order(tmp_path: Path) -> None:
-    """Clients take what they are sent in this order."""
-    names = ["model", "variate", "body", "a", "z", "b", "y"]
-    arrays = {name: np.zeros(2, np.float32) for name in names}
-    write_checkpoint(tmp_path / "c", State(arrays=arrays), ME)
-    for _ in range(5):
-        assert list(read_checkpoint(tmp_path / "c", ME).arrays) == list(arrays)
+def kept() -> Kept:
+    duals = Duals(np.ones((2, 3)), 0.5, [("a", "b"), ("a", "c.d")])
+    centres = {"north": np.zeros(2), "a.b": np.ones(1)}
+    return Kept(np.arange(5, dtype=np.float32), duals, {3: [1.0, 2.0]}, centres)
 
 
-def test_a_state_without_arrays_too(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "c", State(round=1), ME)
-    assert read_checkpoint(tmp_path / "c", ME).arrays == {}
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal in types and contents, arrays bit for bit."""
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    if is_dataclass(one):
+        return type(one) is type(other) and same(vars(one), vars(other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[k], other[k]) for k in one)
+    return type(one) is type(other) and one == other
+
+
+def written(path: Path) -> Path:
+    write_checkpoint(path, PROGRESS, kept(), ME)
+    return path
+
+
+def test_all_of_it_comes_back_field_by_field(tmp_path: Path) -> None:
+    progress, state = read_checkpoint(written(tmp_path / "c"), ME, Kept)
+    assert same(progress, PROGRESS)
+    assert same(state, kept())
+
+
+def test_a_state_without_arrays_or_fields_too(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "c", Progress(round=1), NoState(), ME)
+    assert read_checkpoint(tmp_path / "c", ME, NoState) == (Progress(round=1), NoState())
+
+
+def test_fields_of_another_version_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"^NoState: written by another version \(body, "):
+        read_checkpoint(written(tmp_path / "c"), ME, NoState)
+
+
+def test_a_checkpoint_of_before_the_floors_is_refused_in_one_line(tmp_path: Path) -> None:
+    head = json.dumps({"format": "corsage-checkpoint-1", "identity": ME, "state": {}}).encode()
+    payload = struct.pack("<Q", len(head)) + head + save({})
+    digest = hashlib.blake2b(payload, digest_size=32).digest()
+    (tmp_path / "c").write_bytes(digest + payload)
+    with pytest.raises(CheckpointError, match="written by another version of Corsage") as found:
+        read_checkpoint(tmp_path / "c", ME, NoState)
+    assert "\n" not in str(found.value)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**6), st.integers(1, 255))
 def test_any_changed_byte_is_noticed(tmp_path: Path, place: int, change: int) -> None:
     path = tmp_path / "c"
-    write_checkpoint(path, state(), ME)
+    written(path)
     raw = bytearray(path.read_bytes())
     raw[place % len(raw)] ^= change
     path.write_bytes(bytes(raw))
     with pytest.raises(CheckpointError, match="damaged"):
-        read_checkpoint(path, ME)
+        read_checkpoint(path, ME, Kept)
 
 
 def test_a_cut_an_absent_and_a_foreign_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "c"
     with pytest.raises(CheckpointError, match="cannot be read"):
-        read_checkpoint(path, ME)
-    write_checkpoint(path, state(), ME)
+        read_checkpoint(path, ME, Kept)
+    written(path)
     with pytest.raises(CheckpointError, match="of another run: seed was 0, now 1"):
-        read_checkpoint(path, {**ME, "seed": 1})
+        read_checkpoint(path, {**ME, "seed": 1}, Kept)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="damaged"):
-        read_checkpoint(path, ME)
+        read_checkpoint(path, ME, Kept)
     path.write_bytes(b"")
     with pytest.raises(CheckpointError, match="damaged"):
-        read_checkpoint(path, ME)
+        read_checkpoint(path, ME, Kept)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from corsage.app.command import run
+from corsage.clients.base import Got, Sent
 from corsage.clients.fedavg import FedAvgClient
-from corsage.clients.fedrep import FedRepClient
+from corsage.clients.fedrep.fedrep import FedRepClient
 from corsage.core.config import Config
+from corsage.core.keys import NoKeys
+from corsage.networks.batches import Examples
 
 QUICK = ["num-users=8", "num-rounds=2", "head-epochs=1", "hidden=8", "fraction-train=0.5"]
 
@@ -128,21 +131,21 @@ def test_a_model_without_a_linear_layer(
 
 
 def broken(kind: str) -> Any:
-    """A `fit` that goes wrong for user 3 alone, in one way."""
-    original = FedAvgClient.fit
+    """A `train` that goes wrong for user 3 alone, in one way."""
+    original = FedAvgClient.train
 
-    def fit(self: FedAvgClient, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Any:
+    def train(self: FedAvgClient[NoKeys], got: Got, data: Examples) -> Sent:
         if "3" in self.users and kind == "raises":
             raise RuntimeError("the sensor is wet")
-        arrays, number, metrics = original(self, parameters, config)
+        sent = original(self, got, data)
+        model = sent.mean["model"].copy()
         if kind == "nan" and "3" in self.users:
-            arrays[0] = arrays[0].copy()
-            arrays[0][self.users.index("3")] = np.nan
+            model[self.users.index("3")] = np.nan
         if kind == "shape" and "3" in self.users:
-            arrays[0] = arrays[0][:, :-1]
-        return arrays, number, metrics
+            model = model[:, :-1]
+        return replace(sent, mean={"model": model})
 
-    return fit
+    return train
 
 
 @pytest.mark.parametrize(
@@ -158,7 +161,7 @@ def test_a_broken_client_is_dropped_and_the_rest_goes_on(
     cause: str,
     nodes: int,
 ) -> None:
-    monkeypatch.setattr(FedAvgClient, "fit", broken(kind))
+    monkeypatch.setattr(FedAvgClient, "train", broken(kind))
     words = [*QUICK, "strategy=fedavg", "fraction-train=1.0", f"num-nodes={nodes}"]
     assert run([*words, "--json", "out.json"], "") == 0
     captured = capsys.readouterr()
@@ -176,13 +179,13 @@ def test_slow_clients_are_late(
 ) -> None:
     import time
 
-    original = FedAvgClient.fit
+    original = FedAvgClient.train
 
-    def fit(self: FedAvgClient, *arguments: Any) -> Any:
+    def train(self: FedAvgClient[NoKeys], *arguments: Any) -> Any:
         time.sleep(0.4 if "7" in self.users else 0)
         return original(self, *arguments)
 
-    monkeypatch.setattr(FedAvgClient, "fit", fit)
+    monkeypatch.setattr(FedAvgClient, "train", train)
     words = [*QUICK, "strategy=fedavg", "num-nodes=8", "fraction-train=1.0", "round-timeout=0.35"]
     assert run(words, "") == 0
     assert "user 7 is dropped: no reply in time" in capsys.readouterr().err
@@ -191,10 +194,10 @@ def test_slow_clients_are_late(
 def test_when_every_client_fails_so_does_the_run(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fit(self: FedRepClient, *arguments: Any) -> Any:
+    def train(self: FedRepClient, *arguments: Any) -> Any:
         raise RuntimeError("all is lost")
 
-    monkeypatch.setattr(FedRepClient, "fit", fit)
+    monkeypatch.setattr(FedRepClient, "train", train)
     code, line = fail([*QUICK, "strategy=fedrep"], capsys)
     assert code == 1
     assert "round 1: 0 usable replies" in line

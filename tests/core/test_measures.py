@@ -278,7 +278,7 @@ def test_a_round_of_fedavg_is_a_step_along_the_mean_gradient(
         a = with_one(user.x_train)
         gradients.append(a.T @ slope(a @ w, user.y_train) / len(a))
     w -= 0.1 * np.mean(gradients, axis=0)
-    np.testing.assert_allclose(strategy.state.arrays["model"], w, atol=1e-5)
+    np.testing.assert_allclose(strategy.state.model, w, atol=1e-5)
     (summary,) = result.summaries
     for user in users:
         u = with_one(user.x_test) @ w

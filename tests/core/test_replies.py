@@ -121,16 +121,14 @@ def test_a_round_fails_only_below_min_users() -> None:
 
     for least, fails in ((1, False), (2, True)):
         strategy = FedAvg({"min-users": least})
-        strategy.state.arrays = {"body": np.zeros(3, np.float32)}
-        strategy._asked = {1: ["a"], 2: ["b"]}
         good = content(["a"], [1, 2, 3], **{"num-examples": [5.0]})
-        replies = [reply(1, good), reply(2, Error(2, "it broke"))]
+        came = [reply(1, good), reply(2, Error(2, "it broke"))]
+        replies = merge_replies(came, {1: ["a"], 2: ["b"]}, TEMPLATE)
         if fails:
             with pytest.raises(
                 RoundFailed, match=r"1 usable replies, min-users=2.*user b is dropped: it broke"
             ):
-                strategy.aggregate_train(1, replies)
+                strategy.accept_round(1, replies)
         else:
-            strategy.aggregate_train(1, replies)
+            strategy.accept_round(1, replies)
             assert strategy.progress.dropped == {"b": 1}
-            assert strategy.progress.trained == {"a": 1}

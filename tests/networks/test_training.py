@@ -102,7 +102,7 @@ def test_sgd_is_torchs(model, part, momentum, decay):
     net.set(net.whole, net.initial)
     wanted = torch_sgd(net, data.x, data.y, order, getattr(net, part), keys)
     net.set(net.whole, net.initial)
-    sgd(net, data.x, data.y, order, getattr(net, part), keys)
+    sgd(net, (data.x, data.y), order, getattr(net, part), keys)
     np.testing.assert_allclose(net.get(net.whole), wanted, atol=1e-6)
     assert np.abs(wanted - net.initial).max() > 1e-3
 
@@ -111,12 +111,12 @@ def test_frozen_part_is_bitwise_unchanged_even_after_momentum():
     net = net_of()
     data, order = examples([12], (6,)), orders_for([12], 3, 4)[0]
     net.set(net.whole, net.initial)
-    sgd(net, data.x, data.y, order, net.whole, KEYS)
+    sgd(net, (data.x, data.y), order, net.whole, KEYS)
     body = net.get(net.body)
-    sgd(net, data.x, data.y, order, net.head, KEYS)
+    sgd(net, (data.x, data.y), order, net.head, KEYS)
     np.testing.assert_array_equal(net.get(net.body), body)
     head = net.get(net.head)
-    sgd(net, data.x, data.y, order, net.body, KEYS)
+    sgd(net, (data.x, data.y), order, net.body, KEYS)
     np.testing.assert_array_equal(net.get(net.head), head)
     assert not np.array_equal(net.get(net.body), body)
 
@@ -126,11 +126,11 @@ def test_momentum_is_fresh_in_each_call():
     data = examples([4], (6,))
     order = [np.arange(4)]
     net.set(net.whole, net.initial)
-    sgd(net, data.x, data.y, order, net.whole, KEYS)
+    sgd(net, (data.x, data.y), order, net.whole, KEYS)
     first = net.get(net.whole)
-    sgd(net, data.x, data.y, order, net.whole, KEYS)
+    sgd(net, (data.x, data.y), order, net.whole, KEYS)
     net.set(net.whole, net.initial)
-    sgd(net, data.x, data.y, order, net.whole, KEYS)
+    sgd(net, (data.x, data.y), order, net.whole, KEYS)
     np.testing.assert_array_equal(net.get(net.whole), first)
 
 
@@ -139,9 +139,9 @@ def test_frozen_running_statistics_stay():
     module = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
     data = examples([12], (6,))
     net = Network(module, "", data.x)
-    sgd(net, data.x, data.y, orders_for([12], 1, 4)[0], net.head, KEYS)
+    sgd(net, (data.x, data.y), orders_for([12], 1, 4)[0], net.head, KEYS)
     np.testing.assert_array_equal(net.get(net.body), net.initial[net.body])
-    sgd(net, data.x, data.y, orders_for([12], 1, 4)[0], net.body, KEYS)
+    sgd(net, (data.x, data.y), orders_for([12], 1, 4)[0], net.body, KEYS)
     assert not np.array_equal(
         net.named(net.get(net.whole))["1.running_mean"], np.zeros(5, np.float32)
     )
@@ -166,7 +166,7 @@ def test_dropout_depends_on_the_batches_and_not_on_the_global_state():
     for seed in (1, 2):
         torch.manual_seed(seed)
         net.set(net.whole, net.initial)
-        sgd(net, data.x, data.y, order, net.whole, KEYS)
+        sgd(net, (data.x, data.y), order, net.whole, KEYS)
         results.append(net.get(net.whole))
     np.testing.assert_array_equal(*results)
 
@@ -180,7 +180,7 @@ def test_adjust_changes_the_gradient_in_place():
     def pull(g, theta):
         g.copy_(theta)
 
-    sgd(net, data.x, data.y, [np.arange(4)], net.head, keys, adjust=pull)
+    sgd(net, (data.x, data.y), [np.arange(4)], net.head, keys, adjust=pull)
     np.testing.assert_allclose(net.get(net.head), 0.9 * net.initial[net.head], rtol=1e-6)
 
 
