@@ -29,13 +29,13 @@ from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import one_thread
 from corsage.core.arrays import Floats
 from corsage.core.errors import CorsageError
+from corsage.core.losses import SQUARED_HINGE
 from corsage.core.seeding import generator
 from corsage.datasets.ellipses import draw
 from corsage.experiments.convex_clustering.classic import Cost, by_cvxpy
 from corsage.experiments.runner import run as run_strategy
 from corsage.solvers.convex_clustering.sum_of_norms import Edges, Solution, fit, path
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
-from corsage.solvers.losses.scalar import SQUARED_HINGE
 
 LAMBDAS, RIDGE = (0.0913593, 0.01), 1e-3
 SPREAD, POINT_LAMBDAS = 0.1, (0.0133, 0.005)

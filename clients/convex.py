@@ -12,11 +12,11 @@ from torch import Tensor
 from corsage.clients.base import Client, Got, K, Models, Sent
 from corsage.core.arrays import Array, Ints
 from corsage.core.errors import UserError
+from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
 from corsage.networks.training import Scores, score
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.linear_losses import Scale
-from corsage.solvers.losses.scalar import scalar_loss
 
 T = TypeVar("T")
 Answer = Callable[[Got], Sent]

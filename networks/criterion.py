@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from corsage.core.config import ModelKeys
 from corsage.core.errors import ConfigError
+from corsage.core.losses import ScalarLoss, scalar_loss
 from corsage.core.measures import ACCURACY, RMSE, Measure
-from corsage.solvers.losses.scalar import ScalarLoss, scalar_loss
 
 
 class Criterion(Protocol):

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import RoundFailed
+from corsage.core.losses import SQUARED_HINGE
 from corsage.datasets.ellipses import Ellipses, draw
 from corsage.solvers.convex_clustering.edges import Edges, norms
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.held_out import Fold
-from corsage.solvers.losses.scalar import SQUARED_HINGE
 
 RIDGE = 1e-3
 

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import LogLocator, NullLocator
 
 from corsage.app import plots
+from corsage.core.losses import LOGISTIC, SQUARED
 from corsage.datasets import ellipses, hierarchical
 from corsage.experiments.known_clusters.problem import (
     Path,
@@ -31,7 +32,6 @@ from corsage.experiments.known_clusters.problem import (
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.pictures import chosen_seeds, entitle, legend, panels
 from corsage.solvers.known_clusters.coins import count, deviations, expected_communications
-from corsage.solvers.losses.scalar import LOGISTIC, SQUARED
 
 SEEDS, ONE_COIN, RIDGE = 3, 0.1, 0.05
 LEVEL = 1e-10

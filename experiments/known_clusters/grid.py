@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Floats, Ints
+from corsage.core.losses import LOGISTIC
 from corsage.core.seeding import generator
 from corsage.datasets.federated import FederatedData
 from corsage.solvers.known_clusters.mixed_model import (
@@ -28,7 +29,6 @@ from corsage.solvers.known_clusters.mixed_model import (
     travelled,
 )
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
-from corsage.solvers.losses.scalar import LOGISTIC
 
 Scale = Literal["sum", "mean"]
 SHARE = 0.2

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Ints
+from corsage.core.losses import SQUARED, ScalarLoss
 from corsage.core.seeding import uniforms, user_keys
 from corsage.solvers.known_clusters import async_al2sgd, async_l2gd, katyusha
 from corsage.solvers.known_clusters.async_al2sgd import refresh_coin
@@ -35,7 +36,6 @@ from corsage.solvers.known_clusters.settings import (
     tau_of,
     theorem_bound,
 )
-from corsage.solvers.losses.scalar import SQUARED, ScalarLoss
 
 MOST_ROUNDS = 50
 STILL = 1e-15

@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from corsage.core.errors import ModelError
+from corsage.core.losses import ScalarLoss
 from corsage.solvers.losses.linear_losses import LinearLosses, Scale
 from corsage.solvers.losses.newton import TOLERANCE
 from corsage.solvers.losses.quadratic import Points, Quadratic
-from corsage.solvers.losses.scalar import ScalarLoss
 
 __all__ = [
     "LinearLosses",

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Ints
+from corsage.core.losses import ScalarLoss, sign
 from corsage.solvers.losses import newton
 from corsage.solvers.losses.newton import Functions, lengths, thin
 from corsage.solvers.losses.padded import pad, padded
-from corsage.solvers.losses.scalar import ScalarLoss, sign
 
 EXACT = 500  # columns up to which the largest eigenvalue is computed; beyond, the trace bounds it
 SETTLED = 0.1  # change of a score in a Newton step below which a logistic loss has a minimiser

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from corsage.core.arrays import Ints
 from corsage.core.errors import DataError, ModelError
+from corsage.core.losses import SQUARED, ScalarLoss
 from corsage.solvers.losses.linear_block import Block
 from corsage.solvers.losses.newton import TOLERANCE
 from corsage.solvers.losses.padded import cut
 from corsage.solvers.losses.quadratic import Quadratic
-from corsage.solvers.losses.scalar import SQUARED, ScalarLoss
 
 Scale = Literal["sum", "mean"]
 

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from corsage.core.registry import ALGORITHMS
-from corsage.experiments.fedrep import figure5
-from corsage.experiments.fedrep import figure6
-from corsage.experiments.fedrep import table1
+from corsage.experiments.fedrep import figure5, figure6, table1
 from corsage.experiments.outcome import Options
 from corsage.experiments.runner import Results
 

@@ -15,14 +15,10 @@ from corsage.app import plots
 from corsage.benchmarks import known_clusters as benchmark
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
+from corsage.core.losses import LOGISTIC, SQUARED
 from corsage.datasets.federated import FederatedData, simulated
 from corsage.experiments import __main__ as command
-from corsage.experiments.known_clusters import chem97
-from corsage.experiments.known_clusters import convergence
-from corsage.experiments.known_clusters import donors
-from corsage.experiments.known_clusters import figure2
-from corsage.experiments.known_clusters import grid
-from corsage.experiments.known_clusters import nested
+from corsage.experiments.known_clusters import chem97, convergence, donors, figure2, grid, nested
 from corsage.experiments.known_clusters import problem as problems
 from corsage.experiments.known_clusters.scores import Scores, constant, difference
 from corsage.experiments.outcome import Options
@@ -31,7 +27,6 @@ from corsage.solvers.known_clusters.async_l2gd import run_naive
 from corsage.solvers.known_clusters.coins import Coins, count
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, objective_21
 from corsage.solvers.known_clusters.settings import Parameters
-from corsage.solvers.losses.scalar import LOGISTIC, SQUARED
 
 CLUSTERS = np.array([0, 0, 0, 1, 1])
 

@@ -11,9 +11,7 @@ import pytest
 
 from corsage.app import plots
 from corsage.experiments import __main__ as command
-from corsage.experiments.fedrep import figure1
-from corsage.experiments.fedrep import figure3
-from corsage.experiments.fedrep import figure4
+from corsage.experiments.fedrep import figure1, figure3, figure4
 from corsage.experiments.outcome import Options
 from corsage.experiments.pictures import figure
 

@@ -146,7 +146,9 @@ def assert_picks_by_training_data(strategy: Strategy) -> None:
         labels[middle:end] = 9 - labels[middle:end]
     task = Task("ifca", "", 0, data.shape, 10, train=config.train, keys=config.algorithm["ifca"])
     odd = dataclasses.replace(data, y=labels)
-    client = IFCAClient(task, data.users, odd, strategy.federation.network, [{}] * 10, {}, ["models"])
+    client = IFCAClient(
+        task, data.users, odd, strategy.federation.network, [{}] * 10, {}, ["models"]
+    )
     _, _, metrics = client.evaluate([models], {})
     assert (
         dict(zip(data.users, metrics["cluster"], strict=True)) == strategy.state.scalars["clusters"]

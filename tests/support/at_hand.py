@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from corsage.core.losses import SQUARED_HINGE
 from corsage.datasets.federated import simulated
 from corsage.networks.training import to_tensors
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
-from corsage.solvers.losses.scalar import SQUARED_HINGE
 from tests.support.federations import settings
 
 

@@ -6,10 +6,10 @@ import cvxpy as cp
 import numpy as np
 import torch
 
+from corsage.core.losses import LOGISTIC, SQUARED_HINGE
 from corsage.datasets.ellipses import draw
 from corsage.solvers.convex_clustering.sum_of_norms import Edges
 from corsage.solvers.losses.convex import Quadratic, linear_losses, points
-from corsage.solvers.losses.scalar import LOGISTIC, SQUARED_HINGE
 
 N, D, M = 9, 2, 6
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from corsage.core.losses import LOGISTIC, SQUARED, SQUARED_HINGE, huber
 from corsage.solvers.losses.convex import linear_losses
-from corsage.solvers.losses.scalar import LOGISTIC, SQUARED, SQUARED_HINGE, huber
 
 DELTA = 0.6
 LOSSES = {loss.name: loss for loss in (LOGISTIC, SQUARED_HINGE, SQUARED, huber(DELTA))}

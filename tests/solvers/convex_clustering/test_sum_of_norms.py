@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.core.errors import ConfigError, DataError, ModelError
+from corsage.core.losses import LOGISTIC
 from corsage.solvers.convex_clustering.edges import norms
 from corsage.solvers.convex_clustering.sum_of_norms import (
     Edges,
@@ -20,7 +21,6 @@ from corsage.solvers.convex_clustering.sum_of_norms import (
     user_terms,
 )
 from corsage.solvers.losses.convex import linear_losses, points
-from corsage.solvers.losses.scalar import LOGISTIC
 from tests.support.convex_problems import (
     KINDS,
     N,

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corsage.core.losses import LOGISTIC, SQUARED, SQUARED_HINGE, ScalarLoss, huber
 from corsage.solvers.known_clusters.mixed_model import ABOVE, FIRST_SPELL, IN_CIRCLES, NEWTON, Pace
-from corsage.solvers.losses.scalar import LOGISTIC, SQUARED, SQUARED_HINGE, ScalarLoss, huber
 
 LOSSES = [LOGISTIC, SQUARED_HINGE, SQUARED, huber(0.7)]
 NUMBERS = st.floats(-30, 30)

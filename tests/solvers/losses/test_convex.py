@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.core.errors import ModelError
+from corsage.core.losses import LOGISTIC
 from corsage.solvers.losses.convex import Quadratic, SmoothLosses, linear_losses, points
-from corsage.solvers.losses.scalar import LOGISTIC
 from tests.support.linear_users import derivatives
 
 SEEDS = st.integers(0, 2**32 - 1)

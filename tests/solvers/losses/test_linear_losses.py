@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.core.errors import DataError, ModelError
+from corsage.core.losses import LOGISTIC
 from corsage.solvers.losses import padded
 from corsage.solvers.losses.convex import linear_losses
-from corsage.solvers.losses.scalar import LOGISTIC
 from tests.support.linear_users import DELTA, LOSSES, SIZES, build, derivatives, models, users
 
 SEEDS = st.integers(0, 2**32 - 1)

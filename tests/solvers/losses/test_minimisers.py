@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 
 from corsage.core.errors import ModelError
+from corsage.core.losses import LOGISTIC, SQUARED_HINGE, huber
 from corsage.solvers.losses.convex import linear_losses
-from corsage.solvers.losses.scalar import LOGISTIC, SQUARED_HINGE, huber
 from tests.support.linear_users import DELTA, LOSSES, build, models, users
 
 EVERY = pytest.mark.parametrize("name", list(LOSSES))

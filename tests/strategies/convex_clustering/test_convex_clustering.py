@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from corsage.core.errors import ConfigError, NodeError, RoundFailed
+from corsage.core.losses import SQUARED_HINGE
 from corsage.solvers.convex_clustering import pdmm, sum_of_norms
 from corsage.solvers.convex_clustering.edges import Edges
 from corsage.solvers.losses.convex import linear_losses
 from corsage.solvers.losses.held_out import Fold
-from corsage.solvers.losses.scalar import SQUARED_HINGE
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.remote_losses import RemoteLosses, RemoteUsers
 from tests.support.at_hand import central

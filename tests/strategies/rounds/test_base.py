@@ -118,5 +118,7 @@ def test_a_resumed_run_needs_data_like_those_it_began_with(
             strategy._settle()
     else:
         strategy._settle()
-        assert strategy.state.num_classes == strategy.federation.roster.num_classes == max(classes, 10)
+        assert (
+            strategy.state.num_classes == strategy.federation.roster.num_classes == max(classes, 10)
+        )
         assert strategy.state.shape == (1, 8, 8)

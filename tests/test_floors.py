@@ -1,0 +1,86 @@
+"""The floors: imports go down, never up and never sideways."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LOW = ["core"]
+MAY: dict[str, list[str]] = {
+    "core": LOW,
+    "networks": [*LOW, "networks"],
+    "datasets": [*LOW, "datasets"],
+    "solvers.losses": [*LOW, "solvers.losses"],
+    "solvers.known_clusters": [*LOW, "solvers.losses", "solvers.known_clusters"],
+    "solvers.convex_clustering": [*LOW, "solvers.losses", "solvers.convex_clustering"],
+    "strategies": [*LOW, "networks", "datasets", "solvers", "strategies"],
+    "clients": [*LOW, "networks", "datasets", "solvers", "strategies", "clients"],
+    "app": [*LOW, "networks", "datasets", "solvers", "strategies", "clients", "app"],
+}
+"""What each package may import; `from corsage import x` means nothing that is below the roof."""
+FAMILIES = ("fedrep", "known_clusters", "convex_clustering")
+
+
+def imported(path: Path) -> list[str]:
+    """The modules of Corsage that a file imports, anywhere in it, without the leading name."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return [name.removeprefix("corsage.") for name in found if name.split(".")[0] == "corsage"]
+
+
+def within(name: str, packages: list[str]) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize("package", list(MAY))
+def test_imports_go_down_only(package: str) -> None:
+    files = list((ROOT / package.replace(".", "/")).rglob("*.py"))
+    wrong = [
+        f"{f.relative_to(ROOT)}: {n}"
+        for f in files
+        for n in imported(f)
+        if not within(n, MAY[package])
+    ]
+    assert files
+    assert not wrong
+
+
+@pytest.mark.parametrize("floor", ["strategies", "clients"])
+def test_algorithms_know_nothing_of_other_families(floor: str) -> None:
+    """Rivals build on what all share (at the users, on each other's clients); families on that."""
+    shared = [f"{floor}.rounds", f"{floor}.base", f"{floor}.convex"]
+    wrong = []
+    for file in (ROOT / floor).rglob("*.py"):
+        house = file.relative_to(ROOT).parts[1] if file.parent != ROOT / floor else ""
+        others = [f"{f}.{family}" for f in ("strategies", "clients") for family in FAMILIES]
+        barred = [name for name in others if not (house and name.endswith(f".{house}"))]
+        wrong += [f"{file.relative_to(ROOT)}: {n}" for n in imported(file) if within(n, barred)]
+        if floor == "strategies" and house != "rounds":
+            own = [*shared, f"{floor}.{house}" if house else f"{floor}.{file.stem}"]
+            wrong += [
+                f"{file}: {n}" for n in imported(file) if within(n, [floor]) and not within(n, own)
+            ]
+    assert not wrong
+
+
+def test_array_types_are_defined_once() -> None:
+    names = {"Array", "Arrays", "Floats", "Floats32", "Ints", "Bools"}
+    packages = {package.split(".")[0] for package in MAY}
+    again = [
+        f"{file.relative_to(ROOT)}: {target.id}"
+        for package in packages
+        for file in (ROOT / package).rglob("*.py")
+        if file != ROOT / "core/arrays.py"
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id in names
+    ]
+    assert not again
