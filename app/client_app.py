@@ -5,6 +5,7 @@ this app never needs another one.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from functools import lru_cache
 from logging import DEBUG
 from pathlib import Path
@@ -12,20 +13,21 @@ from typing import Any
 
 import threadpoolctl
 import torch
-from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from corsage.app.node import Node, Nodes
 from corsage.app.store import PersonalStore
 from corsage.app.work import Report, work
-from corsage.core.wire import Task, decode, decode_task, encode
+from corsage.core.wire import Task, config_record, decode, decode_task, encode
 
 
-def make_client_app() -> ClientApp:
-    """A client app for all algorithms."""
-    app, nodes = ClientApp(), Nodes()
+def make_client_app(mods: Sequence[Mod] = ()) -> ClientApp:
+    """A client app for all algorithms, with Flower's client mods around it if any are given."""
+    app, nodes = ClientApp(mods=list(mods)), Nodes()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -75,7 +77,7 @@ def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
     place = {user: i for i, user in enumerate(data.users)}
     content = RecordDict(
         {
-            "config": ConfigRecord(
+            "config": config_record(
                 {
                     "users": list(node.users),
                     "clusters": [data.clusters.get(user, "") for user in node.users],
@@ -115,7 +117,7 @@ def _reply(report: Report) -> RecordDict:
     content = RecordDict(
         {
             "metrics": MetricRecord({"weight": report.weight, **report.metrics}),
-            "config": ConfigRecord(
+            "config": config_record(
                 {
                     "users": report.users,
                     "failed": list(report.failed),

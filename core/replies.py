@@ -105,7 +105,7 @@ def _read(
     content = reply.content
     try:
         config, numbers = content["config"], content["metrics"]
-        users = [str(user) for user in config["users"]]  # type: ignore[union-attr]
+        users = [str(user) for user in config.get("users", [])]  # type: ignore[union-attr]
         weight = float(numbers["weight"])  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError) as error:
         raise BadReply(f"malformed reply: {type(error).__name__} {error}") from error

@@ -69,7 +69,7 @@ def encode_task(task: Task) -> ConfigRecord:
         task.num_users,
         (task.data, task.train, task.model, task.keys),
     )
-    return ConfigRecord(
+    return config_record(
         {
             "settings": fixed,
             "round": task.round,
@@ -79,6 +79,11 @@ def encode_task(task: Task) -> ConfigRecord:
             **task.options,
         }
     )
+
+
+def config_record(values: Mapping[str, Any]) -> ConfigRecord:
+    """A record without its empty lists: Flower cannot measure the size of one that has any."""
+    return ConfigRecord({name: value for name, value in values.items() if value != []})
 
 
 @lru_cache(maxsize=64)
@@ -111,9 +116,9 @@ def decode_task(record: ConfigRecord) -> Task:
     return replace(
         _settings(str(record["settings"])),
         round=int(record["round"]),  # type: ignore[arg-type]
-        users=list(record["users"]),  # type: ignore[arg-type]
-        versions=list(record["versions"]),  # type: ignore[arg-type]
-        keep=list(record["keep"]),  # type: ignore[arg-type]
+        users=list(record.get("users", [])),  # type: ignore[arg-type]
+        versions=list(record.get("versions", [])),  # type: ignore[arg-type]
+        keep=list(record.get("keep", [])),  # type: ignore[arg-type]
         options={name: value for name, value in record.items() if name not in own},
     )
 

@@ -173,9 +173,14 @@ def introduction(reply: Message) -> tuple[tuple[int, ...], int, dict[str, Member
     config: Any = reply.content["config"]
     metrics: Any = reply.content["metrics"]
     node = reply.metadata.src_node_id
-    columns = config["users"], metrics["train"], metrics["test"], config["clusters"]
+    columns = (
+        config.get("users", []),
+        metrics["train"],
+        metrics["test"],
+        config.get("clusters", []),
+    )
     users = {
         str(user): Member(node, int(train), int(test), str(cluster))
         for user, train, test, cluster in zip(*columns, strict=True)
     }
-    return tuple(int(n) for n in config["input-shape"]), int(config["num-classes"]), users
+    return tuple(int(n) for n in config.get("input-shape", [])), int(config["num-classes"]), users

@@ -1,0 +1,108 @@
+"""Every strategy is Flower's `Strategy` in earnest: whoever drives it comes to the same models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.clientapp.mod import arrays_size_mod, message_size_mod
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
+
+from corsage.app.client_app import app, make_client_app
+from corsage.app.local_grid import LocalGrid
+from corsage.core.registry import ALGORITHMS
+from corsage.strategies import strategy_class
+from corsage.strategies.rounds.base import Strategy
+from tests.support.federations import SEEDLESS, federate, same_arrays, settings
+
+NONE = ConfigRecord()
+
+
+def drive(strategy: Strategy[Any, Any], grid: LocalGrid, rounds: int) -> MetricRecord:
+    """Flower's loop: one exchange a call, as many as the rounds take, and an evaluation."""
+    arrays, number = ArrayRecord(), 0
+    while strategy.progress.round < rounds:
+        number += 1
+        messages = list(strategy.configure_train(number, arrays, NONE, grid))
+        if not messages:
+            break
+        found, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
+        arrays = found or arrays
+    messages = list(strategy.configure_evaluate(number, arrays, NONE, grid))
+    metrics = strategy.aggregate_evaluate(number, grid.send_and_receive(messages))
+    assert metrics is not None
+    return metrics
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_driven_from_outside_it_comes_to_the_same_models(name: str, nodes: int) -> None:
+    whole, wanted, _ = federate(name, nodes=nodes)
+    grid = LocalGrid(app, nodes)
+    strategy = strategy_class(name)(settings(name))
+    metrics = drive(strategy, grid, whole.progress.round)
+    assert strategy.progress.round == whole.progress.round
+    assert same_arrays(strategy.named_arrays(), wanted.arrays, tolerance=0)
+    summary = wanted.summaries[0]
+    assert metrics["loss"] == summary["loss"]["mean"]
+    assert metrics["num-users"] == summary["users"]
+    for count in ("bytes_up", "bytes_down", "messages"):
+        assert getattr(strategy.progress.traffic, count) == summary[count]
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_flowers_own_loop_plays_it_and_may_go_on_after_its_end(name: str) -> None:
+    strategy = strategy_class(name)(settings(name, num_rounds=2))
+    grid = LocalGrid(app, 1)
+    result = FlowerStrategy.start(strategy, grid, strategy.arrays(grid), num_rounds=4)
+    assert result.arrays is not None
+    assert strategy.progress.round >= 1 or name in SEEDLESS
+
+
+ONE_MEAN = ("fedavg", "fedprox", "fedrep", "ditto", "fedper", "pfedme", "perfedavg", "apfl")
+"""Strategies that send one array and take its mean: what Flower's wrappers can work with."""
+
+
+@pytest.mark.parametrize("name", ONE_MEAN)
+def test_flowers_private_wrapper_without_noise_changes_nothing(name: str) -> None:
+    """Clipping at a norm that no update has, and noise of size zero: the run as it is."""
+    _, wanted, _ = federate(name, nodes=1, num_rounds=3)
+    strategy, grid = strategy_class(name)(settings(name, num_rounds=3)), LocalGrid(app, 1)
+    wrapper = DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1e9, num_sampled_clients=1)
+    wrapper.start(grid, strategy.arrays(grid), num_rounds=3)
+    assert same_arrays(strategy.named_arrays(), wanted.arrays, tolerance=1e-6)
+
+
+def test_its_noise_and_its_clipping_reach_the_model() -> None:
+    def model(noise: float, norm: float) -> Any:
+        strategy, grid = strategy_class("fedavg")(settings("fedavg")), LocalGrid(app, 1)
+        first = strategy.arrays(grid)
+        wrapper = DifferentialPrivacyServerSideFixedClipping(strategy, noise, norm, 1)
+        wrapper.start(grid, first, num_rounds=1)
+        change = strategy.state.model - first["model"].numpy()
+        return float(np.linalg.norm(change))
+
+    assert model(0.0, 1e-3) == pytest.approx(1e-3, rel=1e-3)
+    strategy, grid = strategy_class("fedavg")(settings("fedavg")), LocalGrid(app, 1)
+    size = len(strategy.arrays(grid)["model"].numpy())
+    assert model(5.0, 1e-3) == pytest.approx(5e-3 * size**0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("mod", [message_size_mod, arrays_size_mod])
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_flowers_client_mods_run(name: str, mod: Any) -> None:
+    """They see every message: introductions, training, evaluation."""
+    strategy = strategy_class(name)(settings(name, num_rounds=2))
+    result = strategy.start(LocalGrid(make_client_app(mods=[mod]), 2))
+    assert result.summaries[0]["dropped"] == {}
+
+
+def test_nothing_is_asked_amid_a_round_or_before_the_first() -> None:
+    grid, strategy = LocalGrid(app, 1), strategy_class("fedavg")(settings("fedavg"))
+    assert list(strategy.configure_evaluate(0, ArrayRecord(), NONE, grid)) == []
+    assert strategy.aggregate_evaluate(0, []) is None
+    assert list(strategy.configure_train(1, ArrayRecord(), NONE, grid))
+    assert list(strategy.configure_evaluate(1, ArrayRecord(), NONE, grid)) == []
