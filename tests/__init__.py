@@ -1,0 +1,1 @@
+"""Tests, by floor and family; what they share is in `support`."""
