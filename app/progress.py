@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +19,8 @@ from rich.text import Text
 
 from corsage.app.summary import Row, human_seconds
 from corsage.core.measures import measure_of
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.callbacks import Callback
 
 REFRESH = 0.1
 """Seconds between drawings at least: a round may take less than drawing the line."""
@@ -221,3 +223,28 @@ def columns(room: int, strategy: str, total: int) -> tuple[TextColumn | BarColum
         text("{task.fields[evaluated]}", digits + 15, "bold"),
         text("{task.fields[tail]}", 11),
     )
+
+
+class Watcher(Callback):
+    """Shows a progress line."""
+
+    shows_notes = True
+
+    def __init__(self, num_rounds: int) -> None:
+        self.num_rounds, self.progress = num_rounds, Progress()
+
+    def on_start(self, strategy: Strategy[Any, Any]) -> None:
+        """Begin the line; a resumed run begins where it stands."""
+        self.progress.start(strategy.name, self.num_rounds, strategy.progress.round)
+
+    def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
+        """Move on."""
+        self.progress.update(row)
+
+    def on_note(self, text: str) -> None:
+        """A line above the progress."""
+        self.progress.note(text)
+
+    def on_end(self, strategy: Strategy[Any, Any], results: Sequence[dict[str, Any]]) -> None:
+        """End the line."""
+        self.progress.done()

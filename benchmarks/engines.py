@@ -28,10 +28,10 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from corsage.app import client_app as corsage_app
 from corsage.app import engines
 from corsage.app.local_grid import LocalGrid
-from corsage.app.run_folder import Recorder
+from corsage.app.recorder import Recorder
 from corsage.benchmarks.measure import Measure
+from corsage.clients import client_class, strategy_class
 from corsage.core.config import Config
-from corsage.core.registry import client_class, strategy_class
 from corsage.core.wire import Task
 from corsage.datasets.federated import simulated
 from corsage.networks.build import build_network

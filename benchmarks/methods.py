@@ -30,9 +30,10 @@ from torch import Tensor, nn
 from corsage.benchmarks import user_round
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
+from corsage.clients import client_class
 from corsage.core.config import Config, ModelKeys
 from corsage.core.errors import CorsageError
-from corsage.core.registry import ALGORITHMS, client_class
+from corsage.core.registry import ALGORITHMS
 from corsage.experiments.runner import say
 from corsage.networks import stacked
 from corsage.networks.batches import Examples

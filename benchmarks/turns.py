@@ -18,10 +18,10 @@ import torch
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.config import Config
-from corsage.core.registry import strategy_class
 from corsage.datasets.federated import simulated
 from corsage.networks.batches import Examples
 from corsage.networks.training import to_tensors
+from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from corsage.core.errors import CorsageError
 
 
 def write_atomically(path: Path, data: bytes | str, durable: bool = False) -> None:
@@ -39,3 +43,23 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def guarded(action: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Do something with files; what fails is one clear line."""
+    try:
+        return action(*arguments, **named)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        where = error.filename or (arguments[0] if arguments else "")
+        raise CorsageError(
+            f"{where}: cannot be written ({error.strerror}). Free some space or choose another "
+            "run-dir; what was written before is whole."
+        ) from error

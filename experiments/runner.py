@@ -10,10 +10,10 @@ from typing import Any
 from corsage.app.client_app import app
 from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
-from corsage.app.run_folder import Watcher
+from corsage.app.progress import Watcher
 from corsage.core.config import Config
 from corsage.core.keys import kebab
-from corsage.core.registry import strategy_class
+from corsage.strategies import strategy_class
 
 Results = dict[str, list[dict[str, Any]]]
 """The results of each strategy, one a seed: the same place is the same users and draws."""

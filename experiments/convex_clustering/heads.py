@@ -26,11 +26,11 @@ from corsage.app import plots
 from corsage.app.client_app import app
 from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
-from corsage.app.run_folder import Watcher
+from corsage.app.progress import Watcher
 from corsage.core.arrays import Ints
 from corsage.core.config import Config, DataKeys
 from corsage.core.keys import kebab
-from corsage.core.registry import strategy_class
+from corsage.strategies import strategy_class
 from corsage.core.seeding import generator
 from corsage.datasets import idx
 from corsage.experiments.fedrep.table1 import WRITERS

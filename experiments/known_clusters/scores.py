@@ -12,11 +12,11 @@ import numpy as np
 from corsage.app.client_app import app
 from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
-from corsage.app.run_folder import Watcher
+from corsage.app.progress import Watcher
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
 from corsage.core.keys import kebab
-from corsage.core.registry import strategy_class
+from corsage.strategies import strategy_class
 from corsage.core.replies import Outcome
 from corsage.datasets.federated import FederatedData
 from corsage.strategies.rounds.base import Strategy

@@ -216,7 +216,7 @@ def test_a_full_disk_ends_the_run_and_it_can_go_on(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full from the third checkpoint on; what was written before is whole."""
-    from corsage.app import run_folder
+    from corsage.app import recorder
 
     words = [*QUICK, "strategy=fedrep", "num-rounds=5"]
     assert run([*words, "--json", "whole.json"], "") == 0
@@ -228,14 +228,14 @@ def test_a_full_disk_ends_the_run_and_it_can_go_on(
             raise OSError(28, os.strerror(28), str(path))
         real(path, *arguments)
 
-    monkeypatch.setattr(run_folder, "write_checkpoint", full)
+    monkeypatch.setattr(recorder, "write_checkpoint", full)
     capsys.readouterr()
     code = run(words, "")
     err = capsys.readouterr().err
     assert code == 1
     assert "No space left on device" in err
     folder = err.split("--resume ")[1].split()[0]
-    monkeypatch.setattr(run_folder, "write_checkpoint", real)
+    monkeypatch.setattr(recorder, "write_checkpoint", real)
     assert run(["--resume", folder, "--json", "resumed.json"], "") == 0
     whole, resumed = (
         json.loads((here / f"{name}.json").read_text())["results"][0]

@@ -20,7 +20,8 @@ from safetensors.numpy import load, load_file
 from corsage.app import engines
 from corsage.app.local_grid import LocalGrid
 from corsage.core.config import Config
-from corsage.core.registry import ALGORITHMS, client_class
+from corsage.clients import client_class
+from corsage.core.registry import ALGORITHMS
 from tests.support.federations import ELLIPSES, SUITED
 from tests.support.fleet import FEDAVG, FEDREP, RESUME, USERS, Fleet, rows, until
 

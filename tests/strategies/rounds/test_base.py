@@ -15,8 +15,8 @@ from rich.console import Console
 from corsage.app.checkpoint import read_checkpoint, write_checkpoint
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.progress import Progress
-from corsage.app.run_folder import Recorder, Watcher
+from corsage.app.progress import Progress, Watcher
+from corsage.app.recorder import Recorder
 from corsage.core.config import Config
 from corsage.core.errors import NodeError
 from corsage.strategies.fedavg import FedAvg

@@ -1,0 +1,53 @@
+"""The end of a run: the summary as JSON, plots and the report, and the table on the terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from corsage.app.findings import findings_tables
+from corsage.app.recorder import read_rows
+from corsage.app.summary import Result, summary_table
+from corsage.core.config import Config
+from corsage.core.files import guarded, write_atomically
+from corsage.core.version import VERSION
+
+
+def conclude(folder: Path, config: Config) -> None:
+    """Write the summary and the report, print the table and the folder."""
+    from corsage.app.plots import write_plots  # matplotlib: only now, and not in every process
+    from corsage.app.report import write_report
+
+    found, rows = results(folder, config), all_rows(folder, config)
+    text = json.dumps({"corsage": VERSION, "config": config.flat(), "results": found}, indent=2)
+    guarded(write_atomically, folder / "summary.json", text)
+    guarded(write_plots, folder, found, rows)
+    guarded(write_report, folder, config.flat(), found, VERSION, rows)
+    show(found, folder)
+
+
+def results(folder: Path, config: Config) -> list[Result]:
+    """All results so far, in the order of the config."""
+    found: list[Result] = []
+    for name in config.run.strategy:
+        path = folder / name / "result.json"
+        if path.exists():
+            found += json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def all_rows(folder: Path, config: Config) -> list[dict[str, Any]]:
+    """The rounds of all strategies."""
+    return [row for name in config.run.strategy for row in read_rows(folder / name)]
+
+
+def show(found: list[Result], folder: Path) -> None:
+    """The table, what the methods found, and where all of it lies."""
+    console = Console()
+    console.print(summary_table(found))
+    for table in findings_tables(found):
+        console.print(table)
+    console.print(f"Run folder: {folder}", soft_wrap=True, highlight=False)
