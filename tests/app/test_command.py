@@ -220,7 +220,7 @@ def test_a_full_disk_ends_the_run_and_it_can_go_on(
 
     words = [*QUICK, "strategy=fedrep", "num-rounds=5"]
     assert run([*words, "--json", "whole.json"], "") == 0
-    real, count = run_folder.write_checkpoint, [0]
+    real, count = recorder.write_checkpoint, [0]
 
     def full(path: Path, *arguments: Any) -> None:
         count[0] += 1
