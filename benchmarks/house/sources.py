@@ -74,7 +74,8 @@ class Sources:
             links.setdefault(own, set()).update(package_of(other, depth) for other in others)
         reach = {package: reached(package, links) for package in links}
         knots: list[set[Path]] = [{q for q in reach[p] if p in reach[q]} | {p} for p in reach]
-        return sorted(map(str, max(knots, key=len)))
+        largest = max(knots, key=len)
+        return sorted(map(str, largest))
 
     def largest_folder(self) -> tuple[int, str]:
         """How many files the largest folder has by itself, and its name."""

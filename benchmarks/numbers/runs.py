@@ -108,9 +108,10 @@ def killed(root: Path, words: list[str], folder: Path) -> list[Record]:
         while process.poll() is None and rounds_done(folder, name) < STOP_AFTER:
             time.sleep(0.002)
         process.kill()
-        process.communicate()
+        _, err = process.communicate()
         if process.returncode >= 0:
-            raise Failed(f"{name}: ended before it was killed, exit code {process.returncode}")
+            last = (err.strip() or "done").splitlines()[-1]
+            raise Failed(f"{name}: ended before it was killed: {last}")
         words = ["--resume", str(next(folder.iterdir()))]
     return whole(root, words, folder)
 
