@@ -1,0 +1,1 @@
+"""How easily one sees through the code: sizes, depths and costs that a design is judged by."""

@@ -1,0 +1,1 @@
+"""Whether two checkouts compute the same numbers, bit for bit."""
