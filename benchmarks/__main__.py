@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
@@ -92,9 +93,16 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
 }
 
 
+CHECKOUTS = ("numbers", "house")
+"""Commands with options of their own that compare two checkouts."""
+
+
 def main(words: list[str]) -> int:
     """Run all or some benchmarks; 0, or 2 for a user's mistake, 1 for a failed run."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    if words and words[0] in CHECKOUTS:
+        command = import_module(f"corsage.benchmarks.{words[0]}.command")
+        return int(command.main(words[1:]))
     try:
         names, file = parse(words)
         found = {name: run(name) for name in names}
