@@ -19,6 +19,7 @@ from corsage.core.arrays import Floats32
 from corsage.core.config import TrainKeys
 from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order, Plan
+from corsage.networks.inspection import plain_layers
 from corsage.networks.layers import Conv, Dense, Layer
 from corsage.networks.network import Network
 
@@ -138,7 +139,7 @@ class StackedLosses(UserLosses):
         copies = stacked.Stacked(network, network.flat.unsqueeze(0), network.whole, BARE)
         self.gather = copies.gather
         places = {id(b.tensor): b.where for b in network.blocks}
-        modules = [m for m in stacked.plain_layers(network.module) if type(m) is not nn.Identity]
+        modules = [m for m in plain_layers(network.module) if type(m) is not nn.Identity]
         self.layers: list[Layer] = []
         self.weighted: list[DenseGradient | ConvGradient] = []
         for module, layer in zip(modules, copies.layers, strict=True):

@@ -39,7 +39,8 @@ class Network:
     `split_exact`: logits(features(x)) is the module's output. `cacheable`: features computed once
     are those of every later head epoch. `why` says what stands against either. `stochastic`:
     training draws random numbers (dropout). `channels_last`: images run faster in that layout.
-    `criterion`: what it is trained and judged by.
+    `stackable`: copies of it can be trained together. `widest_convolution`: the most
+    channels that a convolution puts out. `criterion`: what it is trained and judged by.
     """
 
     def __init__(
@@ -62,6 +63,8 @@ class Network:
         self.split_exact, self.cacheable, self.why = found.split_exact, found.cacheable, found.why
         self.stochastic, self.channels_last = found.stochastic, found.channels_last
         self.linear_head = found.linear_head
+        self.stackable = inspection.stackable(self)
+        self.widest_convolution = inspection.widest_convolution(module)
         self.flat.copy_(torch.from_numpy(self.initial))
 
     def _flatten_storage(self) -> None:

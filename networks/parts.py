@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
 
 from corsage.core.arrays import Floats32
 from corsage.core.config import TrainKeys
@@ -202,10 +201,9 @@ def users_together(network: Network, part: slice, more: int = 0) -> int:
     besides these); LeNet-5 .944, .405, .358, .384; PFLlib's CNN 2.85, 2.98, 3.36 (one at a time;
     3.07 through autograd).
     """
-    if not stacked.supports(network):
+    if not network.stackable:
         return 0
     fit: int = IN_CACHE // ((2 + more) * 4 * max(part.stop - part.start, 1))
-    convolutions = [m for m in network.module.modules() if isinstance(m, nn.Conv2d)]
-    if max((m.out_channels for m in convolutions), default=0) > GROUPED_CHANNELS:
+    if network.widest_convolution > GROUPED_CHANNELS:
         return 1
-    return max(1, min(10 if convolutions else TOGETHER, fit))
+    return max(1, min(10 if network.widest_convolution else TOGETHER, fit))

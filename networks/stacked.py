@@ -6,7 +6,7 @@ heads on features. Each user's numbers are those of the loop over users, up to f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from corsage.core.config import TrainKeys
 from corsage.networks.batches import Examples, Plan
 from corsage.networks.criterion import Criterion
+from corsage.networks.inspection import plain_layers
 from corsage.networks.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu
 from corsage.networks.network import Block, Network
 from corsage.networks.pull import Drift, Pull
 
 Gather = Callable[[Tensor, Tensor], Tensor]
-PLAIN = (nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Identity)
 
 
 class Stacked:
@@ -125,51 +125,9 @@ def joined(out: Tensor, pieces: list[tuple[slice, Tensor]]) -> Tensor:
     return out
 
 
-def plain_layers(module: nn.Module) -> Iterator[nn.Module]:
-    """The layers of a Sequential of Sequentials, in order."""
-    if type(module) is nn.Sequential:
-        for child in module:
-            yield from plain_layers(child)
-    else:
-        yield module
-
-
-def supports(network: Network) -> bool:
-    """Whether `Stacked` computes the same function as the network's module."""
-    layers = [m for m in plain_layers(network.module) if type(m) is not nn.Identity]
-    ends = bool(layers) and layers[-1] is network.head_module and network.linear_head
-    once = len({id(m) for m in layers}) == len(layers)
-    trained = all(b.trained for b in network.blocks) and not network.has_buffers
-    return ends and once and trained and all(is_plain(m) for m in layers) and in_order(layers)
-
-
-def is_plain(module: nn.Module) -> bool:
-    """Whether a layer is one of `PLAIN` with the usual options."""
-    if type(module) not in PLAIN or module._forward_hooks or module._forward_pre_hooks:
-        return False
-    if isinstance(module, nn.Conv2d):
-        usual = module.groups == 1 and module.padding_mode == "zeros"
-        return usual and not isinstance(module.padding, str)
-    if isinstance(module, nn.MaxPool2d):
-        return not module.return_indices
-    return not isinstance(module, nn.Flatten) or (module.start_dim, module.end_dim) == (1, -1)
-
-
-def in_order(layers: list[nn.Module]) -> bool:
-    """Whether it is convolutions first (if any), one Flatten, then linear layers."""
-    kinds = [type(m) for m in layers]
-    if nn.Conv2d not in kinds and nn.MaxPool2d not in kinds:
-        return True
-    flat = kinds.index(nn.Flatten) if nn.Flatten in kinds else 0
-    before, after = set(kinds[:flat]), set(kinds[flat:])
-    return (
-        kinds[0] is nn.Conv2d and nn.Linear not in before and not after & {nn.Conv2d, nn.MaxPool2d}
-    )
-
-
 def data_for(network: Network, x: Tensor) -> Tensor:
     """The examples as `Stacked.gather` reads them: images with channels last, else flat rows."""
-    if next(plain_layers(network.module)).__class__ is nn.Conv2d:
+    if network.widest_convolution:
         return x.permute(0, 2, 3, 1).contiguous()
     return x.flatten(1)
 

@@ -56,6 +56,8 @@ class Federation:
     @property
     def users(self) -> list[str]:
         """The users that take part in training."""
+        if not self.config.new.wanted:
+            return self.roster.users
         new = set(self.new_users)
         return [user for user in self.roster.users if user not in new]
 
@@ -228,10 +230,11 @@ class Federation:
     def noted(self, replies: Replies, version: int) -> None:
         """Note who was dropped or lost, and that the personal states of the rest moved on."""
         progress = self.progress
-        for user in replies.dropped:
-            progress.dropped[user] = progress.dropped.get(user, 0) + 1
-        for line in by_cause(replies.dropped):
-            self.note(line)
+        if replies.dropped:
+            for user in replies.dropped:
+                progress.dropped[user] = progress.dropped.get(user, 0) + 1
+            for line in by_cause(replies.dropped):
+                self.note(line)
         for user in replies.lost:
             progress.versions.pop(user, None)
         if replies.kept:

@@ -35,6 +35,7 @@ class Roster:
 
     Parameters
     ----------
+    users : ids in an order that depends on nothing but the ids.
     shape, num_classes : of a sample, () until a node has told; no classes: labels are numbers.
     question : what the nodes are sent: the run's settings, as a task without users.
     fixed : the model is built: a node that cannot take part in it does not end the run.
@@ -47,11 +48,7 @@ class Roster:
     note: Callable[[str], None] = print
     question: Callable[[], ConfigRecord] = ConfigRecord
     fixed: bool = False
-
-    @property
-    def users(self) -> list[str]:
-        """User ids in an order that depends on nothing but the ids."""
-        return sorted(self.members, key=reading_order)
+    users: list[str] = field(default_factory=list)
 
     def by_node(self, users: list[str]) -> dict[int, list[str]]:
         """The given users, grouped by the node that hosts them."""
@@ -94,6 +91,7 @@ class Roster:
             gone = [user for user, member in self.members.items() if member.node == node]
             for user in gone:
                 del self.members[user]
+            self.users = [user for user in self.users if user in self.members]
             if gone:
                 self.note(f"{name_users(gone)} gone: node {node} left")
         new = sorted(found - self.nodes)
@@ -107,6 +105,7 @@ class Roster:
             self._refuse(node, "did not say who its users are in time", strict=False)
         for reply in replies:
             self._admit(reply, strict)
+        self.users = sorted(self.members, key=reading_order)
 
     def _admit(self, reply: Message, strict: bool) -> None:
         """Take in a node and its users, or refuse it."""

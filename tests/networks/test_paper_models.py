@@ -124,10 +124,10 @@ def test_lstm_learns_as_torch_would(rounds=3):
 
 def test_what_is_trained_together_and_what_is_cached():
     plain, random, recurrent = build("cnn-cifar10"), build("cnn-cifar100"), build("lstm", TWEETS)
-    assert stacked.supports(plain) and plain.cacheable
-    assert not stacked.supports(random) and not random.cacheable and random.stochastic
+    assert plain.stackable and plain.cacheable
+    assert not random.stackable and not random.cacheable and random.stochastic
     assert "Dropout (dropout) in the body changes in training" in random.why
-    assert not stacked.supports(recurrent) and recurrent.cacheable
+    assert not recurrent.stackable and recurrent.cacheable
 
 
 def test_cnn_cifar10_in_stacked_layers_is_the_loop():

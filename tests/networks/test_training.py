@@ -255,7 +255,7 @@ def test_other_networks_go_one_by_one(kind):
     }[kind]
     data, orders = examples([5, 9], (6,)), orders_for([5, 9], 2, 4)
     net = Network(module, head, data.x)
-    assert not stacked.supports(net) and together.users_together(net, net.whole) == 0
+    assert not net.stackable and together.users_together(net, net.whole) == 0
     rows = rows_for(net, 2)
     rows[:, net.body] = rows[0, net.body]
     body, heads = rows[0, net.body], rows[:, net.head]
