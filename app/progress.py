@@ -21,6 +21,7 @@ from corsage.app.summary import Row, human_seconds
 from corsage.core.measures import measure_of
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.results import Summary
 
 REFRESH = 0.1
 """Seconds between drawings at least: a round may take less than drawing the line."""
@@ -245,6 +246,6 @@ class Watcher(Callback):
         """A line above the progress."""
         self.progress.note(text)
 
-    def on_end(self, strategy: Strategy[Any, Any], results: Sequence[dict[str, Any]]) -> None:
+    def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """End the line."""
         self.progress.done()

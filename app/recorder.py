@@ -15,6 +15,7 @@ from corsage.core.files import append_line, guarded, write_atomically
 from corsage.core.wire import decode
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.results import Summary
 
 
 class Recorder(Callback):
@@ -44,12 +45,13 @@ class Recorder(Callback):
             guarded(write_checkpoint, path, progress, strategy.state, self.identity)
             strategy.federation.durable = dict(progress.versions)
 
-    def on_end(self, strategy: Strategy[Any, Any], results: Sequence[dict[str, Any]]) -> None:
+    def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """The result, and the shared arrays under their names in the model."""
         arrays = decode(strategy.named_arrays())
         if arrays:
             guarded(write_atomically, self.folder / "model.safetensors", save(arrays))
-        guarded(write_atomically, self.folder / "result.json", json.dumps(results, indent=2))
+        text = json.dumps([summary.json() for summary in results], indent=2)
+        guarded(write_atomically, self.folder / "result.json", text)
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

@@ -135,16 +135,28 @@ def finite(values: ArrayLike) -> Floats:
     return flat
 
 
-def spread(values: ArrayLike) -> dict[str, float]:
-    """How a quantity is spread over users: mean, std, extremes and quantiles.
+@dataclass(frozen=True)
+class Spread:
+    """How a quantity is spread over users: mean, standard deviation, extremes and quantiles."""
+
+    mean: float
+    std: float
+    min: float
+    q10: float
+    q25: float
+    median: float
+    q75: float
+    max: float
+
+
+def spread(values: ArrayLike) -> Spread:
+    """How values are spread over users.
 
     The standard deviation is the population's (one user: 0), for the users are all there are.
     """
     flat = finite(values)
     quantiles = np.quantile(flat, [0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
-    names = ("min", "q10", "q25", "median", "q75", "max")
-    ordered = {name: float(q) for name, q in zip(names, quantiles, strict=True)}
-    return {"mean": float(flat.mean()), "std": float(flat.std()), **ordered}
+    return Spread(float(flat.mean()), float(flat.std()), *map(float, quantiles))
 
 
 def worst_share(values: ArrayLike, share: float = 0.1, measure: Measure = ACCURACY) -> float:

@@ -40,7 +40,7 @@ def run_one(name: str, config: Config) -> list[dict[str, Any]]:
     grid = LocalGrid(app, number_of_nodes(config))
     strategy = strategy_class(name)(config, [Watcher(config.run.num_rounds)])
     start = time.process_time()
-    summaries = strategy.start(grid).summaries
+    summaries = strategy.start(grid).json()
     seconds = round(time.process_time() - start, 3)
     return [{**row, "seed": config.run.seed, "cpu_seconds": seconds} for row in summaries]
 

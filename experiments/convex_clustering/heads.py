@@ -128,7 +128,7 @@ def once(method: Method, keys: dict[str, Any]) -> dict[str, Any]:
     values = {kebab(name): value for name, value in keys.items() if name != "data_dir"}
     config = Config.parse({**values, "strategy": [method.strategy]})
     strategy = strategy_class(method.strategy)(config, [Watcher(config.run.num_rounds)])
-    row = strategy.start(LocalGrid(app, number_of_nodes(config))).summaries[0]
+    row = strategy.start(LocalGrid(app, number_of_nodes(config))).json()[0]
     found = clusters(strategy)
     members = strategy.federation.roster.members
     if found and all(members[user].cluster for user in found):

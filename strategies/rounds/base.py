@@ -26,7 +26,7 @@ from corsage.core.seeding import generator
 from corsage.core.wire import decode, encode
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.federation import Federation
-from corsage.strategies.rounds.results import Result, weighted_metrics
+from corsage.strategies.rounds.results import Finding, Result, weighted_metrics
 from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.state import Progress, arrays_of
 from corsage.strategies.rounds.turns import Parcel, Question, Script, Steps
@@ -172,8 +172,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """
         return False
 
-    def findings(self) -> list[dict[str, Any]]:
-        """What there is to say at the end: {"title": ..., "rows": [[label, text], ...]}, ..."""
+    def findings(self) -> list[Finding]:
+        """What there is to say at the end."""
         return []
 
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
+    from corsage.strategies.rounds.results import Summary
 
 
 class Callback:
@@ -29,5 +30,5 @@ class Callback:
     def on_note(self, text: str) -> None:
         """Something worth a line in the log happened."""
 
-    def on_end(self, strategy: Strategy[Any, Any], results: Sequence[dict[str, Any]]) -> None:
+    def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """All rounds are done; one result for the strategy, and one for each row beside it."""

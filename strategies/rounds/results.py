@@ -1,11 +1,11 @@
-"""What a strategy reports: one row a round, and one result at the end.
+"""What a strategy reports: one row a round, and one summary a row of the final table.
 
 Both name the users' measure: accuracy, or RMSE where labels are numbers.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,20 +13,120 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
 from corsage.core.arrays import Floats
-from corsage.core.measures import Measure, spread, worst_share
+from corsage.core.measures import MEASURES, Measure, Spread, spread, worst_share
 from corsage.core.replies import Replies
-from corsage.strategies.rounds.state import Progress
+from corsage.strategies.rounds.state import Progress, Traffic
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
 
 LAST = 10  # the paper reports the mean accuracy of the last ten rounds
+Json = dict[str, Any]
+"""What is written to a file."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a method has to say at its end: a small table of text, label and value."""
+
+    title: str
+    rows: list[tuple[str, str]]
+
+    def json(self) -> Json:
+        """As the summary's file has it."""
+        return {"title": self.title, "rows": [list(row) for row in self.rows]}
+
+
+@dataclass(frozen=True)
+class NewUsers:
+    """New users after so many samples and epochs, and their measure."""
+
+    samples: int
+    epochs: int
+    score: Spread
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One row of the final table.
+
+    Parameters
+    ----------
+    strategy : its name, with what it was evaluated under: `fedavg`, `fedavg+ft`, `fedavg+new`.
+    rounds, users : how many were done, and evaluated.
+    measure : what users are judged by: `accuracy`, or `rmse`.
+    score : that measure over the users.
+    last10 : its mean over the last ten evaluated rounds.
+    loss : the mean test loss of each user, over the users.
+    worst10 : the mean of the measure over the worst tenth of the users.
+    traffic, seconds : what it cost.
+    never_drawn : users whose training was never merged.
+    dropped : how often each user's reply was not usable.
+    per_user : each user's measure.
+    curve : (round, mean over users) of every evaluation.
+    findings : what the method has to say.
+    new_users : for rows of new users, every case that was asked for.
+    """
+
+    strategy: str
+    rounds: int
+    users: int
+    measure: str
+    score: Spread
+    last10: float
+    loss: Spread
+    worst10: float
+    traffic: Traffic
+    seconds: float
+    never_drawn: int
+    dropped: dict[str, int]
+    per_user: dict[str, float]
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    new_users: list[NewUsers] = field(default_factory=list)
+
+    def json(self) -> Json:
+        """As the summary's file has it."""
+        name, traffic = self.measure, asdict(self.traffic)
+        found: Json = {
+            "strategy": self.strategy,
+            "rounds": self.rounds,
+            "users": self.users,
+            **MEASURES[name].tag,
+            name: asdict(self.score),
+            f"{name}_last10": self.last10,
+            "loss": asdict(self.loss),
+            "worst10": self.worst10,
+            "bytes_up": traffic.pop("bytes_up"),
+            "bytes_down": traffic.pop("bytes_down"),
+            "messages": traffic.pop("messages"),
+            "traffic": traffic,
+            "seconds": self.seconds,
+            "never_drawn": self.never_drawn,
+            "dropped": self.dropped,
+            "per_user": self.per_user,
+            "curve": [list(point) for point in self.curve],
+        }
+        if self.findings:
+            found["findings"] = [finding.json() for finding in self.findings]
+        if self.new_users:
+            cases = [(case.samples, case.epochs, asdict(case.score)) for case in self.new_users]
+            found["new_users"] = [{"samples": s, "epochs": e, name: v} for s, e, v in cases]
+        return found
 
 
 class Result(FlowerResult):
     """Flower's result, and Corsage's summaries: one a row of the final table."""
 
-    summaries: list[dict[str, Any]]
+    summaries: list[Summary]
+
+    def __getitem__(self, name: str) -> Summary:
+        """The summary of that name: `result["fedavg+ft"]`."""
+        return {summary.strategy: summary for summary in self.summaries}[name]
+
+    def json(self) -> list[Json]:
+        """The summaries as the file has them."""
+        return [summary.json() for summary in self.summaries]
 
 
 def evaluated(replies: Replies, measure: Measure) -> tuple[Floats, Floats]:
@@ -35,12 +135,10 @@ def evaluated(replies: Replies, measure: Measure) -> tuple[Floats, Floats]:
     return measure.user(metrics[measure.counted], metrics["num-examples"]), metrics["loss"]
 
 
-def round_row(
-    strategy: Strategy[Any, Any], training: Replies, evaluation: Replies | None
-) -> dict[str, Any]:
+def round_row(strategy: Strategy[Any, Any], training: Replies, evaluation: Replies | None) -> Json:
     """One line of metrics.jsonl, of the round that the strategy is at."""
     progress = strategy.progress
-    row: dict[str, Any] = {
+    row: Json = {
         "strategy": strategy.name,
         "round": progress.round,
         "users": len(training.users),
@@ -57,44 +155,45 @@ def round_row(
     return row
 
 
-def _evaluation(progress: Progress, replies: Replies, measure: Measure) -> dict[str, Any]:
+def _evaluation(progress: Progress, replies: Replies, measure: Measure) -> Json:
     """Spread over users; those that were trained at least once and those never trained apart."""
     values, loss = evaluated(replies, measure)
     trained = np.array([user in progress.trained for user in replies.users])
-    found: dict[str, Any] = {**measure.tag, measure.name: spread(values), "loss": spread(loss)}
+    found: Json = {
+        **measure.tag,
+        measure.name: asdict(spread(values)),
+        "loss": asdict(spread(loss)),
+    }
     for name, group in (("participants", trained), ("newcomers", ~trained)):
         if group.any():
             found[name] = {"users": int(group.sum()), measure.name: float(values[group].mean())}
     return found
 
 
-def final_result(
+def summarised(
     name: str, strategy: Strategy[Any, Any], evaluation: Replies, last: int = 0
-) -> dict[str, Any]:
+) -> Summary:
     """One row of the final table. `last` = 0: this result stands for one evaluation only."""
     progress, measure = strategy.progress, strategy.federation.measure
     values, loss = evaluated(evaluation, measure)
     tail = [value for r, value in progress.curve if r > progress.round - last] if last else []
-    traffic = asdict(progress.traffic)
-    return {
-        "strategy": name,
-        "rounds": progress.round,
-        "users": len(evaluation.users),
-        **measure.tag,
-        measure.name: spread(values),
-        f"{measure.name}_last10": float(np.mean(tail)) if tail else float(values.mean()),
-        "loss": spread(loss),
-        "worst10": worst_share(values, 0.1, measure),
-        "bytes_up": traffic.pop("bytes_up"),
-        "bytes_down": traffic.pop("bytes_down"),
-        "messages": traffic.pop("messages"),
-        "traffic": traffic,
-        "seconds": round(progress.seconds, 3),
-        "never_drawn": sum(user not in progress.trained for user in evaluation.users),
-        "dropped": dict(progress.dropped),
-        "per_user": dict(zip(evaluation.users, values.tolist(), strict=True)),
-        "curve": [list(point) for point in progress.curve] if last else [],
-    }
+    return Summary(
+        strategy=name,
+        rounds=progress.round,
+        users=len(evaluation.users),
+        measure=measure.name,
+        score=spread(values),
+        last10=float(np.mean(tail)) if tail else float(values.mean()),
+        loss=spread(loss),
+        worst10=worst_share(values, 0.1, measure),
+        traffic=Traffic(**asdict(progress.traffic)),
+        seconds=round(progress.seconds, 3),
+        never_drawn=sum(user not in progress.trained for user in evaluation.users),
+        dropped=dict(progress.dropped),
+        per_user=dict(zip(evaluation.users, values.tolist(), strict=True)),
+        curve=list(progress.curve) if last else [],
+        findings=strategy.findings() if last else [],
+    )
 
 
 def weighted_metrics(replies: Replies) -> MetricRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from flwr.app import ArrayRecord, MetricRecord
 from corsage.core.replies import Replies
 from corsage.strategies.rounds.results import (
     LAST,
+    NewUsers,
     Result,
+    Summary,
     evaluated,
-    final_result,
     round_row,
+    summarised,
     weighted_metrics,
 )
 
@@ -94,31 +97,28 @@ class Run:
         if (found := self.evaluate_fn(number, self.strategy.named_arrays())) is not None:
             result.evaluate_metrics_serverapp[number] = found
 
-    def _results(self, evaluation: Replies | None) -> list[dict[str, Any]]:
+    def _results(self, evaluation: Replies | None) -> list[Summary]:
         """What is asked at the end, the final evaluation of all users, and further rows."""
         strategy = self.strategy
         self.federation.play(strategy.closing())
         last = evaluation or self._evaluate(self.evaluate_options)
-        results = [final_result(strategy.name, strategy, last, LAST)]
-        if findings := strategy.findings():
-            results[0]["findings"] = findings
+        results = [summarised(strategy.name, strategy, last, LAST)]
         for name, more in strategy.extra_evaluations().items():
             extra = self._evaluate({**self.evaluate_options, **more})
-            results.append(final_result(name, strategy, extra))
+            results.append(summarised(name, strategy, extra))
         if strategy.config.new.wanted:
             results.append(self._adapt())
         return results
 
-    def _adapt(self) -> dict[str, Any]:
+    def _adapt(self) -> Summary:
         """New users adapt, in every case that the config names; the last one heads the result."""
         cases, strategy = [], self.strategy
         for samples, epochs in strategy.config.new.cases:
             options = {"adapt": True, "adapt-samples": samples, "adapt-epochs": epochs}
             replies = self._evaluate({**self.evaluate_options, **options})
-            result = final_result(f"{strategy.name}+new", strategy, replies)
-            name = self.federation.measure.name
-            cases.append({"samples": samples, "epochs": epochs, name: result[name]})
-        return {**result, "new_users": cases}
+            summary = summarised(f"{strategy.name}+new", strategy, replies)
+            cases.append(NewUsers(samples, epochs, summary.score))
+        return replace(summary, new_users=cases)
 
     def _call(self, hook: str, *arguments: Any) -> None:
         for callback in self.strategy.callbacks:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 from rich.console import Console
 
 from corsage.app import plots, report
@@ -29,6 +30,11 @@ KEYS = ["mean", "std", "min", "q10", "q25", "median", "q75", "max"]
 EVIL = "<script>alert(1)</script>"
 
 
+def numbers(values: ArrayLike) -> dict[str, float]:
+    """A spread as the JSON has it."""
+    return asdict(spread(values))
+
+
 def make_run(
     names: tuple[str, ...], users: int = 20, rounds: int = 20
 ) -> tuple[list[Any], list[Any]]:
@@ -43,7 +49,7 @@ def make_run(
             row |= {"bytes_up": 1000 * number, "bytes_down": 2000 * number, "messages": number}
             if number % 5 == 0:
                 accuracies = base + 0.05 * place + 0.1 * number / rounds
-                row["accuracy"] = row["loss"] = spread(accuracies)
+                row["accuracy"] = row["loss"] = numbers(accuracies)
                 curve.append([number, row["accuracy"]["mean"]])
             rows.append(row)
         ids = [EVIL, *(f"u{user}" for user in range(1, users))]
@@ -52,9 +58,9 @@ def make_run(
                 "strategy": name,
                 "rounds": rounds,
                 "users": users,
-                "accuracy": spread(accuracies),
+                "accuracy": numbers(accuracies),
                 "accuracy_last10": 0.5,
-                "loss": spread(accuracies),
+                "loss": numbers(accuracies),
                 "bytes_up": 123_400_000,
                 "bytes_down": 567_800_000,
                 "messages": 99_999,
@@ -81,7 +87,7 @@ def shown(results: list[Any], width: int = 80) -> str:
 
 def test_spread_is_numpys() -> None:
     values = np.random.default_rng(0).random(37)
-    found = spread(values)
+    found = numbers(values)
     assert list(found) == KEYS
     expected = [values.mean(), values.std(), values.min()]
     expected += [np.quantile(values, q) for q in (0.1, 0.25, 0.5, 0.75)] + [values.max()]
@@ -89,18 +95,18 @@ def test_spread_is_numpys() -> None:
 
 
 def test_spread_in_closed_form() -> None:
-    found = spread(np.arange(11.0))
+    found = numbers(np.arange(11.0))
     assert [found[k] for k in KEYS] == pytest.approx([5, 10**0.5, 0, 1, 2.5, 5, 7.5, 10])
 
 
 def test_spread_of_one_user() -> None:
-    assert spread(np.array([0.7])) == {k: 0.0 if k == "std" else 0.7 for k in KEYS}
+    assert numbers(np.array([0.7])) == {k: 0.0 if k == "std" else 0.7 for k in KEYS}
 
 
 @pytest.mark.parametrize("values", [[], [0.5, np.nan], [np.inf]])
 def test_spread_refuses_what_is_no_number(values: list[float]) -> None:
     with pytest.raises(ValueError, match="statistics over users"):
-        spread(np.array(values))
+        numbers(np.array(values))
     with pytest.raises(ValueError, match="statistics over users"):
         worst_share(np.array(values), 0.1)
 

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 
 from corsage.app import plots, report
@@ -40,6 +41,11 @@ Matrix = NDArray[np.float64]
 
 
 # The description
+
+
+def numbers(values: ArrayLike) -> dict[str, float]:
+    """A spread as the JSON has it."""
+    return asdict(spread(values))
 
 
 def test_a_users_number() -> None:
@@ -93,7 +99,7 @@ def rmse_run(names: tuple[str, ...] = ("worse", "better")) -> tuple[list[Any], l
         for number in (1, 2):
             values = np.linspace(1.0, 3.0, 20) / (place + number)
             row = {"strategy": name, "round": number, "bytes_up": 10 * number, "bytes_down": 0}
-            rows.append({**row, "measure": "rmse", "rmse": spread(values)})
+            rows.append({**row, "measure": "rmse", "rmse": numbers(values)})
             curve.append([number, values.mean()])
         results.append(
             {
@@ -101,7 +107,7 @@ def rmse_run(names: tuple[str, ...] = ("worse", "better")) -> tuple[list[Any], l
                 "rounds": 2,
                 "users": 20,
                 "measure": "rmse",
-                "rmse": spread(values),
+                "rmse": numbers(values),
                 "rmse_last10": 1.5,
                 "worst10": worst_share(values, measure=RMSE),
                 "bytes_up": 20,
@@ -279,7 +285,7 @@ def test_a_round_of_fedavg_is_a_step_along_the_mean_gradient(
         gradients.append(a.T @ slope(a @ w, user.y_train) / len(a))
     w -= 0.1 * np.mean(gradients, axis=0)
     np.testing.assert_allclose(strategy.state.model, w, atol=1e-5)
-    (summary,) = result.summaries
+    (summary,) = result.json()
     for user in users:
         u = with_one(user.x_test) @ w
         if LOSSES[loss][0] is binary:
@@ -294,7 +300,7 @@ def test_least_squares_alone_converge_to_their_solution(
 ) -> None:
     rounds = {"num_rounds": 3, "local_epochs": 100, "lr": 0.4}
     strategy, result, _ = federate("local", **keys("squared", **rounds, **FULL))
-    (summary,) = result.summaries
+    (summary,) = result.json()
     losses = []
     for user in users_of(strategy):
         w = np.linalg.lstsq(with_one(user.x_train), user.y_train, rcond=None)[0]
@@ -303,7 +309,7 @@ def test_least_squares_alone_converge_to_their_solution(
         rmse = np.sqrt(np.mean(residual**2))
         assert summary["per_user"][user.user] == pytest.approx(rmse, rel=1e-4)
     assert summary["loss"]["mean"] == pytest.approx(np.mean(losses), rel=1e-4)
-    assert summary["rmse"] == spread(list(summary["per_user"].values()))
+    assert summary["rmse"] == numbers(list(summary["per_user"].values()))
     assert summary["worst10"] == summary["rmse"]["max"]  # of six users one is the worst tenth
 
 
@@ -317,7 +323,7 @@ def test_every_algorithm_learns_and_its_nodes_change_nothing(
     chosen = keys(loss, fraction_train=0.7, **more)
     strategy, result, notes = federate(name, **chosen)
     _, spread_out, _ = federate(name, nodes=3, **chosen)
-    summary = result.summaries[0]
+    summary = result.json()[0]
     measure = measure_of(summary)
     assert measure is (RMSE if loss == "huber" else ACCURACY)
     assert ("measure" in summary) == (measure is RMSE)
@@ -325,7 +331,7 @@ def test_every_algorithm_learns_and_its_nodes_change_nothing(
     assert measure.merit(np.mean(curve[-5:])) > measure.merit(curve[0]) + 0.1
     assert summary[f"{measure.name}_last10"] == pytest.approx(np.mean(curve[-10:]))
     assert not notes.notes
-    assert summary["per_user"] == pytest.approx(spread_out.summaries[0]["per_user"], abs=1e-5)
+    assert summary["per_user"] == pytest.approx(spread_out.json()[0]["per_user"], abs=1e-5)
     row = notes.rows[-1]
     assert row[measure.name]["mean"] == pytest.approx(curve[-1])
     assert row["participants"][measure.name] == pytest.approx(curve[-1])

@@ -174,7 +174,7 @@ def test_new_clients_from_digits(tmp_path):
     keys |= {"partition": "consecutive", "new-cluster": "digits", "num-rounds": 2}
     strategy, result, _ = federate("fedrep", num_users=10, **keys)
     assert strategy.federation.users == ["0", "1", "2", "3", "4"] and len(strategy.new_users) == 5
-    assert set(result.summaries[-1]["per_user"]) == set(strategy.new_users)
+    assert set(result.json()[-1]["per_user"]) == set(strategy.new_users)
 
 
 GOOD = leaf({"ann": ([character(A, 1)] * 2, [A, A])})

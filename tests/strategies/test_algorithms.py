@@ -89,7 +89,7 @@ def test_fedrep_is_algorithm_1(data: FederatedData) -> None:
         body = np.mean(bodies, axis=0)
     found = np.concatenate([a.reshape(-1) for a in decode(result.arrays).values()])
     assert np.allclose(found, body, atol=1e-5)
-    for user, accuracy in result.summaries[0]["per_user"].items():
+    for user, accuracy in result.json()[0]["per_user"].items():
         module = fresh()
         set_flat(module[:3], body)  # type: ignore[index]
         if user in heads:
@@ -123,16 +123,16 @@ def test_local_users_learn_alone(data: FederatedData) -> None:
     for number in range(1, 5):
         for user in chosen(strategy, number):
             sgd(modules[user], modules[user], data, user, ("model", number), 1)
-    for user, accuracy in result.summaries[0]["per_user"].items():
+    for user, accuracy in result.json()[0]["per_user"].items():
         assert accuracy == pytest.approx(right(modules[user], data, user))
-    summary = result.summaries[0]
+    summary = result.json()[0]
     assert (summary["bytes_up"], summary["bytes_down"], summary["messages"]) == (0, 0, 0)
 
 
 def test_fine_tuning_trains_the_head_of_the_final_model(data: FederatedData) -> None:
     keys = {**{k.replace("-", "_"): v for k, v in KEYS.items()}, "fine_tune_epochs": 3}
     _, result, _ = federate("fedavg", **keys)
-    plain, tuned = result.summaries
+    plain, tuned = result.json()
     assert (plain["strategy"], tuned["strategy"]) == ("fedavg", "fedavg+ft")
     model = np.concatenate([a.reshape(-1) for a in decode(result.arrays).values()])
     for user, accuracy in tuned["per_user"].items():
@@ -153,10 +153,10 @@ def test_bytes_are_those_of_one_user_devices() -> None:
     """4 rounds, 6 of 12 users each: body 64*16+16 floats, head 16*10+10."""
     _, fedrep, _ = federate("fedrep", nodes=5)
     _, fedavg, _ = federate("fedavg", nodes=2)
-    assert fedrep.summaries[0]["bytes_down"] == 4 * 6 * 4 * (64 * 16 + 16)
-    assert fedrep.summaries[0]["bytes_up"] == fedrep.summaries[0]["bytes_down"]
-    assert fedavg.summaries[0]["bytes_up"] == 4 * 6 * 4 * (64 * 16 + 16 + 16 * 10 + 10)
-    assert fedavg.summaries[0]["messages"] == 4 * 6 * 2
+    assert fedrep.json()[0]["bytes_down"] == 4 * 6 * 4 * (64 * 16 + 16)
+    assert fedrep.json()[0]["bytes_up"] == fedrep.json()[0]["bytes_down"]
+    assert fedavg.json()[0]["bytes_up"] == 4 * 6 * 4 * (64 * 16 + 16 + 16 * 10 + 10)
+    assert fedavg.json()[0]["messages"] == 4 * 6 * 2
 
 
 def test_users_are_drawn_uniformly_and_without_replacement() -> None:

@@ -96,10 +96,10 @@ def test_with_alpha_1_it_is_local_training_and_with_0_fedavg() -> None:
     _, local = run("local", num_rounds=6)
     _, fedavg = run("fedavg", num_rounds=6)
     for apfl, other in ((one, local), (zero, fedavg)):
-        assert apfl.summaries[0]["per_user"] == pytest.approx(other.summaries[0]["per_user"])
-        assert apfl.summaries[0]["loss"] == pytest.approx(other.summaries[0]["loss"], abs=1e-5)
+        assert apfl.json()[0]["per_user"] == pytest.approx(other.json()[0]["per_user"])
+        assert apfl.json()[0]["loss"] == pytest.approx(other.json()[0]["loss"], abs=1e-5)
         assert same_arrays(apfl.arrays, fedavg.arrays)
-    assert one.summaries[0]["bytes_up"] == fedavg.summaries[0]["bytes_up"]
+    assert one.json()[0]["bytes_up"] == fedavg.json()[0]["bytes_up"]
 
 
 def step_by_hand(alpha: float, lr: float) -> Mixture:

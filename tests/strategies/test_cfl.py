@@ -137,9 +137,9 @@ def test_without_cuts_it_is_fedavg() -> None:
         _, other = run("fedavg", **keys)
         pairs = zip(decode(one.arrays).values(), decode(other.arrays).values(), strict=True)  # type: ignore[arg-type]
         assert all(np.allclose(a, b, rtol=0, atol=1e-6) for a, b in pairs)
-        assert one.summaries[0]["per_user"] == pytest.approx(other.summaries[0]["per_user"])
+        assert one.json()[0]["per_user"] == pytest.approx(other.json()[0]["per_user"])
         for key in ("bytes_up", "bytes_down", "messages"):
-            assert one.summaries[0][key] == other.summaries[0][key]
+            assert one.json()[0][key] == other.json()[0][key]
 
 
 TWO_KINDS = {"fraction_train": 1.0, "cfl_eps1": 0.6, "cfl_eps2": 1.0, "cfl_gamma_max": 0.4}
@@ -153,7 +153,7 @@ def test_users_of_two_kinds_are_told_apart_and_new_users_find_theirs(tmp_path: P
     assert not set(new) & set(clusters)
     assert kinds[0] and kinds[1] and not kinds[0] & kinds[1]
     assert {is_turned(user) for user in new} == {False, True}
-    (last,) = (s for s in result.summaries if s["strategy"] == "cfl+new")
+    (last,) = (s for s in result.json() if s["strategy"] == "cfl+new")
     assert min(last["per_user"].values()) > 0.7  # with the model of the other kind: 0.1 to 0.4
 
 
@@ -182,7 +182,7 @@ def test_clusters_and_last_updates_survive_a_restart(tmp_path: Path, after: int)
     resumed.state = read_checkpoint(path, {"run": 1})
     result = resumed.start(LocalGrid(app, 2))
     assert resumed.state.scalars["clusters"] == whole.state.scalars["clusters"]
-    assert result.summaries[0]["per_user"] == wanted.summaries[0]["per_user"]
+    assert result.json()[0]["per_user"] == wanted.json()[0]["per_user"]
     assert np.allclose(
         resumed.state.arrays["models"], whole.state.arrays["models"], rtol=0, atol=1e-6
     )

@@ -23,11 +23,11 @@ EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_the_number_of_nodes_changes_nothing(name: str, nodes: int) -> None:
     _, one, _ = federate(name, nodes=1)
     _, many, _ = federate(name, nodes=nodes)
-    assert one.summaries[0]["per_user"] == pytest.approx(many.summaries[0]["per_user"], abs=1e-9)
-    assert one.summaries[0]["loss"] == pytest.approx(many.summaries[0]["loss"], abs=1e-5)
+    assert one.json()[0]["per_user"] == pytest.approx(many.json()[0]["per_user"], abs=1e-9)
+    assert one.json()[0]["loss"] == pytest.approx(many.json()[0]["loss"], abs=1e-5)
     assert same_arrays(one.arrays, many.arrays)
     for key in ("bytes_up", "bytes_down", "messages"):
-        assert one.summaries[0][key] == many.summaries[0][key]
+        assert one.json()[0][key] == many.json()[0][key]
 
 
 @pytest.mark.parametrize("name", ["fedrep", "fedavg", "local"])
@@ -35,7 +35,7 @@ def test_one_three_or_fifty_nodes(name: str) -> None:
     _, one, _ = federate(name, nodes=1, num_users=50, fraction_train=0.3)
     for nodes in (3, 50):
         _, many, _ = federate(name, nodes=nodes, num_users=50, fraction_train=0.3)
-        assert one.summaries[0]["per_user"] == many.summaries[0]["per_user"]
+        assert one.json()[0]["per_user"] == many.json()[0]["per_user"]
         assert same_arrays(one.arrays, many.arrays)
 
 
@@ -44,10 +44,10 @@ def test_a_second_run_is_identical_and_another_seed_is_not(name: str) -> None:
     _, first, _ = federate(name)
     _, second, _ = federate(name)
     _, other, _ = federate(name, seed=1)
-    assert first.summaries[0]["per_user"] == second.summaries[0]["per_user"]
-    assert first.summaries[0]["loss"] == second.summaries[0]["loss"]
+    assert first.json()[0]["per_user"] == second.json()[0]["per_user"]
+    assert first.json()[0]["loss"] == second.json()[0]["loss"]
     assert same_arrays(first.arrays, second.arrays, tolerance=0)
-    assert (first.summaries[0]["loss"] == other.summaries[0]["loss"]) == (name in SEEDLESS)
+    assert (first.json()[0]["loss"] == other.json()[0]["loss"]) == (name in SEEDLESS)
 
 
 @EVERY
@@ -55,9 +55,9 @@ def test_training_helps(name: str) -> None:
     """Methods that may be at their end after one round beat what they begin with: all is 0."""
     strategy, result, notes = federate(name, num_rounds=30, evaluate_every=1, lr=0.05)
     curve = [accuracy for _, accuracy in strategy.progress.curve]
-    assert len(curve) == result.summaries[0]["rounds"] == 30 or name in SEEDLESS
+    assert len(curve) == result.json()[0]["rounds"] == 30 or name in SEEDLESS
     assert np.mean(curve[-5:]) > (0.5 if name in SUITED else curve[0]) + 0.1
-    assert result.summaries[0]["accuracy_last10"] == pytest.approx(np.mean(curve[-10:]))
+    assert result.json()[0]["accuracy_last10"] == pytest.approx(np.mean(curve[-10:]))
     assert not notes.notes
 
 
@@ -96,17 +96,17 @@ def test_a_run_resumed_from_its_checkpoint_ends_the_same(name: str, tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         broken.start(grid)
     result = type(whole)(config, [Resume(path)], experiment="e").start(grid)
-    assert result.summaries[0]["per_user"] == wanted.summaries[0]["per_user"]
-    assert result.summaries[0]["loss"] == pytest.approx(wanted.summaries[0]["loss"], abs=1e-7)
+    assert result.json()[0]["per_user"] == wanted.json()[0]["per_user"]
+    assert result.json()[0]["loss"] == pytest.approx(wanted.json()[0]["loss"], abs=1e-7)
     assert same_arrays(result.arrays, wanted.arrays, tolerance=1e-7)
     for key in ("bytes_up", "bytes_down", "messages", "never_drawn"):
-        assert result.summaries[0][key] == wanted.summaries[0][key]
+        assert result.json()[0][key] == wanted.json()[0][key]
 
 
 @EVERY
 def test_every_user_is_evaluated_and_the_rest_named(name: str) -> None:
     strategy, result, notes = federate(name, num_rounds=1, fraction_train=0.25)
-    summary = result.summaries[0]
+    summary = result.json()[0]
     assert summary["users"] == 12
     last, trained = notes.rows[-1], 12 if name in ASK_ALL else 3
     assert summary["never_drawn"] == 12 - trained

@@ -39,7 +39,7 @@ def test_ditto_is_algorithm_1() -> None:
             own[user] = plain_sgd(own[user], mine, steps, KEYS, near(0.7, model))
         model = np.mean(models, axis=0)
     assert np.allclose(final(result), model, atol=1e-5)
-    for user, accuracy in result.summaries[0]["per_user"].items():
+    for user, accuracy in result.json()[0]["per_user"].items():
         assert accuracy == pytest.approx(right(own[user], data, user))
 
 
@@ -47,11 +47,11 @@ def test_without_lambda_it_is_local_training_and_its_global_model_is_fedavgs() -
     _, ditto = run("ditto", ditto_lambda=0.0, ditto_epochs=3, local_epochs=3, num_rounds=8)
     _, local = run("local", local_epochs=3, num_rounds=8)
     _, fedavg = run("fedavg", local_epochs=3, num_rounds=8)
-    assert ditto.summaries[0]["per_user"] == local.summaries[0]["per_user"]
-    assert ditto.summaries[0]["loss"] == local.summaries[0]["loss"]
+    assert ditto.json()[0]["per_user"] == local.json()[0]["per_user"]
+    assert ditto.json()[0]["loss"] == local.json()[0]["loss"]
     assert same_arrays(ditto.arrays, fedavg.arrays, tolerance=0)
-    assert ditto.summaries[0]["bytes_up"] == fedavg.summaries[0]["bytes_up"]
-    assert len(ditto.summaries) == 1
+    assert ditto.json()[0]["bytes_up"] == fedavg.json()[0]["bytes_up"]
+    assert len(ditto.json()) == 1
 
 
 def test_a_strong_pull_holds_the_personal_models_at_the_global_one() -> None:
@@ -61,7 +61,7 @@ def test_a_strong_pull_holds_the_personal_models_at_the_global_one() -> None:
     strategy, result = run("ditto", num_rounds=2, fraction_train=1.0, **more)
     _, before = run("fedavg", num_rounds=1, fraction_train=1.0, **more)
     fresh_model = final(before)
-    for user, accuracy in result.summaries[0]["per_user"].items():
+    for user, accuracy in result.json()[0]["per_user"].items():
         # v^1 = w^0 - lr grad(w^0); v^2 = w^1 - lr grad(v^1)
         mine = examples(data, user)
         first = step(flat(fresh()), flat(fresh()), mine)
@@ -81,7 +81,7 @@ def test_new_users_start_at_the_global_model_and_are_pulled_to_it() -> None:
     data = users_data()
     strategy, result = run("ditto", new_users=0.3, adapt_epochs="3", ditto_lambda=0.7)
     model = final(result)
-    new = result.summaries[-1]["per_user"]
+    new = result.json()[-1]["per_user"]
     assert set(new) == set(strategy.new_users)
     for user, accuracy in new.items():
         steps = user_batches(data, user, "model", 4, 3)

@@ -88,8 +88,8 @@ def test_fedmtl_descends_its_objective(relations: str, inner: int) -> None:
 def test_without_weights_it_is_local_training_to_the_last_bit() -> None:
     _, mtl = run("fedmtl", fedmtl_lambda1=0.0, fedmtl_lambda2=0.0)
     _, local = run("local")
-    assert mtl.summaries[0]["per_user"] == local.summaries[0]["per_user"]
-    assert mtl.summaries[0]["loss"] == local.summaries[0]["loss"]
+    assert mtl.json()[0]["per_user"] == local.json()[0]["per_user"]
+    assert mtl.json()[0]["loss"] == local.json()[0]["loss"]
 
 
 def test_omega_is_the_inverse_of_the_closed_form() -> None:
@@ -146,7 +146,7 @@ def test_a_pull_that_sgd_cannot_follow_is_refused() -> None:
 def test_each_way_one_model_and_nothing_for_an_evaluation() -> None:
     _, result, _ = federate("fedmtl")
     size = 4 * (64 * 16 + 16 + 16 * 10 + 10)
-    summary: dict[str, Any] = result.summaries[0]
+    summary: dict[str, Any] = result.json()[0]
     assert summary["bytes_up"] == 4 * 6 * size
     assert summary["bytes_down"] == 4 * 6 * (size + 4)
     assert summary["traffic"]["evaluation_bytes_down"] == 0

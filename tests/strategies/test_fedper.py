@@ -38,14 +38,14 @@ def test_fedper_is_algorithm_1(weighting: str) -> None:
         body = np.average(bodies, axis=0, weights=weights)
     assert np.allclose(final(result), body, atol=1e-5)
     assert agrees(result, {u: np.concatenate([body, heads[u]]) for u in data.users}, data)
-    assert result.summaries[0]["bytes_up"] == result.summaries[0]["bytes_down"] == 4 * 6 * 4 * BODY
+    assert result.json()[0]["bytes_up"] == result.json()[0]["bytes_down"] == 4 * 6 * 4 * BODY
 
 
 def test_with_one_user_it_is_local_training() -> None:
     alone = {"num_users": 1, "fraction_train": 1.0, "local_epochs": 2}
     _, fedper = run("fedper", **alone)
     _, local = run("local", **alone)
-    assert fedper.summaries[0]["loss"]["mean"] == local.summaries[0]["loss"]["mean"]
+    assert fedper.json()[0]["loss"]["mean"] == local.json()[0]["loss"]["mean"]
 
 
 def test_a_new_user_learns_a_head_over_the_common_body() -> None:
@@ -56,5 +56,5 @@ def test_a_new_user_learns_a_head_over_the_common_body() -> None:
         steps = user_batches(data, user, "head", 4, 5)
         start = np.concatenate([body, flat(fresh())[BODY:]])
         found[user] = plain_sgd(start, examples(data, user), steps, frozen=1)
-    result.summaries[0] = result.summaries[-1]
+    result.json()[0] = result.json()[-1]
     assert found and agrees(result, found, data)

@@ -39,7 +39,7 @@ def test_fedprox_is_algorithm_2(momentum: float) -> None:
         ]
         model = np.mean(models, axis=0)
     assert np.allclose(final(result), model, atol=1e-5)
-    for user, accuracy in result.summaries[0]["per_user"].items():
+    for user, accuracy in result.json()[0]["per_user"].items():
         assert accuracy == pytest.approx(right(model, data, user))
 
 
@@ -48,8 +48,8 @@ def test_without_mu_it_is_fedavg_to_the_last_bit() -> None:
     _, prox = run("fedprox", fedprox_mu=0.0, **more)
     _, plain = run("fedavg", **more)
     assert same_arrays(prox.arrays, plain.arrays, tolerance=0)
-    assert [s["strategy"] for s in prox.summaries] == ["fedprox", "fedprox+ft"]
-    for one, other in zip(prox.summaries, plain.summaries, strict=True):
+    assert [s["strategy"] for s in prox.json()] == ["fedprox", "fedprox+ft"]
+    for one, other in zip(prox.json(), plain.json(), strict=True):
         assert one["per_user"] == other["per_user"] and one["loss"] == other["loss"]
         assert one["bytes_up"] == other["bytes_up"]
 

@@ -96,8 +96,8 @@ def test_one_cluster_is_fedavg_to_the_last_bit() -> None:
         _, other = run("fedavg", **keys)
         pairs = zip(decode(one.arrays).values(), decode(other.arrays).values(), strict=True)  # type: ignore[arg-type]
         assert all(np.allclose(a, b, rtol=0, atol=1e-7) for a, b in pairs)
-        assert one.summaries[0]["per_user"] == other.summaries[0]["per_user"]
-        assert one.summaries[0]["bytes_up"] == other.summaries[0]["bytes_up"]
+        assert one.json()[0]["per_user"] == other.json()[0]["per_user"]
+        assert one.json()[0]["bytes_up"] == other.json()[0]["bytes_up"]
 
 
 def test_a_model_that_nobody_picked_stays_and_ties_go_to_the_first() -> None:
@@ -132,7 +132,7 @@ def test_users_of_two_kinds_end_in_two_clusters(tmp_path: Path) -> None:
     kinds = {kind: {j for u, j in clusters.items() if is_turned(u) == kind} for kind in (0, 1)}
     assert len(clusters) == 10 and len(kinds[0]) == len(kinds[1]) == 1 and kinds[0] != kinds[1]
     _, single, _ = federate("fedavg", num_rounds=25, fraction_train=0.6, **keys)
-    gain = result.summaries[0]["accuracy"]["mean"] - single.summaries[0]["accuracy"]["mean"]
+    gain = result.json()[0]["accuracy"]["mean"] - single.json()[0]["accuracy"]["mean"]
     assert gain > 0.15
     assert_picks_by_training_data(strategy)
 
@@ -159,8 +159,8 @@ def assert_picks_by_training_data(strategy: Strategy) -> None:
 def test_all_models_go_down_and_one_comes_up() -> None:
     _, result, _ = federate("ifca", ifca_clusters=3)
     size = 4 * (64 * 16 + 16 + 16 * 10 + 10)
-    assert result.summaries[0]["bytes_up"] == 4 * 6 * size
-    assert result.summaries[0]["bytes_down"] == 4 * 6 * 3 * size
+    assert result.json()[0]["bytes_up"] == 4 * 6 * size
+    assert result.json()[0]["bytes_down"] == 4 * 6 * 3 * size
 
 
 def test_initial_models_are_all_given_or_none() -> None:

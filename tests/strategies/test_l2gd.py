@@ -106,7 +106,7 @@ def test_one_coin_a_round_gives_the_same_as_all_coins_of_a_round() -> None:
     single, other = run("l2gd", **keys, l2gd_lambda=LAMBDA, num_rounds=count, l2gd_coins=1)
     assert count > 8 and single.state.scalars["coins"] == count
     assert same_arrays(result.arrays, other.arrays, tolerance=1e-5)
-    assert result.summaries[0]["per_user"] == other.summaries[0]["per_user"]
+    assert result.json()[0]["per_user"] == other.json()[0]["per_user"]
 
 
 def test_the_coins_run_together_are_the_coins() -> None:
@@ -158,5 +158,5 @@ def test_a_step_beyond_the_mean_is_refused() -> None:
 def test_each_way_one_model_and_a_word_if_weighting_is_not_used() -> None:
     _, result, notes = federate("l2gd", weighting="examples")
     size = 4 * (64 * 16 + 16 + 16 * 10 + 10)
-    assert result.summaries[0]["bytes_up"] == result.summaries[0]["bytes_down"] == 4 * 6 * size
+    assert result.json()[0]["bytes_up"] == result.json()[0]["bytes_down"] == 4 * 6 * size
     assert notes.notes == ["weighting=examples is not used: the mean counts each user once"]

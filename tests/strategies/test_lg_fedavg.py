@@ -55,10 +55,10 @@ def test_lg_fedavg_is_algorithm_1(warmup: int) -> None:
 def test_bytes_are_those_of_heads_and_of_models_in_the_warm_up() -> None:
     """4 rounds, 6 of 12 users each; with a warm-up the body goes on travelling down."""
     _, plain = run("lg-fedavg")
-    assert plain.summaries[0]["bytes_up"] == plain.summaries[0]["bytes_down"] == 4 * 6 * 4 * HEAD
+    assert plain.json()[0]["bytes_up"] == plain.json()[0]["bytes_down"] == 4 * 6 * 4 * HEAD
     _, warm = run("lg-fedavg", lg_fedavg_warmup_rounds=3)
-    assert warm.summaries[0]["bytes_up"] == 6 * 4 * (3 * (BODY + HEAD) + HEAD)
-    assert warm.summaries[0]["bytes_down"] == 4 * 6 * 4 * (BODY + HEAD)
+    assert warm.json()[0]["bytes_up"] == 6 * 4 * (3 * (BODY + HEAD) + HEAD)
+    assert warm.json()[0]["bytes_down"] == 4 * 6 * 4 * (BODY + HEAD)
 
 
 def test_the_warm_up_is_fedavg() -> None:
@@ -79,15 +79,15 @@ def test_the_warm_up_does_not_depend_on_the_number_of_nodes() -> None:
     _, one, _ = federate("lg-fedavg", nodes=1, lg_fedavg_warmup_rounds=2)
     _, many, _ = federate("lg-fedavg", nodes=5, lg_fedavg_warmup_rounds=2)
     assert same_arrays(one.arrays, many.arrays)
-    assert one.summaries[0]["per_user"] == many.summaries[0]["per_user"]
-    assert one.summaries[0]["bytes_up"] == many.summaries[0]["bytes_up"]
+    assert one.json()[0]["per_user"] == many.json()[0]["per_user"]
+    assert one.json()[0]["bytes_up"] == many.json()[0]["bytes_up"]
 
 
 def test_with_one_user_it_is_local_training() -> None:
     alone = {"num_users": 1, "fraction_train": 1.0, "local_epochs": 2}
     _, lg = run("lg-fedavg", **alone)
     _, local = run("local", **alone)
-    assert lg.summaries[0]["loss"]["mean"] == local.summaries[0]["loss"]["mean"]
+    assert lg.json()[0]["loss"]["mean"] == local.json()[0]["loss"]["mean"]
 
 
 def test_a_warm_up_as_long_as_the_run_is_refused() -> None:
@@ -104,5 +104,5 @@ def test_a_new_user_learns_a_body_under_the_common_head() -> None:
         start = np.concatenate([flat(fresh())[:BODY], head])
         mine = examples(data, user)
         found[user] = plain_sgd(start, mine, steps, frozen=3)
-    result.summaries[0] = result.summaries[-1]
+    result.json()[0] = result.json()[-1]
     assert found and agrees(result, found, data)

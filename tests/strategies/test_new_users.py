@@ -27,17 +27,17 @@ NEW: dict[str, Any] = {"new_users": 0.3, "weight_decay": 0.0, "momentum": 0.0, "
 def test_new_users_take_no_part_and_are_evaluated_in_every_case(name: str) -> None:
     more = {**NEW, "adapt_samples": "4,0", "adapt_epochs": "1,20", "num_rounds": 6}
     strategy, result, _ = federate(name, **more)
-    new = result.summaries[-1]
+    new = result.json()[-1]
     assert new["strategy"] == f"{name}+new"
     assert set(new["per_user"]) == set(strategy.new_users)
     assert not set(strategy.new_users) & set(strategy.progress.trained)
-    assert set(result.summaries[0]["per_user"]) == set(strategy.federation.users)
+    assert set(result.json()[0]["per_user"]) == set(strategy.federation.users)
     assert len(strategy.federation.users) + len(strategy.new_users) == 12
     cases = {(c["samples"], c["epochs"]): c["accuracy"]["mean"] for c in new["new_users"]}
     assert list(cases) == [(4, 1), (4, 20), (0, 1), (0, 20)]
     assert new["accuracy"]["mean"] == cases[0, 20]
     _, other, _ = federate(name, nodes=4, **more)
-    assert other.summaries[-1]["per_user"] == pytest.approx(new["per_user"])
+    assert other.json()[-1]["per_user"] == pytest.approx(new["per_user"])
 
 
 def test_fedrep_adapts_the_head_and_nothing_else() -> None:
@@ -47,7 +47,7 @@ def test_fedrep_adapts_the_head_and_nothing_else() -> None:
     data = simulated(config.data, 12, 0)
     network = strategy.federation.network
     named = network.named(network.initial[network.head], network.head)
-    for user, accuracy in result.summaries[-1]["per_user"].items():
+    for user, accuracy in result.json()[-1]["per_user"].items():
         mine = data[user]
         rows = np.sort(generator(0, "new user's samples", user).permutation(len(mine.y_train))[:6])
         x, test = (
@@ -84,7 +84,7 @@ def test_a_known_cluster_can_be_new(tmp_path: Path) -> None:
     }
     strategy, result, _ = federate("fedrep", new_cluster="young", **data)
     assert strategy.new_users == ["u3", "u4", "u5"]
-    assert set(result.summaries[-1]["per_user"]) == {"u3", "u4", "u5"}
+    assert set(result.json()[-1]["per_user"]) == {"u3", "u4", "u5"}
     with pytest.raises(ConfigError, match="Known clusters: old, young"):
         federate("fedrep", new_cluster="middle", **data)
 

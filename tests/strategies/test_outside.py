@@ -46,7 +46,7 @@ def test_driven_from_outside_it_comes_to_the_same_models(name: str, nodes: int) 
     metrics = drive(strategy, grid, whole.progress.round)
     assert strategy.progress.round == whole.progress.round
     assert same_arrays(strategy.named_arrays(), wanted.arrays, tolerance=0)
-    summary = wanted.summaries[0]
+    summary = wanted.json()[0]
     assert metrics["loss"] == summary["loss"]["mean"]
     assert metrics["num-users"] == summary["users"]
     for count in ("bytes_up", "bytes_down", "messages"):
@@ -97,7 +97,7 @@ def test_flowers_client_mods_run(name: str, mod: Any) -> None:
     """They see every message: introductions, training, evaluation."""
     strategy = strategy_class(name)(settings(name, num_rounds=2))
     result = strategy.start(LocalGrid(make_client_app(mods=[mod]), 2))
-    assert result.summaries[0]["dropped"] == {}
+    assert result.json()[0]["dropped"] == {}
 
 
 def test_nothing_is_asked_amid_a_round_or_before_the_first() -> None:

@@ -44,7 +44,7 @@ def test_pfedme_is_algorithm_1(momentum: float, beta: float) -> None:
             models.append(w)
         model = (1 - beta) * model + beta * np.mean(models, axis=0)
     assert np.allclose(final(result), model, atol=1e-5)
-    for user, accuracy in result.summaries[0]["per_user"].items():
+    for user, accuracy in result.json()[0]["per_user"].items():
         assert accuracy == pytest.approx(right(theta[user], data, user))
 
 
@@ -75,4 +75,4 @@ def test_it_sends_what_fedavg_sends() -> None:
     _, one = run("pfedme")
     _, other = run("fedavg")
     for key in ("bytes_up", "bytes_down", "messages"):
-        assert one.summaries[0][key] == other.summaries[0][key]
+        assert one.json()[0][key] == other.json()[0][key]

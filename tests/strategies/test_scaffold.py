@@ -52,7 +52,7 @@ def test_scaffold_is_algorithm_1_with_option_2(server_lr: float) -> None:
     assert np.allclose(final(result), x, atol=1e-5)
     assert np.allclose(strategy.state.arrays["variate"], c, atol=1e-4)
     assert np.abs(c).max() > 1e-2
-    for user, accuracy in result.summaries[0]["per_user"].items():
+    for user, accuracy in result.json()[0]["per_user"].items():
         assert accuracy == pytest.approx(right(x, data, user))
 
 
@@ -144,11 +144,11 @@ def test_one_round_is_fedavgs_and_costs_twice_as_much() -> None:
     _, one = run("scaffold", num_rounds=1, fine_tune_epochs=2)
     _, other = run("fedavg", num_rounds=1, fine_tune_epochs=2)
     assert same_arrays(one.arrays, other.arrays, tolerance=1e-6)
-    assert [s["strategy"] for s in one.summaries] == ["scaffold", "scaffold+ft"]
-    for mine, theirs in zip(one.summaries, other.summaries, strict=True):
+    assert [s["strategy"] for s in one.json()] == ["scaffold", "scaffold+ft"]
+    for mine, theirs in zip(one.json(), other.json(), strict=True):
         assert mine["per_user"] == pytest.approx(theirs["per_user"])
     for key in ("bytes_up", "bytes_down"):
-        assert one.summaries[0][key] == 2 * other.summaries[0][key]
+        assert one.json()[0][key] == 2 * other.json()[0][key]
 
 
 def test_without_a_step_nothing_changes() -> None:

@@ -127,7 +127,7 @@ def right(model: Vector, data: FederatedData, user: str) -> float:
 
 def agrees(result: Result, models: Mapping[str, Vector], data: FederatedData) -> bool:
     """Whether a run's last evaluation is that of these models: each accuracy, the mean loss."""
-    summary = result.summaries[0]
+    summary = result.json()[0]
     same = all(
         abs(summary["per_user"][user] - right(model, data, user)) < 1e-6
         for user, model in models.items()

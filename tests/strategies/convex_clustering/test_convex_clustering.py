@@ -30,7 +30,7 @@ def cluster(nodes: int = 1, **keys: Any) -> tuple[ConvexClustering, dict[str, An
     more = {"fraction_train": 1.0, "num_rounds": 3000, "evaluate_every": 10_000, **keys}
     strategy, result, notes = federate("convex-clustering", nodes, **more)
     assert isinstance(strategy, ConvexClustering)
-    return strategy, result.summaries[0], notes
+    return strategy, result.json()[0], notes
 
 
 @SOLVERS
@@ -90,7 +90,7 @@ def test_the_acceptance_problem(tmp_path: Path) -> None:
     assert reading["theorem1"] == pytest.approx(0.158, abs=5e-4)
     assert reading["theorem2"] == pytest.approx(0.0459, abs=5e-5)
     assert reading["necessary"] <= 0.0913593
-    fused, refitted = (row["accuracy"]["mean"] for row in result.summaries)
+    fused, refitted = (row["accuracy"]["mean"] for row in result.json())
     assert fused == pytest.approx(0.821, abs=5e-4)
     assert refitted == pytest.approx(0.8882, abs=5e-4)
     text = str(strategy.findings())
@@ -219,7 +219,7 @@ def test_a_user_that_leaves_for_good_is_taken_out_and_the_rest_is_solved() -> No
     rest = [i for i in range(12) if str(i) not in gone]
     best = sum_of_norms.fit(central().pick(rest), 0.03, tolerance=1e-10)
     assert strategy.state.scalars["value"] == pytest.approx(best.value, rel=1e-6)
-    assert len(result.summaries[0]["per_user"]) == 11
+    assert len(result.json()[0]["per_user"]) == 11
 
 
 def test_a_reply_that_is_missing_leaves_the_user_where_it_was() -> None:

@@ -25,8 +25,8 @@ def test_users_with_samples_enough_are_grouped_as_they_are(keys: dict[str, Any])
     strategy, result, _ = federate("local-clusters", nodes=3, **MANY, **keys)
     labels = np.array(strategy.state.scalars["labels"])
     assert agreement(labels, TRUE) == 1
-    assert result.summaries[0]["rounds"] == 1
-    assert result.summaries[0]["accuracy"]["mean"] > 0.87
+    assert result.json()[0]["rounds"] == 1
+    assert result.json()[0]["accuracy"]["mean"] > 0.87
     assert "['users in each', '4, 4, 4']" in str(strategy.findings())
 
 

@@ -123,7 +123,7 @@ def least_squares(heads: dict[str, Vector], names: list[str]) -> tuple[dict[str,
 def test_no_pull_is_fedrep_to_the_last_bit(known: dict[str, Any]) -> None:
     _, own, _ = federate("fedrep", new_users=0.2)
     _, free, _ = federate("fedrep", **{**KNOWN, "fedrep_heads_gamma": 0.0}, **known, new_users=0.2)
-    for one, other in zip(own.summaries, free.summaries, strict=True):
+    for one, other in zip(own.json(), free.json(), strict=True):
         assert one["per_user"] == other["per_user"] and one["loss"] == other["loss"]
     assert np.array_equal(body_of(own.arrays), body_of(free.arrays))
 
@@ -135,7 +135,7 @@ def test_without_lambda_each_head_is_pulled_to_its_last_value_only() -> None:
     _, free, _ = federate("fedrep", fraction_train=1.0, **{**keys, "fedrep_heads_rho": 1e-9})
     strategy, result = run("fedrep", **keys, fraction_train=1.0)
     assert np.allclose(body_of(own.arrays), body_of(free.arrays), atol=1e-6)
-    assert own.summaries[0]["per_user"] == free.summaries[0]["per_user"]
+    assert own.json()[0]["per_user"] == free.json()[0]["per_user"]
     body, first = np.split(flat(fresh()), [-HEAD])
     heads = dict.fromkeys(CLUSTERS, first)
     for number in range(1, 5):
@@ -149,7 +149,7 @@ def test_a_large_lambda_makes_one_head() -> None:
     keys = {**CONVEX, "fedrep_heads_lambda": 10.0, "fraction_train": 1.0}
     strategy, result, _ = federate("fedrep", **keys)
     assert strategy.state.arrays["heads"].shape == (1, HEAD)
-    rows = dict(result.summaries[0]["findings"][0]["rows"])
+    rows = dict(result.json()[0]["findings"][0]["rows"])
     assert rows["distinct heads"] == "1 of 12 users, fused exactly"
     assert rows["cluster 0"] == "12 users: 0, 1, 2, 3, 4, 5, 6, 7, ..."
 

@@ -33,21 +33,21 @@ def test_the_number_of_nodes_changes_nothing(
     more = {**keys, **known, "new_users": 0.2, "num_rounds": 6}
     _, one, _ = federate("fedrep", nodes=1, **more)
     _, many, _ = federate("fedrep", nodes=nodes, **more)
-    assert len(one.summaries) == 2
-    for a, b in zip(one.summaries, many.summaries, strict=True):
+    assert len(one.json()) == 2
+    for a, b in zip(one.json(), many.json(), strict=True):
         assert a["per_user"] == pytest.approx(b["per_user"], abs=1e-9)
         assert a["loss"] == pytest.approx(b["loss"], abs=1e-5)
     assert same_arrays(one.arrays, many.arrays)
     for name in ("bytes_up", "bytes_down", "messages", "findings"):
-        assert one.summaries[0][name] == many.summaries[0][name]
+        assert one.json()[0][name] == many.json()[0][name]
 
 
 @pytest.mark.parametrize(("keys", "down"), [(CONVEX, 2), (KNOWN, 2)])
 def test_bytes_are_a_body_and_heads(keys: dict[str, Any], down: int, known: dict[str, Any]) -> None:
     _, result, _ = federate("fedrep", nodes=3, **keys, **known)
     body, turns = 64 * 16 + 16, 4 * 6
-    assert result.summaries[0]["bytes_up"] == 4 * turns * (body + HEAD)
-    assert result.summaries[0]["bytes_down"] == 4 * turns * (body + down * HEAD + 1)
+    assert result.json()[0]["bytes_up"] == 4 * turns * (body + HEAD)
+    assert result.json()[0]["bytes_down"] == 4 * turns * (body + down * HEAD + 1)
 
 
 class Checkpoints(Callback):
@@ -77,8 +77,8 @@ def test_a_resumed_run_ends_the_same(
         type(whole)(config, [Checkpoints(path, resume=False)], experiment="e").start(grid)
     result = type(whole)(config, [Checkpoints(path, resume=True)], experiment="e").start(grid)
     for name in ("per_user", "bytes_up", "bytes_down", "findings"):
-        assert result.summaries[0][name] == wanted.summaries[0][name]
-    assert result.summaries[0]["loss"] == pytest.approx(wanted.summaries[0]["loss"], abs=1e-7)
+        assert result.json()[0][name] == wanted.json()[0][name]
+    assert result.json()[0]["loss"] == pytest.approx(wanted.json()[0]["loss"], abs=1e-7)
     assert same_arrays(result.arrays, wanted.arrays, tolerance=1e-6)
 
 

@@ -145,7 +145,7 @@ def test_bytes_and_messages_are_those_of_round_trips_and_refreshes() -> None:
     strategy, result, _ = federate("async-al2sgd", grid=grid, **keys, **HIERARCHICAL)
     sent = len(grid.training()) - 2 * 12  # two questions at first: facts, and the gradients at 0
     size, renewed = 8 * users.d, strategy.state.scalars["refreshes"]
-    summary = result.summaries[0]
+    summary = result.json()[0]
     assert summary["messages"] == 2 * sent
     assert summary["bytes_down"] == 2 * size * sent
     assert summary["bytes_up"] == size * (2 * sent + 12 * renewed)

@@ -138,9 +138,9 @@ def test_communications_are_those_that_the_coins_make(apart: bool, tmp_path: Pat
     trips = counted["round-trips"] + local[:, -1]  # the last run is not followed by another step
     asked = [len(grid.training(user)) - 1 for user in users.names]
     assert asked == trips[users.cluster].tolist()
-    assert result.summaries[0]["messages"] == 2 * 4 * trips.sum()
-    assert result.summaries[0]["bytes_up"] == 4 * trips.sum() * 8 * users.d
-    table = dict(result.summaries[0]["findings"][1]["rows"])
+    assert result.json()[0]["messages"] == 2 * 4 * trips.sum()
+    assert result.json()[0]["bytes_up"] == 4 * trips.sum() * 8 * users.d
+    table = dict(result.json()[0]["findings"][1]["rows"])
     told = {row: int(text.split()[0].replace(",", "")) for row, text in table.items()}
     assert told["between clusters"] == counted["between"]
     for j in range(3):

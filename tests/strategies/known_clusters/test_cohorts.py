@@ -112,5 +112,5 @@ def test_one_cohorts_failure_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     ((name, times),) = strategy.progress.dropped.items()
     assert name.startswith("cluster 1 #") and times == 1
     assert len(notes.notes) == 1 and "ValueError: out of luck" in notes.notes[0]
-    assert len(result.summaries[0]["per_user"]) == 12
+    assert len(result.json()[0]["per_user"]) == 12
     assert set(strategy.progress.versions.values()) == {int(strategy.state.scalars["tick"])}

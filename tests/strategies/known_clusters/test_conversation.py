@@ -69,7 +69,7 @@ def test_a_cluster_does_not_wait_for_a_slow_one(name: str) -> None:
     last = At(4, slow.log.clear)
     _, result, _ = federate(name, grid=slow, callbacks=[last], **keys)
     _, wanted, _ = federate(name, nodes=12, **keys)
-    assert result.summaries[0]["per_user"] == wanted.summaries[0]["per_user"]
+    assert result.json()[0]["per_user"] == wanted.json()[0]["per_user"]
     log = slow.log[slow.log.index("to 0") :]
     while_waiting = log[: log.index("from 0")]
     trips = {j: while_waiting.count(f"to {j}") // 4 for j in range(3)}
@@ -103,7 +103,7 @@ def test_a_user_that_fails_in_the_middle_is_left_out_and_comes_back(
         task.round for _, task in grid.training("6") if task.round <= tick
     ]
     assert max(task.round for _, task in grid.training("6")) == max(later)
-    assert len(result.summaries[0]["per_user"]) == 12
+    assert len(result.json()[0]["per_user"]) == 12
     assert strategy.progress.versions["5"] == max(later)
 
 
@@ -139,7 +139,7 @@ def test_users_that_come_later_count_as_those_of_the_beginning(
     keys = {**ENOUGH, "loss": "huber" if name == "mixed-model" else "squared", "huber_delta": 1.5}
     grid = Watched(nodes, absent=[2] if nodes == 3 else [1])
     _, result, found = seen.run(name, grid=grid, callbacks=[At(4, grid.absent.clear)], **keys)
-    assert len(result.summaries[0]["per_user"]) == 12
+    assert len(result.json()[0]["per_user"]) == 12
     _, _, wanted = seen.run("mixed-model", **keys)
     users = users_of(name, **keys)
     assert far(users.rows(found), users.rows(wanted)) < 1e-7

@@ -47,7 +47,7 @@ def test_users_without_a_cluster_are_named_and_may_have_one_of_their_own(
     assert text.startswith("1 of 12 users have no known cluster (7)") and "known-missing" in text
     strategy, result, _ = federate(name, **{**HIERARCHICAL, **TIES, **keys}, known_missing="rest")
     assert strategy.state.scalars["clusters"] == ["a", "b", "rest"]
-    assert len(result.summaries[0]["per_user"]) == 12
+    assert len(result.json()[0]["per_user"]) == 12
 
 
 def test_who_comes_later_without_a_cluster_is_left_out(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_who_comes_later_without_a_cluster_is_left_out(tmp_path: Path) -> None:
         "async-l2gd", grid=grid, callbacks=[At(3, grid.absent.clear)], **keys
     )
     assert notes.notes == ["user 0 is left out: no known cluster"]
-    assert set(result.summaries[0]["per_user"]) == {str(i) for i in range(1, 12)}
+    assert set(result.json()[0]["per_user"]) == {str(i) for i in range(1, 12)}
 
 
 @pytest.mark.parametrize("name", [*COINED, "mixed-model"])
@@ -67,7 +67,7 @@ def test_a_cluster_that_only_new_users_have(name: str, seen: Seen) -> None:
     """They begin at the middle of the clusters that trained, and minimise f + gamma/2 |x - w|^2."""
     keys = {**HIERARCHICAL, **TIES, "new_cluster": "2", "num_rounds": 20}
     strategy, result, models = seen.run(name, **keys)
-    assert set(result.summaries[-1]["per_user"]) == {"8", "9", "10", "11"}
+    assert set(result.json()[-1]["per_user"]) == {"8", "9", "10", "11"}
     assert strategy.state.scalars["clusters"] == ["0", "1"]
     users, middle = users_of(name, **HIERARCHICAL), strategy.state.arrays["model"]
     assert np.abs(middle).max() > 0.01
@@ -278,8 +278,8 @@ def test_classes_that_can_be_told_apart_do_no_harm(name: str, tmp_path: Path) ->
     assert not strategy.progress.dropped
     for array in ("model", "w", "centres", "y"):
         assert np.isfinite(strategy.state.arrays.get(array, 0)).all()
-    assert result.summaries[0]["accuracy"]["mean"] > 0.9
-    assert np.isfinite(result.summaries[0]["loss"]["max"])
+    assert result.json()[0]["accuracy"]["mean"] > 0.9
+    assert np.isfinite(result.json()[0]["loss"]["max"])
 
 
 @pytest.mark.parametrize("name", COINED)

@@ -109,7 +109,7 @@ def test_squared_loss_is_a_dense_solve(
     strategy, result, models = seen.run("mixed-model", nodes, **keys)
     wanted = dense(users, per_user(users, values), np.full(users.k, lam))
     assert far(users.rows(models), wanted) < 1e-10
-    assert result.summaries[0]["rounds"] == strategy.progress.round == 1
+    assert result.json()[0]["rounds"] == strategy.progress.round == 1
 
 
 def test_lambda_may_differ_between_clusters(seen: Seen, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_only_sums_go_up() -> None:
     for keys in ({"known_gamma": 1, "known_lambda": 1}, {}):
         _, result, _ = federate("mixed-model", grid=Spy(3), **{**LOGISTIC, **keys, "num_rounds": 5})
         _, squared, _ = federate("mixed-model", grid=Spy(3), **{**HIERARCHICAL, **keys})
-        assert squared.summaries[0]["messages"] > 0 < result.summaries[0]["bytes_up"]
+        assert squared.json()[0]["messages"] > 0 < result.json()[0]["bytes_up"]
     assert len(replies) > 30
     for content in replies:
         assert len(content["config"]["users"]) == 1  # the cohort
@@ -213,7 +213,7 @@ def test_what_is_sent_is_counted() -> None:
     users = users_of("mixed-model", **HIERARCHICAL)
     keys = {**HIERARCHICAL, "known_gamma": 1, "known_lambda": 1}
     _, result, _ = federate("mixed-model", 3, **keys)
-    d, summary = users.d, result.summaries[0]
+    d, summary = users.d, result.json()[0]
     assert summary["bytes_up"] == 12 * 8 * (d * (d + 1) // 2 + d)
     assert summary["bytes_down"] == 12 * 2 * 8 * 3 * d
     assert summary["messages"] == 12 * 3

@@ -37,7 +37,7 @@ class Early(FedAvg):
 
 def started(cls: type[FedAvg], callbacks: list[Any], **keys: Any) -> tuple[FedAvg, list[Any]]:
     strategy = cls(Config.parse({**SMALL, **keys}), callbacks, experiment="e")
-    return strategy, strategy.start(LocalGrid(app, 1)).summaries
+    return strategy, strategy.start(LocalGrid(app, 1)).json()
 
 
 @pytest.mark.parametrize("every", [2, 5, 100])
@@ -78,7 +78,7 @@ def test_a_run_that_had_ended_is_not_trained_again(tmp_path: Path) -> None:
     again, notes = Early(strategy.config, [], experiment="e"), Notes()
     again.callbacks.append(notes)
     again.state = read_checkpoint(tmp_path / "checkpoint", {})
-    (found,) = again.start(LocalGrid(app, 1)).summaries
+    (found,) = again.start(LocalGrid(app, 1)).json()
     assert notes.rows == []
     for key in ("per_user", "rounds", "curve", "bytes_up", "accuracy_last10", "findings"):
         assert found[key] == wanted[key]
