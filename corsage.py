@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 
-PLACES = {"Config": "corsage.core.config"}
+PLACES = {
+    "Config": "core.config",
+    "simulate": "app.simulation",
+    "LocalGrid": "app.local_grid",
+    "client_app": "app.client_app",
+    "make_client_app": "app.client_app",
+    "Strategy": "strategies.rounds.base",
+    "Callback": "strategies.rounds.callbacks",
+}
 """Where the public names are that are no algorithms."""
 
 __all__ = [*PLACES, *(entry.cls for entry in ALGORITHMS.values())]  # noqa: PLE0604 - strings, all of them
@@ -27,7 +35,8 @@ __all__ = [*PLACES, *(entry.cls for entry in ALGORITHMS.values())]  # noqa: PLE0
 def __getattr__(name: str) -> Any:
     """A public name, imported when it is first used."""
     if name in PLACES:
-        return getattr(import_module(PLACES[name]), name)
+        place = import_module(f"corsage.{PLACES[name]}")
+        return place.app if name == "client_app" else getattr(place, name)
     for algorithm, entry in ALGORITHMS.items():
         if entry.cls == name:
             return import_module("corsage.strategies").strategy_class(algorithm)

@@ -1,0 +1,113 @@
+"""Strategies run from Python, in this process and without files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from corsage.app.client_app import app as client_app
+from corsage.app.engines import number_of_nodes
+from corsage.app.local_grid import LocalGrid
+from corsage.app.progress import Watcher
+from corsage.app.summary import summary_table
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError
+from corsage.strategies import strategy_class
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.results import Json, Result, Summary
+
+AnyStrategy = Strategy[Any, Any]
+WIDE = 120
+"""Columns of the table as text."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The results of strategies that were run one after the other.
+
+    Parameters
+    ----------
+    results : each strategy's own result, by its name: shared arrays, metrics of each round.
+    """
+
+    results: Mapping[str, Result]
+
+    @property
+    def summaries(self) -> list[Summary]:
+        """The rows of the table."""
+        return [summary for result in self.results.values() for summary in result.summaries]
+
+    def __getitem__(self, name: str) -> Summary:
+        """The row of that name: `comparison["fedavg+ft"].score.mean`."""
+        rows = {summary.strategy: summary for summary in self.summaries}
+        if name not in rows:
+            raise KeyError(f"{name}: no such row. There are: {', '.join(rows)}.")
+        return rows[name]
+
+    def json(self) -> list[Json]:
+        """The rows as the file of a run has them."""
+        return [summary.json() for summary in self.summaries]
+
+    def __str__(self) -> str:
+        """The table."""
+        console = Console(file=io.StringIO(), width=WIDE)
+        console.print(summary_table(self.json()))
+        text: str = console.file.getvalue()  # type: ignore[attr-defined]
+        return text
+
+
+def simulate(
+    strategies: AnyStrategy | str | Sequence[AnyStrategy | str], *, progress: bool = True, **keys: Any
+) -> Comparison:
+    """Run strategies in this process, one after the other.
+
+    Parameters
+    ----------
+    strategies : AnyStrategy or str, or several
+        Names (`"fedrep"`, `"fedrep,fedavg"`), which are run under `keys`, or strategies as they
+        are: `simulate([FedRep(num_users=20), "local"], num_users=20)`.
+    progress : bool
+        Show a line of progress.
+    **keys
+        Keys with `_` for `-`, for the strategies that are named: `num_rounds=20`.
+
+    Returns
+    -------
+    Comparison
+        All results; printed, it is the table.
+
+    Examples
+    --------
+    >>> from corsage import simulate
+    >>> found = simulate("fedrep,local", num_rounds=2, num_users=8, progress=False)
+    >>> found["fedrep"].users
+    8
+    """
+    several = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
+    made = [strategy for entry in several for strategy in strategies_of(entry, keys)]
+    return Comparison({s.name: run(s, progress) for s in made})
+
+
+def strategies_of(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> list[AnyStrategy]:
+    """A strategy as it is, or those of some names under the keys."""
+    if isinstance(entry, Strategy):
+        return [entry]
+    values = {name.replace("_", "-"): value for name, value in keys.items()}
+    config = Config.parse({**values, "strategy": entry})
+    if config.run.engine != "local":
+        raise ConfigError(
+            f"engine={config.run.engine}: simulate() works in this process; use the command line "
+            "(python run_simulation.py engine=ray ...)."
+        )
+    return [strategy_class(name)(config) for name in config.run.strategy]
+
+
+def run(strategy: AnyStrategy, progress: bool) -> Result:
+    """One strategy on nodes of its own."""
+    if progress:
+        strategy.callbacks.append(Watcher(strategy.config.run.num_rounds))
+    return strategy.start(LocalGrid(client_app, number_of_nodes(strategy.config)))

@@ -1,0 +1,105 @@
+"""The door: what a user imports from `corsage`, and what comes back."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import corsage
+from corsage import Config, Ditto, FedRep, LocalGrid, client_app, simulate
+from corsage.core.errors import ConfigError
+from corsage.core.registry import ALGORITHMS
+from corsage.strategies.rounds.base import Strategy
+from tests.support.federations import SMALL
+
+QUICK = {key.replace("-", "_"): value for key, value in SMALL.items()}
+
+
+def test_every_algorithm_is_there_by_its_class() -> None:
+    for name, entry in ALGORITHMS.items():
+        cls = getattr(corsage, entry.cls)
+        assert issubclass(cls, Strategy)
+        assert cls.name == name
+        assert cls is getattr(corsage, entry.cls)
+    assert set(corsage.__all__) <= set(dir(corsage))
+    with pytest.raises(AttributeError, match="corsage has no 'FedFoo'"):
+        corsage.FedFoo  # noqa: B018
+
+
+def test_a_type_checker_sees_the_same_names() -> None:
+    tree = ast.parse(Path(corsage.__file__).read_text(encoding="utf-8"))
+    blocks = [n for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)]
+    seen = {
+        alias.asname or alias.name
+        for block in blocks
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen >= set(corsage.__all__)
+
+
+@pytest.mark.parametrize("heavy", ["torch", "flwr", "numpy", "matplotlib", "sklearn"])
+def test_import_corsage_is_light(heavy: str) -> None:
+    code = f"import sys, corsage; print({heavy!r} in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_keywords_are_keys() -> None:
+    by_keyword, flat = FedRep(head_epochs=3, **QUICK), FedRep({**SMALL, "head-epochs": 3})
+    assert by_keyword.config == flat.config
+    assert FedRep(Config.parse(SMALL), head_epochs=3).config == flat.config
+    assert by_keyword.keys.head_epochs == 3
+
+
+def test_keywords_are_refused_like_keys() -> None:
+    with pytest.raises(ConfigError, match=r"head-epoch: no such key. Did you mean head-epochs\?"):
+        FedRep(head_epoch=3)
+    with pytest.raises(ConfigError, match="ditto-lambda: .* of ditto, not of fedrep"):
+        FedRep(ditto_lambda=3)
+
+
+def test_completion_sees_the_keys_of_an_algorithm() -> None:
+    names = set(inspect.signature(Ditto).parameters)
+    assert {"num_users", "lr", "ditto_lambda", "config"} <= names
+    assert "head_epochs" not in names
+
+
+def test_simulate_is_start_on_the_local_engine() -> None:
+    found = simulate([FedRep(**QUICK), "local"], progress=False, **QUICK)
+    alone = FedRep(**QUICK).start(LocalGrid(client_app, 1))
+    assert found["fedrep"].per_user == alone["fedrep"].per_user
+    assert [row.strategy for row in found.summaries] == ["fedrep", "local"]
+    assert "fedrep" in str(found)
+    with pytest.raises(KeyError, match="There are: fedrep, local"):
+        found["ditto"]
+
+
+def test_a_summary_has_named_fields_and_the_files_json() -> None:
+    found = simulate("fedavg", progress=False, new_users=0.3, **QUICK)
+    plain, new = found["fedavg"], found["fedavg+new"]
+    values = list(plain.per_user.values())
+    assert plain.measure == "accuracy"
+    assert plain.score.mean == pytest.approx(np.mean(values))
+    assert plain.score.max == max(values)
+    assert plain.traffic.bytes_up > 0
+    assert new.new_users[0].score == new.score
+    json = found.json()[0]
+    assert json["accuracy"]["mean"] == plain.score.mean
+    assert json["accuracy_last10"] == plain.last10
+    assert json["bytes_up"] == plain.traffic.bytes_up
+    assert "bytes_up" not in json["traffic"]
+
+
+def test_another_engine_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="engine=ray: .*command line"):
+        simulate("fedavg", engine="ray")
