@@ -100,9 +100,7 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
         """phi^t; h_i, at which a head begins, its centre w_j, and gamma."""
         w, gamma = self._w(users), self.keys.fedrep_known_gamma
         strength = np.full(len(users), gamma, np.float32)
-        return Parcel(
-            self.shared(), {"head": self._h(users, w), "centre": w, "strength": strength}
-        )
+        return Parcel(self.shared(), {"head": self._h(users, w), "centre": w, "strength": strength})
 
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """phi^t and h_i; new users begin at w_j, and are pulled to it."""

@@ -26,7 +26,7 @@ Vector = np.ndarray[Any, np.dtype[np.float32]]
 Extra = Callable[[torch.Tensor], torch.Tensor]
 
 
-def run(name: str, **keys: Any) -> tuple[Strategy, Result]:
+def run(name: str, **keys: Any) -> tuple[Strategy[Any, Any], Result]:
     """A small federation under KEYS."""
     strategy, result, _ = federate(name, **{**KEYS, **keys})
     return strategy, result
@@ -107,7 +107,7 @@ def near(strength: float, centre: Vector) -> Extra:
     return lambda theta: strength / 2 * (theta - target).square().sum()
 
 
-def chosen(strategy: Strategy, number: int) -> list[str]:
+def chosen(strategy: Strategy[Any, Any], number: int) -> list[str]:
     """Who trains in a round."""
     return strategy.choose(number, [str(i) for i in range(12)])
 
