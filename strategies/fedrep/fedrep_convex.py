@@ -37,13 +37,13 @@ from corsage.core.replies import Replies, reading_order
 from corsage.strategies.fedrep.fedrep import FedRepKeys
 from corsage.strategies.fedrep.pulled_heads import (
     TITLE,
-    Finding,
     body_and_head,
     check_head,
     check_pull,
     named_heads,
 )
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.rows import enter, places
 from corsage.strategies.rounds.state import BodyState
 from corsage.strategies.rounds.turns import Parcel
@@ -145,7 +145,7 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
 
     def findings(self) -> list[Finding]:
         """How many distinct heads there are, and whose they are."""
-        return [{"title": TITLE, "rows": distinct(self.state)}]
+        return [Finding(TITLE, distinct(self.state))]
 
     def named_arrays(self) -> ArrayRecord:
         """phi, and the clusters' heads by number."""
@@ -173,7 +173,7 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
         return np.asarray(self.state.y[self.state.labels].mean(axis=0))
 
 
-def distinct(state: FedRepConvexState) -> list[list[str]]:
+def distinct(state: FedRepConvexState) -> list[tuple[str, str]]:
     """How many heads are distinct, and the clusters; those at the largest gap if none are fused."""
     from corsage.solvers.convex_clustering.reading import candidate
     from corsage.solvers.convex_clustering.wide_prox import TOLERANCE
@@ -181,15 +181,15 @@ def distinct(state: FedRepConvexState) -> list[list[str]]:
     labels, heads = state.labels, state.y
     sure = "exactly" if state.gap <= TOLERANCE else f"up to a relative gap of {state.gap:.0e}"
     fused = f"fused {sure}" if len(heads) < len(labels) else "none are fused"
-    rows = [["distinct heads", f"{len(heads)} of {len(labels)} users, {fused}"]]
+    rows = [("distinct heads", f"{len(heads)} of {len(labels)} users, {fused}")]
     read = candidate(heads[labels].astype(np.float64))
     if read is not None and read.max() + 1 < len(heads) and 2 * (read.max() + 1) <= len(labels):
-        rows.append(["at the largest gap", f"{read.max() + 1} clusters, not fused"])
+        rows.append(("at the largest gap", f"{read.max() + 1} clusters, not fused"))
         labels = read
     if labels.max() + 1 == len(labels):
         return rows
     return rows + [
-        [f"cluster {k}", listed([state.users[i] for i in np.flatnonzero(labels == k)])]
+        (f"cluster {k}", listed([state.users[i] for i in np.flatnonzero(labels == k)]))
         for k in range(labels.max() + 1)
     ]
 

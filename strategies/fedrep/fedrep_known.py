@@ -30,13 +30,13 @@ from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.strategies.fedrep.fedrep import FedRepKeys
 from corsage.strategies.fedrep.pulled_heads import (
     TITLE,
-    Finding,
     body_and_head,
     check_head,
     check_pull,
     named_heads,
 )
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.rows import enter, places
 from corsage.strategies.rounds.state import BodyState
 from corsage.strategies.rounds.turns import Parcel
@@ -128,8 +128,8 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
             spread = np.linalg.norm(state.h[mine] - centre, axis=1).mean()
             away = np.linalg.norm(centre - middle)
             text = f"{mine.sum()} users, mean |h_i - w_j| {spread:.3g}, |w_j - wbar| {away:.3g}"
-            rows.append([f"cluster {name}", text])
-        return [{"title": TITLE, "rows": rows}]
+            rows.append((f"cluster {name}", text))
+        return [Finding(TITLE, rows)]
 
     def named_arrays(self) -> ArrayRecord:
         """phi, and w_j by the cluster's name."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from corsage.networks.network import Network
     from corsage.strategies.rounds.base import Strategy
 
-Finding = dict[str, Any]
 TITLE = "clusters of heads"
+"""Heads what is found of them."""
 
 
 def check_pull(train: TrainKeys, key: str, strength: float) -> None:

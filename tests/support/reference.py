@@ -125,9 +125,13 @@ def right(model: Vector, data: FederatedData, user: str) -> float:
     return float((fresh(model)(x).argmax(1) == labels).float().mean())
 
 
-def agrees(result: Result, models: Mapping[str, Vector], data: FederatedData) -> bool:
-    """Whether a run's last evaluation is that of these models: each accuracy, the mean loss."""
-    summary = result.json()[0]
+def agrees(result: Result, models: Mapping[str, Vector], data: FederatedData, row: int = 0) -> bool:
+    """Whether a row of the result is that of these models: each accuracy, the mean loss.
+
+    By default it is the last evaluation of the users that train.
+    """
+    summary = result.json()[row]
+    assert set(models) == set(summary["per_user"])
     same = all(
         abs(summary["per_user"][user] - right(model, data, user)) < 1e-6
         for user, model in models.items()

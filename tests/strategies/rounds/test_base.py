@@ -19,11 +19,12 @@ from corsage.app.recorder import Recorder
 from corsage.core.config import Config
 from corsage.core.errors import NodeError
 from corsage.strategies.fedavg import FedAvg
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import ModelState
 from tests.support.federations import SMALL, Notes
 from tests.support.resuming import IDENTITY, Resume
 
-FOUND = {"title": "Certificate", "rows": [["gap", "0.5"]]}
+FOUND = Finding("Certificate", [("gap", "0.5")])
 
 
 class Early(FedAvg):
@@ -32,7 +33,7 @@ class Early(FedAvg):
     def finished(self) -> bool:
         return self.progress.round >= 7
 
-    def findings(self) -> list[dict[str, Any]]:
+    def findings(self) -> list[Finding]:
         return [FOUND] if self.finished() else []
 
 
@@ -56,7 +57,7 @@ def test_an_algorithm_may_end_before_its_last_round(every: int) -> None:
     evaluated = [value for _, value in strategy.progress.curve]
     assert len(evaluated) == {2: 4, 5: 2, 100: 1}[every]
     assert early["accuracy_last10"] == pytest.approx(np.mean(evaluated))
-    assert early["findings"] == [FOUND]
+    assert early["findings"] == [{"title": "Certificate", "rows": [["gap", "0.5"]]}]
     assert "findings" not in whole
 
 
@@ -93,7 +94,7 @@ def test_the_run_folder_has_the_last_round_of_an_early_end(tmp_path: Path) -> No
     where, _ = read_checkpoint(folder / "checkpoint", {}, ModelState)
     assert where.round == 7
     (result,) = json.loads((folder / "result.json").read_text())
-    assert result["findings"] == [FOUND]
+    assert result["findings"] == [{"title": "Certificate", "rows": [["gap", "0.5"]]}]
     assert stream.getvalue().splitlines()[-1].startswith("fedavg: 7 rounds, done, accuracy ")
 
 
