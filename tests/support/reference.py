@@ -78,10 +78,12 @@ def plain_sgd(
     keys: dict[str, Any] = KEYS,
     extra: Extra | None = None,
     frozen: int | None = None,
+    of: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
 ) -> Vector:
     """torch.optim.SGD on the loss plus `extra(theta)`, a term of the flat parameters.
 
-    `frozen` is the number of a layer that stands: 1 is the body, 3 the head.
+    `frozen` is the number of a layer that stands: 1 is the body, 3 the head. `of` is a loss of
+    (features, outputs, labels), if it is not the cross-entropy of the outputs.
     """
     module = fresh(start)
     if frozen is not None:
@@ -93,7 +95,9 @@ def plain_sgd(
     optimiser = torch.optim.SGD(groups, lr=keys["lr"], momentum=keys["momentum"])
     for batch in steps:
         optimiser.zero_grad()
-        loss = F.cross_entropy(module(data[0][batch]), data[1][batch])
+        features = module[:3](data[0][batch])
+        outputs, labels = module[3](features), data[1][batch]
+        loss = F.cross_entropy(outputs, labels) if of is None else of(features, outputs, labels)
         if extra is not None:
             loss = loss + extra(torch.cat([p.reshape(-1) for p in module.parameters()]))
         loss.backward()
