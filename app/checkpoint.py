@@ -27,7 +27,7 @@ def write_checkpoint(
     (where, _), (plain, named) = stored(progress), stored(state)
     body = {"format": FORMAT, "identity": identity, "progress": where, "state": plain}
     head = json.dumps(body).encode()
-    arrays = save({name: np.ascontiguousarray(a) for name, a in named.items()})
+    arrays = save({name: np.asarray(a, order="C") for name, a in named.items()})
     payload = struct.pack("<Q", len(head)) + head + arrays
     digest = hashlib.blake2b(payload, digest_size=32).digest()
     # On the disk itself: once it is written, devices forget what only older checkpoints need.

@@ -202,7 +202,7 @@ class Client(NumPyClient, Generic[K]):
         epochs: int | None = None,
         pull: Pull | None = None,
         settings: TrainKeys | None = None,
-        orders: list[Order] | None = None,
+        orders: Sequence[Order] | None = None,
     ) -> Floats32:
         """Whole models after epochs of SGD, from one start (P,) or from their own (users, P)."""
         keys = settings or self.settings

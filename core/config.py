@@ -271,6 +271,20 @@ GROUPS: dict[str, type[Keys]] = {
 }
 
 
+RETIRED: dict[str, str] = {
+    "fedrep-heads=own": "say strategy=fedrep",
+    "fedrep-heads=convex-clustering": "say strategy=fedrep-convex",
+    "fedrep-heads=known-clusters": "say strategy=fedrep-known",
+    "fedrep-heads": "say strategy=fedrep, fedrep-convex or fedrep-known",
+    "fedrep-heads-lambda": "say fedrep-convex-lambda (of strategy=fedrep-convex)",
+    "fedrep-heads-neighbours": "say fedrep-convex-neighbours (of strategy=fedrep-convex)",
+    "fedrep-heads-rho": "say fedrep-convex-rho (of strategy=fedrep-convex)",
+    "fedrep-heads-gamma": "say fedrep-known-gamma (of strategy=fedrep-known)",
+    "fedrep-heads-middle": "say fedrep-known-lambda (of strategy=fedrep-known)",
+}
+"""Keys of earlier versions, or one of their values, and what they are now."""
+
+
 @dataclass(frozen=True)
 class Config:
     """All keys, parsed and checked: one field a group, and `algorithm[name]` for each algorithm."""
@@ -328,7 +342,9 @@ def declared_groups() -> list[tuple[type[Keys], list[dataclasses.Field[Any]]]]:
 def check_names(values: Mapping[str, Any]) -> None:
     """Refuse a key that no group declares."""
     known = [kebab(f.name) for _, fields in declared_groups() for f in fields]
-    for name in values:
+    for name, value in values.items():
+        if now := RETIRED.get(f"{name}={value}", RETIRED.get(name, "")):
+            raise ConfigError(f"{name}={value}: no longer a key: {now}.")
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""

@@ -36,6 +36,8 @@ class Algorithm:
 
 ALGORITHMS: dict[str, Algorithm] = {
     "fedrep": Algorithm("FedRep", "fedrep"),
+    "fedrep-convex": Algorithm("FedRepConvex", "fedrep"),
+    "fedrep-known": Algorithm("FedRepKnown", "fedrep"),
     "fedavg": Algorithm("FedAvg"),
     "local": Algorithm("Local"),
     "fedprox": Algorithm("FedProx"),

@@ -135,7 +135,7 @@ class CFL(Strategy[CFLKeys, CFLState]):
         if state.cuts is None or state.cut_models is None or state.cut_directions is None:
             return Parcel({"models": state.models})
         cut_models, directions = state.cut_models, state.cut_directions
-        tree = {"cuts": state.cuts, "cut-models": cut_models, "cut-directions": directions}
+        tree: Arrays = {"cuts": state.cuts, "cut-models": cut_models, "cut-directions": directions}
         return Parcel({"models": state.models, **tree})
 
     def template(self) -> Arrays:

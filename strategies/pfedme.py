@@ -66,5 +66,6 @@ class PFedMe(Strategy[PFedMeKeys, ModelState]):
 
     def merge(self, replies: Replies) -> ModelState:
         """w_{t+1} = (1 - beta) w_t + beta mean of w_{i,R}."""
-        beta, model = self.keys.pfedme_beta, self.state.model
-        return ModelState(np.float32(1.0 - beta) * model + np.float32(beta) * replies.mean["model"])
+        beta, mean = self.keys.pfedme_beta, replies.mean["model"]
+        model = np.float32(1.0 - beta) * self.state.model + np.float32(beta) * mean
+        return ModelState(model.astype(np.float32))

@@ -82,7 +82,6 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
         by_examples = self.config.train.weighting == "examples"
         everybody = sum(member.train if by_examples else 1 for member in members)
         share = np.float32(replies.weight / everybody)
-        return ScaffoldState(
-            model=np.float32(1.0 - step) * model + np.float32(step) * replies.mean["model"],
-            variate=self.state.variate + share * replies.mean["variate"],
-        )
+        x = np.float32(1.0 - step) * model + np.float32(step) * replies.mean["model"]
+        c = self.state.variate + share * replies.mean["variate"]
+        return ScaffoldState(x.astype(np.float32), c.astype(np.float32))

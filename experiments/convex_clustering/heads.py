@@ -7,13 +7,14 @@ do they agree with the groups (adjusted Rand index), and is sharing heads worth 
 
 FedRep with heads of one's own is the method to beat. "all pairs" is convex clustering as in Armacki
 et al. 2022, (3); without that, users are pulled to near ones only. "told" methods know something
-that the others must find: known-clusters the groups, IFCA their number.
+that the others must find: fedrep-known the groups, IFCA their number.
 
 With `data-file` it is MNIST by its writers, and the groups are those of `cluster-column` (hsf).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,13 +31,16 @@ from corsage.app.progress import Watcher
 from corsage.core.arrays import Ints
 from corsage.core.config import Config, DataKeys
 from corsage.core.keys import kebab
-from corsage.strategies import strategy_class
 from corsage.core.seeding import generator
 from corsage.datasets import idx
 from corsage.experiments.fedrep.table1 import WRITERS
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import Results, compact, differences, percents, say
 from corsage.solvers.convex_clustering.reading import agreement, in_order
+from corsage.strategies import strategy_class
+from corsage.strategies.cfl import CFLState
+from corsage.strategies.fedrep.fedrep_convex import FedRepConvexState
+from corsage.strategies.ifca import IFCAState
 from corsage.strategies.rounds.base import Strategy
 
 USERS, GROUPS, TRAIN, TEST = 60, 3, 40, 60
@@ -50,7 +54,7 @@ HIDDEN: dict[str, Any] = {
     "evaluate_every": 5,
     "fine_tune_epochs": 0,
 }
-CONVEX = {"fedrep_heads": "convex-clustering"}
+ALL_PAIRS = {"fedrep_convex_neighbours": 0, "fedrep_convex_lambda": 0.01}
 OURS = "fedrep, convex heads"
 
 
@@ -65,13 +69,9 @@ class Method:
 
 METHODS = [
     Method("fedrep", "fedrep"),
-    Method(OURS, "fedrep", CONVEX),
-    Method(
-        "fedrep, all pairs",
-        "fedrep",
-        {**CONVEX, "fedrep_heads_neighbours": 0, "fedrep_heads_lambda": 0.01},
-    ),
-    Method("fedrep, known heads (told)", "fedrep", {"fedrep_heads": "known-clusters"}),
+    Method(OURS, "fedrep-convex"),
+    Method("fedrep, all pairs", "fedrep-convex", ALL_PAIRS),
+    Method("fedrep, known heads (told)", "fedrep-known"),
     Method("ifca (told)", "ifca", {"ifca_clusters": GROUPS}),
     Method("cfl", "cfl", {"cfl_eps1": 0.1, "cfl_eps2": 0.1}),
     Method("fedavg", "fedavg"),
@@ -138,15 +138,15 @@ def once(method: Method, keys: dict[str, Any]) -> dict[str, Any]:
     return {**row, "strategy": method.label, "seed": keys["seed"]}
 
 
-def clusters(strategy: Strategy) -> dict[str, Any]:
+def clusters(strategy: Strategy[Any, Any]) -> dict[str, int]:
     """Each user's cluster as the method has found it; none if it finds none."""
-    scalars, arrays = strategy.state.scalars, strategy.state.arrays
-    if "labels" in arrays:
-        return dict(zip(scalars["users"], arrays["labels"].tolist(), strict=True))
-    return dict(scalars.get("clusters", {})) if strategy.name in ("ifca", "cfl") else {}
+    state = strategy.state
+    if isinstance(state, FedRepConvexState):
+        return dict(zip(state.users, state.labels.tolist(), strict=True))
+    return state.clusters if isinstance(state, IFCAState | CFLState) else {}
 
 
-def numbered(found: dict[str, Any]) -> Ints:
+def numbered(found: Mapping[str, Any]) -> Ints:
     """Clusters as numbers, in the order of the users."""
     return in_order(np.unique(list(found.values()), return_inverse=True)[1])
 

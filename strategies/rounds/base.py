@@ -183,13 +183,14 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     def accept(self, named: Arrays) -> S:
         """The first state out of a model's state dict, by parameter names."""
         network = self.federation.network
-        own = arrays_of(self.initial(network))
-        model = {n: network.flatten(named, part(network, n)) for n in own if n in PARTS}
+        first = self.initial(network)
+        own = [name for name in arrays_of(first) if name in PARTS]
+        model = {name: network.flatten(named, part(network, name)) for name in own}
         if not model:
             raise ModelError(
                 f"{self.name}: initial_arrays cannot be given: users begin with the run's own."
             )
-        return cast(S, replace(cast(Any, self.initial(network)), **model))
+        return cast(S, replace(cast(Any, first), **model))
 
     def named_arrays(self) -> ArrayRecord:
         """The shared arrays at the end, under the names that a Flower user expects."""

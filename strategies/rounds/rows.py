@@ -22,11 +22,13 @@ def places(known: Sequence[str], users: Sequence[str]) -> Ints:
 def enter(
     known: list[str], rows: Array, users: Sequence[str], new: Array, first: Array
 ) -> tuple[list[str], Array]:
-    """The users and rows with those of `users` replaced by `new`; a row begins as `first`."""
+    """The users and rows with those of `users` replaced by `new`; a row begins as `first`.
+
+    What is given stays as it is: arrays of a checkpoint cannot be written to.
+    """
     absent = [user for user in users if user not in set(known)]
-    if absent:
-        known = [*known, *absent]
-        rows = np.concatenate([rows, np.repeat(first[None], len(absent), axis=0)])
+    known = [*known, *absent]
+    rows = np.concatenate([rows, np.repeat(first[None], len(absent), axis=0)])
     rows[places(known, users)] = new
     return known, rows
 

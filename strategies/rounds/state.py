@@ -92,7 +92,7 @@ class BodyState:
 
 def arrays_of(state: object) -> Arrays:
     """The fields that are arrays, by name."""
-    return {name: value for name, value in vars(state).items() if isinstance(value, np.ndarray)}
+    return {name: value for name, value in _fields(state) if isinstance(value, np.ndarray)}
 
 
 def stored(state: object) -> tuple[dict[str, Any], Arrays]:
@@ -101,18 +101,29 @@ def stored(state: object) -> tuple[dict[str, Any], Arrays]:
     return cast(dict[str, Any], _plain(state, "", arrays)), arrays
 
 
+def _fields(state: object) -> list[tuple[str, Any]]:
+    """The fields of a dataclass and nothing else, such as what it has computed."""
+    names = [f.name for f in dataclasses.fields(cast(Any, state))]
+    return [(name, getattr(state, name)) for name in names]
+
+
 def _plain(value: Any, name: str, arrays: Arrays) -> Any:
+    """A value as JSON can hold it; arrays are put aside under a name that only one has."""
     if isinstance(value, np.ndarray):
+        while name in arrays:  # keys of dictionaries may have dots as well
+            name += "'"
         arrays[name] = value
         return {ARRAY: name}
+    if isinstance(value, np.generic):
+        return value.item()
     if dataclasses.is_dataclass(value):
-        return {k: _plain(v, f"{name}.{k}".lstrip("."), arrays) for k, v in vars(value).items()}
+        return {k: _plain(v, f"{name}.{k}".lstrip("."), arrays) for k, v in _fields(value)}
     if isinstance(value, Mapping):
-        return [[key, _plain(v, f"{name}.{key}", arrays)] for key, v in value.items()]
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    if isinstance(value, list | tuple):
-        return [_plain(v, f"{name}.{i}", arrays) for i, v in enumerate(value)]
+        pairs = value.items()
+        return [[_plain(k, name, arrays), _plain(v, f"{name}.{k}", arrays)] for k, v in pairs]
+    values = sorted(value) if isinstance(value, set | frozenset) else value
+    if isinstance(values, list | tuple):
+        return [_plain(v, f"{name}.{i}", arrays) for i, v in enumerate(values)]
     return value
 
 
@@ -133,10 +144,10 @@ def _typed(kind: Any, plain: Any, arrays: Arrays) -> Any:
             return None
         chosen = [k for k in inner if k is not NoneType]
         return _typed(_matching(chosen, plain), plain, arrays)
-    if isinstance(plain, Mapping) and set(plain) == {ARRAY}:
-        return arrays[plain[ARRAY]]
     if dataclasses.is_dataclass(kind):
         return restored(cast(type[Any], kind), plain, arrays)
+    if isinstance(plain, Mapping):
+        return arrays[plain[ARRAY]]
     return _filled(origin, inner, plain, arrays) if inner else plain
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import corsage
-from corsage.core.config import GROUPS, Config, declared_groups, read_words
+from corsage.core.config import GROUPS, RETIRED, Config, declared_groups, read_words
 from corsage.core.errors import ConfigError
-from corsage.core.registry import algorithm_keys
+from corsage.core.keys import flatten
+from corsage.core.registry import ALGORITHMS, algorithm_keys
 
 ROOT = Path(corsage.__file__).parent
 
@@ -68,6 +69,15 @@ def test_words_and_files_and_the_later_wins(tmp_path: Path) -> None:
         ({"lr": "inf"}, "lr=inf: must be finite."),
         ({"fraction-train": 1.5}, "fraction-train=1.5: must be at most 1."),
         ({"device": "gpu9"}, "device=gpu9: "),
+        ({"fedrep-heads": "own"}, "fedrep-heads=own: no longer a key: say strategy=fedrep."),
+        (
+            {"fedrep-heads": "known-clusters"},
+            "fedrep-heads=known-clusters: no longer a key: say strategy=fedrep-known.",
+        ),
+        (
+            {"fedrep-heads-rho": 0.5},
+            "fedrep-heads-rho=0.5: no longer a key: say fedrep-convex-rho (of strategy=fedrep-con",
+        ),
     ],
 )
 def test_bad_values_are_one_clear_line(values: dict[str, Any], message: str) -> None:
@@ -75,6 +85,21 @@ def test_bad_values_are_one_clear_line(values: dict[str, Any], message: str) -> 
         Config.parse(values)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_said_of_retired_keys_is_true() -> None:
+    """Each names a strategy and a key that there are."""
+    assert not set(RETIRED) & set(Config.parse().flat())
+    for said in RETIRED.values():
+        words = said.replace("(of ", "").replace(",", "").rstrip(")").split()
+        named = [w.removeprefix("strategy=") for w in words if w not in ("say", "or")]
+        assert named and set(named) <= {*ALGORITHMS, *Config.parse().flat()}
+
+
+def test_fedrep_and_its_neighbours_share_the_epochs_of_the_head() -> None:
+    config = Config.parse({"head-epochs": 3})
+    for name in ("fedrep", "fedrep-convex", "fedrep-known"):
+        assert flatten(config.keys_of(name))["head-epochs"] == 3
 
 
 def test_bad_words_and_files(tmp_path: Path) -> None:

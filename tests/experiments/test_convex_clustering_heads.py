@@ -13,6 +13,7 @@ from corsage.core.errors import DataError
 from corsage.datasets.idx import FILES
 from corsage.experiments.convex_clustering import heads
 from corsage.experiments.outcome import Options
+from tests.support.grouped import two_kinds
 
 
 def results(ours: float, agreement: float) -> heads.Results:
@@ -71,3 +72,15 @@ def test_groups_call_the_same_classes_by_other_names(tmp_path: Path) -> None:
 def test_without_fashion_mnist_it_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"apt-get install dataset-fashion-mnist"):
         heads.hidden(tmp_path, 0, Options(keys={"data_dir": str(tmp_path)}))
+
+
+def test_every_method_runs_and_says_which_clusters_it_finds(tmp_path: Path) -> None:
+    """Users of two kinds stand for the groups."""
+    keys = {**two_kinds(tmp_path), "num_rounds": 2, "fine_tune_epochs": 0, "seed": 0}
+    for method in heads.METHODS:
+        row = heads.once(method, {**keys, "fraction_train": 1.0, **method.keys})
+        finds = method.strategy in ("fedrep-convex", "ifca", "cfl")
+        assert row["strategy"] == method.label and row["users"] == 10
+        assert ("clusters" in row, "agreement" in row) == (finds, finds)
+        if finds:
+            assert 1 <= row["clusters"] <= 10 and -0.5 <= row["agreement"] <= 1

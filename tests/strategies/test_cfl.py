@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corsage.app.checkpoint import read_checkpoint, write_checkpoint
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.wire import decode
 from corsage.strategies.cfl import bipartition, norms, similarities
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.callbacks import Callback
 from tests.support.federations import federate
 from tests.support.grouped import is_turned, two_kinds
 from tests.support.reference import (
@@ -30,6 +28,7 @@ from tests.support.reference import (
     user_batches,
     users_data,
 )
+from tests.support.resuming import Resume, Stop
 
 USERS = [str(i) for i in range(12)]
 SPLITTING: dict[str, Any] = {"cfl_eps1": 0.3, "cfl_eps2": 0.5}
@@ -69,7 +68,7 @@ def test_the_norms_are_of_the_mean_and_of_the_largest_update() -> None:
     assert norms(updates, np.array([1.0, 0, 4])) == pytest.approx((1, 5))
 
 
-def reference(strategy: Strategy, data: Any, rounds: int, keys: dict[str, Any]) -> Any:
+def reference(strategy: Strategy[Any, Any], data: Any, rounds: int, keys: dict[str, Any]) -> Any:
     """Algorithm 3; users that are not drawn send nothing, and all must have sent before a cut."""
     clusters, models = dict.fromkeys(USERS, 0), [flat(fresh())]
     last: dict[str, Vector] = {}
@@ -112,9 +111,9 @@ def test_cfl_is_algorithm_3(fraction: float) -> None:
     strategy, result = run("cfl", fraction_train=fraction, num_rounds=rounds, **SPLITTING)
     clusters, models, cuts = reference(strategy, users_data(), rounds, SPLITTING)
     assert len(cuts) > 1  # it did happen, and a half was cut again or another round cut
-    scalars = strategy.state.scalars
-    assert [(s["round"], s["cluster"], s["new"]) for s in scalars["splits"]] == cuts
-    assert scalars["clusters"] == clusters
+    state = strategy.state
+    assert [(s.round, s.cluster, s.new) for s in state.splits] == cuts
+    assert state.clusters == clusters
     assert result.arrays is not None
     found = np.concatenate([a.reshape(-1) for a in decode(result.arrays).values()])
     assert np.allclose(found.reshape(len(models), -1), np.stack(models), atol=2e-5)
@@ -126,7 +125,7 @@ def test_each_condition_alone_prevents_a_cut() -> None:
     sizes = []
     for more in ({}, {"cfl_eps1": 0.0}, {"cfl_eps2": 50.0}, {"cfl_gamma_max": 1.0}):
         strategy, _ = run("cfl", **{**keys, **more})
-        sizes.append(len(strategy.state.arrays["models"]))
+        sizes.append(len(strategy.state.models))
     assert sizes[0] > 1 and sizes[1:] == [1, 1, 1]
 
 
@@ -148,7 +147,7 @@ TWO_KINDS = {"fraction_train": 1.0, "cfl_eps1": 0.6, "cfl_eps2": 1.0, "cfl_gamma
 def test_users_of_two_kinds_are_told_apart_and_new_users_find_theirs(tmp_path: Path) -> None:
     keys = {**two_kinds(tmp_path), **TWO_KINDS, "num_rounds": 30, "new_users": 0.3, "seed": 3}
     strategy, result, _ = federate("cfl", **keys, adapt_samples="50", adapt_epochs="1")
-    clusters, new = strategy.state.scalars["clusters"], strategy.new_users
+    clusters, new = strategy.state.clusters, strategy.federation.new_users
     kinds = [{c for u, c in clusters.items() if is_turned(u) == kind} for kind in (False, True)]
     assert not set(new) & set(clusters)
     assert kinds[0] and kinds[1] and not kinds[0] & kinds[1]
@@ -157,41 +156,26 @@ def test_users_of_two_kinds_are_told_apart_and_new_users_find_theirs(tmp_path: P
     assert min(last["per_user"].values()) > 0.7  # with the model of the other kind: 0.1 to 0.4
 
 
-class Stop(Callback):
-    """Checkpoints after every round and stops the run in one of them, before its checkpoint."""
-
-    def __init__(self, path: Path, after: int) -> None:
-        self.path, self.after = path, after
-
-    def on_round_end(self, strategy: Strategy, row: dict[str, object]) -> None:
-        if row["round"] == self.after:
-            raise KeyboardInterrupt
-        write_checkpoint(self.path, strategy.state, {"run": 1})
-
-
 @pytest.mark.parametrize("after", [5, 9])
 def test_clusters_and_last_updates_survive_a_restart(tmp_path: Path, after: int) -> None:
     keys = {**SPLITTING, "num_rounds": 12}
     whole, wanted = run("cfl", **keys)
-    assert whole.state.scalars["splits"]
+    assert whole.state.splits
     path = tmp_path / "checkpoint"
     broken = type(whole)(whole.config, [Stop(path, after)])
     with pytest.raises(KeyboardInterrupt):
         broken.start(LocalGrid(app, 2))
-    resumed = type(whole)(whole.config)
-    resumed.state = read_checkpoint(path, {"run": 1})
+    resumed = type(whole)(whole.config, [Resume(path, after - 1)])
     result = resumed.start(LocalGrid(app, 2))
-    assert resumed.state.scalars["clusters"] == whole.state.scalars["clusters"]
+    assert resumed.state.clusters == whole.state.clusters
     assert result.json()[0]["per_user"] == wanted.json()[0]["per_user"]
-    assert np.allclose(
-        resumed.state.arrays["models"], whole.state.arrays["models"], rtol=0, atol=1e-6
-    )
+    assert np.allclose(resumed.state.models, whole.state.models, rtol=0, atol=1e-6)
 
 
 def test_a_user_whose_replies_are_dropped_is_not_waited_for() -> None:
     keys = {**SPLITTING, "fraction_train": 1.0, "num_rounds": 12}
     strategy, _ = run("cfl", **keys)
-    first = strategy.state.scalars["splits"][0]["round"]
+    first = strategy.state.splits[0].round
 
     class Silent(type(strategy)):  # type: ignore[misc]
         def choose(self, number: int, users: list[str]) -> list[str]:
@@ -199,8 +183,8 @@ def test_a_user_whose_replies_are_dropped_is_not_waited_for() -> None:
 
     config = strategy.config
     waits, does_not = Silent(config), Silent(config)
-    does_not.state.dropped["3"] = 1
+    does_not.progress.dropped["3"] = 1
     for each in (waits, does_not):
         each.start(LocalGrid(app, 1), num_rounds=first + 2)
-    assert not waits.state.scalars["splits"] and does_not.state.scalars["splits"]
-    assert does_not.state.scalars["clusters"]["3"] == 0
+    assert not waits.state.splits and does_not.state.splits
+    assert does_not.state.clusters["3"] == 0

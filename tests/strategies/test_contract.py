@@ -7,13 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corsage.app.checkpoint import read_checkpoint, write_checkpoint
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.registry import ALGORITHMS
-from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.callbacks import Callback
-from tests.support.federations import ASK_ALL, SEEDLESS, SUITED, federate, same_arrays
+from tests.support.federations import (
+    ASK_ALL,
+    SEEDLESS,
+    SUITED,
+    federate,
+    reference,
+    same_arrays,
+)
+from tests.support.resuming import Resume, Stop
 
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
 
@@ -21,7 +26,7 @@ EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
 @EVERY
 @pytest.mark.parametrize("nodes", [3, 12])
 def test_the_number_of_nodes_changes_nothing(name: str, nodes: int) -> None:
-    _, one, _ = federate(name, nodes=1)
+    _, one, _ = reference(name)
     _, many, _ = federate(name, nodes=nodes)
     assert one.json()[0]["per_user"] == pytest.approx(many.json()[0]["per_user"], abs=1e-9)
     assert one.json()[0]["loss"] == pytest.approx(many.json()[0]["loss"], abs=1e-5)
@@ -41,7 +46,7 @@ def test_one_three_or_fifty_nodes(name: str) -> None:
 
 @EVERY
 def test_a_second_run_is_identical_and_another_seed_is_not(name: str) -> None:
-    _, first, _ = federate(name)
+    _, first, _ = reference(name)
     _, second, _ = federate(name)
     _, other, _ = federate(name, seed=1)
     assert first.json()[0]["per_user"] == second.json()[0]["per_user"]
@@ -61,31 +66,6 @@ def test_training_helps(name: str) -> None:
     assert not notes.notes
 
 
-class Stop(Callback):
-    """Checkpoints after every round and stops the run in or after one of them."""
-
-    def __init__(self, path: Path, after: int) -> None:
-        self.path, self.after = path, after
-
-    def on_round_end(self, strategy: Strategy, row: dict[str, object]) -> None:
-        if row["round"] == self.after:
-            raise KeyboardInterrupt  # before the checkpoint: the round is lost
-        write_checkpoint(self.path, strategy.state, {"run": 1})
-        strategy.federation.durable = dict(strategy.progress.versions)
-
-
-class Resume(Callback):
-    """Takes over a checkpoint, as a run folder does."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def on_start(self, strategy: Strategy) -> None:
-        strategy.state = read_checkpoint(self.path, {"run": 1})
-        strategy.federation.durable = dict(strategy.progress.versions)
-        assert strategy.progress.round == 2
-
-
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"local-clusters"}))  # has one round
 def test_a_run_resumed_from_its_checkpoint_ends_the_same(name: str, tmp_path: Path) -> None:
     """Round 3 is trained but never checkpointed: what users kept of it must not leak."""
@@ -95,7 +75,7 @@ def test_a_run_resumed_from_its_checkpoint_ends_the_same(name: str, tmp_path: Pa
     broken = type(whole)(config, [Stop(path, after=3)], experiment="e")
     with pytest.raises(KeyboardInterrupt):
         broken.start(grid)
-    result = type(whole)(config, [Resume(path)], experiment="e").start(grid)
+    result = type(whole)(config, [Resume(path, 2)], experiment="e").start(grid)
     assert result.json()[0]["per_user"] == wanted.json()[0]["per_user"]
     assert result.json()[0]["loss"] == pytest.approx(wanted.json()[0]["loss"], abs=1e-7)
     assert same_arrays(result.arrays, wanted.arrays, tolerance=1e-7)

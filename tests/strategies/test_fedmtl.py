@@ -78,7 +78,7 @@ def test_fedmtl_descends_its_objective(relations: str, inner: int) -> None:
             omega = omega_of(w, relations)
     assert result.arrays is not None
     found = decode(result.arrays)
-    assert strategy.state.scalars["users"] == USERS
+    assert strategy.state.users == USERS
     assert np.allclose(found["models"].T, w, atol=2e-5)
     assert np.allclose(found["relations"], np.linalg.pinv(omega, hermitian=True), atol=1e-5)
     models: dict[str, Vector] = {user: w[:, int(user)] for user in USERS}

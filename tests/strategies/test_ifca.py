@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from torch.nn import functional as F
 
 from corsage import IFCA
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
 from corsage.clients.ifca import IFCAClient
 from corsage.core.errors import ModelError
-from corsage.core.replies import Outcome
+from corsage.core.replies import Replies
 from corsage.core.seeding import torch_seed
-from corsage.core.wire import Task, decode, encode
+from corsage.core.wire import Task, decode
 from corsage.datasets.federated import FederatedData, simulated
 from corsage.networks.build import build_network
+from corsage.strategies.ifca import IFCAState
 from corsage.strategies.rounds.base import Strategy
-from tests.support.federations import federate
+from tests.support.federations import SMALL, federate
 from tests.support.grouped import is_turned, two_kinds
 from tests.support.reference import (
     Vector,
@@ -85,7 +89,7 @@ def test_ifca_is_algorithm_1(averaging: str) -> None:
     found = np.concatenate([a.reshape(-1) for a in decode(result.arrays).values()])
     assert np.allclose(found.reshape(3, -1), models, atol=1e-5)
     last = {user: pick(models, data, user) for user in USERS}
-    assert strategy.state.scalars["clusters"] == last
+    assert strategy.state.clusters == last
     assert agrees(result, {user: models[j] for user, j in last.items()}, data)
 
 
@@ -103,32 +107,29 @@ def test_one_cluster_is_fedavg_to_the_last_bit() -> None:
 def test_a_model_that_nobody_picked_stays_and_ties_go_to_the_first() -> None:
     strategy = IFCA({"ifca-clusters": 3})
     models = np.arange(6, dtype=np.float32).reshape(3, 2)
-    strategy.state.arrays = {"models": models}
-    strategy.state.scalars["clusters"] = {"a": 2, "b": 0, "c": 2, "d": 7}
+    strategy.state = IFCAState(models)
     rows = np.array([[1, 1], [8, 8], [3, 5], [9, 9]], np.float32)
-    outcome = Outcome(users=["a", "b", "c", "d"], rows={"model": rows})
+    picked = {"cluster": np.array([2.0, 0, 2, 7])}
+    replies = Replies(users=["a", "b", "c", "d"], rows={"model": rows}, metrics=picked)
     # d says that it picked a model that does not exist: it moves none.
-    assert strategy.merge(outcome)["models"].tolist() == [[8, 8], [2, 3], [2, 3]]
+    assert strategy.merge(replies).models.tolist() == [[8, 8], [2, 3], [2, 3]]
     same = np.stack([flat(fresh())] * 3)
 
     class Same(IFCA):
-        def initial(self, network: object) -> dict[str, np.ndarray]:
-            return {"models": same}
-
-    from corsage.app.client_app import app
-    from corsage.app.local_grid import LocalGrid
+        def initial(self, network: object) -> IFCAState:
+            return IFCAState(same)
 
     tied = Same({"num-users": 12, "hidden": "16", "num-rounds": 1, "ifca-clusters": 3})
     tied.start(LocalGrid(app, 2))
-    assert set(tied.state.scalars["clusters"].values()) <= {0, 1}
-    assert np.array_equal(tied.state.arrays["models"][1:], same[1:])
+    assert set(tied.state.clusters.values()) <= {0, 1}
+    assert np.array_equal(tied.state.models[1:], same[1:])
 
 
 def test_users_of_two_kinds_end_in_two_clusters(tmp_path: Path) -> None:
     """From this seed's models; from some others' all users pick the same for good."""
     keys = {**two_kinds(tmp_path), "seed": 2}
     strategy, result, _ = federate("ifca", num_rounds=25, fraction_train=0.6, **keys)
-    clusters = strategy.state.scalars["clusters"]
+    clusters = strategy.state.clusters
     kinds = {kind: {j for u, j in clusters.items() if is_turned(u) == kind} for kind in (0, 1)}
     assert len(clusters) == 10 and len(kinds[0]) == len(kinds[1]) == 1 and kinds[0] != kinds[1]
     _, single, _ = federate("fedavg", num_rounds=25, fraction_train=0.6, **keys)
@@ -137,22 +138,18 @@ def test_users_of_two_kinds_end_in_two_clusters(tmp_path: Path) -> None:
     assert_picks_by_training_data(strategy)
 
 
-def assert_picks_by_training_data(strategy: Strategy) -> None:
+def assert_picks_by_training_data(strategy: Strategy[Any, IFCAState]) -> None:
     """A user whose test data are of the other kind still picks by its training data."""
-    config, models = strategy.config, strategy.state.arrays["models"]
+    config, models = strategy.config, strategy.state.models
     data = simulated(config.data, 10, 0)
     labels = np.array(data.y)
     for _, middle, end in data.bounds:
         labels[middle:end] = 9 - labels[middle:end]
-    task = Task("ifca", "", 0, data.shape, 10, train=config.train, keys=config.algorithm["ifca"])
+    task = Task("ifca", "", 0, data.shape, 10, train=config.train, keys=config.keys_of("ifca"))
     odd = dataclasses.replace(data, y=labels)
-    client = IFCAClient(
-        task, data.users, odd, strategy.federation.network, [{}] * 10, {}, ["models"]
-    )
-    _, _, metrics = client.evaluate([models], {})
-    assert (
-        dict(zip(data.users, metrics["cluster"], strict=True)) == strategy.state.scalars["clusters"]
-    )
+    client = IFCAClient(task, data.users, odd, strategy.federation.network, [{}] * 10)
+    _, _, metrics = client.evaluate([models], {"names": "models"})
+    assert dict(zip(data.users, metrics["cluster"], strict=True)) == strategy.state.clusters
     assert np.mean(metrics["correct"] / metrics["num-examples"]) < 0.4
 
 
@@ -164,8 +161,10 @@ def test_all_models_go_down_and_one_comes_up() -> None:
 
 
 def test_initial_models_are_all_given_or_none() -> None:
-    strategy = IFCA({})
-    given = encode({"models": np.zeros((2, 3), np.float32)})
-    assert strategy.accept(given)["models"].shape == (2, 3)
-    with pytest.raises(ModelError, match="models"):
-        strategy.accept(encode({"fc1.weight": np.zeros((2, 3), np.float32)}))
+    strategy, models = IFCA(SMALL), np.stack([flat(fresh()), -flat(fresh())])
+    strategy.begin(LocalGrid(app, 1))
+    strategy.take({"models": models})
+    assert np.array_equal(strategy.state.models, models)
+    for given in ({"fc1.weight": models}, {"models": models[:1]}):
+        with pytest.raises(ModelError, match="models"):
+            strategy.take(given)

@@ -102,9 +102,9 @@ def test_one_coin_a_round_gives_the_same_as_all_coins_of_a_round() -> None:
     """Full gradients without momentum, so that it does not matter where a round ends."""
     keys = {"batch_size": 1000, "momentum": 0.0, "fraction_train": 1.0, "l2gd_p": P}
     some, result = run("l2gd", **keys, l2gd_lambda=LAMBDA, num_rounds=4)
-    count = some.state.scalars["coins"]
+    count = some.state.coins
     single, other = run("l2gd", **keys, l2gd_lambda=LAMBDA, num_rounds=count, l2gd_coins=1)
-    assert count > 8 and single.state.scalars["coins"] == count
+    assert count > 8 and single.state.coins == count
     assert same_arrays(result.arrays, other.arrays, tolerance=1e-5)
     assert result.json()[0]["per_user"] == other.json()[0]["per_user"]
 

@@ -66,13 +66,12 @@ def test_the_warm_up_is_fedavg() -> None:
     more = {**KEYS, "num_rounds": 3, "evaluate_every": 1}
     warm, _, notes = federate("lg-fedavg", lg_fedavg_warmup_rounds=2, **more)
     fedavg, _, other = federate("fedavg", **{**more, "num_rounds": 2})
-    network = warm.network
-    body = fedavg.state.arrays["model"][network.body]
-    assert np.array_equal(warm.state.arrays["body"], body)
+    body = fedavg.state.model[warm.federation.network.body]
+    assert np.array_equal(warm.state.body, body)
     for mine, theirs in zip(notes.rows[:2], other.rows, strict=True):
         assert mine["loss"]["mean"] == pytest.approx(theirs["loss"]["mean"], abs=1e-6)
         assert mine["accuracy"] == pytest.approx(theirs["accuracy"])
-    assert set(warm.state.versions.values()) == {3}
+    assert set(warm.progress.versions.values()) == {3}
 
 
 def test_the_warm_up_does_not_depend_on_the_number_of_nodes() -> None:
@@ -99,10 +98,9 @@ def test_a_new_user_learns_a_body_under_the_common_head() -> None:
     data, new = users_data(), {"new_users": 0.3, "adapt_samples": "0", "adapt_epochs": "5"}
     strategy, result = run("lg-fedavg", **new)
     head, found = final(result), {}
-    for user in strategy.new_users:
+    for user in strategy.federation.new_users:
         steps = user_batches(data, user, "body", 4, 5)
         start = np.concatenate([flat(fresh())[:BODY], head])
         mine = examples(data, user)
         found[user] = plain_sgd(start, mine, steps, frozen=3)
-    result.json()[0] = result.json()[-1]
-    assert found and agrees(result, found, data)
+    assert found and agrees(result, found, data, row=-1)

@@ -10,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
+from corsage.clients.base import Got, Sent
 from corsage.clients.scaffold import ScaffoldClient, gradients_taken
+from corsage.networks.batches import Examples
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from tests.support.federations import federate, same_arrays
@@ -50,7 +52,7 @@ def test_scaffold_is_algorithm_1_with_option_2(server_lr: float) -> None:
         x = x + server_lr * np.mean(moves, axis=0)
         c = c + np.sum(changes, axis=0) / 12
     assert np.allclose(final(result), x, atol=1e-5)
-    assert np.allclose(strategy.state.arrays["variate"], c, atol=1e-4)
+    assert np.allclose(strategy.state.variate, c, atol=1e-4)
     assert np.abs(c).max() > 1e-2
     for user, accuracy in result.json()[0]["per_user"].items():
         assert accuracy == pytest.approx(right(x, data, user))
@@ -77,7 +79,7 @@ def test_with_momentum_a_variate_is_a_mean_of_the_users_gradients() -> None:
     counts = [sum(m**j for j in range(steps - k)) for k in range(steps)]
     assert gradients_taken(steps, m) == pytest.approx(sum(counts))
     wanted = np.average(gradients, axis=0, weights=counts)
-    assert np.allclose(12 * strategy.state.arrays["variate"], wanted, atol=1e-4)
+    assert np.allclose(12 * strategy.state.variate, wanted, atol=1e-4)
     assert np.allclose(final(result), flat(module), atol=1e-5)
 
 
@@ -87,16 +89,17 @@ class Variates(Callback):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, weights: NDArray[Any]) -> None:
         self.own: dict[str, NDArray[Any]] = {}
         self.weights, self.rounds = weights, 0
-        keep = ScaffoldClient.keep
+        train = ScaffoldClient.train
 
-        def listen(client: ScaffoldClient, name: str, rows: NDArray[Any]) -> None:
-            self.own.update(zip(client.users, rows, strict=True))
-            keep(client, name, rows)
+        def listen(client: ScaffoldClient, got: Got, data: Examples) -> Sent:
+            sent = train(client, got, data)
+            self.own.update(zip(client.users, sent.keep["variate"], strict=True))
+            return sent
 
-        monkeypatch.setattr(ScaffoldClient, "keep", listen)
+        monkeypatch.setattr(ScaffoldClient, "train", listen)
 
-    def on_round_end(self, strategy: Strategy, row: dict[str, Any]) -> None:
-        server = strategy.state.arrays["variate"]
+    def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
+        server = strategy.state.variate
         own = [self.own.get(str(u), np.zeros_like(server)) for u in range(12)]
         mean = np.average(own, axis=0, weights=self.weights)
         assert np.abs(server).max() > 1e-3
@@ -155,4 +158,4 @@ def test_without_a_step_nothing_changes() -> None:
     for how in ({"local_epochs": 0}, {"lr": 0.0}):
         strategy, result = run("scaffold", **how)
         assert np.array_equal(final(result), flat(fresh()))
-        assert not strategy.state.arrays["variate"].any()
+        assert not strategy.state.variate.any()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,8 @@ SMALL: dict[str, Any] = {
     "fine-tune-epochs": 0,
 }
 
+CLUSTER_MAP = str(Path(__file__).with_name("clusters.json"))
+"""Twelve users in the known clusters a, b, c, in turns."""
 
 # Twelve users in three known clusters, two classes, and a convex loss: what some methods need.
 ELLIPSES: dict[str, Any] = {
@@ -53,6 +57,7 @@ SUITED["convex-clustering"] = {
     "convex-tolerance": 1e-13,
     "convex-report": False,
 }
+SUITED["fedrep-known"] = {"cluster-map": CLUSTER_MAP}
 SUITED["local-clusters"] = {**ELLIPSES, "loss": "squared-hinge", "ridge": 0.001}
 ASK_ALL = frozenset((*KNOWN_CLUSTERS, "local-clusters"))
 """Methods that ask all users in every round."""
@@ -93,6 +98,12 @@ def federate(
     notes = Notes()
     strategy = strategy_class(name)(settings(name, **keys), [notes, *(callbacks or [])])
     return strategy, strategy.start(grid or LocalGrid(app, nodes)), notes
+
+
+@cache
+def reference(name: str) -> tuple[Strategy[Any, Any], Result, Notes]:
+    """`federate(name)`, run once a session: to be compared with, and left as it is."""
+    return federate(name)
 
 
 def same_arrays(one: Any, other: Any, tolerance: float = 1e-5) -> bool:

@@ -26,7 +26,7 @@ Vector = np.ndarray[Any, np.dtype[np.float32]]
 Extra = Callable[[torch.Tensor], torch.Tensor]
 
 
-def run(name: str, **keys: Any) -> tuple[Strategy, Result]:
+def run(name: str, **keys: Any) -> tuple[Strategy[Any, Any], Result]:
     """A small federation under KEYS."""
     strategy, result, _ = federate(name, **{**KEYS, **keys})
     return strategy, result
@@ -78,10 +78,12 @@ def plain_sgd(
     keys: dict[str, Any] = KEYS,
     extra: Extra | None = None,
     frozen: int | None = None,
+    of: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
 ) -> Vector:
     """torch.optim.SGD on the loss plus `extra(theta)`, a term of the flat parameters.
 
-    `frozen` is the number of a layer that stands: 1 is the body, 3 the head.
+    `frozen` is the number of a layer that stands: 1 is the body, 3 the head. `of` is a loss of
+    (features, outputs, labels), if it is not the cross-entropy of the outputs.
     """
     module = fresh(start)
     if frozen is not None:
@@ -93,7 +95,9 @@ def plain_sgd(
     optimiser = torch.optim.SGD(groups, lr=keys["lr"], momentum=keys["momentum"])
     for batch in steps:
         optimiser.zero_grad()
-        loss = F.cross_entropy(module(data[0][batch]), data[1][batch])
+        features = module[:3](data[0][batch])
+        outputs, labels = module[3](features), data[1][batch]
+        loss = F.cross_entropy(outputs, labels) if of is None else of(features, outputs, labels)
         if extra is not None:
             loss = loss + extra(torch.cat([p.reshape(-1) for p in module.parameters()]))
         loss.backward()
@@ -107,7 +111,7 @@ def near(strength: float, centre: Vector) -> Extra:
     return lambda theta: strength / 2 * (theta - target).square().sum()
 
 
-def chosen(strategy: Strategy, number: int) -> list[str]:
+def chosen(strategy: Strategy[Any, Any], number: int) -> list[str]:
     """Who trains in a round."""
     return strategy.choose(number, [str(i) for i in range(12)])
 
@@ -125,9 +129,13 @@ def right(model: Vector, data: FederatedData, user: str) -> float:
     return float((fresh(model)(x).argmax(1) == labels).float().mean())
 
 
-def agrees(result: Result, models: Mapping[str, Vector], data: FederatedData) -> bool:
-    """Whether a run's last evaluation is that of these models: each accuracy, the mean loss."""
-    summary = result.json()[0]
+def agrees(result: Result, models: Mapping[str, Vector], data: FederatedData, row: int = 0) -> bool:
+    """Whether a row of the result is that of these models: each accuracy, the mean loss.
+
+    By default it is the last evaluation of the users that train.
+    """
+    summary = result.json()[row]
+    assert set(models) == set(summary["per_user"])
     same = all(
         abs(summary["per_user"][user] - right(model, data, user)) < 1e-6
         for user, model in models.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -15,7 +14,7 @@ from corsage.datasets.federated import simulated
 from corsage.solvers.convex_clustering.edges import Edges
 from corsage.solvers.convex_clustering.sum_of_norms import prox
 from corsage.strategies.rounds.base import Strategy
-from tests.support.clustered_heads import CLUSTERS, CONVEX, HEAD, KNOWN, body_of, known_clusters
+from tests.support.clustered_heads import CLUSTERS, CONVEX, HEAD, KNOWN, body_of
 from tests.support.federations import federate
 from tests.support.reference import (
     Vector,
@@ -30,12 +29,6 @@ from tests.support.reference import (
     user_batches,
     users_data,
 )
-
-
-@pytest.fixture
-def known(tmp_path: Path) -> dict[str, Any]:
-    """The key that says which cluster a user is in."""
-    return known_clusters(tmp_path)
 
 
 def one_round(
@@ -56,7 +49,7 @@ def one_round(
 
 
 def test_convex_clustering_is_douglas_rachford_on_the_heads() -> None:
-    strategy, result = run("fedrep", **CONVEX)
+    strategy, result = run("fedrep-convex", **CONVEX)
     body, first = np.split(flat(fresh()), [-HEAD])
     s: dict[str, Vector] = {}
     y: dict[str, Vector] = {}
@@ -79,8 +72,8 @@ def test_convex_clustering_is_douglas_rachford_on_the_heads() -> None:
     assert agrees(result, models, users_data())
 
 
-def test_known_clusters_is_descent_in_turns(known: dict[str, Any]) -> None:
-    strategy, result = run("fedrep", **KNOWN, **known)
+def test_known_clusters_is_descent_in_turns() -> None:
+    strategy, result = run("fedrep-known", **KNOWN)
     body, first = np.split(flat(fresh()), [-HEAD])
     heads: dict[str, Vector] = {}
     w: dict[str, Vector] = {}
@@ -120,9 +113,9 @@ def least_squares(heads: dict[str, Vector], names: list[str]) -> tuple[dict[str,
     return dict(zip(names, solution, strict=False)), solution[k]
 
 
-def test_no_pull_is_fedrep_to_the_last_bit(known: dict[str, Any]) -> None:
+def test_no_pull_is_fedrep_to_the_last_bit() -> None:
     _, own, _ = federate("fedrep", new_users=0.2)
-    _, free, _ = federate("fedrep", **{**KNOWN, "fedrep_heads_gamma": 0.0}, **known, new_users=0.2)
+    _, free, _ = federate("fedrep-known", **{**KNOWN, "fedrep_known_gamma": 0.0}, new_users=0.2)
     for one, other in zip(own.json(), free.json(), strict=True):
         assert one["per_user"] == other["per_user"] and one["loss"] == other["loss"]
     assert np.array_equal(body_of(own.arrays), body_of(free.arrays))
@@ -130,10 +123,11 @@ def test_no_pull_is_fedrep_to_the_last_bit(known: dict[str, Any]) -> None:
 
 def test_without_lambda_each_head_is_pulled_to_its_last_value_only() -> None:
     """s_i = y_i = the last h_i: proximal steps, and FedRep where rho hardly pulls."""
-    keys = {**CONVEX, "fedrep_heads_lambda": 0.0}
+    keys = {**CONVEX, "fedrep_convex_lambda": 0.0}
     _, own, _ = federate("fedrep", fraction_train=1.0)
-    _, free, _ = federate("fedrep", fraction_train=1.0, **{**keys, "fedrep_heads_rho": 1e-9})
-    strategy, result = run("fedrep", **keys, fraction_train=1.0)
+    tiny = {**keys, "fedrep_convex_rho": 1e-9}
+    _, free, _ = federate("fedrep-convex", fraction_train=1.0, **tiny)
+    strategy, result = run("fedrep-convex", **keys, fraction_train=1.0)
     assert np.allclose(body_of(own.arrays), body_of(free.arrays), atol=1e-6)
     assert own.json()[0]["per_user"] == free.json()[0]["per_user"]
     body, first = np.split(flat(fresh()), [-HEAD])
@@ -142,25 +136,24 @@ def test_without_lambda_each_head_is_pulled_to_its_last_value_only() -> None:
         pulls = {user: (0.5, head) for user, head in heads.items()}
         body, heads = one_round(body, heads, pulls, number)
     assert np.allclose(body_of(result.arrays), body, atol=2e-5)
-    assert strategy.state.arrays["labels"].tolist() == list(range(12))
+    assert strategy.state.labels.tolist() == list(range(12))
 
 
 def test_a_large_lambda_makes_one_head() -> None:
-    keys = {**CONVEX, "fedrep_heads_lambda": 10.0, "fraction_train": 1.0}
-    strategy, result, _ = federate("fedrep", **keys)
-    assert strategy.state.arrays["heads"].shape == (1, HEAD)
+    keys = {**CONVEX, "fedrep_convex_lambda": 10.0, "fraction_train": 1.0}
+    strategy, result, _ = federate("fedrep-convex", **keys)
+    assert strategy.state.y.shape == (1, HEAD)
     rows = dict(result.json()[0]["findings"][0]["rows"])
     assert rows["distinct heads"] == "1 of 12 users, fused exactly"
     assert rows["cluster 0"] == "12 users: 0, 1, 2, 3, 4, 5, 6, 7, ..."
 
 
-def test_a_strong_gamma_makes_heads_those_of_their_clusters(known: dict[str, Any]) -> None:
+def test_a_strong_gamma_makes_heads_those_of_their_clusters() -> None:
     def spread(gamma: float) -> float:
-        keys = {**KNOWN, "fedrep_heads_gamma": gamma, "num_rounds": 20, "fraction_train": 1.0}
-        strategy, _, _ = federate("fedrep", **keys, **known)
-        heads = strategy.state.arrays["heads"]
-        order = [CLUSTERS[user] for user in strategy.state.scalars["users"]]
-        groups = [heads[[c == name for c in order]] for name in "abc"]
+        keys = {**KNOWN, "fedrep_known_gamma": gamma, "num_rounds": 20, "fraction_train": 1.0}
+        strategy, _, _ = federate("fedrep-known", **keys)
+        order = [CLUSTERS[user] for user in strategy.state.users]
+        groups = [strategy.state.h[[c == name for c in order]] for name in "abc"]
         return float(np.mean([np.linalg.norm(g - g.mean(axis=0), axis=1).mean() for g in groups]))
 
     assert spread(200.0) < 0.02 * spread(0.0)
@@ -169,12 +162,12 @@ def test_a_strong_gamma_makes_heads_those_of_their_clusters(known: dict[str, Any
 def test_over_a_frozen_body_the_heads_are_the_optimum_of_cvxpy() -> None:
     """Full-batch users, tau = 60: sum f_i + lam sum |h_i - h_j| is minimal up to 1e-4."""
     lam, decay = 0.03, 0.05
-    keys = {**CONVEX, "fedrep_heads_lambda": lam, "local_epochs": 0, "head_epochs": 60}
+    keys = {**CONVEX, "fedrep_convex_lambda": lam, "local_epochs": 0, "head_epochs": 60}
     keys |= {"batch_size": 1000, "lr": 0.3, "momentum": 0.9, "weight_decay": decay}
     keys |= {"num_users": 6, "max_train_samples": 12, "hidden": "4", "num_rounds": 130}
-    strategy, _, _ = federate("fedrep", fraction_train=1.0, evaluate_every=130, **keys)
-    arrays, size = strategy.state.arrays, 6
-    found = arrays["heads"][arrays["labels"]].astype(np.float64)
+    strategy, _, _ = federate("fedrep-convex", fraction_train=1.0, evaluate_every=130, **keys)
+    state, size = strategy.state, 6
+    found = state.y[state.labels].astype(np.float64)
     heads, losses = cp.Variable((size, 50)), []
     for i in range(size):
         x, y = features_of(strategy, str(i))
@@ -194,11 +187,11 @@ def test_over_a_frozen_body_the_heads_are_the_optimum_of_cvxpy() -> None:
         rows[:, 40:] -= rows[:, 40:].mean(axis=1, keepdims=True)
     assert np.abs(found - optimum).max() < 0.03
     together = np.linalg.norm(optimum[:, None] - optimum, axis=2) < 1e-3
-    assert len(arrays["heads"]) > 1
-    assert np.array_equal(arrays["labels"][:, None] == arrays["labels"], together)
+    assert len(state.y) > 1
+    assert np.array_equal(state.labels[:, None] == state.labels, together)
 
 
-def features_of(strategy: Strategy, user: str) -> tuple[np.ndarray, np.ndarray]:
+def features_of(strategy: Strategy[Any, Any], user: str) -> tuple[np.ndarray, np.ndarray]:
     """A user's features under the initial body, and its labels."""
     config, network = strategy.config, strategy.federation.network
     data = simulated(config.data, config.federation.num_users, 0)

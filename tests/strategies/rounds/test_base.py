@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,21 @@ from corsage.app.recorder import Recorder
 from corsage.core.config import Config
 from corsage.core.errors import NodeError
 from corsage.strategies.fedavg import FedAvg
+from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.state import ModelState
 from tests.support.federations import SMALL, Notes
+from tests.support.resuming import IDENTITY, Resume
 
-FOUND = {"title": "Certificate", "rows": [["gap", "0.5"]]}
+FOUND = Finding("Certificate", [("gap", "0.5")])
 
 
 class Early(FedAvg):
     """FedAvg that has seen enough after round 7, and says so."""
 
     def finished(self) -> bool:
-        return self.state.round >= 7
+        return self.progress.round >= 7
 
-    def findings(self) -> list[dict[str, Any]]:
+    def findings(self) -> list[Finding]:
         return [FOUND] if self.finished() else []
 
 
@@ -55,7 +57,7 @@ def test_an_algorithm_may_end_before_its_last_round(every: int) -> None:
     evaluated = [value for _, value in strategy.progress.curve]
     assert len(evaluated) == {2: 4, 5: 2, 100: 1}[every]
     assert early["accuracy_last10"] == pytest.approx(np.mean(evaluated))
-    assert early["findings"] == [FOUND]
+    assert early["findings"] == [{"title": "Certificate", "rows": [["gap", "0.5"]]}]
     assert "findings" not in whole
 
 
@@ -64,7 +66,7 @@ def test_the_last_ten_rounds_are_the_last_that_were_done() -> None:
         """Ends after round 14."""
 
         def finished(self) -> bool:
-            return self.state.round >= 14
+            return self.progress.round >= 14
 
     strategy, (result,) = started(Later, [], **{"num-rounds": 50, "evaluate-every": 1})
     wanted = [value for number, value in strategy.progress.curve if number > 4]
@@ -74,10 +76,9 @@ def test_the_last_ten_rounds_are_the_last_that_were_done() -> None:
 
 def test_a_run_that_had_ended_is_not_trained_again(tmp_path: Path) -> None:
     strategy, (wanted,) = started(Early, [], **{"num-rounds": 50})
-    write_checkpoint(tmp_path / "checkpoint", strategy.state, {})
-    again, notes = Early(strategy.config, [], experiment="e"), Notes()
-    again.callbacks.append(notes)
-    again.state = read_checkpoint(tmp_path / "checkpoint", {})
+    path, notes = tmp_path / "checkpoint", Notes()
+    write_checkpoint(path, strategy.progress, strategy.state, IDENTITY)
+    again = Early(strategy.config, [notes, Resume(path, 7)], experiment="e")
     (found,) = again.start(LocalGrid(app, 1)).json()
     assert notes.rows == []
     for key in ("per_user", "rounds", "curve", "bytes_up", "accuracy_last10", "findings"):
@@ -90,9 +91,10 @@ def test_the_run_folder_has_the_last_round_of_an_early_end(tmp_path: Path) -> No
     watcher.progress = Progress(Console(file=stream))
     strategy = Early(config, [Recorder(folder, {}, config), watcher])
     strategy.start(LocalGrid(app, 1))
-    assert read_checkpoint(folder / "checkpoint", {}).round == 7
+    where, _ = read_checkpoint(folder / "checkpoint", {}, ModelState)
+    assert where.round == 7
     (result,) = json.loads((folder / "result.json").read_text())
-    assert result["findings"] == [FOUND]
+    assert result["findings"] == [{"title": "Certificate", "rows": [["gap", "0.5"]]}]
     assert stream.getvalue().splitlines()[-1].startswith("fedavg: 7 rounds, done, accuracy ")
 
 
@@ -111,14 +113,13 @@ def test_a_resumed_run_needs_data_like_those_it_began_with(
 ) -> None:
     """The digits have 10 classes; a run that began with more of them goes on for all."""
     strategy = FedAvg(Config.parse({**SMALL, "num-rounds": 1}))
-    strategy._prepare(LocalGrid(app, 1), None)
-    strategy.state = replace(strategy.state, shape=shape, num_classes=classes)
+    strategy.begin(LocalGrid(app, 1))
+    federation, where = strategy.federation, strategy.progress
+    where.shape, where.num_classes = shape, classes
     if began:
         with pytest.raises(NodeError, match=rf"with 10 classes, the run began {began}\."):
-            strategy._settle()
+            federation.settle()
     else:
-        strategy._settle()
-        assert (
-            strategy.state.num_classes == strategy.federation.roster.num_classes == max(classes, 10)
-        )
-        assert strategy.state.shape == (1, 8, 8)
+        federation.settle()
+        assert where.num_classes == federation.roster.num_classes == max(classes, 10)
+        assert where.shape == (1, 8, 8)
