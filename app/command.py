@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
-from corsage.app.run_folder import read_config
-from corsage.core.config import Config, declared_groups, read_words
+from corsage.core.catalogue import Declared, catalogue
+from corsage.core.config import Config, read_words
 from corsage.core.errors import ConfigError, CorsageError
-from corsage.core.keys import Keys, flatten, kebab
+from corsage.core.keys import Value
 
-Fields = list[dataclasses.Field[Any]]
+if TYPE_CHECKING:
+    from rich.table import Table
 
 USAGE = """\
 usage: python run_simulation.py [key=value ...] [FILE.toml] [--resume RUN_FOLDER] [--json FILE]
@@ -31,7 +28,6 @@ usage: python run_simulation.py [key=value ...] [FILE.toml] [--resume RUN_FOLDER
 
 def run(words: list[str], title: str) -> int:
     """Do what the words say; 0, or 2 for a user's mistake, 1 for a failed run."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     try:
         if {"-h", "--help"} & set(words):
             show_help(title)
@@ -52,6 +48,7 @@ def simulate_and_report(config: Config, json_file: str) -> None:
     """Run the simulation, then copy its summary to where the user wants it."""
     from corsage.app.engines import simulate
 
+    logging.getLogger("flwr").setLevel(logging.ERROR)  # Flower sets it when it is imported
     target = Path(json_file).expanduser() if json_file else None
     if target and not target.parent.is_dir():
         raise ConfigError(f"--json {json_file}: its folder does not exist.")
@@ -75,51 +72,39 @@ def parse(words: list[str]) -> tuple[dict[str, Any], str]:
     values = read_words(plain)
     resume = options["--resume"] or values.get("resume", "")
     if resume:
+        from corsage.app.run_folder import read_config
+
         values = {**read_config(Path(resume).expanduser())["config"], **values, "resume": resume}
     return values, options["--json"]
 
 
 def show_help(title: str) -> None:
     """Usage and every key, grouped, with its default."""
+    from rich.console import Console
+
     console = Console(highlight=False)
     console.print(title.strip(), markup=False, soft_wrap=True)
     console.print(f"\n{USAGE}", markup=False, soft_wrap=True)
-    for group, fields in declared_groups():
-        console.print(key_table(group, fields))
+    for heading, keys in catalogue().items():
+        console.print(key_table(heading, keys))
 
 
-def key_table(group: type[Keys], fields: Fields) -> Table:
+def key_table(title: str, keys: list[Declared]) -> Table:
     """One group of keys as a table."""
-    table = Table(title=group.title, title_justify="left", box=None, padding=(0, 2, 0, 2))
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 2))
     table.add_column("key", no_wrap=True)
     table.add_column("default", no_wrap=True)
     table.add_column("meaning")
-    for row in documented(group, fields):
-        table.add_row(*row)
+    for key in keys:
+        table.add_row(key.name, word(key.default), key.meaning)
     return table
 
 
-def markdown_keys() -> str:
-    """All keys as the README's tables; a test holds them equal."""
-    lines = []
-    for group, fields in declared_groups():
-        lines += [f"**{group.title}**", "", "| key | default | meaning |", "|---|---|---|"]
-        rows = documented(group, fields)
-        lines += [f"| `{name}` | `{value}` | {doc} |" for name, value, doc in rows]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def documented(group: type[Keys], fields: Fields) -> list[tuple[str, str, str]]:
-    """Each of these keys of a group, its default and its meaning."""
-    defaults, rows = flatten(group()), []
-    for field in fields:
-        name, choices = kebab(field.name), field.metadata["choices"]
-        meaning = field.metadata["doc"] + (f" ({', '.join(choices)})" if choices else "")
-        default = defaults[name]
-        word = str(default).lower() if isinstance(default, bool) else str(default)
-        rows.append((name, word or '""', meaning))
-    return rows
+def word(value: Value) -> str:
+    """A default as a table shows it; an empty one shows that it is empty."""
+    return (str(value).lower() if isinstance(value, bool) else str(value)) or '""'
 
 
 def complain(error: object, code: int) -> int:

@@ -24,8 +24,8 @@ def conclude(folder: Path, config: Config) -> None:
     found, rows = results(folder, config), all_rows(folder, config)
     text = json.dumps({"corsage": VERSION, "config": config.flat(), "results": found}, indent=2)
     guarded(write_atomically, folder / "summary.json", text)
-    guarded(write_plots, folder, found, rows)
-    guarded(write_report, folder, config.flat(), found, VERSION, rows)
+    plots = guarded(write_plots, folder, found, rows)
+    guarded(write_report, folder, config.flat(), found, VERSION, rows, plots)
     show(found, folder)
 
 

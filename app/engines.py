@@ -26,6 +26,7 @@ def simulate(config: Config) -> Path:
     nodes = number_of_nodes(config)
     if not config.federation.ray_address:
         check_available(config.train.device)
+    config.check_simulated()
     # Prepared once here, so that workers find it ready and bad data are known before they start.
     simulated(config.data, config.federation.num_users, config.run.seed)
     # Made before any engine starts, so that a folder that cannot be written is known at once. To

@@ -20,8 +20,8 @@ from corsage.core.arrays import Array
 from corsage.core.config import Config, read_words
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
+from corsage.datasets.data_set import load_table
 from corsage.datasets.deal import check_partition, deal
-from corsage.datasets.loaders import load_table
 from corsage.datasets.split import split_rows
 from corsage.datasets.table import model_input
 
@@ -37,6 +37,7 @@ and test-fraction has the user's data of the simulation.
 
 def export(folder: Path, config: Config) -> Iterator[str]:
     """Write the users' files, one line on each."""
+    config.check_simulated()
     keys, seed = config.data, config.run.seed
     check_partition(keys, config.federation.num_users)
     table = load_table(keys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,12 @@ from flwr.app import Context
 from corsage.app.store import writable_folder
 from corsage.clients import client_class
 from corsage.core.cache import Cache
-from corsage.core.config import DataKeys
+from corsage.core.config import check_data
 from corsage.core.errors import ConfigError
-from corsage.core.keys import flatten, kebab, read
+from corsage.core.groups import DataKeys
+from corsage.core.keys import flatten, names, read
 from corsage.core.wire import Task
+from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.federated import FederatedData, on_device, simulated
 
 DEVICE_KEYS = ("data", "user", "cluster", "num-classes", "state-dir", "device", "torch-threads")
@@ -52,16 +54,22 @@ class Nodes:
         """The node that a context belongs to, with the data that the task means."""
         own = tuple(sorted(context.node_config.items()))
         together = client_class(task.algorithm).cohorts
-        facts = task.data, task.num_users, task.seed, together
+        facts = task.data, task.device_data, task.num_users, task.seed, together
         return self._nodes.get((own, *facts), lambda: make_node(dict(own), *facts))
 
 
 def make_node(
-    node_config: dict[str, Any], keys: DataKeys, num_users: int, seed: int, together: bool
+    node_config: dict[str, Any],
+    keys: DataKeys,
+    device_keys: DataKeys,
+    num_users: int,
+    seed: int,
+    together: bool,
 ) -> Node:
-    """A device, or a simulated node."""
+    """A device, which reads a file of its own by `device_keys`, or a simulated node."""
     if "data" in node_config:
-        return _device(node_config, keys, seed)
+        return _device(node_config, device_keys, seed)
+    check_data(keys, flatten(device_keys))
     if "partition-id" not in node_config:
         raise ConfigError(
             'this node has no data: give it --node-config "data=FILE user=NAME state-dir=FOLDER".'
@@ -93,15 +101,15 @@ def hosted_together(data: FederatedData, number: int, count: int) -> list[str]:
 
 def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
     """A device: its own file, and its own words on how to read it."""
-    readable = {kebab(f.name) for f in fields(DataKeys)}
+    readable = set(names(CsvKeys))
     unknown = set(node_config) - readable - set(DEVICE_KEYS)
     if unknown:
         known = ", ".join(DEVICE_KEYS)
         raise ConfigError(f"node config: {', '.join(sorted(unknown))}: unknown. Known: {known}.")
     own = {name: value for name, value in node_config.items() if name in readable}
-    keys = read(DataKeys, {**flatten(keys), **own})
+    file = read(CsvKeys, {**flatten(keys), **own})
     user, cluster = str(node_config.get("user", "")), str(node_config.get("cluster", ""))
-    data = on_device(str(node_config["data"]), user, cluster, keys, seed)
+    data = on_device(str(node_config["data"]), user, cluster, file, seed)
     if "num-classes" in node_config and not data.num_classes:
         raise ConfigError("node config: num-classes: the labels are numbers; leave it out.")
     classes = int(node_config.get("num-classes", data.num_classes))

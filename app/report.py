@@ -22,9 +22,9 @@ from corsage.app.summary import (
     never_drawn,
     shared_measure,
 )
-from corsage.core.config import declared_groups
+from corsage.core.catalogue import catalogue
 from corsage.core.files import write_atomically
-from corsage.core.keys import Value, flatten, kebab
+from corsage.core.keys import Value
 from corsage.core.measures import NONE, Measure
 
 FOLD = 20
@@ -110,14 +110,17 @@ def write_report(
     results: Sequence[Result],
     version: str,
     rows: Sequence[Row] = (),
+    plots: Sequence[Path] = (),
 ) -> Path:
     """Write `report.html` into the run's folder: there whole, or not at all.
 
     `config` are the flat keys, as `Config.flat()` gives them. With rows, learning curves get
-    their bands and bytes are exact in between.
+    their bands and bytes are exact in between. `plots` are the files of the three plots, if they
+    are drawn already.
     """
     path = Path(folder) / "report.html"
-    write_atomically(path, page(path.resolve().parent.name, config, results, version, rows))
+    name = path.resolve().parent.name
+    write_atomically(path, page(name, config, results, version, rows, plots))
     return path
 
 
@@ -127,6 +130,7 @@ def page(
     results: Sequence[Result],
     version: str,
     rows: Sequence[Row] = (),
+    plots: Sequence[Path] = (),
 ) -> str:
     """The whole report as text; everything that a user may have named is escaped."""
     title = escape(f"{', '.join(str(r['strategy']) for r in results)} on {config.get('dataset')}")
@@ -145,7 +149,7 @@ def page(
 {headline(results)}
 {findings_section(results)}
 <h2>Plots</h2>
-{figures(results, rows)}
+{figures(results, rows, plots)}
 <h2>Users</h2>
 {users(results)}
 <h2>Configuration</h2>
@@ -183,24 +187,32 @@ def headline(results: Sequence[Result]) -> str:
     )
 
 
-def figures(results: Sequence[Result], rows: Sequence[Row]) -> str:
+def figures(results: Sequence[Result], rows: Sequence[Row], plots: Sequence[Path] = ()) -> str:
     """The three plots, each for light and for dark screens, with their captions."""
-
-    def drawn(theme: Theme) -> list[str]:
-        plots = (
-            learning_curves(results, rows=rows, theme=theme),
-            over_users(results, theme=theme),
-            against_bytes(results, rows=rows, theme=theme),
-        )
-        return [f"data:image/png;base64,{base64.b64encode(png(p)).decode()}" for p in plots]
-
+    day = [path.read_bytes() for path in plots] or drawn(results, rows, LIGHT)
+    night = drawn(results, rows, DARK)
     parts = []
     captions = [words.format(shared_measure(results).word) for words in CAPTIONS]
-    for light, dark, caption in zip(drawn(LIGHT), drawn(DARK), captions, strict=True):
-        night = f'<source media="screen and (prefers-color-scheme: dark)" srcset="{dark}">'
-        picture = f'<picture>{night}<img alt="{escape(caption)}" src="{light}"></picture>'
+    for light, dark, caption in zip(map(url, day), map(url, night), captions, strict=True):
+        source = f'<source media="screen and (prefers-color-scheme: dark)" srcset="{dark}">'
+        picture = f'<picture>{source}<img alt="{escape(caption)}" src="{light}"></picture>'
         parts.append(f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>")
     return "\n".join(parts)
+
+
+def drawn(results: Sequence[Result], rows: Sequence[Row], theme: Theme) -> list[bytes]:
+    """The three plots as PNGs."""
+    plots = (
+        learning_curves(results, rows=rows, theme=theme),
+        over_users(results, theme=theme),
+        against_bytes(results, rows=rows, theme=theme),
+    )
+    return [png(plot) for plot in plots]
+
+
+def url(picture: bytes) -> str:
+    """A PNG as an address that needs no file."""
+    return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
 
 
 def reading_order(user: str) -> list[tuple[int, int, str]]:
@@ -249,12 +261,11 @@ def grouped(config: Mapping[str, Value]) -> dict[str, dict[str, tuple[Value, boo
     """Group titles, their keys, and each key's value and whether it was changed."""
     groups: dict[str, dict[str, tuple[Value, bool]]] = {}
     rest = dict(config)
-    for group, fields in declared_groups():
-        defaults = flatten(group())
-        for name in (kebab(f.name) for f in fields):
-            if name in rest:
-                value = rest.pop(name)
-                groups.setdefault(group.title, {})[name] = (value, value != defaults[name])
+    for title, declared in catalogue().items():
+        for key in declared:
+            if key.name in rest:
+                value = rest.pop(key.name)
+                groups.setdefault(title, {})[key.name] = (value, value != key.default)
     if rest:
         groups["Other"] = {name: (value, True) for name, value in rest.items()}
     return groups

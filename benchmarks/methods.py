@@ -31,7 +31,8 @@ from corsage.benchmarks import user_round
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
 from corsage.clients import client_class
-from corsage.core.config import Config, ModelKeys
+from corsage.core.config import Config
+from corsage.core.groups import ModelKeys
 from corsage.core.errors import CorsageError
 from corsage.core.registry import ALGORITHMS
 from corsage.experiments.runner import say

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32
-from corsage.core.config import TrainKeys
+from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.networks.gradients import Losses, UserLosses, copy_statistics
 from corsage.networks.steps import Momentum, in_groups

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from corsage.core.arrays import Array, Arrays, Floats32, Ints
 from corsage.core.cache import Cache
-from corsage.core.config import TrainKeys
 from corsage.core.errors import UserError
+from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys
 from corsage.core.seeding import generator
 from corsage.core.wire import Task

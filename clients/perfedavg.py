@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corsage.clients.base import Client, Got, Models, Sent
-from corsage.core.config import TrainKeys
+from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.networks.gradients import Losses, UserLosses
 from corsage.networks.steps import Momentum, in_groups

@@ -44,6 +44,11 @@ def kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
+def names(group: type[Keys]) -> list[str]:
+    """The keys that a dataclass declares or inherits."""
+    return [kebab(f.name) for f in dataclasses.fields(group)]  # type: ignore[arg-type]
+
+
 def flatten(keys: Keys) -> dict[str, Value]:
     """One group as flat kebab-case keys; lists become words with commas."""
     values = ((f.name, getattr(keys, f.name)) for f in dataclasses.fields(keys))  # type: ignore[arg-type]
@@ -71,8 +76,8 @@ def read(group: type[K], values: Mapping[str, Any]) -> K:
 def convert(name: str, value: Any, kind: type) -> Any:
     """A word of the command line, or a value of TOML or Flower, as the key's type."""
     if kind == tuple[str, ...]:
-        words = value.split(",") if isinstance(value, str) else list(value)
-        return tuple(word.strip() for word in words if str(word).strip())
+        words = value if isinstance(value, (list, tuple)) else str(value).split(",")
+        return tuple(str(word).strip() for word in words if str(word).strip())
     if kind is str:
         return str(value)
     text = str(value).strip().lower()

@@ -1,8 +1,11 @@
-"""The algorithms by name: what a newcomer adds a line to.
+"""The algorithms and the data sets by name: what a newcomer adds a line to.
 
 An algorithm `foo-bar` lies in `strategies/foo_bar.py` and `clients/foo_bar.py`, or in the folder of
 its family there. Its classes are named here: `FooBar`, `FooBarClient`, and, if it has keys of its
 own, `FooBarKeys` beside the strategy. A preset is another algorithm with some of its keys fixed.
+
+A data set is one file in `datasets/`, which says all about it in its `DATASET`; some files are of
+several data sets.
 
 Nothing is imported before it is named.
 """
@@ -12,9 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from corsage.core.keys import Keys, NoKeys
+from corsage.core.keys import Keys, NoKeys, names
+
+if TYPE_CHECKING:
+    from corsage.core.groups import DataKeys
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,28 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 
 
+DATASETS: dict[str, str] = {
+    "digits": "digits",
+    "fashion-mnist": "idx",
+    "mnist": "idx",
+    "cifar10": "cifar",
+    "cifar100": "cifar",
+    "femnist": "femnist",
+    "sent140": "sent140",
+    "csv": "csvfile",
+    "npz": "npzfile",
+    "chem97": "chem97",
+    "hierarchical": "hierarchical",
+    "donors": "donors",
+    "ellipses": "ellipses",
+    "moons": "moons",
+}
+"""Each data set's file."""
+
+DEVICE = "csv"
+"""The data set whose keys say how a device reads a file of its own."""
+
+
 def found(name: str, floor: str, suffix: str = "") -> Any:
     """A class of an algorithm, out of its file on a floor: `strategies` or `clients`."""
     entry = ALGORITHMS[name]
@@ -78,3 +106,19 @@ def algorithm_keys() -> dict[str, type[Keys]]:
     """The keys of each algorithm that has keys of its own; presets have none."""
     classes = {name: keys_class(name) for name, entry in ALGORITHMS.items() if not entry.of}
     return {name: cls for name, cls in classes.items() if cls is not NoKeys}
+
+
+def data_set(name: str) -> Any:
+    """What a data set's file says of it."""
+    return import_module(f"corsage.datasets.{DATASETS[name]}").DATASET
+
+
+def data_keys(name: str) -> type[DataKeys]:
+    """The keys that a data set reads: those that all share, and those of its own."""
+    declared: type[DataKeys] = data_set(name).keys
+    return declared
+
+
+def users_of(key: str) -> list[str]:
+    """The data sets that read a key."""
+    return [name for name in DATASETS if key in names(data_keys(name))]

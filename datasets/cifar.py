@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Array, Ints
-from corsage.core.config import DataKeys
 from corsage.core.errors import DataError
+from corsage.core.groups import DataKeys
 from corsage.datasets import hub
+from corsage.datasets.data_set import DataSet
 from corsage.datasets.table import Table, class_labels
 
 PIXELS = (3, 32, 32)
@@ -234,3 +235,6 @@ def from_hub(published: Published, absent: DataError) -> list[tuple[Array, Ints]
         images = hub.column(splits[name], "img").astype(np.uint8)
         parts.append((np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels))
     return parts
+
+
+DATASET = DataSet(load, DataKeys, files)

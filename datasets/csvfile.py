@@ -17,20 +17,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.core.config import DataKeys
 from corsage.core.errors import DataError
+from corsage.datasets.data_set import DataSet
+from corsage.datasets.shared_keys import ColumnKeys, FeatureKeys, check_columns, own_file
 from corsage.datasets.table import (
     OR_NUMBERS,
     Table,
     check_users,
     chosen_features,
-    has_numbers,
     read_labels,
     some,
 )
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 ENCODING = "utf-8-sig"  # UTF-8, with or without the mark that spreadsheets put first
+
+
+@dataclass(frozen=True)
+class CsvKeys(ColumnKeys, FeatureKeys):
+    """Keys of a CSV file."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +77,12 @@ class Codes:
         return np.array(list(self.codes), dtype=np.str_)[column.astype(np.int64)]
 
 
-def load(keys: DataKeys) -> Table:
+def load(keys: CsvKeys) -> Table:
     """The samples of `data-file`; its user column must be there unless `user-column` is empty."""
-    return read(Path(keys.data_file).expanduser(), keys)
+    return read(keys.path, keys)
 
 
-def read(path: Path, keys: DataKeys, *, optional: tuple[str, ...] = ()) -> Table:
+def read(path: Path, keys: CsvKeys, *, optional: tuple[str, ...] = ()) -> Table:
     """One CSV file; of the columns "user" and "cluster", those in `optional` may be absent."""
     return read_table(path, find_columns(path, keys, optional))
 
@@ -163,7 +168,7 @@ def read_header(path: Path) -> tuple[int, list[str]]:
     return line, names
 
 
-def find_columns(path: Path, keys: DataKeys, optional: tuple[str, ...]) -> Columns:
+def find_columns(path: Path, keys: CsvKeys, optional: tuple[str, ...]) -> Columns:
     """Which of the header's names are label, user, cluster and features."""
     line, names = read_header(path)
     wanted = {"label": keys.label_column, "user": keys.user_column, "cluster": keys.cluster_column}
@@ -182,13 +187,14 @@ def find_columns(path: Path, keys: DataKeys, optional: tuple[str, ...]) -> Colum
     if len(set(used)) < len(used):
         raise DataError(f"{path}: label-column, user-column and cluster-column must differ.")
     free = [name for i, name in enumerate(names) if i not in used]
-    features = [names.index(name) for name in chosen_features(keys, free, free, str(path))]
-    if not features and not keys.feature_columns:
+    wanted = keys.feature_columns
+    features = [names.index(name) for name in chosen_features(wanted, free, free, str(path))]
+    if not features and not wanted:
         raise DataError(
             f"{path}: no feature columns beside {some(names)}; feature-columns=none if that is "
             "meant."
         )
-    return Columns(names, line, at["label"], at["user"], at["cluster"], features, has_numbers(keys))
+    return Columns(names, line, at["label"], at["user"], at["cluster"], features, keys.numbers)
 
 
 def blame(path: Path, columns: Columns) -> None:
@@ -220,3 +226,6 @@ def unusable(word: str, *, classes: bool) -> str | None:
     if classes and (value < 0 or value != int(value)):
         return f"not a class; number the classes 0, 1, 2, ...{OR_NUMBERS}"
     return None
+
+
+DATASET = DataSet(load, CsvKeys, own_file, check_columns, users="either")

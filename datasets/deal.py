@@ -10,19 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Ints
-from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError, DataError
+from corsage.core.groups import DataKeys
+from corsage.core.registry import DATASETS
 from corsage.core.seeding import generator
 from corsage.datasets import clustermap, partitions
-from corsage.datasets.loaders import OWN_FILE, check_keys
-from corsage.datasets.table import Table, has_numbers
+from corsage.datasets.data_set import check_keys, data_set
+from corsage.datasets.shared_keys import ColumnKeys, LabelKeys
+from corsage.datasets.table import Table
 
 # The partitions with an option for lognormal sizes, and those that do not ask for labels.
 SIZED = ("iid", "shards", "classes", "consecutive")
 LABEL_FREE = ("iid", "natural")
-# The data sets with users of their own, and those that are nothing without them.
-ONLY_NATURAL = ("chem97", "donors", "hierarchical", "ellipses")
-WITH_USERS = (*OWN_FILE, "femnist", "sent140", *ONLY_NATURAL)
 
 
 class Dealt(NamedTuple):
@@ -37,29 +36,46 @@ def check_partition(keys: DataKeys, num_users: int) -> None:
     """Refuse combinations of keys that cannot be meant."""
     check_keys(keys)
     if keys.partition == "natural":
-        nameless = keys.dataset in OWN_FILE and not keys.user_column
-        if keys.dataset not in WITH_USERS or nameless:
-            raise ConfigError(
-                f"partition=natural: dataset={keys.dataset} has no users of its own; set another "
-                "partition, or dataset=femnist or sent140, or csv or npz with its user-column."
-            )
-    elif keys.dataset in ONLY_NATURAL:
+        check_own_users(keys)
+    else:
+        check_dealt_users(keys, num_users)
+    check_sizes(keys)
+
+
+def check_own_users(keys: DataKeys) -> None:
+    """Refuse to take the data's own users if there are none."""
+    nameless = isinstance(keys, ColumnKeys) and not keys.user_column
+    if data_set(keys.dataset).users == "dealt" or nameless:
+        others = [name for name in DATASETS if data_set(name).users != "dealt"]
+        raise ConfigError(
+            f"partition=natural: dataset={keys.dataset} has no users of its own; set another "
+            f"partition, or dataset={', '.join(others)} (csv and npz with their user-column)."
+        )
+
+
+def check_dealt_users(keys: DataKeys, num_users: int) -> None:
+    """Refuse to deal samples anew if that cannot be done."""
+    if data_set(keys.dataset).users == "own":
         raise ConfigError(
             f"partition={keys.partition}: dataset={keys.dataset} has users of its own; set "
             "partition=natural num-users=0."
         )
-    elif has_numbers(keys) and keys.partition not in LABEL_FREE:
+    if isinstance(keys, LabelKeys) and keys.numbers and keys.partition not in LABEL_FREE:
         raise ConfigError(
             f"partition={keys.partition}: it deals classes, and labels=numbers has none; set "
             "partition=iid, or partition=natural num-users=0."
         )
-    elif num_users == 0:
+    if num_users == 0:
         raise ConfigError(f"num-users=0: partition={keys.partition} needs a number of users.")
-    elif keys.cluster_column:
+    if isinstance(keys, ColumnKeys) and keys.cluster_column:
         raise ConfigError(
             f"cluster-column={keys.cluster_column}: with partition={keys.partition} a user's "
             "samples come from several clusters; set partition=natural."
         )
+
+
+def check_sizes(keys: DataKeys) -> None:
+    """Refuse keys of sizes that the partition has no use for."""
     if keys.size_sigma and keys.partition not in SIZED:
         raise ConfigError(
             f"size-sigma={keys.size_sigma:g}: only for partition={', '.join(SIZED)}, "
@@ -97,8 +113,8 @@ def deal_anew(table: Table, keys: DataKeys, num_users: int, seed: int) -> Dealt:
     """Deal the samples to users that are numbered from 0, whoever had them before."""
     if table.test is not None:
         raise DataError(
-            f"partition={keys.partition}: {keys.data_file} says which samples are for testing "
-            "(its array test), user by user; set partition=natural num-users=0."
+            f"partition={keys.partition}: the data say which samples are for testing (npz: its "
+            "array test), user by user; set partition=natural num-users=0."
         )
     if table.clusters is None:
         parts = deal_pool(table.strata, keys, num_users, seed)

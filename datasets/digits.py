@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
 
-from corsage.core.config import DataKeys
+from corsage.core.errors import DataError
+from corsage.core.groups import DataKeys
+from corsage.datasets.data_set import DataSet
 from corsage.datasets.table import Table, standardised
 
 
 def load(keys: DataKeys) -> Table:
     """The digits as (n, 1, 8, 8) uint8 of 0..16, which the model sees as -1..1."""
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    x = images.reshape(-1, 1, 8, 8).astype(np.uint8)
+    rows = np.loadtxt(file(), np.uint8, delimiter=",")
+    x, y = rows[:, :-1].reshape(-1, 1, 8, 8), rows[:, -1].astype(np.int64)
     shift, scale = standardised(0.5, 0.5, top=16.0)
-    return Table(x, labels.astype(np.int64), None, None, 10, shift, scale)
+    return Table(x, y, None, None, 10, shift, scale)
+
+
+def file() -> Path:
+    """The file in the package, which is found without being imported: that takes long."""
+    package = find_spec("sklearn")
+    folder = Path(package.origin).parent if package and package.origin else Path("sklearn")
+    path = folder / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise DataError(f"dataset=digits: no file {path}; `pip install scikit-learn`.")
+    return path
+
+
+DATASET = DataSet(load, DataKeys)

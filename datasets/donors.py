@@ -24,12 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Ints
-from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.keys import flatten
 from corsage.core.seeding import generator
 from corsage.datasets import csvfile
 from corsage.datasets.csvfile import Columns
+from corsage.datasets.data_set import DataSet
+from corsage.datasets.shared_keys import DrawnKeys, FileKeys, own_file
 from corsage.datasets.table import Numbers, Table, some
 
 LEAST = 5  # records a user
@@ -50,6 +51,11 @@ RECENCY, FREQUENCY = (400.0, 0.9), (3.0, 0.8)  # median and sigma, lognormal
 RATE = 0.058  # of responses, in expectation
 CENTRE = (-0.5, 0.6, 0.0)  # of log recency, log frequency, and the intercept before RATE
 CLUSTER_SIGMA, USER_SIGMA = 0.03, 0.1
+
+
+@dataclass(frozen=True)
+class DonorsKeys(FileKeys, DrawnKeys):
+    """Keys of the donors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +118,14 @@ def intercept(score: Numbers, rate: float) -> float:
     return (low + high) / 2
 
 
-def check(keys: DataKeys) -> None:
+def check(keys: DonorsKeys) -> None:
     """Refuse a limit below that of the data set, and keys of drawn records beside a file."""
     if 0 < keys.min_samples < LEAST:
         raise ConfigError(
             f"min-samples={keys.min_samples}: dataset=donors leaves out users with fewer than "
             f"{LEAST} records anyway; set {LEAST} or more, or leave it out."
         )
-    words, idle = flatten(keys), flatten(DataKeys())
+    words, idle = flatten(keys), flatten(DonorsKeys())
     for key in ("data-seed", "users-per-cluster", "samples-per-user"):
         if keys.data_file and words[key] != idle[key]:
             raise ConfigError(
@@ -127,10 +133,10 @@ def check(keys: DataKeys) -> None:
             )
 
 
-def load(keys: DataKeys) -> Table:
+def load(keys: DonorsKeys) -> Table:
     """The records of `data-file`, or drawn ones."""
     if keys.data_file:
-        return read(Path(keys.data_file).expanduser())
+        return read(keys.path)
     drawn = draw(keys.data_seed, users=keys.users_per_cluster, records=keys.samples_per_user)
     names = np.array([f"{i:05d}" for i in range(len(drawn.cluster))])
     return Table(
@@ -205,3 +211,6 @@ def frequent(table: Table, where: str) -> Table:
         users=table.users[kept],
         clusters=table.clusters[kept],
     )
+
+
+DATASET = DataSet(load, DonorsKeys, own_file, check, users="own")

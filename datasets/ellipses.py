@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from corsage.core.arrays import Ints
-from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError
+from corsage.datasets.data_set import DataSet
+from corsage.datasets.shared_keys import ClusterKeys
 from corsage.datasets.table import Numbers, Table
 
 POOL, TEST = 100, 1000  # points a class
@@ -102,7 +103,7 @@ def inside(
     return turned
 
 
-def check(keys: DataKeys) -> None:
+def check(keys: ClusterKeys) -> None:
     """Refuse more clusters or points than there are."""
     if keys.num_clusters > len(SHAPES):
         raise ConfigError(
@@ -116,7 +117,7 @@ def check(keys: DataKeys) -> None:
         )
 
 
-def load(keys: DataKeys) -> Table:
+def load(keys: ClusterKeys) -> Table:
     """The users 0, 1, ... of the clusters 0, 1, ..., with -1 as class 0."""
     drawn = draw(
         keys.data_seed,
@@ -138,3 +139,6 @@ def load(keys: DataKeys) -> Table:
         1.0,
         test=np.tile(np.arange(many) >= m, n),
     )
+
+
+DATASET = DataSet(load, ClusterKeys, check=check, users="own", tested=True)

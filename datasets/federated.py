@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Array, Arrays, Floats32, Ints
-from corsage.core.config import DataKeys
 from corsage.core.errors import DataError
+from corsage.core.groups import DataKeys
 from corsage.core.seeding import generator
 from corsage.datasets import cache, clustermap, csvfile, npzfile, partitions
+from corsage.datasets.csvfile import CsvKeys
+from corsage.datasets.data_set import load_table, source_files
 from corsage.datasets.deal import Dealt, check_partition, deal, known_clusters
-from corsage.datasets.loaders import check_clusters, load_table, source_files
+from corsage.datasets.shared_keys import check_clusters
 from corsage.datasets.split import lone, split_rows
 from corsage.datasets.table import Table
 
@@ -137,7 +139,7 @@ def arrange(table: Table, dealt: Dealt, keys: DataKeys, seed: int) -> tuple[Fact
     return facts, arrays
 
 
-def on_device(path: str, user: str, cluster: str, keys: DataKeys, seed: int) -> FederatedData:
+def on_device(path: str, user: str, cluster: str, keys: CsvKeys, seed: int) -> FederatedData:
     """A device's own CSV or NPZ file, whole in memory; `user` and `cluster` may be empty.
 
     Without a user column the file is `user`'s. With one, it is of several users, of whom `user`

@@ -7,6 +7,8 @@ lower-case letters, a to j as in Li et al. 2020 (FedProx), and adapts to digits.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Ints
-from corsage.core.config import DataKeys
 from corsage.core.errors import DataError
+from corsage.core.groups import DataKeys
+from corsage.core.keys import key
 from corsage.datasets import hub, leaf
+from corsage.datasets.data_set import DataSet
 from corsage.datasets.table import Table, check_users, class_labels, standardised
 
 HUB = "flwrlabs/femnist"
@@ -26,7 +30,20 @@ FIRST = {"letters": 36, "digits": 0}
 Part = tuple[Array, Ints, NDArray[np.str_]]
 
 
-def load(keys: DataKeys) -> Table:
+@dataclass(frozen=True)
+class FemnistKeys(DataKeys):
+    """Keys of FEMNIST."""
+
+    femnist_classes: str = key(
+        "letters",
+        "lower-case a-j (the paper's: partition=consecutive classes-per-user=3 num-users=150 "
+        "mean-samples=148 size-sigma=1.2), digits, both as the known clusters letters and digits "
+        "(new-cluster=digits: new users as in the paper), or all 62",
+        choices=("letters", "digits", "letters-digits", "all"),
+    )
+
+
+def load(keys: FemnistKeys) -> Table:
     """The images of the wanted classes as (n, 1, 28, 28) uint8 with their writers.
 
     Paper is white (255), ink black, as published; the model sees -1 to 1. In `letters-digits`
@@ -115,3 +132,6 @@ def from_hub(wanted: NDArray[np.bool_], absent: DataError) -> Part:
     images = hub.column(rows, "image").astype(np.uint8)
     writers = hub.column(rows, "writer_id").astype(np.str_)
     return images.reshape(-1, 1, SIDE, SIDE), y[chosen], writers
+
+
+DATASET = DataSet(load, FemnistKeys, partial(leaf.files, hub=HUB), users="either")

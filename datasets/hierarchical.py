@@ -11,12 +11,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from corsage.core.arrays import Ints
-from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError
+from corsage.core.keys import key
 from corsage.core.seeding import generator
+from corsage.datasets.data_set import DataSet
+from corsage.datasets.shared_keys import ClusterKeys, LabelKeys
 from corsage.datasets.table import Numbers, Table
 
 LEAST_TEST = 20  # test samples a user
+
+
+@dataclass(frozen=True)
+class HierarchicalKeys(ClusterKeys, LabelKeys):
+    """Keys of the hierarchical model."""
+
+    num_features: int = key(20, "width of the input (d)", low=1)
+    noise: float = key(1.0, "variance of the noise (sigma^2)", low=0.0)
+    user_variance: tuple[str, ...] = key(
+        ("1",),
+        "variance of users in their cluster (sigma_j^2), or low,high: log-uniform between them, "
+        "one a cluster",
+    )
+    cluster_variance: float = key(1.0, "variance of the clusters' centres", low=0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +103,7 @@ def responses(
     return x.reshape(n * many, d), y.ravel()
 
 
-def variance_limits(keys: DataKeys) -> tuple[float, float]:
+def variance_limits(keys: HierarchicalKeys) -> tuple[float, float]:
     """The two numbers of `user-variance`; one counts twice."""
     text = ",".join(keys.user_variance)
     try:
@@ -103,12 +119,12 @@ def variance_limits(keys: DataKeys) -> tuple[float, float]:
     return low, high
 
 
-def check(keys: DataKeys) -> None:
+def check(keys: HierarchicalKeys) -> None:
     """Refuse variances that are none."""
     variance_limits(keys)
 
 
-def load(keys: DataKeys) -> Table:
+def load(keys: HierarchicalKeys) -> Table:
     """The users 0, 1, ... of the clusters 0, 1, ..., with as many test samples as training ones.
 
     They are 20 at least.
@@ -138,3 +154,6 @@ def load(keys: DataKeys) -> Table:
         1.0,
         test=np.arange(len(users)) >= n * m,
     )
+
+
+DATASET = DataSet(load, HierarchicalKeys, check=check, users="own", tested=True)

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array
-from corsage.core.config import DataKeys
 from corsage.core.errors import DataError
+from corsage.core.groups import DataKeys
 from corsage.datasets import hub
+from corsage.datasets.data_set import DataSet
 from corsage.datasets.table import Table, class_labels, standardised
 
 FILES = (
@@ -152,3 +153,6 @@ def from_hub(name: str, absent: DataError) -> tuple[Array, Array, Array, Array]:
         images = hub.column(splits[part], "image").astype(np.uint8)
         arrays += [images, hub.column(splits[part], "label")]
     return arrays[0], arrays[1], arrays[2], arrays[3]
+
+
+DATASET = DataSet(load, DataKeys, files)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from corsage.core.config import DataKeys
 from corsage.core.errors import DataError
+from corsage.core.groups import DataKeys
 
 EXPECTED = "train/*.json and test/*.json, or all_data*.json"
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from corsage.core.arrays import Array
-from corsage.core.config import DataKeys
 from corsage.core.errors import DataError
+from corsage.datasets.data_set import DataSet
+from corsage.datasets.shared_keys import ColumnKeys, check_columns, own_file
 from corsage.datasets.table import (
     Mask,
     Table,
     check_users,
-    has_numbers,
     id_strings,
     read_labels,
     some,
@@ -29,12 +29,12 @@ from corsage.datasets.table import (
 ALSO = {"label": ("y", "labels"), "user": ("users",)}
 
 
-def load(keys: DataKeys) -> Table:
+def load(keys: ColumnKeys) -> Table:
     """The samples of `data-file`; its user array must be there unless `user-column` is empty."""
-    return read(Path(keys.data_file).expanduser(), keys)
+    return read(keys.path, keys)
 
 
-def read(path: Path, keys: DataKeys, *, optional: tuple[str, ...] = ()) -> Table:
+def read(path: Path, keys: ColumnKeys, *, optional: tuple[str, ...] = ()) -> Table:
     """One NPZ file; of the arrays "user" and "cluster", those in `optional` may be absent.
 
     uint8 is taken for pixels: 0..255 becomes -1..1 for the model, and (n, h, w) becomes
@@ -47,7 +47,7 @@ def read(path: Path, keys: DataKeys, *, optional: tuple[str, ...] = ()) -> Table
         raise DataError(f"{path}: no array 'x' or no labels (arrays: {some(list(arrays))}).")
     x = samples(arrays["x"], f"{path}: x")
     y, classes = read_labels(
-        arrays[names["label"]], f"{path}: {names['label']}", numbers=has_numbers(keys)
+        arrays[names["label"]], f"{path}: {names['label']}", numbers=keys.numbers
     )
     found = {
         what: id_strings(arrays[names[what]], f"{path}: {names[what]}") if names[what] else None
@@ -125,3 +125,6 @@ def samples(x: Array, where: str) -> Array:
             "numbers; fill them in, or drop the sample."
         )
     return x
+
+
+DATASET = DataSet(load, ColumnKeys, own_file, check_columns, users="either")

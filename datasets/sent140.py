@@ -6,14 +6,17 @@ FedRep's users are authors with enough tweets: LEAF's `preprocess.sh -k 50`, or 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from corsage.core.config import DataKeys
 from corsage.core.errors import DataError
+from corsage.core.groups import DataKeys
+from corsage.core.keys import key
 from corsage.datasets import hub, leaf, words
+from corsage.datasets.data_set import DataSet
 from corsage.datasets.table import Table, check_users
 
 HUB = "stanfordnlp/sentiment140"
@@ -21,9 +24,18 @@ FIELDS = 5  # of a tweet in LEAF's files: id, date, query, author, text
 Tweets = tuple[list[str], list[int], list[str]]
 
 
-def load(keys: DataKeys) -> Table:
+@dataclass(frozen=True)
+class Sent140Keys(DataKeys):
+    """Keys of Sent140."""
+
+    embeddings: str = key(
+        "glove.6B.300d.txt", "text file of frozen word vectors, in data-dir or a path"
+    )
+
+
+def load(keys: Sent140Keys) -> Table:
     """All tweets as (n, 25) token numbers, with the vectors of the tokens and their authors."""
-    vectors_file = words.find(keys)
+    vectors_file = words.find(keys, keys.embeddings)
     paths = leaf.files(keys, HUB)
     texts, labels, authors = from_leaf(paths) if paths else from_hub(leaf.missing(keys, HUB))
     where = keys.data_dir or HUB
@@ -35,9 +47,9 @@ def load(keys: DataKeys) -> Table:
     return Table(x, np.array(labels, np.int64), users, None, 2, 0.0, 1.0, vectors)
 
 
-def files(keys: DataKeys) -> list[Path]:
+def files(keys: Sent140Keys) -> list[Path]:
     """All files that the data are read from."""
-    return [words.find(keys), *leaf.files(keys, HUB)]
+    return [words.find(keys, keys.embeddings), *leaf.files(keys, HUB)]
 
 
 def from_leaf(paths: list[Path]) -> Tweets:
@@ -81,3 +93,6 @@ def from_hub(absent: DataError) -> Tweets:
         tweets[1].extend((hub.column(rows, "sentiment") == 4).astype(int).tolist())
         tweets[2].extend(hub.texts(rows, "user"))
     return tweets
+
+
+DATASET = DataSet(load, Sent140Keys, files, users="either")

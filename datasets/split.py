@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from corsage.core.arrays import Ints
-from corsage.core.config import DataKeys
 from corsage.core.errors import DataError
+from corsage.core.groups import DataKeys
 from corsage.core.seeding import generator
 from corsage.datasets.table import Mask, Table, some
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Floats32, Ints
-from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError, DataError
 
 Numbers = NDArray[np.float64]
@@ -18,9 +17,7 @@ Mask = NDArray[np.bool_]
 # A "class" beyond this is a measurement or an id in the label column; a model's last layer would
 # be allocated for it.
 MOST_CLASSES = 100_000
-NO_FEATURES = ["none"]  # as feature-columns
-# The data sets whose labels are always numbers.
-NUMBERS = ("chem97", "hierarchical")
+NO_FEATURES = ("none",)  # as feature-columns
 OR_NUMBERS = ", or set labels=numbers to predict numbers"
 
 
@@ -118,11 +115,6 @@ def number_labels(values: Array, where: str) -> Numbers:
     return numbers
 
 
-def has_numbers(keys: DataKeys) -> bool:
-    """Whether the labels are numbers to predict."""
-    return keys.labels == "numbers" or keys.dataset in NUMBERS
-
-
 def read_labels(values: Array, where: str, *, numbers: bool) -> tuple[Array, int]:
     """The labels of a file of one's own, with the number of classes (0: they are numbers)."""
     if numbers:
@@ -150,9 +142,10 @@ def check_users(users: NDArray[np.str_], where: str) -> None:
         raise DataError(f"{where}: sample {row} has an empty user id; fill it in, or drop the row.")
 
 
-def chosen_features(keys: DataKeys, free: list[str], usual: list[str], where: str) -> list[str]:
-    """The columns that are the input: of the `free` ones those of feature-columns, else `usual`."""
-    wanted = list(keys.feature_columns)
+def chosen_features(
+    wanted: tuple[str, ...], free: list[str], usual: list[str], where: str
+) -> list[str]:
+    """The columns that are the input: the `wanted` (feature-columns) of the `free`, or `usual`."""
     if wanted == NO_FEATURES:
         return []
     said = f"feature-columns={','.join(wanted)}: {where}"
@@ -163,7 +156,7 @@ def chosen_features(keys: DataKeys, free: list[str], usual: list[str], where: st
         )
     if len(set(wanted)) < len(wanted):
         raise ConfigError(f"{said}: a column is named twice; name it once.")
-    return wanted or usual
+    return list(wanted) or usual
 
 
 def some(names: list[str]) -> str:

@@ -15,24 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Floats32
-from corsage.core.config import DataKeys
 from corsage.core.errors import DataError
+from corsage.core.groups import DataKeys
 
 LENGTH = 25
 WORD = re.compile(r"[\w']+|[.,!?;]")
 
 
-def find(keys: DataKeys) -> Path:
+def find(keys: DataKeys, embeddings: str) -> Path:
     """The file of word vectors: in `data-dir`, or at its path."""
-    tried = [Path(keys.embeddings).expanduser()]
+    tried = [Path(embeddings).expanduser()]
     if keys.data_dir:
-        tried.insert(0, Path(keys.data_dir).expanduser() / keys.embeddings)
+        tried.insert(0, Path(keys.data_dir).expanduser() / embeddings)
     for path in tried:
         if path.is_file():
             return path
     places = " or ".join(map(str, dict.fromkeys(tried)))
     raise DataError(
-        f"dataset={keys.dataset}: expected the word vectors {keys.embeddings} (text, a word, its "
+        f"dataset={keys.dataset}: expected the word vectors {embeddings} (text, a word, its "
         f"numbers a line) at {places}; there is no such file. Put it there (glove.6B.zip at "
         "nlp.stanford.edu/projects/glove has it), or set embeddings=FILE."
     )

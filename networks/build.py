@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from corsage.core.config import ModelKeys
 from corsage.core.errors import ConfigError, ModelError
+from corsage.core.groups import ModelKeys
 from corsage.core.keys import nearest
 from corsage.core.seeding import torch_seed
 from corsage.networks.criterion import Criterion, criterion_of

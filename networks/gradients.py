@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.arrays import Floats32
-from corsage.core.config import TrainKeys
+from corsage.core.groups import TrainKeys
 from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order, Plan
 from corsage.networks.inspection import plain_layers

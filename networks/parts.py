@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from corsage.core.arrays import Floats32
-from corsage.core.config import TrainKeys
+from corsage.core.groups import TrainKeys
 from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order, Plan
 from corsage.networks.network import Network

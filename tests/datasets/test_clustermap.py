@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import clustermap
+from corsage.datasets.csvfile import CsvKeys
+from corsage.datasets.data_set import check_keys
 from corsage.datasets.federated import on_device, simulated
-from corsage.datasets.loaders import check_keys
+from corsage.datasets.shared_keys import ClusterKeys
 
 
 @pytest.fixture
 def keys(tmp_path):
-    return DataKeys(cluster_map=str(tmp_path / "map.json"), cache_dir=str(tmp_path / "cache"))
+    return CsvKeys(cluster_map=str(tmp_path / "map.json"), cache_dir=str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -87,9 +88,11 @@ def test_another_content_is_another_preparation(mapped):
 
 def test_the_data_s_own_users(mapped, tmp_path):
     """Users may be named that are left out of the run; the map replaces the data's clusters."""
-    keys = dataclasses.replace(
-        mapped({"3": "x", "0": "y"}), dataset="ellipses", partition="natural", users_per_cluster=2
-    )
+    file = mapped({"3": "x", "0": "y"}).cluster_map
+    keys = ClusterKeys(
+        dataset="ellipses", partition="natural", users_per_cluster=2, cluster_map=file,
+        cache_dir=str(tmp_path / "cache"),
+    )  # fmt: skip
     assert simulated(keys, 0, 0).clusters == {"0": "y", "3": "x"}
     few = simulated(keys, 2, 0)
     assert few.clusters == {u: c for u, c in {"0": "y", "3": "x"}.items() if u in few.users}

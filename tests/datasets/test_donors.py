@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import donors
-from corsage.datasets.donors import CLUSTERS, cluster_sizes, draw
+from corsage.datasets.data_set import check_keys, load_table
+from corsage.datasets.donors import CLUSTERS, DonorsKeys, cluster_sizes, draw
 from corsage.datasets.federated import simulated
-from corsage.datasets.loaders import check_keys, load_table
 
 
 @settings(max_examples=50, deadline=None)
@@ -75,7 +74,7 @@ def test_a_model_of_ones_own_is_worth_a_little(drawn):
 
 
 def test_table_of_drawn_records(tmp_path):
-    keys = DataKeys(
+    keys = DonorsKeys(
         dataset="donors", partition="natural", users_per_cluster=30, cache_dir=str(tmp_path)
     )
     data, drawn = simulated(keys, 0, 0), draw(1, users=30, records=10)
@@ -100,7 +99,7 @@ def csv(tmp_path):
     def load(lines, header=HEADER):
         path = tmp_path / "donors.csv"
         path.write_text("\n".join([header, *lines]) + "\n")
-        return load_table(DataKeys(dataset="donors", data_file=str(path)))
+        return load_table(DonorsKeys(dataset="donors", data_file=str(path)))
 
     return load
 
@@ -172,7 +171,7 @@ def test_headers(csv):
 
 def test_a_zip_code_in_two_brackets(csv, tmp_path):
     csv([*rows("02139", 20000, 5), *rows("02139", 90000, 1)])
-    keys = DataKeys(
+    keys = DonorsKeys(
         dataset="donors", data_file=str(tmp_path / "donors.csv"), partition="natural",
         cache_dir=str(tmp_path),
     )  # fmt: skip
@@ -183,7 +182,7 @@ def test_a_zip_code_in_two_brackets(csv, tmp_path):
 
 
 def test_keys_that_would_do_nothing():
-    keys = DataKeys(dataset="donors", partition="natural")
+    keys = DonorsKeys(dataset="donors", partition="natural")
     check_keys(dataclasses.replace(keys, min_samples=5))
     with pytest.raises(ConfigError, match=r"min-samples=4: .* fewer than 5 records anyway"):
         check_keys(dataclasses.replace(keys, min_samples=4))

@@ -1,17 +1,16 @@
 """Points in ellipses: the published sums, and where the points are."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.core.config import DataKeys
+from corsage.core.config import Config
 from corsage.core.errors import ConfigError
+from corsage.datasets.data_set import check_keys, load_table
 from corsage.datasets.ellipses import SHAPES, draw
 from corsage.datasets.federated import simulated
-from corsage.datasets.loaders import check_keys, load_table
+from corsage.datasets.shared_keys import ClusterKeys
 
 
 def test_the_sums_of_the_standard_problem():
@@ -60,7 +59,7 @@ def test_fewer_clusters_are_the_first_ones():
 
 
 def test_simulated(tmp_path):
-    keys = DataKeys(dataset="ellipses", partition="natural", cache_dir=str(tmp_path))
+    keys = ClusterKeys(dataset="ellipses", partition="natural", cache_dir=str(tmp_path))
     data, drawn = simulated(keys, 0, 7), draw(1)
     assert data.users == [str(i) for i in range(60)] and data.num_classes == 2
     assert data.clusters == {str(i): str(i // 20) for i in range(60)}
@@ -74,37 +73,38 @@ def test_simulated(tmp_path):
 
 def test_what_there_is_not():
     with pytest.raises(ConfigError, match="num-clusters=4: dataset=ellipses has 3"):
-        load_table(DataKeys(dataset="ellipses", num_clusters=4))
+        load_table(ClusterKeys(dataset="ellipses", num_clusters=4))
     with pytest.raises(ConfigError, match=r"samples-per-user=201: .* from 200"):
-        load_table(DataKeys(dataset="ellipses", samples_per_user=201))
+        load_table(ClusterKeys(dataset="ellipses", samples_per_user=201))
 
 
 @pytest.mark.parametrize(
     ("key", "value", "dataset"),
     [
-        ("data_seed", 2, "digits"),
-        ("num_clusters", 2, "donors"),
-        ("users_per_cluster", 5, "digits"),
-        ("samples_per_user", 5, "chem97"),
-        ("num_features", 5, "ellipses"),
+        ("data-seed", 2, "digits"),
+        ("num-clusters", 2, "donors"),
+        ("users-per-cluster", 5, "digits"),
+        ("samples-per-user", 5, "chem97"),
+        ("num-features", 5, "ellipses"),
         ("noise", 2.0, "ellipses"),
-        ("user_variance", ("2",), "donors"),
-        ("cluster_variance", 2.0, "digits"),
-        ("test_fraction", 0.3, "ellipses"),
-        ("test_fraction", 0.3, "hierarchical"),
-        ("data_file", "x.csv", "ellipses"),
+        ("user-variance", "2", "donors"),
+        ("cluster-variance", 2.0, "digits"),
+        ("test-fraction", 0.3, "ellipses"),
+        ("test-fraction", 0.3, "hierarchical"),
+        ("data-file", "x.csv", "ellipses"),
+        ("user-column", "who", "digits"),
     ],
 )
 def test_keys_without_use(key, value, dataset):
-    keys = dataclasses.replace(DataKeys(dataset=dataset), **{key: value})
-    with pytest.raises(
-        ConfigError, match=f"{key.replace('_', '-')}=.*: dataset={dataset} has no use"
-    ):
-        check_keys(keys)
+    with pytest.raises(ConfigError, match=f"{key}=.*: dataset={dataset} has no use"):
+        config = Config.parse({"dataset": dataset, key: value})
+        config.check_simulated()
+        check_keys(config.data)
 
 
 @pytest.mark.parametrize("dataset", ["ellipses", "hierarchical", "donors", "chem97"])
 def test_other_partitions_than_natural(dataset):
     for partition, num_users in (("shards", 50), ("iid", 0)):
         with pytest.raises(ConfigError, match="set partition=natural num-users=0"):
-            simulated(DataKeys(dataset=dataset, partition=partition), num_users, 0)
+            keys = Config.parse({"dataset": dataset, "partition": partition}).data
+            simulated(keys, num_users, 0)

@@ -51,7 +51,7 @@ def test_device_has_the_users_part_of_the_simulation(case, tmp_path, capsys):
     split = {k: v for k, v in values.items() if k in ("test-fraction", "max-train-samples")}
     assert set(files) == set(everybody.users)
     for user, (path, line) in files.items():
-        data = on_device(path, user, "", Config.parse(split).data, config.run.seed)
+        data = on_device(path, user, "", Config.parse(split).device_data, config.run.seed)
         mine, theirs = data[user], everybody[user]
         assert (data.shift, data.scale) == (0.0, 1.0) and data.x.dtype == np.float32
         assert f"{len(theirs.y_train)} training and {len(theirs.y_test)} test samples" in line

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError, DataError
-from corsage.datasets import cache, federated, loaders
+from corsage.datasets import cache, data_set, digits, federated
+from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.federated import on_device, simulated
 
 
 @pytest.fixture
 def keys(tmp_path):
     federated.opened.cache_clear()
-    return DataKeys(cache_dir=str(tmp_path / "cache"))
+    return CsvKeys(cache_dir=str(tmp_path / "cache"))
 
 
 def own_csv(path, rows):
@@ -52,7 +52,7 @@ def test_simulated(keys, partition):
     assert data.users == [str(i) for i in range(20)] and data.clusters == {}
     assert data.num_classes == 10 and data.shape == (1, 8, 8)
     assert (data.train_sizes + data.test_sizes).sum() == len(data.x) == 1797
-    pool = loaders.load_table(keys)
+    pool = data_set.load_table(keys)
     images = {(image.tobytes(), label) for image, label in zip(pool.x, pool.y, strict=True)}
     for i, user in enumerate(data.users):
         own = data[user]
@@ -73,8 +73,10 @@ def test_seed_decides(keys):
 
 def test_prepared_once(keys, monkeypatch):
     calls = []
-    digits = loaders.LOADERS["digits"]
-    monkeypatch.setitem(loaders.LOADERS, "digits", lambda k: calls.append(1) or digits(k))
+    counted = dataclasses.replace(
+        digits.DATASET, load=lambda keys: calls.append(1) or digits.load(keys)
+    )
+    monkeypatch.setattr(digits, "DATASET", counted)
     first = simulated(keys, 10, 0)
     assert simulated(keys, 10, 0) is first
     federated.opened.cache_clear()  # as if in another process

@@ -6,10 +6,13 @@ import struct
 import numpy as np
 import pytest
 
-from corsage.core.config import DataKeys
+from corsage.core.config import Config
 from corsage.core.errors import ConfigError, DataError
+from corsage.core.groups import DataKeys
 from corsage.datasets import hub, idx
-from corsage.datasets.loaders import load_table
+from corsage.datasets.csvfile import CsvKeys
+from corsage.datasets.data_set import load_table
+from corsage.datasets.shared_keys import ColumnKeys
 from corsage.datasets.table import model_input
 
 
@@ -119,7 +122,7 @@ def csv(tmp_path):
     def load(text, **keys):
         path = tmp_path / "data.csv"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return load_table(DataKeys(dataset="csv", data_file=str(path), **keys))
+        return load_table(CsvKeys(dataset="csv", data_file=str(path), **keys))
 
     return load
 
@@ -185,7 +188,7 @@ def npz(tmp_path):
     def load(keys=None, **arrays):
         path = tmp_path / "data.npz"
         np.savez(path, **arrays)
-        return load_table(DataKeys(dataset="npz", data_file=str(path), **(keys or {})))
+        return load_table(ColumnKeys(dataset="npz", data_file=str(path), **(keys or {})))
 
     return load
 
@@ -228,7 +231,7 @@ def test_npz_errors(npz, keys, arrays, said):
 
 def test_npz_that_is_none(tmp_path):
     path = tmp_path / "data.npz"
-    keys = DataKeys(dataset="npz", data_file=str(path))
+    keys = ColumnKeys(dataset="npz", data_file=str(path))
     with pytest.raises(DataError, match=r"data.npz: cannot be read \(No such file"):
         load_table(keys)
     path.write_text("hello")
@@ -240,6 +243,6 @@ def test_names_and_useless_keys():
     with pytest.raises(ConfigError, match="Did you mean digits"):
         load_table(DataKeys(dataset="digit"))
     with pytest.raises(ConfigError, match="needs data-file"):
-        load_table(DataKeys(dataset="csv"))
+        load_table(CsvKeys(dataset="csv"))
     with pytest.raises(ConfigError, match="set dataset=csv"):
-        load_table(DataKeys(data_file="mine.csv"))
+        Config.parse({"data-file": "mine.csv"}).check_simulated()

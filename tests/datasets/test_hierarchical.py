@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from corsage.core.config import Config, DataKeys
+from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.datasets import hierarchical
+from corsage.datasets.data_set import check_keys, load_table
 from corsage.datasets.federated import simulated
-from corsage.datasets.hierarchical import draw
-from corsage.datasets.loaders import check_keys, load_table
+from corsage.datasets.hierarchical import HierarchicalKeys, draw
 
 
 def local_errors(drawn, m):
@@ -71,7 +71,7 @@ def test_shapes_and_parameters(clusters, users, samples, features, seed):
 
 @pytest.mark.parametrize(("m", "tests"), [(7, 20), (30, 30)])
 def test_table(m, tests):
-    keys = DataKeys(
+    keys = HierarchicalKeys(
         dataset="hierarchical", samples_per_user=m, num_clusters=2, users_per_cluster=3, noise=0.25,
         data_seed=5, num_features=4,
     )  # fmt: skip

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from corsage.app import export
-from corsage.core.config import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import federated, hub, partitions, words
+from corsage.datasets.csvfile import CsvKeys
+from corsage.datasets.data_set import load_table, source_files
 from corsage.datasets.federated import on_device, simulated
-from corsage.datasets.loaders import load_table, source_files
+from corsage.datasets.femnist import FemnistKeys
+from corsage.datasets.sent140 import Sent140Keys
 from corsage.datasets.table import model_input
 from tests.support.federations import federate
 from tests.support.published import character, leaf, tweet, write_glove, write_json
@@ -21,11 +23,11 @@ WORDS = "good bad i'm not ! . day the"
 
 
 def femnist(folder, **more):
-    return DataKeys(dataset="femnist", data_dir=str(folder), **more)
+    return FemnistKeys(dataset="femnist", data_dir=str(folder), **more)
 
 
 def sent140(folder, **more):
-    return DataKeys(dataset="sent140", data_dir=str(folder), embeddings="glove.txt", **more)
+    return Sent140Keys(dataset="sent140", data_dir=str(folder), embeddings="glove.txt", **more)
 
 
 def writers(folder, labels, count=3, files=2):
@@ -173,8 +175,9 @@ def test_new_clients_from_digits(tmp_path):
     keys = {"dataset": "femnist", "data-dir": str(tmp_path), "femnist-classes": "letters-digits"}
     keys |= {"partition": "consecutive", "new-cluster": "digits", "num-rounds": 2}
     strategy, result, _ = federate("fedrep", num_users=10, **keys)
-    assert strategy.federation.users == ["0", "1", "2", "3", "4"] and len(strategy.new_users) == 5
-    assert set(result.json()[-1]["per_user"]) == set(strategy.new_users)
+    users, new = strategy.federation.users, strategy.federation.new_users
+    assert users == ["0", "1", "2", "3", "4"] and len(new) == 5
+    assert set(result.json()[-1]["per_user"]) == set(new)
 
 
 GOOD = leaf({"ann": ([character(A, 1)] * 2, [A, A])})
@@ -319,7 +322,7 @@ def test_tokens_stay_numbers_on_disk_and_are_vectors_for_the_model(tmp_path):
          "data-dir": str(tmp_path), "embeddings": "glove.txt", "partition": "natural"}
     )  # fmt: skip
     list(export.export(tmp_path / "devices", config))
-    device = on_device(str(tmp_path / "devices" / "ann.npz"), "ann", "", DataKeys(), 0)
+    device = on_device(str(tmp_path / "devices" / "ann.npz"), "ann", "", CsvKeys(), 0)
     assert device.shape == (25, 6) and device.vectors is None
     assert np.array_equal(device["ann"].x_train, data.vectors[data["ann"].x_train])
     write_glove(tmp_path / "glove.txt", WORDS, width=4)  # another file: prepared anew
@@ -373,9 +376,9 @@ def test_sent140_of_the_hub(monkeypatch, tmp_path):
     fake = type(np)("datasets")
     fake.load_dataset = {"stanfordnlp/sentiment140": splits}.__getitem__
     monkeypatch.setattr(hub.importlib, "import_module", lambda _: fake)
-    table = load_table(DataKeys(dataset="sent140", embeddings=str(glove)))
+    table = load_table(Sent140Keys(dataset="sent140", embeddings=str(glove)))
     assert table.y.tolist() == [0, 1, 1, 0, 1]
     assert table.users.tolist() == ["train0", "train1", "train0", "test0", "test1"]
     fake.load_dataset = {}.__getitem__
     with pytest.raises(DataError, match="The hub was tried: KeyError"):
-        load_table(DataKeys(dataset="sent140", embeddings=str(glove)))
+        load_table(Sent140Keys(dataset="sent140", embeddings=str(glove)))

@@ -9,10 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.app.export import run
-from corsage.core.config import Config, DataKeys
+from corsage.core.config import Config
 from corsage.core.errors import ConfigError, DataError
+from corsage.datasets.csvfile import CsvKeys
+from corsage.datasets.data_set import load_table
 from corsage.datasets.federated import on_device, simulated
-from corsage.datasets.loaders import load_table
+from corsage.datasets.hierarchical import HierarchicalKeys
+from corsage.datasets.shared_keys import ColumnKeys
 from corsage.datasets.split import split_user
 
 TEXT = "a,b,user,label\n" + "".join(f"{i},{-i},{'ab'[i % 2]},{0.5 * i - 3}\n" for i in range(20))
@@ -24,7 +27,7 @@ def keys(tmp_path):
     path = tmp_path / "d.csv"
     path.write_text(TEXT)
     cache = str(tmp_path / "cache")
-    return DataKeys(
+    return CsvKeys(
         dataset="csv", data_file=str(path), labels="numbers", partition="natural", cache_dir=cache
     )
 
@@ -58,7 +61,7 @@ def test_numbers_that_cannot_be_used(keys, cell, said):
 
 def test_npz_of_numbers(tmp_path):
     x, path = np.ones((4, 2)), tmp_path / "d.npz"
-    keys = DataKeys(dataset="npz", data_file=str(path), labels="numbers")
+    keys = ColumnKeys(dataset="npz", data_file=str(path), labels="numbers")
     np.savez(path, x=x, y=np.array([0.5, -1, 7, 1e9], np.float32), user=np.zeros(4, int))
     table = load_table(keys)
     assert table.num_classes == 0 and table.y.dtype == np.float64
@@ -79,7 +82,7 @@ def test_the_split_does_not_look_at_numbers(tmp_path_factory, values, seed):
     """It is that of a user whose samples are all of one class."""
     path = tmp_path_factory.mktemp("own") / "me.npz"
     np.savez(path, x=np.arange(len(values))[:, None], label=np.array(values))
-    data = on_device(str(path), "me", "", DataKeys(labels="numbers"), seed)
+    data = on_device(str(path), "me", "", CsvKeys(labels="numbers"), seed)
     alike = np.zeros(len(values), np.int64)
     train, test = split_user(alike, "me", test_fraction=0.2, max_train_samples=0, seed=seed)
     assert data["me"].x_train.ravel().tolist() == train.tolist()
@@ -104,8 +107,8 @@ def test_numbers_in_a_simulation(keys):
 def test_labels_only_where_they_are_of_use():
     for name in ("digits", "donors", "ellipses"):
         with pytest.raises(ConfigError, match=f"labels=numbers: dataset={name} has no use"):
-            load_table(DataKeys(dataset=name, labels="numbers"))
-    assert load_table(DataKeys(dataset="hierarchical", labels="numbers")).num_classes == 0
+            Config.parse({"dataset": name, "labels": "numbers"}).check_simulated()
+    assert load_table(HierarchicalKeys(dataset="hierarchical", labels="numbers")).num_classes == 0
 
 
 def test_feature_columns(keys):
@@ -150,7 +153,7 @@ def test_a_file_without_features_has_to_be_meant(keys):
         rewritten(keys, "user,label\nx,0.5\n")
     assert load_table(dataclasses.replace(keys, feature_columns=("none",))).x.shape == (1, 0)
     with pytest.raises(ConfigError, match="feature-columns=a: dataset=npz has no use for it"):
-        load_table(dataclasses.replace(keys, dataset="npz", feature_columns=("a",)))
+        Config.parse({"dataset": "npz", "feature-columns": "a"}).check_simulated()
 
 
 def test_samples_that_the_data_keep_for_testing(tmp_path):
@@ -159,7 +162,7 @@ def test_samples_that_the_data_keep_for_testing(tmp_path):
     users = np.array(list("aaaabbbb"))
     arrays = {"x": np.arange(8)[:, None], "y": np.arange(8) % 2, "user": users, "test": test}
     np.savez(path, **arrays)
-    keys = DataKeys(
+    keys = ColumnKeys(
         dataset="npz", data_file=str(path), partition="natural", cache_dir=str(tmp_path)
     )
     data = simulated(keys, 0, 0)
@@ -191,9 +194,7 @@ def test_devices_get_numbers_and_test_samples_too(tmp_path, capsys, words):
         assert line.endswith("tell its node labels=numbers") == numbers
         assert f"cluster {int(user) // 2}" in line
         labels = "numbers" if numbers else "classes"
-        mine = on_device(
-            str(tmp_path / "out" / f"{user}.npz"), user, "", DataKeys(labels=labels), 0
-        )
+        mine = on_device(str(tmp_path / "out" / f"{user}.npz"), user, "", CsvKeys(labels=labels), 0)
         assert mine.num_classes == everybody.num_classes
         for field in ("x_train", "y_train", "x_test", "y_test"):
             own, theirs = getattr(mine[user], field), getattr(everybody[user], field)

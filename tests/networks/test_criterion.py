@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corsage.core.config import ModelKeys, TrainKeys
 from corsage.core.errors import ConfigError, ModelError
+from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.networks import parts as together
 from corsage.networks import steps
 from corsage.networks.batches import Examples

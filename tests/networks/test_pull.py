@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from corsage.core.config import ModelKeys, TrainKeys
+from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.networks import parts as together
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network

@@ -1,0 +1,115 @@
+"""Print where keys are written a second time: the block of `pyproject.toml`, and `docs/keys.md`.
+
+Flower refuses to override a key that is not in the block, and readers want a table. Both are made
+of the declarations; `--write` puts them in place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import corsage
+from corsage.app.command import complain, word
+from corsage.core.catalogue import catalogue
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError, CorsageError
+from corsage.core.files import write_atomically
+from corsage.core.keys import Value
+
+USAGE = """\
+usage: python -m corsage.app.keys --toml | --markdown | --write
+
+  --toml      print the block [tool.flwr.app.config] of pyproject.toml
+  --markdown  print docs/keys.md
+  --write     put both in place, in this checkout
+"""
+HEADER = "[tool.flwr.app.config]\n"
+INTRODUCTION = """\
+# Keys
+
+Every key, its default and its meaning. Keys are the same words everywhere: `key=value` on the
+command line, in a TOML file (`python run_simulation.py my.toml`), in
+`flwr run . --run-config "key=value"`, and in Python, `Config.parse({"num-rounds": 20})`. A key that
+there is not, or a value that cannot be meant, is one line that says what would be right.
+
+This page is printed by `python -m corsage.app.keys --markdown`; a key is declared where it is used:
+those of an algorithm or a data set in its file, the others in `core/groups.py`.
+"""
+
+
+def toml() -> str:
+    """The block of `pyproject.toml`: every key with its default."""
+    lines = [f"{name} = {literal(value)}\n" for name, value in Config.parse().flat().items()]
+    return HEADER + "".join(lines)
+
+
+def literal(value: Value) -> str:
+    """A value as TOML writes it."""
+    return json.dumps(value) if isinstance(value, (bool, str)) else repr(value)
+
+
+def markdown() -> str:
+    """The page on keys: a table a group."""
+    parts = [INTRODUCTION]
+    for title, keys in catalogue().items():
+        rows = [f"| `{k.name}` | `{word(k.default)}` | {cell(k.meaning)} |\n" for k in keys]
+        parts.append(f"## {title}\n\n| key | default | meaning |\n|---|---|---|\n{''.join(rows)}")
+    return "\n".join(parts)
+
+
+def cell(text: str) -> str:
+    """A text that does not end its cell of a table."""
+    return text.replace("|", r"\|")
+
+
+def with_block(project: str) -> str:
+    """The text of a `pyproject.toml` with the block as it should be."""
+    pattern = rf"^{re.escape(HEADER)}(?:(?!\[).*\n)*?(?=\n*(?:\[|\Z))"
+    if not re.search(pattern, project, re.MULTILINE):
+        raise ConfigError(f"pyproject.toml: has no line {HEADER.strip()}; add it.")
+    return re.sub(pattern, lambda _: toml(), project, count=1, flags=re.MULTILINE)
+
+
+def places() -> dict[Path, str]:
+    """The files that repeat the keys, and what they should hold."""
+    root = Path(corsage.__file__).parent
+    project = root / "pyproject.toml"
+    if not project.is_file():
+        raise ConfigError(f"{root}: no checkout, there is no pyproject.toml in it.")
+    return {
+        project: with_block(project.read_text(encoding="utf-8")),
+        root / "docs" / "keys.md": markdown(),
+    }
+
+
+def run(words: list[str]) -> int:
+    """Do what the word says; 0, or 2 with one line on what is wrong."""
+    if words == ["--toml"]:
+        print(toml(), end="")
+    elif words == ["--markdown"]:
+        print(markdown(), end="")
+    elif words == ["--write"]:
+        return write()
+    else:
+        print(USAGE, end="")
+        return 0 if {"-h", "--help"} & set(words) else 2
+    return 0
+
+
+def write() -> int:
+    """Put the texts in place; one line on each that was not as it should be."""
+    try:
+        for path, text in places().items():
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                write_atomically(path, text)
+                print(f"{path}: written")
+    except (CorsageError, OSError) as error:
+        return complain(error, 2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""All keys there are, with their defaults and meanings: what help, documents and reports list."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from corsage.core.groups import GROUPS, DataKeys
+from corsage.core.keys import Keys, Value, flatten, kebab
+from corsage.core.registry import DATASETS, algorithm_keys, data_keys, users_of
+
+OF_SOME = "Some data sets"
+"""The title of the keys that only some data sets have."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One key as it is documented."""
+
+    name: str
+    default: Value
+    meaning: str
+
+
+def catalogue() -> dict[str, list[Declared]]:
+    """Every key once, by the title of its group; one that several groups share is in the first."""
+    found: dict[str, dict[str, Declared]] = {}
+    seen: set[str] = set()
+    for title, group in titled():
+        defaults = flatten(group())
+        for field in dataclasses.fields(group):  # type: ignore[arg-type]
+            name = kebab(field.name)
+            if name not in seen:
+                seen.add(name)
+                own = Declared(name, defaults[name], meaning(title, field))
+                found.setdefault(title, {})[name] = own
+    return {title: list(keys.values()) for title, keys in found.items()}
+
+
+def titled() -> Iterator[tuple[str, type[Keys]]]:
+    """Every dataclass that declares keys, and the title that they are listed under."""
+    for group in GROUPS.values():
+        yield group.title, group
+        if group is DataKeys:
+            for name in DATASETS:
+                yield OF_SOME, data_keys(name)
+    for group in algorithm_keys().values():
+        yield group.title, group
+
+
+def meaning(title: str, field: dataclasses.Field[Any]) -> str:
+    """What a key says, which data sets have it if not all do, and what it may be."""
+    whose = f"{', '.join(users_of(kebab(field.name)))}: " if title == OF_SOME else ""
+    choices = field.metadata["choices"]
+    return whose + field.metadata["doc"] + (f" ({', '.join(choices)})" if choices else "")
+
+
+def defaults() -> dict[str, Value]:
+    """Every key and its default."""
+    return {name: value for _, group in titled() for name, value in flatten(group()).items()}

@@ -1,0 +1,211 @@
+"""The keys that every run has, by group; those of a data set or an algorithm are in its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from corsage.core.keys import Keys, convert, key
+from corsage.core.registry import DATASETS
+
+
+@dataclass(frozen=True)
+class RunKeys(Keys):
+    """What is run and what is written down."""
+
+    title = "Run"
+
+    strategy: tuple[str, ...] = key(
+        ("fedrep", "fedavg", "local"),
+        "algorithm, or several with commas: they are compared on the same users",
+    )
+    num_rounds: int = key(100, "rounds of training", low=1)
+    engine: str = key(
+        "local",
+        "local: nodes in this process; ray: Flower's virtual client engine",
+        choices=("local", "ray"),
+    )
+    seed: int = key(0, "seeds every random draw, with its purpose, round and user", low=0)
+    run_dir: str = key("runs", "folder in which each run makes its own folder")
+    resume: str = key("", "run folder of an interrupted run that is to be finished")
+    evaluate_every: int = key(
+        5, "rounds between evaluations of all users; the last 10 always are", low=1
+    )
+    checkpoint_every: int = key(1, "rounds between checkpoints", low=1)
+
+
+@dataclass(frozen=True)
+class FederationKeys(Keys):
+    """Who takes part, and how long the server waits for them."""
+
+    title = "Users and nodes"
+
+    num_users: int = key(
+        50, "users in a simulation; 0: as many as the data has (natural partition)", low=0
+    )
+    num_nodes: int = key(
+        0,
+        "nodes that host the users; 0: one (local), one a worker (ray). On devices: how many "
+        "the server waits for before it starts (0: one)",
+        low=0,
+    )
+    fraction_train: float = key(
+        0.1, "share of the users that train in a round (r)", low=0.0, high=1.0
+    )
+    min_users: int = key(1, "a round with fewer good replies than this fails", low=1)
+    node_timeout: float = key(60.0, "seconds the server waits for nodes to connect", low=0.0)
+    round_timeout: float = key(
+        600.0, "seconds a node has to reply; later replies are dropped", low=0.0
+    )
+    ray_address: str = key("", "an existing Ray cluster, such as auto or ray://host:10001")
+    node_cpus: float = key(1.0, "ray: CPUs reserved for each worker", low=0.01)
+    node_gpus: float = key(0.0, "ray: GPUs reserved for each worker", low=0.0)
+
+
+@dataclass(frozen=True)
+class DataKeys(Keys):
+    """Which data, and how they are dealt to the users; what a data set adds is in its file."""
+
+    title = "Data"
+
+    dataset: str = key("digits", "the data set", choices=tuple(DATASETS))
+    data_dir: str = key(
+        "", "folder with the publisher's files (mnist, fashion-mnist, cifar*), LEAF's (femnist, "
+        "sent140); empty: the Hugging Face hub"
+    )  # fmt: skip
+    cluster_map: str = key(
+        "",
+        'JSON file of the users\' known clusters, {"user": "cluster"} or {"cluster": ["user"]}, '
+        "instead of those that the data have",
+    )
+    partition: str = key(
+        "shards",
+        "how samples are dealt: the paper's shards, exactly classes-per-user distinct classes, "
+        "classes-per-user consecutive ones, Dirichlet label shares, or the data's own users",
+        choices=("iid", "shards", "classes", "consecutive", "dirichlet", "natural"),
+    )
+    classes_per_user: int = key(2, "shards, classes, consecutive: classes a user (S)", low=1)
+    alpha: float = key(0.5, "dirichlet: concentration; small is heterogeneous", low=1e-6)
+    size_sigma: float = key(
+        0.0, "sigma of lognormal user sizes, 0: equal (iid, shards, classes, consecutive)", low=0.0
+    )
+    mean_samples: int = key(
+        0, "samples a user on average, classes as evenly as the data allow; 0: all are dealt", low=0
+    )
+    min_samples: int = key(0, "natural: users with fewer samples are left out", low=0)
+    test_fraction: float = key(
+        0.2,
+        "share of each user's samples kept for its test, unless the data say which are",
+        low=0.0,
+        high=0.9,
+    )
+    max_train_samples: int = key(0, "at most so many training samples a user, 0: no limit", low=0)
+    cache_dir: str = key("", "where prepared data are kept; empty: the user's cache folder")
+
+
+@dataclass(frozen=True)
+class ModelKeys(Keys):
+    """The model that every user has a version of."""
+
+    title = "Model"
+
+    model: str = key(
+        "mlp",
+        "linear, mlp, lenet, cnn, the paper's cnn-cifar10, cnn-cifar100 and lstm (sent140), or "
+        "one's own package.module:factory",
+    )
+    hidden: str = key(
+        "200", "mlp: sizes of the hidden layers, with commas (femnist in FedRep's code: 512,256,64)"
+    )
+    head: str = key("", "name of the module that is the head; empty: the last linear layer")
+    loss: str = key(
+        "auto",
+        "cross-entropy, or, of two classes, logistic or squared-hinge; of numbers, squared or "
+        "huber; auto: cross-entropy for classes, squared for numbers",
+        choices=("auto", "cross-entropy", "logistic", "squared-hinge", "squared", "huber"),
+    )
+    huber_delta: float = key(1.0, "huber: errors beyond this count linearly", low=1e-9)
+    intercept: bool = key(True, "linear: with an intercept")
+    loss_scale: str = key(
+        "auto",
+        "convex methods: f_i is the sum or the mean of its samples' losses; auto: as the method's "
+        "paper has it",
+        choices=("auto", "sum", "mean"),
+    )
+    ridge: float = key(
+        0.0, "convex methods: c in f_i + c/2 |w|^2, on the weights and not the intercept", low=0.0
+    )
+    precision: str = key(
+        "float64", "convex methods: numbers they compute with", choices=("float64", "float32")
+    )
+
+
+@dataclass(frozen=True)
+class TrainKeys(Keys):
+    """Training at a user."""
+
+    title = "Local training"
+
+    local_epochs: int = key(1, "epochs a round (FedRep: of the body, after the head's)", low=0)
+    fine_tune_epochs: int = key(
+        10,
+        "methods with one global model: epochs of each user's head after the last round, reported "
+        "as a row of its own (fedavg+ft); 0: none",
+        low=0,
+    )
+    batch_size: int = key(10, "samples a step; the last short batch is kept", low=1)
+    lr: float = key(0.01, "step size of SGD", low=0.0)
+    momentum: float = key(0.5, "momentum of SGD; starts at zero for each user and round", low=0.0)
+    weight_decay: float = key(1e-4, "weight decay, on weights and not on biases", low=0.0)
+    weighting: str = key(
+        "uniform",
+        "weights of the average over users: uniform, or by their training examples",
+        choices=("uniform", "examples"),
+    )
+    device: str = key("cpu", "cpu, cuda, cuda:1, ...; a device's node config may override it")
+    torch_threads: int = key(
+        1,
+        "torch threads a node; on spare cores more save seconds and cost CPU time, more than there "
+        "are cores cost many times more",
+        low=1,
+    )
+
+
+@dataclass(frozen=True)
+class NewUserKeys(Keys):
+    """Users that never take part in training, and adapt to what it found."""
+
+    title = "New users"
+
+    new_users: float = key(
+        0.0, "share of the users held out as new users that adapt at the end", low=0.0, high=0.9
+    )
+    new_cluster: str = key("", "known cluster all of whose users are new users")
+    adapt_samples: tuple[str, ...] = key(
+        ("0",), "training samples that a new user has, several with commas; 0: all of its own"
+    )
+    adapt_epochs: tuple[str, ...] = key(
+        ("10",), "epochs of a new user's adaptation, several with commas"
+    )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there are new users at all."""
+        return self.new_users > 0 or bool(self.new_cluster)
+
+    @property
+    def cases(self) -> list[tuple[int, int]]:
+        """Every (samples, epochs) that new users are evaluated with."""
+        pair = {"adapt-samples": self.adapt_samples, "adapt-epochs": self.adapt_epochs}
+        numbers = [[convert(k, word, int) for word in words] for k, words in pair.items()]
+        return [(samples, epochs) for samples in numbers[0] for epochs in numbers[1]]
+
+
+GROUPS: dict[str, type[Keys]] = {
+    "run": RunKeys,
+    "federation": FederationKeys,
+    "data": DataKeys,
+    "model": ModelKeys,
+    "train": TrainKeys,
+    "new": NewUserKeys,
+}
+"""The fields of a configuration that are such groups."""

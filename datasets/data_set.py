@@ -1,0 +1,82 @@
+"""What a data set's file says of it, and what is done with what it says.
+
+A new data set is a file with a `DATASET` like the others', and a line in `DATASETS` of
+`core/registry.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from corsage.core.errors import ConfigError
+from corsage.core.groups import DataKeys
+from corsage.core.keys import nearest
+from corsage.core.registry import DATASETS
+from corsage.core.registry import data_set as registered
+from corsage.datasets.table import Table
+
+D = TypeVar("D", bound=DataKeys)
+
+
+def no_files(keys: DataKeys) -> list[Path]:
+    """The source files of what is drawn, or downloaded."""
+    return []
+
+
+def any_keys(keys: DataKeys) -> None:
+    """The check of what refuses no keys."""
+
+
+@dataclass(frozen=True)
+class DataSet(Generic[D]):
+    """A data set, or several of one kind: `keys.dataset` says which one is meant.
+
+    Parameters
+    ----------
+    load : makes the table of all samples.
+    keys : the keys that it reads: `DataKeys`, or a dataclass that inherits them and adds its own.
+    files : the files on this machine that it is read from: if one changes, it is prepared anew.
+    check : refuses keys that cannot be meant, before anything is read.
+    users : who its users are: "dealt" by the key partition, its "own", or "either" as one likes.
+    tested : whether it says which samples are for testing.
+    """
+
+    load: Callable[[D], Table]
+    keys: type[D]
+    files: Callable[[D], list[Path]] = no_files
+    check: Callable[[D], None] = any_keys
+    users: Literal["dealt", "own", "either"] = "dealt"
+    tested: bool = False
+
+
+def data_set(name: str) -> DataSet[Any]:
+    """A data set by name."""
+    if name not in DATASETS:
+        raise ConfigError(f"dataset={name}: no such data set.{nearest(name, DATASETS)}")
+    found: DataSet[Any] = registered(name)
+    return found
+
+
+def load_table(keys: DataKeys) -> Table:
+    """The whole data set that the keys name."""
+    check_keys(keys)
+    return data_set(keys.dataset).load(keys)
+
+
+def check_keys(keys: DataKeys) -> None:
+    """Refuse keys that cannot be meant for their data set."""
+    chosen = data_set(keys.dataset)
+    chosen.check(keys)
+    if chosen.tested and keys.test_fraction != DataKeys.test_fraction:
+        raise ConfigError(
+            f"test-fraction={keys.test_fraction}: dataset={keys.dataset} has no use for it; leave "
+            "it out."
+        )
+
+
+def source_files(keys: DataKeys) -> list[Path]:
+    """The files on this machine that the data set would be read from."""
+    return data_set(keys.dataset).files(keys)
