@@ -33,7 +33,8 @@ INTRODUCTION = """\
 Every key, its default and its meaning. Keys are the same words everywhere: `key=value` on the
 command line, in a TOML file (`python run_simulation.py my.toml`), in
 `flwr run . --run-config "key=value"`, and in Python, `Config.parse({"num-rounds": 20})`. A key that
-there is not, or a value that cannot be meant, is one line that says what would be right.
+there is not, or a value that cannot be meant, is one line that says what would be right. A device
+reads a file of its own by the keys of `csv`; what its node config says of them wins.
 
 This page is printed by `python -m corsage.app.keys --markdown`; a key is declared where it is used:
 those of an algorithm or a data set in its file, the others in `core/groups.py`.

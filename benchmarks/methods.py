@@ -32,8 +32,8 @@ from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
 from corsage.clients import client_class
 from corsage.core.config import Config
-from corsage.core.groups import ModelKeys
 from corsage.core.errors import CorsageError
+from corsage.core.groups import ModelKeys
 from corsage.core.registry import ALGORITHMS
 from corsage.experiments.runner import say
 from corsage.networks import stacked

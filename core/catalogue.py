@@ -54,7 +54,7 @@ def meaning(title: str, field: dataclasses.Field[Any]) -> str:
     """What a key says, which data sets have it if not all do, and what it may be."""
     whose = f"{', '.join(users_of(kebab(field.name)))}: " if title == OF_SOME else ""
     choices = field.metadata["choices"]
-    return whose + field.metadata["doc"] + (f" ({', '.join(choices)})" if choices else "")
+    return f"{whose}{field.metadata['doc']}" + (f" ({', '.join(choices)})" if choices else "")
 
 
 def defaults() -> dict[str, Value]:

@@ -34,7 +34,7 @@ ENCODING = "utf-8-sig"  # UTF-8, with or without the mark that spreadsheets put 
 
 
 @dataclass(frozen=True)
-class CsvKeys(ColumnKeys, FeatureKeys):
+class CsvKeys(FeatureKeys, ColumnKeys):
     """Keys of a CSV file."""
 
 
@@ -187,9 +187,9 @@ def find_columns(path: Path, keys: CsvKeys, optional: tuple[str, ...]) -> Column
     if len(set(used)) < len(used):
         raise DataError(f"{path}: label-column, user-column and cluster-column must differ.")
     free = [name for i, name in enumerate(names) if i not in used]
-    wanted = keys.feature_columns
-    features = [names.index(name) for name in chosen_features(wanted, free, free, str(path))]
-    if not features and not wanted:
+    chosen = chosen_features(keys.feature_columns, free, free, str(path))
+    features = [names.index(name) for name in chosen]
+    if not features and not keys.feature_columns:
         raise DataError(
             f"{path}: no feature columns beside {some(names)}; feature-columns=none if that is "
             "meant."

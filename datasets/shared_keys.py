@@ -48,7 +48,7 @@ class LabelKeys(DataKeys):
 
 
 @dataclass(frozen=True)
-class ColumnKeys(FileKeys, LabelKeys):
+class ColumnKeys(LabelKeys, FileKeys):
     """What is where in a file of one's own."""
 
     user_column: str = key("user", "column that names each sample's user")

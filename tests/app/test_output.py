@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ from corsage.app.summary import (
     human_seconds,
     summary_table,
 )
-from corsage.core import config
+from corsage.core.catalogue import OF_SOME, catalogue
+from corsage.core.groups import GROUPS
+from corsage.core.keys import Value
 from corsage.core.measures import spread, worst_share
 
 KEYS = ["mean", "std", "min", "q10", "q25", "median", "q75", "max"]
@@ -380,21 +382,16 @@ class Tags(HTMLParser):
         self.text += data
 
 
-@dataclass(frozen=True)
-class FedRepKeys(config.Keys):
-    title = "FedRep"
-    head_epochs: int = config.key(10, "epochs of the head")
-
-
 @pytest.fixture(name="flat")
-def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, config.Value]:
-    groups = [*config.GROUPS.values(), FedRepKeys]
-    declared = [(group, list(fields(group))) for group in groups]  # type: ignore[arg-type]
-    monkeypatch.setattr(report, "declared_groups", lambda: declared)
-    return {key: value for group in groups for key, value in config.flatten(group()).items()}
+def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, Value]:
+    """All keys, of algorithms FedRep's alone."""
+    shown = [group.title for group in GROUPS.values()] + [OF_SOME, "FedRep"]
+    listed = {title: keys for title, keys in catalogue().items() if title in shown}
+    monkeypatch.setattr(report, "catalogue", lambda: listed)
+    return {key.name: key.default for keys in listed.values() for key in keys}
 
 
-def test_report_is_whole_escaped_and_alone(tmp_path: Path, flat: dict[str, config.Value]) -> None:
+def test_report_is_whole_escaped_and_alone(tmp_path: Path, flat: dict[str, Value]) -> None:
     results, rows = make_run(("fedrep", "fedavg"), users=50)
     flat["data-file"] = EVIL
     path = report.write_report(tmp_path, flat, results, "0.1.0", rows)
@@ -424,7 +421,7 @@ def test_report_lists_users_in_reading_order_and_marks_the_worst() -> None:
     assert '<td class="low"' not in report.users(results)
 
 
-def test_report_tells_how_to_run_again(flat: dict[str, config.Value]) -> None:
+def test_report_tells_how_to_run_again(flat: dict[str, Value]) -> None:
     flat |= {"head-epochs": 5, "data-file": "my data.csv", "resume": "runs/x", "seed": 0}
     command = report.command(flat)
     assert command == "python run_simulation.py 'data-file=my data.csv' head-epochs=5 seed=0"
@@ -433,6 +430,7 @@ def test_report_tells_how_to_run_again(flat: dict[str, config.Value]) -> None:
         "Run",
         "Users and nodes",
         "Data",
+        OF_SOME,
         "Model",
         "Local training",
         "New users",

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import corsage
-from corsage.core.config import GROUPS, RETIRED, Config, declared_groups, read_words
+from corsage.core.catalogue import catalogue, defaults, titled
+from corsage.core.config import RETIRED, Config, read_words
 from corsage.core.errors import ConfigError
 from corsage.core.keys import flatten
-from corsage.core.registry import ALGORITHMS, algorithm_keys
-
-ROOT = Path(corsage.__file__).parent
-
-
-def test_pyproject_has_every_key_with_its_default() -> None:
-    """Flower refuses to override a key that is not there."""
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    assert declared == Config.parse().flat()
-    assert [type(v) for v in declared.values()] == [type(v) for v in Config.parse().flat().values()]
+from corsage.core.registry import ALGORITHMS, DATASETS, data_keys
 
 
 def test_no_key_is_declared_twice() -> None:
-    """Methods may share keys; those of one name are one declaration, inherited."""
-    names = [field.name for _, fields in declared_groups() for field in fields]
+    """Methods may share keys, and data sets; those of one name are one declaration, inherited."""
+    names = [key.name for keys in catalogue().values() for key in keys]
     assert len(names) == len(set(names))
+    assert names == list(defaults()) == list(Config.parse().flat())
     found: dict[str, Any] = {}
-    for group in (*GROUPS.values(), *algorithm_keys().values()):
+    for _, group in titled():
         for field in dataclasses.fields(group):  # type: ignore[arg-type]
             known = found.setdefault(field.name, field)
             assert (field.metadata, field.default) == (known.metadata, known.default), field.name
@@ -42,6 +33,31 @@ def test_flat_and_parse_are_inverse() -> None:
     assert config.run.strategy == ("local", "fedavg")
     assert config.train.lr == 0.5
     assert config.federation.num_users == 7
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_data_set_has_its_own_keys_typed(name: str) -> None:
+    config = Config.parse({"dataset": name, "test-fraction": 0.3})
+    assert type(config.data) is data_keys(name)
+    assert (config.data.dataset, config.data.test_fraction) == (name, 0.3)
+    assert Config.parse(config.flat()) == config
+
+
+def test_keys_of_other_data_sets_are_refused() -> None:
+    """Those by which devices read files of their own only in a simulation."""
+    for values, users in (
+        ({"noise": "2"}, "hierarchical"),
+        ({"noise": 2.0, "dataset": "ellipses"}, "hierarchical"),
+        ({"femnist-classes": "all", "dataset": "csv"}, "femnist"),
+    ):
+        with pytest.raises(ConfigError, match=f"has no use for it; .* set dataset={users}"):
+            Config.parse(values)
+    assert Config.parse({"noise": "1.0", "femnist-classes": "letters"}) == Config.parse()
+    config = Config.parse({"cluster-column": "site"})
+    assert config.flat()["cluster-column"] == "site"
+    with pytest.raises(ConfigError, match=r"cluster-column=site: .* set dataset=csv, npz\."):
+        config.check_simulated()
+    Config.parse({"cluster-column": "site", "dataset": "npz"}).check_simulated()
 
 
 def test_words_and_files_and_the_later_wins(tmp_path: Path) -> None:
@@ -63,6 +79,7 @@ def test_words_and_files_and_the_later_wins(tmp_path: Path) -> None:
         ({"num-rounds": 0}, "num-rounds=0: must be at least 1."),
         ({"num-rounds": "many"}, "num-rounds=many: not a whole number."),
         ({"num-rounds": 2.5}, "num-rounds=2.5: not a whole number."),
+        ({"dataset": "digits", "data-seed": "x"}, "data-seed=x: not a whole number."),
         ({"num-rounds": True}, "num-rounds=True: not a whole number."),
         ({"lr": "fast"}, "lr=fast: not a number."),
         ({"lr": float("nan")}, "lr=nan: not a number."),

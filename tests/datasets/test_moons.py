@@ -58,7 +58,7 @@ def test_its_keys_are_its_own() -> None:
     assert key.default == 0.1 and key.meaning.startswith("moons: ")
     with pytest.raises(ConfigError, match=r"dataset=ellipses has no use .* set dataset=moons\."):
         Config.parse({"dataset": "ellipses", "moons-noise": 1})
-    with pytest.raises(ConfigError, match="moons-noise=-1.0: must be at least 0"):
+    with pytest.raises(ConfigError, match=r"moons-noise=-1\.0: must be at least 0"):
         Config.parse({"moons-noise": -1})
 
 
@@ -76,4 +76,5 @@ def test_clusters_are_worth_something() -> None:
         name: federate(name, **keys)[1].json()[0]["accuracy"]["mean"]
         for name in ("fedavg", "local")
     }
-    assert means["fedavg"] < 0.65 < 0.75 < means["local"]
+    assert means["fedavg"] < 0.65
+    assert means["local"] > 0.75

