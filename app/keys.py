@@ -11,7 +11,6 @@ import re
 import sys
 from pathlib import Path
 
-import corsage
 from corsage.app.command import complain, word
 from corsage.core.catalogue import catalogue
 from corsage.core.config import Config
@@ -26,6 +25,7 @@ usage: python -m corsage.app.keys --toml | --markdown | --write
   --markdown  print docs/keys.md
   --write     put both in place, in this checkout
 """
+ROOT = Path(__file__).parents[1]
 HEADER = "[tool.flwr.app.config]\n"
 INTRODUCTION = """\
 # Keys
@@ -76,13 +76,12 @@ def with_block(project: str) -> str:
 
 def places() -> dict[Path, str]:
     """The files that repeat the keys, and what they should hold."""
-    root = Path(corsage.__file__).parent
-    project = root / "pyproject.toml"
+    project = ROOT / "pyproject.toml"
     if not project.is_file():
-        raise ConfigError(f"{root}: no checkout, there is no pyproject.toml in it.")
+        raise ConfigError(f"{ROOT}: no checkout, there is no pyproject.toml in it.")
     return {
         project: with_block(project.read_text(encoding="utf-8")),
-        root / "docs" / "keys.md": markdown(),
+        ROOT / "docs" / "keys.md": markdown(),
     }
 
 

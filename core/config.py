@@ -110,7 +110,8 @@ class Config:
 
 def without(values: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     """The values of other keys than these."""
-    return {name: value for name, value in values.items() if name not in set(known)}
+    known = set(known)
+    return {name: value for name, value in values.items() if name not in known}
 
 
 def check_names(values: Mapping[str, Any]) -> None:
@@ -146,12 +147,13 @@ def check_data(data: DataKeys, values: Mapping[str, Any]) -> None:
     """Refuse keys of other data sets that are set: they would be ignored in silence."""
     foreign = without(values, names(type(data)))
     for group in dict.fromkeys(data_keys(name) for name in DATASETS):
-        idle = flatten(group())
-        for name, value in flatten(read(group, foreign)).items():
-            if name in foreign and value != idle[name]:
+        own = {name: foreign[name] for name in names(group) if name in foreign}
+        idle, said = flatten(group()), flatten(read(group, own)) if own else {}
+        for name in own:
+            if said[name] != idle[name]:
                 raise ConfigError(
-                    f"{name}={value}: dataset={data.dataset} has no use for it; leave it out, or "
-                    f"set dataset={', '.join(users_of(name))}."
+                    f"{name}={said[name]}: dataset={data.dataset} has no use for it; leave it out, "
+                    f"or set dataset={', '.join(users_of(name))}."
                 )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import corsage
-from corsage.app.command import markdown_keys, run
+from corsage.app.command import run
 
 ROOT = Path(corsage.__file__).parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -25,10 +25,6 @@ def blocks(language: str) -> list[str]:
 
 def python_block(start: str) -> str:
     return next(block for block in blocks("python") if start in block)
-
-
-def test_the_table_of_keys_is_the_code_s() -> None:
-    assert markdown_keys() in README, f"put this into the README:\n{markdown_keys()}"
 
 
 def test_the_server_script_is_the_one_that_is_shipped() -> None:

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import corsage
 from corsage.app import keys
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
-
-ROOT = Path(corsage.__file__).parent
 
 
 def test_pyproject_and_documentation_are_as_printed() -> None:
@@ -22,7 +19,9 @@ def test_pyproject_and_documentation_are_as_printed() -> None:
 
 def test_pyproject_has_every_key_with_its_default() -> None:
     """Flower refuses to override a key that is not there."""
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    declared = tomllib.loads((keys.ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"][
+        "config"
+    ]
     assert declared == Config.parse().flat()
     assert [type(v) for v in declared.values()] == [type(v) for v in Config.parse().flat().values()]
 
@@ -40,7 +39,7 @@ def test_the_block_is_put_in_the_place_of_the_old_one(tmp_path: Path) -> None:
 def test_written_where_it_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(keys.corsage, "__file__", str(tmp_path / "corsage.py"))
+    monkeypatch.setattr(keys, "ROOT", tmp_path)
     assert keys.run(["--write"]) == 2
     assert "no checkout" in capsys.readouterr().err
     project = tmp_path / "pyproject.toml"

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from corsage.core.config import Config
 from corsage.core.errors import ConfigError, DataError
+from corsage.core.registry import data_keys
 from corsage.datasets import cache, data_set, digits, federated
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.federated import on_device, simulated
@@ -86,6 +88,26 @@ def test_prepared_once(keys, monkeypatch):
     simulated(keys, 10, 1)
     simulated(dataclasses.replace(keys, test_fraction=0.3), 10, 0)
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize("name", ["digits", "ellipses", "csv"])
+def test_a_preparation_is_named_by_what_it_depends_on(name, tmp_path, monkeypatch):
+    """All keys that the data set reads, where they are kept apart, and none that others read."""
+    seen, digest = [], cache.digest
+    monkeypatch.setattr(cache, "digest", lambda facts: seen.append(facts) or digest(facts))
+    words = {"dataset": name, "cache-dir": str(tmp_path), "label-column": "site"}
+    words |= {} if name == "digits" else {"partition": "natural", "num-users": 0}
+    if name == "csv":
+        words["data-file"] = own_csv(tmp_path / "d.csv", [("a", 0), ("b", 1)] * 4)
+    config = Config.parse(words)
+    simulated(config.data, config.federation.num_users, 5)
+    (facts,) = seen
+    own = {field.name for field in dataclasses.fields(data_keys(name))} - {"cache_dir"}
+    assert set(facts) == own | {"num_users", "seed", "files"}
+    assert {"num_clusters", "user_column"} & own == {
+        "digits": set(), "ellipses": {"num_clusters"}, "csv": {"user_column"}
+    }[name]  # fmt: skip
+    assert facts["seed"] == 5 and len(facts["files"]) == (name == "csv")
 
 
 def test_a_changed_file_is_read_again(keys, tmp_path):
