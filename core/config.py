@@ -39,17 +39,16 @@ from corsage.core.registry import (
     users_of,
 )
 
-
 RETIRED: dict[str, str] = {
-    "fedrep-heads=own": "it is strategy=fedrep",
-    "fedrep-heads=convex-clustering": "it is strategy=fedrep-convex",
-    "fedrep-heads=known-clusters": "it is strategy=fedrep-known",
-    "fedrep-heads": "it is strategy=fedrep, fedrep-convex or fedrep-known",
-    "fedrep-heads-lambda": "it is fedrep-convex-lambda, of strategy=fedrep-convex",
-    "fedrep-heads-neighbours": "it is fedrep-convex-neighbours, of strategy=fedrep-convex",
-    "fedrep-heads-rho": "it is fedrep-convex-rho, of strategy=fedrep-convex",
-    "fedrep-heads-gamma": "it is fedrep-known-gamma, of strategy=fedrep-known",
-    "fedrep-heads-middle": "it is fedrep-known-lambda, of strategy=fedrep-known",
+    "fedrep-heads=own": "say strategy=fedrep",
+    "fedrep-heads=convex-clustering": "say strategy=fedrep-convex",
+    "fedrep-heads=known-clusters": "say strategy=fedrep-known",
+    "fedrep-heads": "say strategy=fedrep, fedrep-convex or fedrep-known",
+    "fedrep-heads-lambda": "say fedrep-convex-lambda (of strategy=fedrep-convex)",
+    "fedrep-heads-neighbours": "say fedrep-convex-neighbours (of strategy=fedrep-convex)",
+    "fedrep-heads-rho": "say fedrep-convex-rho (of strategy=fedrep-convex)",
+    "fedrep-heads-gamma": "say fedrep-known-gamma (of strategy=fedrep-known)",
+    "fedrep-heads-middle": "say fedrep-known-lambda (of strategy=fedrep-known)",
 }
 """Keys of earlier versions, or one of their values, and what they are now."""
 
@@ -119,7 +118,7 @@ def check_names(values: Mapping[str, Any]) -> None:
     known = list(defaults())
     for name, value in values.items():
         if now := RETIRED.get(f"{name}={value}", RETIRED.get(name, "")):
-            raise ConfigError(f"{name}={value}: no longer a key; {now}.")
+            raise ConfigError(f"{name}={value}: no longer a key: {now}.")
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
