@@ -13,8 +13,31 @@ __path__ = [str(Path(__file__).parent)]
 from corsage.core.registry import ALGORITHMS
 from corsage.core.version import VERSION
 
-if TYPE_CHECKING:
-    pass
+if TYPE_CHECKING:  # what type checkers and editors see
+    from corsage.app.client_app import app as client_app
+    from corsage.app.client_app import make_client_app
+    from corsage.app.local_grid import LocalGrid
+    from corsage.app.simulation import simulate
+    from corsage.core.config import Config
+    from corsage.strategies.apfl import APFL
+    from corsage.strategies.cfl import CFL
+    from corsage.strategies.ditto import Ditto
+    from corsage.strategies.fedavg import FedAvg
+    from corsage.strategies.fedmtl import FedMTL
+    from corsage.strategies.fedper import FedPer
+    from corsage.strategies.fedprox import FedProx
+    from corsage.strategies.fedrep.fedrep import FedRep
+    from corsage.strategies.fedrep.fedrep_convex import FedRepConvex
+    from corsage.strategies.fedrep.fedrep_known import FedRepKnown
+    from corsage.strategies.ifca import IFCA
+    from corsage.strategies.l2gd import L2GD
+    from corsage.strategies.lg_fedavg import LGFedAvg
+    from corsage.strategies.local import Local
+    from corsage.strategies.perfedavg import PerFedAvg
+    from corsage.strategies.pfedme import PFedMe
+    from corsage.strategies.rounds.base import Strategy
+    from corsage.strategies.rounds.callbacks import Callback
+    from corsage.strategies.scaffold import Scaffold
 
 __version__ = VERSION
 
@@ -29,7 +52,32 @@ PLACES = {
 }
 """Where the public names are that are no algorithms."""
 
-__all__ = [*PLACES, *(entry.cls for entry in ALGORITHMS.values())]  # noqa: PLE0604 - strings, all of them
+__all__ = [
+    "APFL",
+    "CFL",
+    "IFCA",
+    "L2GD",
+    "Callback",
+    "Config",
+    "Ditto",
+    "FedAvg",
+    "FedMTL",
+    "FedPer",
+    "FedProx",
+    "FedRep",
+    "FedRepConvex",
+    "FedRepKnown",
+    "LGFedAvg",
+    "Local",
+    "LocalGrid",
+    "PFedMe",
+    "PerFedAvg",
+    "Scaffold",
+    "Strategy",
+    "client_app",
+    "make_client_app",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""Print where keys are written a second time: the block of `pyproject.toml`, and `docs/keys.md`.
+"""Print what repeats the keys: a block of `pyproject.toml`, `docs/keys.md`, `core/keywords.py`.
 
-Flower refuses to override a key that is not in the block, and readers want a table. Both are made
-of the declarations; `--write` puts them in place.
+Flower refuses to override a key that is not in the block, readers want a table, and editors want
+keyword arguments. All are made of the declarations; `--write` puts them in place.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from corsage.core.files import write_atomically
 from corsage.core.keys import Value
 
 USAGE = """\
-usage: python -m corsage.app.keys --toml | --markdown | --write
+usage: python -m corsage.app.keys --toml | --markdown | --python | --write
 
   --toml      print the block [tool.flwr.app.config] of pyproject.toml
   --markdown  print docs/keys.md
-  --write     put both in place, in this checkout
+  --python    print core/keywords.py, the keys as keyword arguments for type checkers
+  --write     put all of them in place, in this checkout
 """
 ROOT = Path(__file__).parents[1]
 HEADER = "[tool.flwr.app.config]\n"
@@ -39,6 +40,22 @@ reads a file of its own by the keys of `csv`; what its node config says of them 
 This page is printed by `python -m corsage.app.keys --markdown`; a key is declared where it is used:
 those of an algorithm or a data set in its file, the others in `core/groups.py`.
 """
+KEYWORDS = '''\
+"""Every key as a keyword argument, `FedRep(num_users=20)`: what type checkers and editors read.
+
+Printed by `python -m corsage.app.keys --python`; keys are declared where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+
+class Keywords(TypedDict, total=False):
+    """Keys with `_` for `-`."""
+
+'''
 
 
 def toml() -> str:
@@ -59,6 +76,16 @@ def markdown() -> str:
         rows = [f"| `{k.name}` | `{word(k.default)}` | {cell(k.meaning)} |\n" for k in keys]
         parts.append(f"## {title}\n\n| key | default | meaning |\n|---|---|---|\n{''.join(rows)}")
     return "\n".join(parts)
+
+
+def keywords() -> str:
+    """The module of keyword arguments: every key with its type."""
+    lines = [
+        f"    {key.name.replace('-', '_')}: {key.kind}\n"
+        for keys in catalogue().values()
+        for key in keys
+    ]
+    return KEYWORDS + "".join(lines)
 
 
 def cell(text: str) -> str:
@@ -82,21 +109,20 @@ def places() -> dict[Path, str]:
     return {
         project: with_block(project.read_text(encoding="utf-8")),
         ROOT / "docs" / "keys.md": markdown(),
+        ROOT / "core" / "keywords.py": keywords(),
     }
 
 
 def run(words: list[str]) -> int:
     """Do what the word says; 0, or 2 with one line on what is wrong."""
-    if words == ["--toml"]:
-        print(toml(), end="")
-    elif words == ["--markdown"]:
-        print(markdown(), end="")
-    elif words == ["--write"]:
+    printed = {"--toml": toml, "--markdown": markdown, "--python": keywords}
+    if words == ["--write"]:
         return write()
-    else:
-        print(USAGE, end="")
-        return 0 if {"-h", "--help"} & set(words) else 2
-    return 0
+    if len(words) == 1 and words[0] in printed:
+        print(printed[words[0]](), end="")
+        return 0
+    print(USAGE, end="")
+    return 0 if {"-h", "--help"} & set(words) else 2
 
 
 def write() -> int:

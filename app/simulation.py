@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from rich.console import Console
 
@@ -16,6 +16,7 @@ from corsage.app.progress import Watcher
 from corsage.app.summary import summary_table
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
+from corsage.core.keywords import Keywords
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Json, Result, Summary
@@ -61,7 +62,10 @@ class Comparison:
 
 
 def simulate(
-    strategies: AnyStrategy | str | Sequence[AnyStrategy | str], *, progress: bool = True, **keys: Any
+    strategies: AnyStrategy | str | Sequence[AnyStrategy | str],
+    *,
+    progress: bool = True,
+    **keys: Unpack[Keywords],
 ) -> Comparison:
     """Run strategies in this process, one after the other.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 from corsage.core.groups import GROUPS, DataKeys
 from corsage.core.keys import Keys, Value, flatten, kebab
@@ -22,6 +22,7 @@ class Declared:
     name: str
     default: Value
     meaning: str
+    kind: str  # as an annotation
 
 
 def catalogue() -> dict[str, list[Declared]]:
@@ -29,12 +30,17 @@ def catalogue() -> dict[str, list[Declared]]:
     found: dict[str, dict[str, Declared]] = {}
     seen: set[str] = set()
     for title, group in titled():
-        defaults = flatten(group())
+        defaults, hints = flatten(group()), get_type_hints(group)
         for field in dataclasses.fields(group):  # type: ignore[arg-type]
             name = kebab(field.name)
             if name not in seen:
                 seen.add(name)
-                own = Declared(name, defaults[name], meaning(title, field))
+                own = Declared(
+                    name,
+                    defaults[name],
+                    meaning(title, field),
+                    annotation(hints[field.name], field),
+                )
                 found.setdefault(title, {})[name] = own
     return {title: list(keys.values()) for title, keys in found.items()}
 
@@ -48,6 +54,13 @@ def titled() -> Iterator[tuple[str, type[Keys]]]:
                 yield OF_SOME, data_keys(name)
     for group in algorithm_keys().values():
         yield group.title, group
+
+
+def annotation(kind: Any, field: dataclasses.Field[Any]) -> str:
+    """What may be given for a key; texts without fixed choices may be numbers (`0.5` or `auto`)."""
+    if kind == tuple[str, ...]:
+        return "str | Sequence[str] | float"
+    return "str | float" if kind is str and not field.metadata["choices"] else str(kind.__name__)
 
 
 def meaning(title: str, field: dataclasses.Field[Any]) -> str:

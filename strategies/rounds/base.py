@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, cast, get_args
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -21,11 +21,13 @@ from corsage.core.arrays import Arrays
 from corsage.core.config import Config
 from corsage.core.errors import ModelError, RoundFailed
 from corsage.core.keys import Keys, NoKeys, flatten
+from corsage.core.keywords import Keywords
 from corsage.core.replies import Replies, by_cause
 from corsage.core.seeding import generator
 from corsage.core.wire import decode, encode
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Finding, Result, weighted_metrics
 from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.state import Progress, arrays_of
@@ -58,11 +60,14 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     experiment : str, optional
         Names the run at the nodes: personal state is kept under this name. A resumed run must
         have the name of the run it resumes; by default each strategy object has a new one.
+    **keys
+        Keys as keyword arguments, `_` for `-`: `FedRep(num_users=20, head_epochs=10)`. They win.
     """
 
     name: ClassVar[str] = ""
     keys_class: ClassVar[type[Keys]] = NoKeys  # the K of `class Foo(Strategy[FooKeys, FooState])`
     needed: ClassVar[tuple[str, ...]] = ()  # numbers that each user must report, besides the usual
+    __signature__ = Parameters()
     state: S  # what the algorithm remembers: `initial` makes it when the nodes are there
 
     def __init_subclass__(cls) -> None:
@@ -78,9 +83,9 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         config: Config | Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] = (),
         experiment: str = "",
-        **keys: Any,
+        **keys: Unpack[Keywords],
     ) -> None:
-        self.config = read_config(self.name, config, keys)
+        self.config = read_config(type(self), config, keys)
         self.keys = cast(K, self.config.keys_of(self.name))
         self.callbacks = list(callbacks)
         self.train_options: Mapping[str, Any] = {}
@@ -335,14 +340,3 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         yield self.opening()
         while not (self.progress.round > 0 and self.finished()):
             yield self.one_round(self.progress.round + 1)
-
-
-def read_config(
-    name: str, config: Config | Mapping[str, Any] | None, keys: Mapping[str, Any]
-) -> Config:
-    """A parsed configuration; keywords are keys with `_` for `-`, and win."""
-    if isinstance(config, Config) and not keys:
-        return config
-    flat = config.flat() if isinstance(config, Config) else dict(config or {})
-    given = {key.replace("_", "-"): value for key, value in keys.items()}
-    return Config.parse({**flat, **given})

@@ -45,9 +45,10 @@ def test_written_where_it_differs(
     project = tmp_path / "pyproject.toml"
     project.write_text(f"{keys.HEADER}\n[tool.x]\n")
     assert keys.run(["--write"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(capsys.readouterr().out.splitlines()) == 3
     assert project.read_text() == f"{keys.toml()}\n[tool.x]\n"
     assert (tmp_path / "docs" / "keys.md").read_text() == keys.markdown()
+    assert (tmp_path / "core" / "keywords.py").read_text() == keys.keywords()
     assert keys.run(["--write"]) == 0
     assert not capsys.readouterr().out
 
@@ -57,6 +58,8 @@ def test_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == keys.toml()
     assert keys.run(["--markdown"]) == 0
     assert capsys.readouterr().out == keys.markdown()
+    assert keys.run(["--python"]) == 0
+    assert capsys.readouterr().out == keys.keywords()
     assert keys.run(["--help"]) == 0
     assert keys.run([]) == 2
     assert "usage" in capsys.readouterr().out

@@ -1,0 +1,116 @@
+"""Every key as a keyword argument, `FedRep(num_users=20)`: what type checkers and editors read.
+
+Printed by `python -m corsage.app.keys --python`; keys are declared where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+
+class Keywords(TypedDict, total=False):
+    """Keys with `_` for `-`."""
+
+    strategy: str | Sequence[str] | float
+    num_rounds: int
+    engine: str
+    seed: int
+    run_dir: str | float
+    resume: str | float
+    evaluate_every: int
+    checkpoint_every: int
+    num_users: int
+    num_nodes: int
+    fraction_train: float
+    min_users: int
+    node_timeout: float
+    round_timeout: float
+    ray_address: str | float
+    node_cpus: float
+    node_gpus: float
+    dataset: str
+    data_dir: str | float
+    cluster_map: str | float
+    partition: str
+    classes_per_user: int
+    alpha: float
+    size_sigma: float
+    mean_samples: int
+    min_samples: int
+    test_fraction: float
+    max_train_samples: int
+    cache_dir: str | float
+    femnist_classes: str
+    embeddings: str | float
+    data_file: str | float
+    labels: str
+    user_column: str | float
+    label_column: str | float
+    cluster_column: str | float
+    feature_columns: str | Sequence[str] | float
+    data_seed: int
+    users_per_cluster: int
+    samples_per_user: int
+    num_clusters: int
+    num_features: int
+    noise: float
+    user_variance: str | Sequence[str] | float
+    cluster_variance: float
+    moons_noise: float
+    model: str | float
+    hidden: str | float
+    head: str | float
+    loss: str
+    huber_delta: float
+    intercept: bool
+    loss_scale: str
+    ridge: float
+    precision: str
+    local_epochs: int
+    fine_tune_epochs: int
+    batch_size: int
+    lr: float
+    momentum: float
+    weight_decay: float
+    weighting: str
+    device: str | float
+    torch_threads: int
+    new_users: float
+    new_cluster: str | float
+    adapt_samples: str | Sequence[str] | float
+    adapt_epochs: str | Sequence[str] | float
+    head_epochs: int
+    fedrep_convex_lambda: float
+    fedrep_convex_neighbours: int
+    fedrep_convex_rho: float
+    fedrep_known_gamma: float
+    fedrep_known_lambda: float
+    fedprox_mu: float
+    scaffold_server_lr: float
+    ditto_lambda: float
+    ditto_epochs: int
+    pfedme_lambda: float
+    pfedme_steps: int
+    pfedme_personal_lr: float
+    pfedme_beta: float
+    l2gd_lambda: float
+    l2gd_p: float
+    l2gd_coins: int
+    fedmtl_lambda1: float
+    fedmtl_lambda2: float
+    fedmtl_relations: str
+    fedmtl_inner_rounds: int
+    fedmtl_floor: float
+    ifca_clusters: int
+    ifca_averaging: str
+    cfl_eps1: float
+    cfl_eps2: float
+    cfl_gamma_max: float
+    lg_fedavg_warmup_rounds: int
+    apfl_alpha: float
+    apfl_adaptive_alpha: bool
+    perfedavg_variant: str
+    perfedavg_alpha: float
+    perfedavg_delta: float
+    perfedavg_adapt_steps: int

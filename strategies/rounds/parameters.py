@@ -1,0 +1,61 @@
+"""A strategy's parameters from Python: keys as keyword arguments, refused and completed as such."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from corsage.core.catalogue import defaults
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError
+from corsage.core.keys import names
+from corsage.core.registry import algorithm_keys
+
+if TYPE_CHECKING:
+    from corsage.strategies.rounds.base import Strategy
+
+AnyStrategy = type["Strategy[Any, Any]"]
+
+
+class Parameters:
+    """The signature that notebooks complete: the keys of a strategy, with their defaults."""
+
+    def __get__(self, _: object, cls: AnyStrategy) -> inspect.Signature:
+        """Made when somebody asks."""
+        own, foreign = set(names(cls.keys_class)), foreign_keys(cls)
+        config = inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+        keys = [
+            inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=value)
+            for name, value in defaults().items()
+            if name in own or name not in foreign
+        ]
+        return inspect.Signature([config, *keys])
+
+
+def foreign_keys(cls: AnyStrategy) -> dict[str, str]:
+    """The keys that only other algorithms have, and one that has them."""
+    own = set(names(cls.keys_class))
+    return {
+        key: name
+        for name, keys in algorithm_keys().items()
+        for key in names(keys)
+        if key not in own
+    }
+
+
+def read_config(
+    cls: AnyStrategy, config: Config | Mapping[str, Any] | None, keys: Mapping[str, Any]
+) -> Config:
+    """A parsed configuration; keywords are keys with `_` for `-`, and win."""
+    if isinstance(config, Config) and not keys:
+        return config
+    flat = config.flat() if isinstance(config, Config) else dict(config or {})
+    given, foreign = (
+        {key.replace("_", "-"): value for key, value in keys.items()},
+        foreign_keys(cls),
+    )
+    for key in given:
+        if key in foreign:
+            raise ConfigError(f"{key}: a key of {foreign[key]}, not of {cls.name}; leave it out.")
+    return Config.parse({**flat, **given})
