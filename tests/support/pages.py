@@ -60,7 +60,9 @@ def _names(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[str]:
         if isinstance(child, ast.ClassDef):
             yield from _names(child, f"{prefix}{child.name}.")
         if isinstance(child, ast.Assign):
-            yield from (prefix + target.id for target in child.targets if isinstance(target, ast.Name))
+            yield from (
+                prefix + target.id for target in child.targets if isinstance(target, ast.Name)
+            )
         if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
             yield prefix + child.target.id
 
