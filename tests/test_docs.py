@@ -35,9 +35,9 @@ from tests.support.pages import (
 )
 
 EACH = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-QUOTED = {"def main(values": "app/server_app.py"}
-"""Python blocks that are parts of files: how they begin, and which file."""
-FILE = re.compile(r"^# ((?:strategies|clients|datasets|core|tests)/\S+\.py)")
+QUOTE = re.compile(r"# from (\S+\.py)\n")
+"""The first line of a Python block that is part of a file."""
+FILE = re.compile(r"# (\S+\.py)\n")
 """The first line of a Python block that is a file of the worked example, or lines for one."""
 BY_HAND = {
     "pip", "git", "export", "pytest", "ruff", "pre-commit", "tests/typecheck", ".ci/run",
@@ -75,9 +75,8 @@ def test_scripts_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for code in blocks(path.read_text(encoding="utf-8"), "python"):
-        quoted = next((file for start, file in QUOTED.items() if code.startswith(start)), "")
-        if quoted:
-            assert code in text_of(quoted), f"{path.name} quotes {quoted} as it is not"
+        if quote := QUOTE.match(code):
+            assert code[quote.end() :] in text_of(quote[1]), f"{quote[1]} is quoted as it is not"
         elif not FILE.match(code):
             exec(code, names)
 
