@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from corsage.app.command import parse as parse_run
@@ -40,7 +41,7 @@ QUOTE = re.compile(r"# from (\S+\.py)\n")
 FILE = re.compile(r"# (\S+\.py)\n")
 """The first line of a Python block that is a file of the worked example, or lines for one."""
 BY_HAND = {
-    "pip", "git", "export", "pytest", "ruff", "pre-commit", "tests/typecheck", ".ci/run",
+    "pip", "git", "cd", "export", "pytest", "ruff", "pre-commit", "tests/typecheck", ".ci/run",
     "flower-superlink", "flower-supernode", "openssl", "printf", "ssh-keygen",
 }  # fmt: skip
 """Commands that other tests run, or that need a machine of their own."""
@@ -133,8 +134,9 @@ READERS: list[tuple[list[str], Callable[[list[str]], None]]] = [
 ]
 
 
-@EACH
+@pytest.mark.parametrize("path", [p for p in PAGES if p.name != "adding.md"], ids=lambda p: p.name)
 def test_commands_are_understood(path: Path) -> None:
+    """Those of adding.md are run, below."""
     for words in commands(path.read_text(encoding="utf-8")):
         for start, read in READERS:
             if words[: len(start)] == start:
@@ -188,6 +190,41 @@ def test_an_algorithm_is_two_files_and_a_line(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_main_job_prints_what_the_readme_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bytes and messages to the digit, accuracies within a point; seconds are the machine's."""
+    assert run([f"run-dir={tmp_path}"], "") == 0
+    line = re.compile(
+        r"^([\w+]+) +([\d.]+) ± ([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +"
+        r"([\d.]+ k?M?B) +([\d.]+ k?M?B) +([\d,]+) ",
+        re.MULTILINE,
+    )
+    printed = line.findall(capsys.readouterr().out)
+    assert [row[0] for row in printed] == ["fedrep", "fedavg", "fedavg+ft", "local"]
+    for page in ("README.md", "docs/runs.md"):
+        for ours, shown in zip(printed, line.findall(text_of(page)), strict=True):
+            assert ours[6:] == shown[6:]
+            np.testing.assert_allclose(
+                [float(x) for x in ours[1:6]], [float(x) for x in shown[1:6]], atol=1.0
+            )
+
+
+def test_a_table_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's command for pupils in schools in districts, on some that are made up."""
+    rng = np.random.default_rng(0)
+    lines = ["school,district,hours,score"]
+    for school in range(12):
+        level = school % 3 + rng.normal(0, 0.3)
+        for hours in rng.uniform(0, 10, 20):
+            score = level + 0.5 * hours + rng.normal(0, 0.5)
+            lines.append(f"s{school},d{school % 3},{hours:.3f},{score:.3f}")
+    (tmp_path / "scores.csv").write_text("\n".join(lines) + "\n")
+    monkeypatch.chdir(tmp_path)
+    words = next(w for w in commands(text_of("README.md")) if "data-file=scores.csv" in w)
+    assert run(words[2:], "") == 0
 
 
 def test_the_readme_is_read_in_a_minute() -> None:
