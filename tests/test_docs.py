@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corsage.app import keys
 from corsage.app.command import parse as parse_run
 from corsage.app.command import run
 from corsage.benchmarks.__main__ import BENCHMARKS
@@ -117,12 +118,17 @@ def understood_export(words: list[str]) -> None:
     Config.parse(read_words(words[1:]))
 
 
+def understood_keys(words: list[str]) -> None:
+    """`python -m corsage.app.keys --OPTION`."""
+    assert words[0] in keys.USAGE, words
+
+
 def understood_flwr(words: list[str]) -> None:
     """`flwr run . --run-config "..."`; else a command of Flower's own."""
     if words[0] == "run" and "--run-config" in words:
-        keys = read_words(shlex.split(words[words.index("--run-config") + 1]))
-        if "resume" not in keys:
-            Config.parse(keys)
+        values = read_words(shlex.split(words[words.index("--run-config") + 1]))
+        if "resume" not in values:
+            Config.parse(values)
 
 
 READERS: list[tuple[list[str], Callable[[list[str]], None]]] = [
@@ -130,6 +136,7 @@ READERS: list[tuple[list[str], Callable[[list[str]], None]]] = [
     (["python", "-m", "corsage.experiments"], understood_experiment),
     (["python", "-m", "corsage.benchmarks"], understood_benchmarks),
     (["python", "-m", "corsage.app.export"], understood_export),
+    (["python", "-m", "corsage.app.keys"], understood_keys),
     (["flwr"], understood_flwr),
 ]
 
