@@ -45,7 +45,7 @@ class Point:
         """What a process needs to stand still there: it makes the flag, and no second one does."""
         point = {**self.__dict__, "flag": str(flag)}
         path = os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH", "")])])
-        return {**os.environ, "PYTHONPATH": path, "STAND_STILL": json.dumps(point)}
+        return {"PYTHONPATH": path, "STAND_STILL": json.dumps(point)}
 
 
 def kill_at(folder: Path, words: list[str], point: Point) -> None:
@@ -80,7 +80,7 @@ def running(
         process = subprocess.Popen(
             [sys.executable, str(SCRIPT), *words],
             cwd=folder,
-            env=environment,
+            env={**os.environ, **environment},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
