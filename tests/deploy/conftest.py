@@ -14,7 +14,7 @@ from tests.support.killing import Point
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A SuperLink and three SuperNodes; none of their processes outlives the tests.
 
-    The first run of three rounds stands still twice: at user 2 in round 2, at the server in round 3.
+    The first run of three rounds stands still in round 2 at user 2, and in round 3 at the server.
     """
     points = {
         "superlink": Point("/fedrep/metrics.jsonl$", rounds=2),
