@@ -16,6 +16,7 @@ from corsage.app.progress import Watcher
 from corsage.app.summary import summary_table
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
+from corsage.core.version import warn_if_untested
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Json, Result, Summary
@@ -61,7 +62,10 @@ class Comparison:
 
 
 def simulate(
-    strategies: AnyStrategy | str | Sequence[AnyStrategy | str], *, progress: bool = True, **keys: Any
+    strategies: AnyStrategy | str | Sequence[AnyStrategy | str],
+    *,
+    progress: bool = True,
+    **keys: Any,
 ) -> Comparison:
     """Run strategies in this process, one after the other.
 
@@ -87,6 +91,8 @@ def simulate(
     >>> found["fedrep"].users
     8
     """
+    if progress:
+        warn_if_untested()
     several = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
     made = [strategy for entry in several for strategy in strategies_of(entry, keys)]
     return Comparison({s.name: run(s, progress) for s in made})
