@@ -20,4 +20,5 @@ class WheelFiles(BuildHookInterface):  # type: ignore[type-arg]
             build_data["force_include"] |= {
                 "corsage.py": "__init__.py",
                 "run_simulation.py": "run_simulation.py",
+                "py.typed": "py.typed",
             }

@@ -7,7 +7,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 from functools import lru_cache
-from logging import DEBUG
+from logging import DEBUG, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from flwr.supercore import log
 from corsage.app.node import Node, Nodes
 from corsage.app.store import PersonalStore
 from corsage.app.work import Report, work
+from corsage.core.version import untested
 from corsage.core.wire import Task, config_record, decode, decode_task, encode
 
 
@@ -73,6 +74,8 @@ def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
         node = nodes.of(context, decode_task(message.content.config_records["config"]))
     except Exception as error:
         return _failure(message, str(error) or describe(error))
+    if not node.simulated and (line := untested()):
+        log(WARNING, line)
     data = node.data
     place = {user: i for i, user in enumerate(data.users)}
     content = RecordDict(

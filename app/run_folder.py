@@ -27,7 +27,7 @@ from corsage.core.config import Config
 from corsage.core.errors import CheckpointError, CorsageError
 from corsage.core.files import guarded, write_atomically
 from corsage.core.keys import Value
-from corsage.core.version import VERSION
+from corsage.core.version import VERSION, warn_if_untested
 from corsage.strategies.rounds.callbacks import Callback
 
 # Keys that may change when a run is resumed: they do not change its numbers.
@@ -69,6 +69,7 @@ class RunFolder:
         return cls(folder, config, {"run": run, **fixed(config.flat())})
 
     def __enter__(self) -> RunFolder:
+        warn_if_untested()
         return self
 
     def __exit__(

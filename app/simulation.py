@@ -17,6 +17,7 @@ from corsage.app.summary import summary_table
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.keywords import Keywords
+from corsage.core.version import warn_if_untested
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Json, Result, Summary
@@ -91,6 +92,8 @@ def simulate(
     >>> found["fedrep"].users
     8
     """
+    if progress:
+        warn_if_untested()
     several = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
     made = [strategy for entry in several for strategy in strategies_of(entry, keys)]
     return Comparison({s.name: run(s, progress) for s in made})

@@ -3,90 +3,58 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import corsage
+from corsage.app.command import run
+from tests.support.killing import Point, kill_after, kill_at, run_folder
 
-SCRIPT = Path(corsage.__file__).parent / "run_simulation.py"
-WORDS = ["strategy=fedrep,local", "num-users=20", "num-rounds=60", "fraction-train=0.5"]
+pytestmark = pytest.mark.xdist_group("killed")
+ROUNDS = 30
+WORDS = [
+    *("strategy=fedrep,local", "num-users=20", f"num-rounds={ROUNDS}", "fraction-train=0.5"),
+    *("head-epochs=2", "fine-tune-epochs=1"),
+]
 
 
-def finish(folder: Path, *words: str) -> list[dict[str, Any]]:
+def finish(folder: Path, *words: str) -> list[Any]:
+    """Run to the end in this process; the numbers of the strategies."""
     out = folder / "out.json"
-    subprocess.run(
-        [sys.executable, str(SCRIPT), *words, "--json", str(out)],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
-    results: list[dict[str, Any]] = json.loads(out.read_text())["results"]
-    return results
-
-
-def numbers(results: list[dict[str, Any]]) -> list[Any]:
+    assert run([*words, "--json", str(out)], "") == 0
     keys = ("strategy", "per_user", "loss", "curve", "bytes_up", "bytes_down", "accuracy_last10")
-    return [{key: result[key] for key in keys} for result in results]
+    return [{key: result[key] for key in keys} for result in json.loads(out.read_text())["results"]]
 
 
-def kill_in_round(
-    folder: Path, words: list[str], line: int, wait: float, look: float = 0.001
-) -> None:
-    """Start the run, look every so often, and kill it `wait` seconds after so many rounds."""
-    process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), *words],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 120
-    while rounds(folder) < line:
-        assert process.poll() is None, "the run ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(look)
-    time.sleep(wait)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The numbers of a run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    return finish(folder, *WORDS, f"run-dir={folder}")
 
 
-def rounds(folder: Path) -> int:
-    return sum(len(p.read_text().splitlines()) for p in folder.rglob("metrics.jsonl"))
-
-
-def test_killed_again_and_again_it_ends_the_same(tmp_path: Path) -> None:
-    """Between rounds, within rounds, in the second strategy, and during a resume."""
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "killed").mkdir()
-    wanted = finish(tmp_path / "whole", *WORDS)
-    kill_in_round(tmp_path / "killed", WORDS, 5, 0.0)
-    folder = next((tmp_path / "killed" / "runs").iterdir())
+def test_killed_again_and_again_it_ends_the_same(tmp_path: Path, wanted: list[Any]) -> None:
+    """Before a checkpoint is there, within rounds, in the second strategy, during a resume."""
+    kill_at(tmp_path, WORDS, Point("fedrep/checkpoint$", rounds=5))
+    folder = run_folder(tmp_path)
     assert not (folder / "fedrep" / "result.json").exists()
     resume = ["--resume", str(folder)]
-    for line, wait in ((15, 0.004), (30, 0.009), (75, 0.002)):
-        kill_in_round(tmp_path / "killed", resume, line, wait)
+    kill_after(tmp_path, resume, 8, Point("fedrep/metrics.jsonl$", rounds=14))
+    kill_at(tmp_path, resume, Point("fedrep/users/.*/16.safetensors$", rounds=15, after=4))
+    kill_after(tmp_path, resume, ROUNDS + 5, Point("local/metrics.jsonl$", rounds=ROUNDS + 9))
+    # The first thing that a resumed run writes: the metrics, without what the checkpoint lacks.
+    kill_at(tmp_path, resume, Point("local/metrics.jsonl$"))
     assert not (folder / "summary.json").exists()
-    found = finish(tmp_path / "killed", *resume)
-    assert numbers(found) == numbers(wanted)
+    assert finish(tmp_path, *resume) == wanted
     rows = [json.loads(x) for x in (folder / "fedrep" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["round"] for row in rows] == list(range(1, 61))
-    assert len(list((tmp_path / "killed" / "runs").iterdir())) == 1
+    assert [row["round"] for row in rows] == list(range(1, ROUNDS + 1))
+    assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
 @pytest.mark.parametrize("every", [7])
-def test_with_rare_checkpoints_too(tmp_path: Path, every: int) -> None:
+def test_with_rare_checkpoints_too(tmp_path: Path, wanted: list[Any], every: int) -> None:
     """Users keep the version that the checkpoint holds, however many rounds came after it."""
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "killed").mkdir()
-    wanted = finish(tmp_path / "whole", *WORDS)
     words = [*WORDS, f"checkpoint-every={every}"]
-    kill_in_round(tmp_path / "killed", words, 20, 0.003)
-    folder = next((tmp_path / "killed" / "runs").iterdir())
-    found = finish(tmp_path / "killed", "--resume", str(folder))
-    assert numbers(found) == numbers(wanted)
+    kill_after(tmp_path, words, 19, Point("fedrep/checkpoint$", rounds=21))
+    assert finish(tmp_path, "--resume", str(run_folder(tmp_path))) == wanted

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
@@ -13,7 +15,11 @@ import pytest
 import corsage
 
 ROOT = Path(corsage.__file__).parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FLOORS = {"core", "networks", "solvers", "datasets", "strategies", "clients", "app"}
+"""What a run imports: on a device nothing else is needed."""
 IMPORT = "import corsage; print(corsage.__file__, corsage.FedRep.name)"
+pytestmark = pytest.mark.xdist_group("packaged")
 
 
 def run(*words: str, cwd: Path | None = None, path: str = "") -> str:
@@ -23,6 +29,12 @@ def run(*words: str, cwd: Path | None = None, path: str = "") -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def modules(folders: set[str]) -> set[str]:
+    """The Python files of some folders of the checkout."""
+    files = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return {path.relative_to(ROOT).as_posix() for path in files}
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +48,9 @@ def test_the_wheel_has_one_top_level_name(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert tops == {"corsage", f"corsage-{corsage.__version__}.dist-info"}
-    tracked = run("git", "ls-files", "*.py", cwd=ROOT).split()
-    for name in tracked:
-        if name.split("/")[0] in {"app", "strategies", "clients", "models", "datasets"}:
-            assert f"corsage/{name}" in names
+    inside = {name.removeprefix("corsage/") for name in names if ".dist-info/" not in name}
+    packages = modules(FLOORS | {"experiments", "benchmarks"})
+    assert inside == {*packages, "__init__.py", "run_simulation.py", "py.typed"}
 
 
 def test_the_wheel_works_where_the_checkout_is_not(wheel: Path, tmp_path: Path) -> None:
@@ -74,20 +85,62 @@ def test_from_the_checkout_the_installed_datasets_wins(tmp_path: Path) -> None:
     assert out.split()[1] == "fedrep"
 
 
+USER = """\
+from corsage import Config, FedRep
+
+strategy = FedRep(num_users=20)
+reveal_type(strategy)
+reveal_type(Config.parse())
+Config.parse().rounds
+"""
+ALONE = """\
+[mypy]
+strict = true
+[mypy-torch.*,flwr.*,scipy.*,sklearn.*,matplotlib.*,rich.*]
+follow_imports = skip
+"""
+"""As a user checks a script, but for what takes long: the packages that ours builds on."""
+
+
+def test_a_users_type_checker_sees_types(wheel: Path, tmp_path: Path) -> None:
+    """And a mistake; the wheel lies where pip puts it, beside all that is installed here."""
+    venv.create(tmp_path / "venv")
+    (site,) = (tmp_path / "venv").glob("[Ll]ib/**/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    (site / "others.pth").write_text(str(Path(pytest.__file__).parents[1]))
+    (tmp_path / "script.py").write_text(USER)
+    (tmp_path / "mypy.ini").write_text(ALONE)
+    python = next((tmp_path / "venv").glob("[bS]*/python*"))
+    command = [sys.executable, "-m", "mypy", "--python-executable", str(python), "script.py"]
+    environment = {**os.environ, "PYTHONPATH": "", "MYPYPATH": ""}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    shown = [line.partition(": ")[2] for line in done.stdout.splitlines()]
+    assert shown[:2] == [
+        'note: Revealed type is "corsage.strategies.fedrep.fedrep.FedRep"',
+        'note: Revealed type is "corsage.core.config.Config"',
+    ], done.stdout + done.stderr
+    assert shown[2].startswith('error: "Config" has no attribute "rounds"') and len(shown) == 4
+
+
 def test_the_app_bundle_holds_the_app(tmp_path: Path) -> None:
     """What `flwr run` sends: small, importable on its own, with the apps that it names."""
-    import tomllib
-
     from flwr.cli.build import build_fab_from_disk
 
     bundle = tmp_path / "app.fab"
     bundle.write_bytes(build_fab_from_disk(ROOT))
     assert bundle.stat().st_size < 10 * 2**20
     zipfile.ZipFile(bundle).extractall(tmp_path / "fab")
+    inside = {p.relative_to(tmp_path / "fab").as_posix() for p in (tmp_path / "fab").rglob("*.py")}
+    assert inside == {*modules(FLOORS), "corsage.py", "run_simulation.py"}
     project = tomllib.loads((tmp_path / "fab" / "pyproject.toml").read_text())
     components = project["tool"]["flwr"]["app"]["components"]
-    for reference in components.values():
-        module, name = reference.split(":")
-        code = f"import {module} as m; print(type(m.{name}).__name__, m.__file__)"
-        out = run(sys.executable, "-c", code, cwd=tmp_path, path=str(tmp_path / "fab"))
-        assert str(tmp_path / "fab") in out
+    assert components == PROJECT["tool"]["flwr"]["app"]["components"]
+    lines = [
+        f"from {r.replace(':', ' import ')} as app; print(type(app).__name__)"
+        for r in components.values()
+    ]
+    code = "\n".join([*lines, "import corsage; print(corsage.__file__)"])
+    out = run(sys.executable, "-c", code, cwd=tmp_path, path=str(tmp_path / "fab"))
+    assert out.split() == ["ServerApp", "ClientApp", str(tmp_path / "fab" / "corsage.py")]

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from test_kill import kill_in_round
 
 from corsage.app.command import run
 from corsage.core.registry import ALGORITHMS
 from tests.support.federations import ELLIPSES, SUITED
+from tests.support.killing import Point, kill_at, run_folder
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class Family:
         """The command line."""
         own = (f"strategy={','.join(self.names)}", f"num-rounds={self.rounds}")
         return [*own, *self.keys, "fraction-train=0.8", "new-users=0.2", "adapt-epochs=1"]
+
+    def amid_round_two(self, name: str) -> Point:
+        """When a worker has kept one user of that round, or the server one checkpoint more."""
+        rounds = self.names.index(name) * self.rounds + 1
+        return Point(f"/{name}/(users/|checkpoint$)", rounds=rounds, after=1)
 
 
 FAMILIES = (
@@ -70,7 +75,7 @@ FAMILIES = (
     ),
 )
 Runs = dict[str, tuple[Path, dict[str, dict[str, Any]]]]
-pytestmark = pytest.mark.timeout(600)  # Ray starts six times, and a machine may be busy
+pytestmark = pytest.mark.xdist_group("ray")
 EXACT = ("per_user", "bytes_up", "bytes_down", "messages", "never_drawn", "curve", "dropped")
 
 
@@ -79,11 +84,6 @@ def finished(words: list[str], folder: Path) -> dict[str, dict[str, Any]]:
     assert run([*words, "--json", f"{folder}/out.json"], "") == 0
     summary = json.loads((folder / "out.json").read_text())
     return {result["strategy"]: result for result in summary["results"]}
-
-
-def run_folder(folder: Path) -> Path:
-    (found,) = (folder / "runs").iterdir()
-    return found
 
 
 def shared(folder: Path) -> dict[str, Any]:
@@ -112,8 +112,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         folder = tmp_path_factory.mktemp("ray")
         words = [*family.words, "engine=ray", "num-nodes=3"]
         for name in family.killed:
-            line = family.names.index(name) * family.rounds + 1
-            kill_in_round(folder, words, line, wait=0.05, look=0.02)
+            kill_at(folder, words, family.amid_round_two(name))
             assert not (run_folder(folder) / name / "result.json").exists()
             words = ["--resume", str(run_folder(folder))]
         results = finished(words, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
+from corsage.app import client_app
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.node import Node, Nodes
@@ -19,6 +21,7 @@ from corsage.core.errors import ConfigError, NodeError
 from corsage.core.wire import Task, encode_task
 from corsage.strategies.rounds.exchange import exchange
 from corsage.strategies.rounds.roster import Roster
+from tests.support.clock import Clock, stopped
 
 DEAD = 12345
 
@@ -52,6 +55,11 @@ class Mourning(LocalGrid):
         for reply in replies:
             reply.metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
         return [*replies, *super().pull_messages(wanted)]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return stopped(monkeypatch)
 
 
 def test_the_word_of_the_superlink_is_no_reply_of_the_node() -> None:
@@ -121,3 +129,18 @@ def test_a_device_may_know_of_more_classes(device: dict[str, Any]) -> None:
     assert opened({**device, "num-classes": 10}).data.num_classes == 10
     with pytest.raises(ConfigError, match="num-classes=1"):
         opened({**device, "num-classes": 1})
+
+
+@pytest.mark.parametrize("version", ["1.41.0", "1.999.0"])
+def test_a_device_says_it_if_its_flower_was_not_tested(
+    device: dict[str, Any], version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its own log, when a run introduces itself; a simulated node leaves it to the server."""
+    lines: list[str] = []
+    monkeypatch.setattr(metadata, "version", {"flwr": version}.__getitem__)
+    monkeypatch.setattr(client_app, "log", lambda level, line: lines.append(line))
+    for node_config in (device, {"partition-id": 0, "num-partitions": 1}):
+        message = Message(RecordDict({"config": question()}), 1, "query")
+        context = Context(1, 2, node_config, RecordDict(), {})
+        assert not client_app.introduce(message, context, Nodes()).has_error()
+    assert ["1.999.0 was not tested" in line for line in lines] == [True] * (version == "1.999.0")

@@ -16,7 +16,7 @@ from corsage.app.local_grid import LocalGrid
 from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
-from tests.support.federations import SEEDLESS, federate, same_arrays, settings
+from tests.support.federations import SEEDLESS, reference, same_arrays, settings
 
 NONE = ConfigRecord()
 
@@ -40,7 +40,7 @@ def drive(strategy: Strategy[Any, Any], grid: LocalGrid, rounds: int) -> MetricR
 @pytest.mark.parametrize("nodes", [1, 3])
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_driven_from_outside_it_comes_to_the_same_models(name: str, nodes: int) -> None:
-    whole, wanted, _ = federate(name, nodes=nodes)
+    whole, wanted, _ = reference(name, nodes)
     grid = LocalGrid(app, nodes)
     strategy = strategy_class(name)(settings(name))
     metrics = drive(strategy, grid, whole.progress.round)
@@ -69,7 +69,7 @@ ONE_MEAN = ("fedavg", "fedprox", "fedrep", "ditto", "fedper", "pfedme", "perfeda
 @pytest.mark.parametrize("name", ONE_MEAN)
 def test_flowers_private_wrapper_without_noise_changes_nothing(name: str) -> None:
     """Clipping at a norm that no update has, and noise of size zero: the run as it is."""
-    _, wanted, _ = federate(name, nodes=1, num_rounds=3)
+    _, wanted, _ = reference(name, num_rounds=3)
     strategy, grid = strategy_class(name)(settings(name, num_rounds=3)), LocalGrid(app, 1)
     wrapper = DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1e9, num_sampled_clients=1)
     wrapper.start(grid, strategy.arrays(grid), num_rounds=3)

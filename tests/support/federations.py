@@ -100,10 +100,16 @@ def federate(
     return strategy, strategy.start(grid or LocalGrid(app, nodes)), notes
 
 
+def reference(name: str, nodes: int = 1, **keys: Any) -> tuple[Strategy[Any, Any], Result, Notes]:
+    """`federate` computed once in each process: to compare with, never to change."""
+    return _once(name, nodes, tuple(sorted(keys.items())))
+
+
 @cache
-def reference(name: str) -> tuple[Strategy[Any, Any], Result, Notes]:
-    """`federate(name)`, run once a session: to be compared with, and left as it is."""
-    return federate(name)
+def _once(
+    name: str, nodes: int, keys: tuple[tuple[str, Any], ...]
+) -> tuple[Strategy[Any, Any], Result, Notes]:
+    return federate(name, nodes, **dict(keys))
 
 
 def same_arrays(one: Any, other: Any, tolerance: float = 1e-5) -> bool:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.killing import Point
+
 ROOT = Path(__file__).parents[2]
 PORTS = (8000, 9094, 9095, 9096)  # SuperLink and SuperNodes, as in docs/devices.md
 USERS = ("0", "1", "2")
@@ -56,10 +58,17 @@ class Fleet:
     ----------
     folder : where all of that is.
     words : what each user's node config says of its data, if not what that page has.
+    points : where processes stand still, by the name of the process that starts them.
     """
 
-    def __init__(self, folder: Path, words: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        words: Mapping[str, str] | None = None,
+        points: Mapping[str, Point] | None = None,
+    ) -> None:
         self.folder, self.ports, self.words = folder, free_ports(len(PORTS)), words
+        self.points = points or {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         home = folder / "flwr"
         home.mkdir()
@@ -78,11 +87,11 @@ class Fleet:
         command = f"{EXPORT} {keys}".replace(" devices ", f" {self.folder / 'devices'} ")
         subprocess.run(shlex.split(command), cwd=ROOT, env=self.environment, check=True)
         self.spawn("superlink", superlink(self.ports[0]))
-        until(lambda: answers(self.ports[0]), "the SuperLink", 30)
+        self.until(lambda: answers(self.ports[0]), "superlink")
         for user in USERS:
             self.start_node(user)
         for user in USERS:
-            until(lambda user=user: "SuperNode ID" in self.log(user), f"SuperNode {user}", 30)
+            self.until(lambda user=user: "SuperNode ID" in self.log(user), user)
 
     def start_node(self, user: str) -> None:
         """Start a user's SuperNode."""
@@ -91,11 +100,13 @@ class Fleet:
 
     def spawn(self, name: str, command: str) -> None:
         """Start a process in a session of its own; its output is appended to its log."""
+        point = self.points.get(name)
+        own = point.environment(self.flag(name)) if point else {}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 shlex.split(command),
                 cwd=self.folder,
-                env=self.environment,
+                env={**self.environment, **own},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -108,12 +119,32 @@ class Fleet:
         self.spawn(name, RUN.format(keys=keys).replace(" . ", f" {shlex.quote(str(ROOT))} "))
         return name
 
-    def finish(self, name: str, timeout: float) -> Path:
+    def finish(self, name: str) -> Path:
         """Wait for the end of a run; returns its run folder."""
-        until(lambda: self.processes[name].poll() is not None, f"the end of {name}", timeout)
+        self.until(lambda: self.processes[name].poll() is not None)
         found = re.findall(r"Run folder: (\S+)", self.log(name))
         assert found, f"{name} failed:\n{self.log(name)}"
         return self.folder / found[-1]
+
+    def until(self, done: Callable[[], bool], *needed: str) -> None:
+        """Wait until something is so, as long as the SuperLink and what is needed are there.
+
+        How long is the test's own time limit, which no machine reaches: on a busy one all takes
+        longer.
+        """
+        while not done():
+            for name in ("superlink", *needed):
+                ended = self.processes[name].poll() is not None
+                assert not ended or done(), f"{name} has ended:\n{self.log(name)[-4000:]}"
+            time.sleep(0.05)
+
+    def stands_still(self, name: str, *needed: str) -> None:
+        """Wait until a process that this one has started stands still."""
+        self.until(self.flag(name).exists, name, *needed)
+
+    def flag(self, name: str) -> Path:
+        """What tells that it does."""
+        return self.folder / f"{name}-stands-still"
 
     def kill(self, name: str) -> None:
         """Kill a process and all that it started, at once, as a loss of power would."""
@@ -166,14 +197,6 @@ def rows(folder: Path, strategy: str) -> list[dict[str, Any]]:
     path = folder / strategy / "metrics.jsonl"
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
-
-
-def until(done: Callable[[], bool], what: str, timeout: float) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + timeout
-    while not done():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout:g} s"
-        time.sleep(0.05)
 
 
 def commands() -> dict[int, tuple[int, str]]:

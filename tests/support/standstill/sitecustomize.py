@@ -1,0 +1,63 @@
+"""Lets a process stand still just before it writes a certain file, until it is killed there.
+
+Python loads this module by itself when it starts with this folder on its path, before anything of
+ours. What to wait for is in an environment variable, see `tests.support.killing.Point`; processes
+that the process starts inherit both. It needs nothing of the program but the names of its files.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+POINT = json.loads(os.environ.get("STAND_STILL", "{}"))
+parent, looking, seen = os.getppid(), False, 0
+
+
+def written(event: str, arguments: tuple[object, ...]) -> str:
+    """The file that is about to be written or put in its place, if that is what happens."""
+    if event == "os.rename":
+        return str(arguments[1])
+    if event == "open" and isinstance(arguments[0], str) and set(str(arguments[1])) & set("wxa"):
+        return arguments[0]
+    return ""
+
+
+def look(event: str, arguments: tuple[object, ...]) -> None:
+    """Stand still if this is the point: the rounds so far are done, and so many files written."""
+    global looking, seen  # noqa: PLW0603 - a hook is a function
+    if event not in ("open", "os.rename") or looking:
+        return
+    looking = True
+    try:
+        path = written(event, arguments)
+        if re.search(POINT["file"], path) and rounds(Path(path)) >= POINT["rounds"]:
+            seen += 1
+            if seen > POINT["after"]:
+                stand_still(Path(POINT["flag"]))
+    finally:
+        looking = False
+
+
+def rounds(file: Path) -> int:
+    """Lines of metrics so far in the run folder that a file lies in; on a device there are none."""
+    found = [folder for folder in file.parents if (folder / "config.json").exists()]
+    return sum(
+        path.read_text().count("\n") for folder in found for path in folder.glob("*/metrics.jsonl")
+    )
+
+
+def stand_still(flag: Path) -> None:
+    """Say so, once in a folder, and wait to be killed; not longer than whoever started this."""
+    if flag.exists():
+        return
+    flag.touch()
+    while os.getppid() == parent:
+        time.sleep(0.02)
+    os._exit(1)
+
+
+if POINT:
+    sys.addaudithook(look)
