@@ -58,6 +58,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "lg-fedavg": Algorithm("LGFedAvg"),
     "apfl": Algorithm("APFL"),
     "perfedavg": Algorithm("PerFedAvg"),
+    "convex-clustering": Algorithm("ConvexClustering", "convex_clustering"),
+    "local-clusters": Algorithm("LocalClusters", "convex_clustering"),
 }
 
 

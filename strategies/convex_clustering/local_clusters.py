@@ -9,25 +9,35 @@ their own; those that have no best one take a proximal step from 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import ConfigRecord
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord
 
-from corsage.core.arrays import Arrays, Floats
+from corsage.core.arrays import Arrays, Floats, Ints
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Outcome
+from corsage.core.replies import Replies
 from corsage.core.seeding import generator
-from corsage.networks.network import Network
-from corsage.solvers.convex_clustering.reading import candidate, in_order, linked, refit
-from corsage.strategies.convex_clustering.convex_clustering import check_convex
-from corsage.strategies.convex_clustering.questions import Asking
+from corsage.core.wire import encode
+from corsage.strategies.convex_clustering.models import (
+    check_convex,
+    refitted_models,
+    to_choose_from,
+)
+from corsage.strategies.convex_clustering.questions import Questions
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.rows import places
+from corsage.strategies.rounds.turns import Parcel, Script
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 WEAK = 1e-2
 """kappa of those without a best model, as a share of the curvature."""
+MOST = 20
+"""Clusters whose sizes are named."""
 
 
 @dataclass(frozen=True)
@@ -44,71 +54,66 @@ class LocalClustersKeys(Keys):
     )
 
 
-class LocalClusters(Asking):
+@dataclass
+class LocalClustersState:
+    """The users, one model each, the same for all of a cluster (N, d), and their clusters."""
+
+    users: list[str]
+    models: Floats
+    labels: list[int] = field(default_factory=list)
+
+
+class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
     """The server: one exchange for the local models, a few for the clusters'."""
 
     name = "local-clusters"
 
-    def initial(self, network: Network) -> Arrays:
-        """Nothing yet."""
-        check_convex(self, network)
-        keys = self.own_keys
+    def check(self) -> None:
+        """k-means must be told how many clusters there are."""
+        keys = self.keys
         if keys.local_clusters_by == "kmeans" and not keys.local_clusters_number:
             raise ConfigError("local-clusters-by=kmeans: it needs local-clusters-number above 0.")
-        return {"model": np.zeros(network.whole.stop, np.float64)}
+        self.questions = Questions(self.federation)
 
-    @property
-    def own_keys(self) -> LocalClustersKeys:
-        """The keys of this method."""
-        assert isinstance(self.keys, LocalClustersKeys)
-        return self.keys
+    def initial(self, network: Network) -> LocalClustersState:
+        """All users take part; their models are 0 before they are known."""
+        check_convex(self.federation, network)
+        users = self.federation.users
+        return LocalClustersState(users, np.zeros((len(users), network.whole.stop)))
 
-    @property
-    def models(self) -> Floats:
-        """One model a user, the same for all of a cluster."""
-        return np.asarray(self.state.arrays["x"])
-
-    def open(self, grid: Grid) -> None:
-        """All users take part."""
-        self._grid = grid
-        self.state.scalars.setdefault("users", self.users)
+    def round(self, number: int) -> Script[Replies]:
+        """Local models, their clusters, and the clusters' models: one round is all."""
+        users, d = self.state.users, self.state.models.shape[1]
+        replies, local = yield from self.local_models()
+        labels = self.clusters(local)
+        models, _ = yield from self.questions.about_losses(
+            users, d, lambda users: refitted_models(users.losses_without(None), labels, local)
+        )
+        self.state = LocalClustersState(users, models, labels.tolist())
+        return replies
 
     def finished(self) -> bool:
         """One round is all."""
-        return self.state.round > 0
+        return self.progress.round > 0
 
-    def _train(self, grid: Grid, number: int, config: ConfigRecord) -> Outcome:
-        """Local models, their clusters, and the clusters' models."""
-        arrays, scalars = self.state.arrays, self.state.scalars
-        shape = len(scalars["users"]), len(arrays["model"])
-        arrays["x"] = np.zeros(shape)
-        outcome, local = self._local_models(shape)
-        labels = self._labels(local)
-        models = refit(self.losses, labels)
-        means = np.stack([local[labels == k].mean(0) for k in range(len(models))])
-        usable = np.isfinite(models.sum(1))
-        arrays["x"] = np.where(usable[:, None], models, means)[labels]
-        arrays["model"] = arrays["x"].mean(0)
-        scalars["labels"], self.state.round = labels.tolist(), number
-        self.state.drawn |= dict.fromkeys(outcome.users, 1)
-        self._last, self._sent = outcome, None
-        return outcome
-
-    def _local_models(self, shape: tuple[int, int]) -> tuple[Outcome, Floats]:
+    def local_models(self) -> Script[tuple[Replies, Floats]]:
         """argmin f_i; where there is none, near 0 and what f_i wants."""
-        zeros, one = np.zeros(shape), {"x": np.zeros(shape[1])}
-        outcome = self.ask("minimise", {"slope": zeros}, {}, one)
-        local, found = np.asarray(outcome.rows["x"]), outcome.metrics["found"] > 0
+        users, zeros = self.state.users, np.zeros(self.state.models.shape)
+        template, ask = {"x": zeros[0]}, self.questions.ask
+        replies = yield from ask(users, "minimise", {"slope": zeros}, template)
+        local, found = np.asarray(replies.rows["x"]), replies.metrics["found"] > 0
         if not found.all():
-            curvature = float(self.ask("facts", {}, {}, {}).metrics["curvature"].mean())
-            rows = {"p": zeros, "kappa": np.full(len(zeros), WEAK * curvature)}
-            held = self.ask("prox", rows, {}, one).rows["x"]
-            local = np.where(found[:, None], local, held)
-        return outcome, local
+            facts = yield from ask(users, "facts")
+            kappa = np.full(len(zeros), WEAK * float(facts.metrics["curvature"].mean()))
+            held = yield from ask(users, "prox", {"p": zeros, "kappa": kappa}, template)
+            local = np.where(found[:, None], local, held.rows["x"])
+        return replies, local
 
-    def _labels(self, local: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def clusters(self, local: Floats) -> Ints:
         """The cluster of each user."""
-        keys, n = self.own_keys, len(local)
+        from corsage.solvers.convex_clustering.reading import candidate, in_order, linked
+
+        keys, n = self.keys, len(local)
         count = min(keys.local_clusters_number, n)
         if keys.local_clusters_by == "kmeans":
             from sklearn.cluster import KMeans  # 150 MB and a second: not for every process
@@ -120,22 +125,29 @@ class LocalClusters(Asking):
         labels = candidate(local)
         return np.arange(n) if labels is None else labels
 
-    def send(self, users: list[str]) -> tuple[Arrays, Arrays]:
-        """Nothing goes out before the models are there."""
-        return {}, {}
+    @property
+    def models(self) -> Floats:
+        """X (N, d): one model a user, the same for all of a cluster."""
+        return self.state.models
 
-    def show(self, users: list[str], options: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
+    def shared(self) -> Arrays:
+        """Nothing is the same for all."""
+        return {}
+
+    def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """Each user's model; new users choose among all."""
-        if not users:
-            return {}, {}
         if options.get("adapt"):
-            return {}, {"known": np.tile(np.unique(self.models, axis=0), (len(users), 1, 1))}
-        place = {user: row for row, user in enumerate(self.state.scalars["users"])}
-        return {}, {"x": self.models[[place[user] for user in users]]}
+            return to_choose_from(self.models, users)
+        return Parcel(rows={"x": self.models[places(self.state.users, users)]})
 
     def findings(self) -> list[dict[str, Any]]:
         """How many clusters, of which sizes."""
-        sizes = np.bincount(self.state.scalars["labels"])
-        some = ", ".join(map(str, sizes[:20])) + (", ..." if len(sizes) > 20 else "")
+        sizes = np.bincount(self.state.labels)
+        some = ", ".join(map(str, sizes[:MOST])) + (", ..." if len(sizes) > MOST else "")
         rows = [["clusters", str(len(sizes))], ["users in each", some]]
         return [{"title": "clusters of local models", "rows": rows}]
+
+    def named_arrays(self) -> ArrayRecord:
+        """The mean of all models, under the names that a Flower user expects."""
+        mean = self.models.mean(0).astype(np.float32)
+        return encode(self.federation.network.named(mean))

@@ -1,64 +1,101 @@
-"""Strategies whose server holds all models and asks users about their losses, round or no round."""
+"""Questions to all users of the problem, besides the rounds."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from flwr.serverapp import Grid
 
-from corsage.core.arrays import Arrays, Floats
+from corsage.core.arrays import Arrays
 from corsage.core.errors import RoundFailed
-from corsage.core.replies import Outcome, by_cause, merge_replies
-from corsage.core.wire import encode
-from corsage.strategies.convex_clustering.remote_losses import RemoteLosses
-from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.exchange import exchange
+from corsage.core.replies import Replies, by_cause
+from corsage.strategies.rounds.asking import Ask, in_turns
+from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.rows import places
+from corsage.strategies.rounds.turns import Parcel, Question, Script
+
+if TYPE_CHECKING:
+    from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
+
+T = TypeVar("T")
 
 
-class Asking(Strategy):
-    """A strategy that asks; `state.scalars["users"]` are the users, in the order of its rows."""
+class Questions:
+    """What the server asks of the users' losses; each question is one exchange, and is counted.
 
-    _grid: Grid
+    What can be asked is in the clients' table of answers.
+    """
 
-    @property
-    def models(self) -> Floats:
-        """X (N, d) of the users in the problem."""
-        raise NotImplementedError
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
 
     def ask(
-        self, question: str, rows: Arrays, options: dict[str, Any], template: Arrays,
+        self,
+        users: list[str],
+        question: str,
+        rows: Arrays | None = None,
+        template: Arrays | None = None,
+        options: Mapping[str, Any] | None = None,
+        *,
         strict: bool = True,
-    ) -> Outcome:  # fmt: skip
-        """One exchange with all users in the problem, outside the rounds.
+        number: int | None = None,
+    ) -> Script[Replies]:
+        """One exchange with all users of the problem.
 
-        Rows are in the order of the users, down and up. `strict`: all of them must answer.
+        Parameters
+        ----------
+        users : the users; rows are in their order, down and up.
+        question : a name in the clients' table of answers.
+        rows, template, options : what goes to the users, and the arrays that one of them sends.
+        strict : all of them must answer; RoundFailed if one does not.
+        number : of the round that it belongs to, by default the last one.
         """
-        users: list[str] = self.state.scalars["users"]
-        place = {user: row for row, user in enumerate(users)}
-        asked, messages = self.roster.by_node([u for u in users if u in self.roster.members]), []
-        nothing = encode({})
-        for node, group in asked.items():
-            own = {name: array[[place[user] for user in group]] for name, array in rows.items()}
-            task = self._task(self.state.round, group, {**options, "ask": question})
-            messages.append(self._letter("train", node, nothing, own, task))
-        replies, _ = exchange(self._grid, messages, self._timeout)
-        outcome = merge_replies(replies, asked, template, ("num-examples",))
-        self._noted(outcome, version=self.state.round)
-        scalars = self.state.scalars
-        scalars["questions"] = int(scalars.get("questions", 0)) + 1
-        if strict and len(outcome.users) < len(users):
+        turn = self._exchange(
+            users, rows or {}, template or {}, {**(options or {}), "ask": question}, number
+        )
+        replies = yield turn
+        federation = self.federation
+        federation.noted(replies, version=federation.progress.round)
+        federation.progress.questions += 1
+        if strict and len(replies.users) < len(users):
             raise RoundFailed(
-                f"{self.name}: all users must answer about their losses ({question}). "
-                + "; ".join(by_cause(outcome.dropped)[:3])
+                f"{federation.name}: all users must answer about their losses ({question}). "
+                + "; ".join(by_cause(replies.dropped)[:3])
             )
-        order = np.argsort([place[user] for user in outcome.users], kind="stable")
-        outcome.users = [outcome.users[i] for i in order]
-        outcome.rows = {name: array[order] for name, array in outcome.rows.items()}
-        outcome.metrics = {name: values[order] for name, values in outcome.metrics.items()}
-        return outcome
+        return in_order(replies, users)
 
-    @property
-    def losses(self) -> RemoteLosses:
-        """f_i at the users."""
-        return RemoteLosses(self.ask, *self.models.shape)
+    def about_losses(self, users: list[str], d: int, work: Callable[[RemoteUsers], T]) -> Script[T]:
+        """Mathematics on the losses at the users, with d parameters each, as a script."""
+        from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
+
+        def inside(ask: Ask) -> T:
+            return work(RemoteUsers(lambda *words: ask(self.ask(users, *words)), len(users), d))
+
+        return in_turns(inside)
+
+    def _exchange(
+        self,
+        users: list[str],
+        rows: Arrays,
+        template: Arrays,
+        options: dict[str, Any],
+        number: int | None,
+    ) -> Question:
+        """The exchange with those of the users that are there now."""
+        present = [user for user in users if user in self.federation.roster.members]
+        chosen = places(users, present)
+        parcel = Parcel(rows={name: array[chosen] for name, array in rows.items()})
+        return self.federation.ask("train", present, parcel, template, options, number=number)
+
+
+def in_order(replies: Replies, users: list[str]) -> Replies:
+    """The replies with rows and numbers in the order of the users."""
+    order = np.argsort(places(users, replies.users), kind="stable")
+    return replace(
+        replies,
+        users=[replies.users[i] for i in order],
+        rows={name: array[order] for name, array in replies.rows.items()},
+        metrics={name: values[order] for name, values in replies.metrics.items()},
+    )

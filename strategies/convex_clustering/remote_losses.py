@@ -1,8 +1,8 @@
 """The users' losses as the server's mathematics takes them: every call is an exchange.
 
-What is written for losses at hand (solvers/convex_clustering/sum_of_norms.py, recovery.py, lambda_choice.py) then
-works in a federation as it is: users see points and answer with values, gradients, Hessians, and
-never with data. Exchanges are counted: on devices each takes seconds.
+What is written for losses at hand (sum_of_norms.py, recovery.py, lambda_choice.py of the solvers)
+then works in a federation as it is: users see points and answer with values, gradients, Hessians,
+and never with data. Exchanges are counted: on devices each takes seconds.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import ModelError
-from corsage.core.replies import Outcome
+from corsage.core.replies import Replies
 from corsage.solvers.losses.held_out import Fold
 
-Ask = Callable[[str, Arrays, dict[str, Any], Arrays], Outcome]
-"""(question, rows of all users, options, template of a user's answer) -> their answers."""
+AskUsers = Callable[[str, Arrays, Arrays, dict[str, Any]], Replies]
+"""(question, rows of all users, template of a user's answer, options) -> their answers."""
 
 
 class RemoteLosses:
-    """f_i of all users, at the users (see models.convex.Losses).
+    """f_i of all users, at the users (see corsage.solvers.losses.convex.Losses).
 
     Parameters
     ----------
@@ -36,9 +35,9 @@ class RemoteLosses:
 
     dtype, device = torch.float64, torch.device("cpu")
 
-    def __init__(self, ask: Ask, n: int, d: int, fold: Fold | None = None) -> None:
+    def __init__(self, ask: AskUsers, n: int, d: int, fold: Fold | None = None) -> None:
         self.n, self.d, self._ask = n, d, ask
-        self._options: dict[str, Any] = told(fold)
+        self._options = fold_options(fold)
         self._last: tuple[bytes, Floats, Floats] | None = None
 
     def value(self, x: Tensor) -> Tensor:
@@ -52,21 +51,21 @@ class RemoteLosses:
     def hessian(self, x: Tensor) -> Tensor:
         """The Hessians, of the generalised ones where f_i has no other."""
         template = {"hessian": np.zeros((self.d, self.d))}
-        rows = {"x": x.numpy()}
-        return torch.from_numpy(self._ask("hessian", rows, self._options, template).rows["hessian"])
+        replies = self._ask("hessian", {"x": x.numpy()}, template, self._options)
+        return torch.from_numpy(replies.rows["hessian"])
 
     def prox(self, centre: Tensor, kappa: Tensor | float, start: Tensor | None = None) -> Tensor:
         """argmin f_i(x) + kappa_i/2 |x - centre_i|^2."""
         rows = {"p": centre.numpy(), "kappa": np.broadcast_to(np.asarray(kappa), (self.n,)).copy()}
-        outcome = self._ask("prox", rows, self._options, {"x": np.zeros(self.d)})
-        return torch.from_numpy(outcome.rows["x"])
+        replies = self._ask("prox", rows, {"x": np.zeros(self.d)}, self._options)
+        return torch.from_numpy(replies.rows["x"])
 
     def minimise(self, slope: Tensor | None = None, start: Tensor | None = None) -> Tensor:
         """argmin f_i(x) + <slope_i, x>; rows of NaN where there is none."""
         rows = {"slope": np.zeros((self.n, self.d)) if slope is None else slope.numpy()}
-        outcome = self._ask("minimise", rows, self._options, {"x": np.zeros(self.d)})
-        x = outcome.rows["x"].copy()
-        x[outcome.metrics["found"] == 0] = np.nan
+        replies = self._ask("minimise", rows, {"x": np.zeros(self.d)}, self._options)
+        x = replies.rows["x"].copy()
+        x[replies.metrics["found"] == 0] = np.nan
         return torch.from_numpy(x)
 
     def smoothness(self) -> Tensor:
@@ -85,24 +84,30 @@ class RemoteLosses:
         """All users are asked, or none."""
         raise ModelError("losses at the users: only all of them can be asked.")
 
-    def _facts(self) -> dict[str, NDArray[np.float64]]:
-        return self._ask("facts", {}, self._options, {}).metrics
+    def _facts(self) -> dict[str, Floats]:
+        return self._ask("facts", {}, {}, self._options).metrics
 
     def _at(self, x: Tensor) -> tuple[Floats, Floats]:
-        """Values and gradients at a point; the last ones are remembered."""
+        """Values and gradients at a point; those of the last point are remembered."""
         point = x.numpy()
         if self._last is None or self._last[0] != point.tobytes():
             template = {"gradient": np.zeros(self.d)}
-            outcome = self._ask("gradient", {"x": point}, self._options, template)
-            found = outcome.metrics["value"].copy(), outcome.rows["gradient"]
+            replies = self._ask("gradient", {"x": point}, template, self._options)
+            found = replies.metrics["value"].copy(), replies.rows["gradient"]
             self._last = point.tobytes(), *found
         return self._last[1], self._last[2]
 
 
 class RemoteUsers:
-    """What users can be asked about samples that were left out (see models.held_out.HeldOut)."""
+    """What users can be asked about samples that were left out (see held_out.HeldOut).
 
-    def __init__(self, ask: Ask, n: int, d: int) -> None:
+    Parameters
+    ----------
+    ask : one exchange with all users.
+    n, d : users, numbers in a model.
+    """
+
+    def __init__(self, ask: AskUsers, n: int, d: int) -> None:
         self._ask, self._n, self._d = ask, n, d
 
     def losses_without(self, fold: Fold | None) -> RemoteLosses:
@@ -111,11 +116,11 @@ class RemoteUsers:
 
     def evaluate(self, models: Floats, fold: Fold) -> Floats:
         """The mean loss of each user's model on its held-out samples; NaN where it has none."""
-        metrics = self._ask("held_out", {"x": models}, told(fold), {}).metrics
+        metrics = self._ask("held_out", {"x": models}, {}, fold_options(fold)).metrics
         return np.where(metrics["found"] > 0, metrics["value"], np.nan)
 
 
-def told(fold: Fold | None) -> dict[str, Any]:
+def fold_options(fold: Fold | None) -> dict[str, Any]:
     """A fold as options of a message."""
     if fold is None:
         return {}

@@ -1,180 +1,199 @@
-"""What convex clustering asks for besides its rounds: lambda before, clusters after them."""
+"""What convex clustering says at its end: the clusters, how sure they are, and how good."""
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import ConfigRecord
-from flwr.serverapp import Grid
 
-from corsage.core.arrays import Floats, Ints
-from corsage.solvers.convex_clustering import recovery, sum_of_norms
-from corsage.solvers.convex_clustering.edges import Edges
-from corsage.solvers.convex_clustering.lambda_choice import choose_for_clusters, choose_for_models
-from corsage.solvers.convex_clustering.reading import (
-    Reading,
-    candidates,
-    fused,
-    judged,
-    read,
-    refit,
-)
-from corsage.solvers.losses.convex import Losses
-from corsage.strategies.convex_clustering.questions import Asking
-from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
+from corsage.core.arrays import Floats
+from corsage.strategies.convex_clustering.certificate import Certificate
+from corsage.strategies.convex_clustering.choice import Choice
+from corsage.strategies.convex_clustering.graph import Graph
+from corsage.strategies.convex_clustering.models import refitted_models
+from corsage.strategies.convex_clustering.questions import Questions
+from corsage.strategies.rounds.turns import Script
 
-PATH = 1e-6
-"""Relative gap of the solutions that lambda is chosen from."""
-NAMED = 12
-"""Clusters that are listed one by one."""
+if TYPE_CHECKING:
+    from corsage.solvers.convex_clustering.reading import Reading as Partition
+    from corsage.solvers.losses.convex import Losses
+    from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
+
+NAMED, USERS = 12, 6
+"""Clusters that are listed one by one, and users of a cluster that are named."""
+Row = list[str]
+"""A label and a text."""
 
 
-class Reported(Asking):
-    """Convex clustering's questions and its report."""
+@dataclass(frozen=True)
+class Reading:
+    """The clusters of the models, whether they are exact, and what theory says of them.
 
-    @property
-    def edges(self) -> Edges:
-        """Whom the penalty joins."""
-        raise NotImplementedError
+    Parameters
+    ----------
+    labels : the cluster of each user.
+    distinct : different models there are.
+    exact, gap : whether the solution at lambda has these clusters, and the relative gap of the
+        fused models; None if that was not asked.
+    necessary, theorem1, theorem2 : the bounds on lambda of section III, where they are known.
+    not_refitted : clusters without a best model of their own.
+    """
 
-    # lambda.
+    labels: list[int]
+    distinct: int
+    exact: bool | None = None
+    gap: float | None = None
+    necessary: float | None = None
+    theorem1: float | None = None
+    theorem2: float | None = None
+    not_refitted: int | None = None
 
-    def choose_lambda(self) -> float:
-        """lambda by held-out samples, or by the clusters that it proposes."""
-        users, scalars = RemoteUsers(self.ask, *self.models.shape), self.state.scalars
 
-        def path(losses: Losses, lams: Floats) -> list[Floats]:
-            solutions = sum_of_norms.path(losses, lams.tolist(), self.edges, tolerance=PATH)
-            return [solution.x for solution in solutions]
+@dataclass(frozen=True)
+class Solved:
+    """What there is to report on: the graph, lambda, the certificate, and the models (N, d)."""
 
-        if self.config.algorithm[self.name].convex_lambda == "clusters":  # type: ignore[attr-defined]
-            found = choose_for_clusters(users, path)
-            scalars["labels"] = found.labels.tolist()
-            scalars["gain"] = None if np.isnan(found.gain) else [found.gain, found.error]
-            lam = found.lam
-        else:
-            lam = choose_for_models(users, path).lam
-        scalars["questions-for-lambda"] = scalars["questions"]
-        return lam
+    graph: Graph
+    choice: Choice
+    certificate: Certificate | None
+    models: Floats
 
-    # Clusters.
 
-    def _finish(self, grid: Grid, config: ConfigRecord) -> list[dict[str, Any]]:
-        """Certify and read the models before the final results are made."""
-        last = self._last_evaluation
-        if self.state.scalars.get("certified-round") != self.state.round:
-            self.certify()
-        if "reading" not in self.state.scalars:
-            self.state.scalars["reading"] = self._read()
-        self._last_evaluation = last
-        return super()._finish(grid, config)
+class Report:
+    """Reads the clusters of a solution, and says what was found.
 
-    def certify(self) -> None:
-        """Compute the duality gap."""
-        raise NotImplementedError
+    Parameters
+    ----------
+    questions : to the users.
+    in_full : ask for what it takes to certify and refit the clusters; else nothing is asked.
+    """
 
-    def extra_evaluations(self) -> dict[str, dict[str, Any]]:
-        """The clusters' own models, without any pull between them."""
-        return {f"{self.name}+refit": {"refit": True}} if "refit" in self.state.arrays else {}
+    def __init__(self, questions: Questions, in_full: bool) -> None:
+        self.questions, self.in_full = questions, in_full
 
-    def _read(self) -> dict[str, Any]:
-        """The clusters of the models, whether they are exact, and what theory says of them."""
-        scalars, x, losses, edges = self.state.scalars, self.models, self.losses, self.edges
-        distinct, lam = fused(x), float(scalars["lambda"])
-        reading: dict[str, Any] = {"distinct": int(distinct.max()) + 1}
-        wanted = self.config.algorithm[self.name].convex_report  # type: ignore[attr-defined]
-        labels = distinct
-        if "labels" in scalars:
-            labels = np.array(scalars["labels"])
-        elif lam > 0 and not wanted:
-            labels = next(candidates(x), distinct)
-        if wanted and lam > 0 and len(edges):
-            chosen = "labels" in scalars
-            found = judged(losses, labels, lam, edges) if chosen else read(losses, x, lam, edges)
-            labels = found.labels
-            reading |= self._theory(losses, found, edges)
-        reading["labels"] = labels.tolist()
-        if wanted:
-            reading["not-refitted"] = self._refit(losses, labels)
-        return reading
+    def read(self, solved: Solved) -> Script[tuple[Reading, Floats | None]]:
+        """The clusters; and, in full, each user's model of its cluster alone (N, d)."""
+        users, d = solved.graph.users, solved.models.shape[1]
+        if not self.in_full:
+            return plainly_read(solved), None
 
-    def _refit(self, losses: Losses, labels: Ints) -> int:
-        """The clusters' own models; how many clusters have none, and keep the mean instead."""
-        x, models = self.models, refit(losses, labels)
-        usable = np.isfinite(models.sum(1))
-        fallback = np.stack([x[labels == k].mean(0) for k in range(len(models))])
-        self.state.arrays["refit"] = np.where(usable[:, None], models, fallback)[labels]
-        return int((~usable).sum())
+        def work(users: RemoteUsers) -> tuple[Reading, Floats | None]:
+            losses = users.losses_without(None)
+            reading = fully_read(losses, solved)
+            labels = np.array(reading.labels)
+            refitted, missing = refitted_models(losses, labels, solved.models)
+            return replace(reading, not_refitted=missing), refitted
 
-    def _theory(self, losses: Losses, found: Reading, edges: Edges) -> dict[str, Any]:
-        """The certificate of a partition, and the bounds on lambda of section III."""
-        labels = found.labels
-        told: dict[str, Any] = {"exact": found.exact, "gap": found.gap}
-        if edges.complete:
-            told["necessary"] = recovery.necessary(losses, labels, found.models)
-            told["theorem1"] = recovery.theorem1(losses, labels, found.models)
-            if len(found.models) > 1:
-                told["theorem2"] = recovery.theorem2(losses, labels, found.models)
-        return told
+        return (yield from self.questions.about_losses(users, d, work))
 
     # In words.
 
-    def findings(self) -> list[dict[str, Any]]:
+    def findings(self, solved: Solved, reading: Reading | None) -> list[dict[str, Any]]:
         """The certificate and the clusters."""
-        scalars = self.state.scalars
-        reading = scalars.get("reading", {})
-        found = [{"title": "solution", "rows": self._solution(scalars)}]
-        if reading:
-            found.append({"title": "clusters", "rows": self._clusters(reading)})
+        found = [{"title": "solution", "rows": self._solution(solved)}]
+        if reading is not None:
+            rows = cluster_rows(reading, solved) + members(reading, solved.graph.users)
+            found.append({"title": "clusters", "rows": rows})
         return found
 
-    def _solution(self, scalars: dict[str, Any]) -> list[list[str]]:
-        relative, asked = scalars.get("relative"), scalars.get("questions-for-lambda")
-        how = f" (found by {asked:,} exchanges)" if asked else ""
+    def _solution(self, solved: Solved) -> list[Row]:
+        """lambda, whether the models are optimal, and what it took to ask."""
+        choice, certificate = solved.choice, solved.certificate
+        how = f" (found by {choice.exchanges:,} exchanges)" if choice.exchanges else ""
         proof = "not certified: not all users answered, or one has no best model under its duals"
-        if relative is not None:
-            proof = f"certified: relative gap {relative:.0e}"
-        rows = [["lambda", f"{scalars['lambda']:.6g}{how}"], ["optimality", proof]]
-        if scalars.get("value") is not None:
-            rows.append(["objective", f"{scalars['value']:.8g}"])
-        rows.append(["exchanges besides the rounds", f"{scalars.get('questions', 0):,}"])
-        return rows
-
-    def _clusters(self, reading: dict[str, Any]) -> list[list[str]]:
-        """Counts, exactness, bounds, names and sizes."""
-        labels, users = np.array(reading["labels"]), self.state.scalars["users"]
-        count = int(labels.max()) + 1
-        how = {True: "exact", False: "approximate", None: "not certified"}[reading.get("exact")]
-        rows = [
-            ["distinct models", str(reading["distinct"])],
-            ["clusters", f"{count}, {how}" + gap_of(reading)],
-        ]
-        if count == 1 and reading.get("exact"):
-            rows.append(["", "lambda is at or above consensus: this is the global model"])
-        if gain := self.state.scalars.get("gain"):
-            rows.append(["gain over one model", f"{gain[0]:.3g} ± {gain[1]:.2g} (held-out loss)"])
-        lam = float(self.state.scalars["lambda"])
-        for name, needs, holds in (
-            ("necessary", "necessary: lambda at least", lam >= reading.get("necessary", 0)),
-            ("theorem1", "sufficient, Theorem 1: at least", lam >= reading.get("theorem1", np.inf)),
-            ("theorem2", "sufficient, Theorem 2: below", lam < reading.get("theorem2", 0)),
-        ):
-            if name in reading:
-                rows.append([needs, f"{reading[name]:.6g}: {'yes' if holds else 'no'}"])
-        if reading.get("not-refitted"):
-            rows.append(["clusters without a best model", f"{reading['not-refitted']}"])
-        if reading.get("exact") and 1 < count < len(labels):
-            rows.append(
-                ["", "such a window of lambda can be narrow, or not exist for other samples"]
-            )
-        for k in range(min(count, NAMED)):
-            own = [user for user, label in zip(users, labels, strict=True) if label == k]
-            some = ", ".join(own[:6]) + (", ..." if len(own) > 6 else "")
-            rows.append([f"cluster {k}", f"{len(own)} users: {some}"])
-        return rows
+        if certificate is not None and certificate.relative is not None:
+            proof = f"certified: relative gap {certificate.relative:.0e}"
+        rows = [["lambda", f"{choice.lam:.6g}{how}"], ["optimality", proof]]
+        if certificate is not None and certificate.value is not None:
+            rows.append(["objective", f"{certificate.value:.8g}"])
+        asked = self.questions.federation.progress.questions
+        return [*rows, ["exchanges besides the rounds", f"{asked:,}"]]
 
 
-def gap_of(reading: dict[str, Any]) -> str:
-    """The certificate of a partition in words."""
-    return f" (relative gap of the fused models {reading['gap']:.0e})" if "gap" in reading else ""
+def plainly_read(solved: Solved) -> Reading:
+    """The clusters that lambda was chosen for, or those that the models show."""
+    from corsage.solvers.convex_clustering.reading import candidates, fused
+
+    distinct = fused(solved.models)
+    labels = distinct
+    if solved.choice.labels is not None:
+        labels = np.array(solved.choice.labels)
+    elif solved.choice.lam > 0:
+        labels = next(candidates(solved.models), distinct)
+    return Reading(labels.tolist(), int(distinct.max()) + 1)
+
+
+def fully_read(losses: Losses, solved: Solved) -> Reading:
+    """The clusters, certified where they can be, and the bounds on lambda."""
+    from corsage.solvers.convex_clustering.reading import fused, judged, read
+
+    choice, edges, x = solved.choice, solved.graph.edges, solved.models
+    distinct = fused(x)
+    chosen = distinct if choice.labels is None else np.array(choice.labels)
+    reading = Reading(chosen.tolist(), int(distinct.max()) + 1)
+    if not (choice.lam > 0 and len(edges)):
+        return reading
+    if choice.labels is not None:
+        found = judged(losses, chosen, choice.lam, edges)
+    else:
+        found = read(losses, x, choice.lam, edges)
+    reading = replace(reading, labels=found.labels.tolist(), exact=found.exact, gap=found.gap)
+    return with_bounds(reading, losses, found) if edges.complete else reading
+
+
+def with_bounds(reading: Reading, losses: Losses, found: Partition) -> Reading:
+    """The reading with the bounds on lambda of section III, which are for all pairs."""
+    from corsage.solvers.convex_clustering import recovery
+
+    labels, w = found.labels, found.models
+    return replace(
+        reading,
+        necessary=recovery.necessary(losses, labels, w),
+        theorem1=recovery.theorem1(losses, labels, w),
+        theorem2=recovery.theorem2(losses, labels, w) if len(w) > 1 else None,
+    )
+
+
+def cluster_rows(reading: Reading, solved: Solved) -> list[Row]:
+    """How many clusters there are, how sure that is, and what theory says of lambda."""
+    count = max(reading.labels) + 1
+    how = {True: "exact", False: "approximate", None: "not certified"}[reading.exact]
+    gap = "" if reading.gap is None else f" (relative gap of the fused models {reading.gap:.0e})"
+    rows = [["distinct models", str(reading.distinct)], ["clusters", f"{count}, {how}{gap}"]]
+    if count == 1 and reading.exact:
+        rows.append(["", "lambda is at or above consensus: this is the global model"])
+    if solved.choice.gain is not None:
+        better = f"{solved.choice.gain:.3g} ± {solved.choice.error:.2g} (held-out loss)"
+        rows.append(["gain over one model", better])
+    rows += bounds(reading, solved.choice.lam)
+    if reading.not_refitted:
+        rows.append(["clusters without a best model", f"{reading.not_refitted}"])
+    if reading.exact and 1 < count < len(reading.labels):
+        rows.append(["", "such a window of lambda can be narrow, or not exist for other samples"])
+    return rows
+
+
+def bounds(reading: Reading, lam: float) -> list[Row]:
+    """The bounds on lambda, and whether it keeps to them."""
+    wanted = (
+        ("necessary: lambda at least", reading.necessary, operator.ge),
+        ("sufficient, Theorem 1: at least", reading.theorem1, operator.ge),
+        ("sufficient, Theorem 2: below", reading.theorem2, operator.lt),
+    )
+    return [
+        [needs, f"{bound:.6g}: {'yes' if keeps(lam, bound) else 'no'}"]
+        for needs, bound, keeps in wanted
+        if bound is not None
+    ]
+
+
+def members(reading: Reading, users: list[str]) -> list[Row]:
+    """The users of the first clusters."""
+    rows = []
+    for k in range(min(max(reading.labels) + 1, NAMED)):
+        own = [user for user, label in zip(users, reading.labels, strict=True) if label == k]
+        some = ", ".join(own[:USERS]) + (", ..." if len(own) > USERS else "")
+        rows.append([f"cluster {k}", f"{len(own)} users: {some}"])
+    return rows

@@ -227,6 +227,8 @@ class Federation:
         except StopIteration as end:
             found: T = end.value
             return found
+        finally:
+            script.close()  # also where the exchange failed: nothing of it stays under way
 
     def noted(self, replies: Replies, version: int) -> None:
         """Note who was dropped or lost, and that the personal states of the rest moved on."""

@@ -162,6 +162,9 @@ def _filled(origin: Any, inner: tuple[Any, ...], plain: Any, arrays: Arrays) -> 
 
 
 def _matching(kinds: list[Any], plain: Any) -> Any:
-    """Of the types of a union the one that a plain value is of."""
+    """Of the types of a union the one that a plain value is of; dataclasses by their fields."""
     whole = [kind for kind in kinds if isinstance(kind, type) and isinstance(plain, kind)]
+    if isinstance(plain, Mapping):
+        known = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+        whole += [kind for kind in known if {f.name for f in dataclasses.fields(kind)} == {*plain}]
     return (whole or kinds)[0]

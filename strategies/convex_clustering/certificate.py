@@ -1,0 +1,74 @@
+"""How far from optimal the models are at most: the duality gap, by two floats of each user.
+
+See solvers/convex_clustering/certificate.py for the formula.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.core.replies import Replies
+from corsage.strategies.convex_clustering.graph import Graph
+from corsage.strategies.convex_clustering.pdmm import Pdmm
+from corsage.strategies.convex_clustering.questions import Questions
+from corsage.strategies.convex_clustering.splitting import Splitting
+from corsage.strategies.rounds.turns import Script
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known of the models after a round.
+
+    Parameters
+    ----------
+    round : the round.
+    value : P(X); None if not all users answered.
+    gap : at most so much is P(X) above its minimum; None if nothing is known: not all users
+        answered, or one has no best model under its duals.
+    relative : the gap as a share of sum |f_i(x_i)| + penalty.
+    """
+
+    round: int
+    value: float | None = None
+    gap: float | None = None
+    relative: float | None = None
+
+    def within(self, tolerance: float) -> bool:
+        """Whether the models are known to be that good."""
+        return self.relative is not None and self.relative <= tolerance
+
+
+def certify(
+    questions: Questions, graph: Graph, lam: float, solver: Splitting | Pdmm, number: int
+) -> Script[Certificate]:
+    """The certificate after round `number`: a user gets x_i and v_i = sum_j mu_ij."""
+    from corsage.solvers.convex_clustering.certificate import feasible
+
+    x, edges = solver.models, graph.edges
+    mu = feasible(solver.mu, lam * edges.w)
+    rows = {"x": x, "v": edges.adjoint(mu)}
+    replies = yield from questions.ask(graph.users, "slack", rows, strict=False, number=number)
+    if len(replies.users) < len(x):
+        return Certificate(number)
+    return judged(replies, graph, lam, x, mu, number)
+
+
+def judged(
+    replies: Replies, graph: Graph, lam: float, x: Floats, mu: Floats, number: int
+) -> Certificate:
+    """The users' slack and the edges' slack; mu are feasible."""
+    from corsage.solvers.convex_clustering.certificate import edge_terms
+    from corsage.solvers.convex_clustering.edges import norms
+
+    metrics, radius, apart = replies.metrics, lam * graph.edges.w, graph.edges.differences(x)
+    slack = np.maximum(metrics["at_x"] - metrics["least"], 0.0)
+    gap = float(slack.sum() + edge_terms(apart, mu, radius).sum())
+    penalty = float((radius * norms(apart)).sum())
+    value = float(metrics["value"].sum()) + penalty
+    if not (metrics["found"] > 0).all():
+        return Certificate(number, value)
+    size = float(np.abs(metrics["value"]).sum()) + penalty
+    return Certificate(number, value, gap, gap / max(size, np.finfo(np.float64).tiny))

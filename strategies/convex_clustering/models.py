@@ -1,0 +1,47 @@
+"""What both algorithms of the family do with models: convex ones, refitted ones, new users'."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corsage.core.arrays import Floats, Ints
+from corsage.core.errors import ConfigError
+from corsage.strategies.rounds.turns import Parcel
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
+    from corsage.solvers.losses.convex import Losses
+    from corsage.strategies.rounds.federation import Federation
+
+
+def check_convex(federation: Federation, network: Network) -> None:
+    """Refuse models that are known not to be convex; one's own may be."""
+    from corsage.networks.zoo import ZOO, is_convex_module
+
+    model = federation.config.model.model
+    if is_convex_module(network.module):
+        return
+    if model in ZOO:
+        raise ConfigError(f"{federation.name}: model={model} is not convex; set model=linear.")
+    federation.note(f"model={model}: if its losses are not convex, the certificate is not valid")
+
+
+def to_choose_from(models: Floats, users: list[str]) -> Parcel:
+    """All different models, for each of the new users."""
+    known = np.unique(models, axis=0)
+    return Parcel(rows={"known": np.tile(known, (len(users), 1, 1))})
+
+
+def refitted_models(losses: Losses, labels: Ints, x: Floats) -> tuple[Floats, int]:
+    """The clusters' own models, one row a user; clusters that have none keep the mean of theirs.
+
+    Returns how many these are, too.
+    """
+    from corsage.solvers.convex_clustering.reading import refit
+
+    models = refit(losses, labels)
+    usable = np.isfinite(models.sum(1))
+    means = np.stack([x[labels == k].mean(0) for k in range(len(models))])
+    return np.where(usable[:, None], models, means)[labels], int((~usable).sum())
