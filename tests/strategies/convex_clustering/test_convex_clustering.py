@@ -16,8 +16,12 @@ from corsage.solvers.convex_clustering import pdmm, sum_of_norms
 from corsage.solvers.convex_clustering.edges import Edges
 from corsage.solvers.losses.convex import linear_losses
 from corsage.solvers.losses.held_out import Fold
-from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
+from corsage.strategies.convex_clustering.convex_clustering import (
+    ConvexClustering,
+    ConvexClusteringState,
+)
 from corsage.strategies.convex_clustering.remote_losses import RemoteLosses, RemoteUsers
+from corsage.strategies.rounds.state import restored, stored
 from tests.support.at_hand import central
 from tests.support.federations import Notes, federate
 from tests.support.grids import Watched
@@ -33,16 +37,23 @@ def cluster(nodes: int = 1, **keys: Any) -> tuple[ConvexClustering, dict[str, An
     return strategy, result.json()[0], notes
 
 
+def certificate(strategy: Any) -> Any:
+    """What is known of the models at the end."""
+    assert isinstance(strategy, ConvexClustering)
+    assert strategy.state.certificate is not None
+    return strategy.state.certificate
+
+
 @SOLVERS
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.2])
 def test_the_optimum_is_reached_and_certified(solver: str, share: float) -> None:
     best = sum_of_norms.fit(central(), 0.03, tolerance=1e-10)
     keys = {"convex_solver": solver, "fraction_train": share, "convex_tolerance": 1e-7}
     strategy, result, notes = cluster(nodes=3, **keys)
-    scalars = strategy.state.scalars
-    assert scalars["relative"] <= 1e-7
-    assert scalars["value"] == pytest.approx(best.value, rel=1e-6)
-    assert scalars["value"] - best.value <= scalars["gap"] + 1e-9  # never below the true gap
+    found = certificate(strategy)
+    assert found.relative <= 1e-7
+    assert found.value == pytest.approx(best.value, rel=1e-6)
+    assert found.value - best.value <= found.gap + 1e-9  # never below the true gap
     assert strategy.models == pytest.approx(best.x, abs=3e-3)
     assert result["rounds"] < 3000
     assert "certified: relative gap" in str(strategy.findings())
@@ -53,10 +64,10 @@ def test_the_optimum_is_reached_and_certified(solver: str, share: float) -> None
 def test_the_certificate_is_the_one_of_all_data_at_hand(solver: str) -> None:
     """Two floats a user, whatever round it is: 7 rounds are far from the end."""
     strategy, _, _ = cluster(num_rounds=7, convex_solver=solver, fraction_train=0.5)
-    gap = sum_of_norms.gap(central(), strategy.models, strategy.state.arrays["mu"], 0.03)
-    assert strategy.state.scalars["gap"] == pytest.approx(gap, rel=1e-6)
+    gap = sum_of_norms.gap(central(), strategy.models, strategy.solver.mu, 0.03)
+    assert certificate(strategy).gap == pytest.approx(gap, rel=1e-6)
     assert gap > 1e-3
-    assert strategy.state.scalars["certified-round"] == 7
+    assert certificate(strategy).round == 7
 
 
 def test_pdmm_in_a_federation_is_the_servers_pdmm_with_all_losses_at_hand() -> None:
@@ -72,7 +83,8 @@ def test_pdmm_in_a_federation_is_the_servers_pdmm_with_all_losses_at_hand() -> N
         own = pdmm.Settings(1.5)
         state = pdmm.step(state, solve, edges, 0.03, own, everyone, slice(None))
     for what in ("x", "z", "mu", "muh"):
-        assert strategy.state.arrays[what] == pytest.approx(getattr(state, what), abs=1e-9), what
+        found = getattr(strategy.solver, what)
+        assert found == pytest.approx(getattr(state, what), abs=1e-9), what
 
 
 def test_the_acceptance_problem(tmp_path: Path) -> None:
@@ -82,14 +94,17 @@ def test_the_acceptance_problem(tmp_path: Path) -> None:
         "convex-clustering", **keys, fraction_train=1.0, num_rounds=200, convex_report=True,
         evaluate_every=1000,
     )  # fmt: skip
-    scalars, reading = strategy.state.scalars, strategy.state.scalars["reading"]
-    assert scalars["value"] == pytest.approx(55.9970389, abs=5e-6)
-    assert reading["distinct"] == 3
-    assert reading["exact"] is True
-    assert reading["labels"] == [0] * 20 + [1] * 20 + [2] * 20
-    assert reading["theorem1"] == pytest.approx(0.158, abs=5e-4)
-    assert reading["theorem2"] == pytest.approx(0.0459, abs=5e-5)
-    assert reading["necessary"] <= 0.0913593
+    assert isinstance(strategy, ConvexClustering)
+    reading = strategy.state.reading
+    assert reading is not None
+    assert reading.theorem1 is not None and reading.theorem2 is not None
+    assert certificate(strategy).value == pytest.approx(55.9970389, abs=5e-6)
+    assert reading.distinct == 3
+    assert reading.exact is True
+    assert reading.labels == [0] * 20 + [1] * 20 + [2] * 20
+    assert reading.theorem1 == pytest.approx(0.158, abs=5e-4)
+    assert reading.theorem2 == pytest.approx(0.0459, abs=5e-5)
+    assert reading.necessary is not None and reading.necessary <= 0.0913593
     fused, refitted = (row["accuracy"]["mean"] for row in result.json())
     assert fused == pytest.approx(0.821, abs=5e-4)
     assert refitted == pytest.approx(0.8882, abs=5e-4)
@@ -108,8 +123,14 @@ def remote() -> ConvexClustering:
     return strategy
 
 
+def at_users(strategy: ConvexClustering) -> RemoteUsers:
+    """The users of a federation, as mathematics asks them."""
+    users, ask = strategy.state.graph.users, strategy.questions.ask
+    return RemoteUsers(lambda *words: strategy.federation.play(ask(users, *words)), 12, 3)
+
+
 def test_losses_at_the_users_are_the_losses(remote: ConvexClustering) -> None:
-    far, near = remote.losses, central()
+    far, near = at_users(remote).losses_without(None), central()
     rng = np.random.default_rng(0)
     x, slope = (torch.from_numpy(rng.normal(size=(12, 3)) * size) for size in (1.0, 0.1))
     assert far.value(x).numpy() == pytest.approx(near.value(x).numpy())
@@ -123,10 +144,10 @@ def test_losses_at_the_users_are_the_losses(remote: ConvexClustering) -> None:
 
 
 def test_held_out_samples_are_left_out_and_judged(remote: ConvexClustering) -> None:
-    users = RemoteUsers(remote.ask, 12, 3)
+    users = at_users(remote)
     fold, near = Fold("test", 1, 0.2), central()
     kept, left = [], []
-    for place, user in enumerate(remote.users):
+    for place, user in enumerate(remote.federation.users):
         out = place * 10 + fold.held_out(0, user, 10)
         left.append(out)
         kept.append(np.setdiff1d(np.arange(place * 10, place * 10 + 10), out))
@@ -149,8 +170,9 @@ def test_held_out_samples_are_left_out_and_judged(remote: ConvexClustering) -> N
 
 def test_lambda_on_auto_is_the_least_held_out_loss(remote: ConvexClustering) -> None:
     strategy, _, _ = cluster(num_rounds=2, convex_lambda="auto")
-    chosen = strategy.state.scalars["lambda"]
-    users = RemoteUsers(remote.ask, 12, 3)
+    assert strategy.state.choice is not None
+    chosen = strategy.state.choice.lam
+    users = at_users(remote)
     fold = Fold("models", 0, 0.3)
     losses = users.losses_without(fold)
 
@@ -158,7 +180,7 @@ def test_lambda_on_auto_is_the_least_held_out_loss(remote: ConvexClustering) -> 
         return float(np.nanmean(users.evaluate(sum_of_norms.fit(losses, lam).x, fold)))
 
     assert lost(chosen) < min(lost(chosen * 3), lost(chosen / 3), lost(1e-4)) + 1e-9
-    assert strategy.state.scalars["questions-for-lambda"] > 30
+    assert strategy.state.choice.exchanges > 30
     assert "found by" in str(strategy.findings())
 
 
@@ -188,13 +210,13 @@ def test_above_consensus_is_the_global_model_and_says_so() -> None:
 def test_neighbours_alone_are_joined_and_pieces_are_named() -> None:
     keys = {"convex_graph": "knn", "convex_neighbours": 1, "convex_lambda": 0.2}
     strategy, _, notes = cluster(convex_tolerance=1e-8, **keys)
-    edges = strategy.edges
+    edges = strategy.state.graph.edges
     assert len(edges) < 12
     assert edges.pieces > 1
     assert any(f"falls into {edges.pieces} pieces" in note for note in notes.notes)
     assert any("raise convex-neighbours" in note for note in notes.notes)
     best = sum_of_norms.fit(central(), 0.2, edges, tolerance=1e-10)
-    assert strategy.state.scalars["value"] == pytest.approx(best.value, rel=1e-6)
+    assert certificate(strategy).value == pytest.approx(best.value, rel=1e-6)
 
 
 # Users.
@@ -213,12 +235,12 @@ def test_a_user_that_leaves_for_good_is_taken_out_and_the_rest_is_solved() -> No
     strategy, result, _ = federate(
         "convex-clustering", callbacks=[notes], grid=grid, evaluate_every=1000, **keys
     )
-    gone = set(map(str, range(12))) - set(strategy.state.scalars["users"])
+    gone = set(map(str, range(12))) - set(strategy.state.graph.users)
     assert len(gone) == 1
     assert any("the problem is now that of the others" in note for note in notes.notes)
     rest = [i for i in range(12) if str(i) not in gone]
     best = sum_of_norms.fit(central().pick(rest), 0.03, tolerance=1e-10)
-    assert strategy.state.scalars["value"] == pytest.approx(best.value, rel=1e-6)
+    assert certificate(strategy).value == pytest.approx(best.value, rel=1e-6)
     assert len(result.json()[0]["per_user"]) == 11
 
 
@@ -229,7 +251,7 @@ def test_a_reply_that_is_missing_leaves_the_user_where_it_was() -> None:
         convex_tolerance=1e-8, evaluate_every=1000,
     )  # fmt: skip
     best = sum_of_norms.fit(central(), 0.03, tolerance=1e-10)
-    assert strategy.state.scalars["value"] == pytest.approx(best.value, rel=1e-6)
+    assert certificate(strategy).value == pytest.approx(best.value, rel=1e-6)
     assert any("dropped" in note for note in notes.notes)
 
 
@@ -255,7 +277,7 @@ def test_a_user_with_one_class_is_named_and_held_by_the_penalty(tmp_path: Path) 
     strategy, _, notes = cluster(**users_file(tmp_path, users), convex_tolerance=1e-6)
     assert any("user b is without a best model" in note for note in notes.notes)
     assert np.isfinite(strategy.models).all()
-    assert strategy.state.scalars["relative"] <= 1e-6
+    assert certificate(strategy).relative <= 1e-6
 
 
 def test_identical_users_have_identical_models_and_one_user_is_a_federation(tmp_path: Path) -> None:
@@ -268,7 +290,7 @@ def test_identical_users_have_identical_models_and_one_user_is_a_federation(tmp_
     assert np.abs(strategy.models[0] - strategy.models[2]).max() > 1e-3
     strategy, result, _ = cluster(**users_file(tmp_path, {"a": (own, two)}), convex_report=True)
     assert result["users"] == 1
-    assert strategy.state.scalars["relative"] <= 1e-6
+    assert certificate(strategy).relative <= 1e-6
 
 
 @pytest.mark.parametrize(
@@ -300,5 +322,8 @@ def test_softmax_models_are_solved_by_gradients_alone(tmp_path: Path) -> None:
         users[name] = rng.normal(size=(14, 2)) + y[:, None], y
     keys = {**users_file(tmp_path, users), "loss": "auto", "ridge": 0.1, "convex_lambda": 0.02}
     strategy, _, _ = cluster(**keys, convex_tolerance=1e-4, num_rounds=60)
-    assert strategy.state.scalars["relative"] <= 1e-4
-    assert isinstance(json.dumps(strategy.state.plain()), str)
+    assert certificate(strategy).relative <= 1e-4
+    plain, arrays = stored(strategy.state)
+    again = restored(ConvexClusteringState, json.loads(json.dumps(plain)), arrays)
+    assert again.choice == strategy.state.choice
+    assert again.certificate == strategy.state.certificate

@@ -23,7 +23,7 @@ TRUE = np.repeat([0, 1, 2], 4)
 )
 def test_users_with_samples_enough_are_grouped_as_they_are(keys: dict[str, Any]) -> None:
     strategy, result, _ = federate("local-clusters", nodes=3, **MANY, **keys)
-    labels = np.array(strategy.state.scalars["labels"])
+    labels = np.array(strategy.state.labels)
     assert agreement(labels, TRUE) == 1
     assert result.json()[0]["rounds"] == 1
     assert result.json()[0]["accuracy"]["mean"] > 0.87
