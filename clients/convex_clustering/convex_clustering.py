@@ -86,7 +86,7 @@ class ConvexClusteringClient(ConvexClient[NoKeys]):
     def minimise(self, got: Got) -> Sent:
         """argmin f_i(x) + <slope_i, x>, and whether there is one."""
         x = doubles(self.problem.minimise(self.tensor(got.rows["slope"])))
-        found = np.isfinite(x).all(1)
+        found = np.asarray(np.isfinite(x).all(1))
         rows = {"x": np.where(found[:, None], x, 0.0)}
         return Sent(rows=rows, metrics={"found": found.astype(np.float64)})
 

@@ -44,6 +44,7 @@ from corsage.strategies.convex_clustering.report import Reading, Report, Solved
 from corsage.strategies.convex_clustering.solver import Facts, Problem
 from corsage.strategies.convex_clustering.splitting import Splitting
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Parcel, Script
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         assert state.choice is not None  # `opening` is over
         return Solved(state.graph, state.choice, state.certificate, self.models)
 
-    def findings(self) -> list[dict[str, Any]]:
+    def findings(self) -> list[Finding]:
         """The certificate and the clusters."""
         return self.report.findings(self.solved, self.state.reading)
 

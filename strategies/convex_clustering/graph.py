@@ -40,11 +40,11 @@ class Graph:
     weights: Floats | None = None
 
     @classmethod
-    def of_neighbours(cls, users: list[str], models: Floats, neighbours: int) -> Graph:
-        """Pairs of which one is among the nearest of the other, by their models (N, d)."""
+    def of_neighbours(cls, users: list[str], models: Floats, k: int) -> Graph:
+        """Pairs of which one is among the k nearest of the other, by their models (N, d)."""
         from corsage.solvers.convex_clustering.edges import Edges
 
-        edges = Edges.knn(models, min(neighbours, len(users) - 1))
+        edges = Edges.knn(models, k)
         return cls(users, np.stack([edges.i, edges.j], 1), edges.w)
 
     @cached_property

@@ -28,6 +28,7 @@ from corsage.strategies.convex_clustering.models import (
 )
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.rows import places
 from corsage.strategies.rounds.turns import Parcel, Script
 
@@ -140,12 +141,12 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
             return to_choose_from(self.models, users)
         return Parcel(rows={"x": self.models[places(self.state.users, users)]})
 
-    def findings(self) -> list[dict[str, Any]]:
+    def findings(self) -> list[Finding]:
         """How many clusters, of which sizes."""
         sizes = np.bincount(self.state.labels)
         some = ", ".join(map(str, sizes[:MOST])) + (", ..." if len(sizes) > MOST else "")
-        rows = [["clusters", str(len(sizes))], ["users in each", some]]
-        return [{"title": "clusters of local models", "rows": rows}]
+        rows = [("clusters", str(len(sizes))), ("users in each", some)]
+        return [Finding("clusters of local models", rows)]
 
     def named_arrays(self) -> ArrayRecord:
         """The mean of all models, under the names that a Flower user expects."""

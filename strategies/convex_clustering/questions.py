@@ -84,14 +84,18 @@ class Questions:
         number: int | None,
     ) -> Question:
         """The exchange with those of the users that are there now."""
-        present = [user for user in users if user in self.federation.roster.members]
-        chosen = places(users, present)
-        parcel = Parcel(rows={name: array[chosen] for name, array in rows.items()})
+        members = self.federation.roster.members
+        present = [user for user in users if user in members]
+        parcel = Parcel(rows=rows)
+        if len(present) < len(users):
+            parcel = Parcel(rows=parcel.pick(places(users, present).tolist()))
         return self.federation.ask("train", present, parcel, template, options, number=number)
 
 
 def in_order(replies: Replies, users: list[str]) -> Replies:
     """The replies with rows and numbers in the order of the users."""
+    if replies.users == users:
+        return replies
     order = np.argsort(places(users, replies.users), kind="stable")
     return replace(
         replies,

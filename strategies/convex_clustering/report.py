@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from corsage.strategies.convex_clustering.choice import Choice
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.models import refitted_models
 from corsage.strategies.convex_clustering.questions import Questions
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 NAMED, USERS = 12, 6
 """Clusters that are listed one by one, and users of a cluster that are named."""
-Row = list[str]
+Row = tuple[str, str]
 """A label and a text."""
 
 
@@ -90,12 +91,12 @@ class Report:
 
     # In words.
 
-    def findings(self, solved: Solved, reading: Reading | None) -> list[dict[str, Any]]:
+    def findings(self, solved: Solved, reading: Reading | None) -> list[Finding]:
         """The certificate and the clusters."""
-        found = [{"title": "solution", "rows": self._solution(solved)}]
+        found = [Finding("solution", self._solution(solved))]
         if reading is not None:
             rows = cluster_rows(reading, solved) + members(reading, solved.graph.users)
-            found.append({"title": "clusters", "rows": rows})
+            found.append(Finding("clusters", rows))
         return found
 
     def _solution(self, solved: Solved) -> list[Row]:
@@ -105,11 +106,11 @@ class Report:
         proof = "not certified: not all users answered, or one has no best model under its duals"
         if certificate is not None and certificate.relative is not None:
             proof = f"certified: relative gap {certificate.relative:.0e}"
-        rows = [["lambda", f"{choice.lam:.6g}{how}"], ["optimality", proof]]
+        rows = [("lambda", f"{choice.lam:.6g}{how}"), ("optimality", proof)]
         if certificate is not None and certificate.value is not None:
-            rows.append(["objective", f"{certificate.value:.8g}"])
+            rows.append(("objective", f"{certificate.value:.8g}"))
         asked = self.questions.federation.progress.questions
-        return [*rows, ["exchanges besides the rounds", f"{asked:,}"]]
+        return [*rows, ("exchanges besides the rounds", f"{asked:,}")]
 
 
 def plainly_read(solved: Solved) -> Reading:
@@ -161,17 +162,17 @@ def cluster_rows(reading: Reading, solved: Solved) -> list[Row]:
     count = max(reading.labels) + 1
     how = {True: "exact", False: "approximate", None: "not certified"}[reading.exact]
     gap = "" if reading.gap is None else f" (relative gap of the fused models {reading.gap:.0e})"
-    rows = [["distinct models", str(reading.distinct)], ["clusters", f"{count}, {how}{gap}"]]
+    rows = [("distinct models", str(reading.distinct)), ("clusters", f"{count}, {how}{gap}")]
     if count == 1 and reading.exact:
-        rows.append(["", "lambda is at or above consensus: this is the global model"])
+        rows.append(("", "lambda is at or above consensus: this is the global model"))
     if solved.choice.gain is not None:
         better = f"{solved.choice.gain:.3g} ± {solved.choice.error:.2g} (held-out loss)"
-        rows.append(["gain over one model", better])
+        rows.append(("gain over one model", better))
     rows += bounds(reading, solved.choice.lam)
     if reading.not_refitted:
-        rows.append(["clusters without a best model", f"{reading.not_refitted}"])
+        rows.append(("clusters without a best model", f"{reading.not_refitted}"))
     if reading.exact and 1 < count < len(reading.labels):
-        rows.append(["", "such a window of lambda can be narrow, or not exist for other samples"])
+        rows.append(("", "such a window of lambda can be narrow, or not exist for other samples"))
     return rows
 
 
@@ -183,7 +184,7 @@ def bounds(reading: Reading, lam: float) -> list[Row]:
         ("sufficient, Theorem 2: below", reading.theorem2, operator.lt),
     )
     return [
-        [needs, f"{bound:.6g}: {'yes' if keeps(lam, bound) else 'no'}"]
+        (needs, f"{bound:.6g}: {'yes' if keeps(lam, bound) else 'no'}")
         for needs, bound, keeps in wanted
         if bound is not None
     ]
@@ -195,5 +196,5 @@ def members(reading: Reading, users: list[str]) -> list[Row]:
     for k in range(min(max(reading.labels) + 1, NAMED)):
         own = [user for user, label in zip(users, reading.labels, strict=True) if label == k]
         some = ", ".join(own[:USERS]) + (", ..." if len(own) > USERS else "")
-        rows.append([f"cluster {k}", f"{len(own)} users: {some}"])
+        rows.append((f"cluster {k}", f"{len(own)} users: {some}"))
     return rows

@@ -163,8 +163,8 @@ def _filled(origin: Any, inner: tuple[Any, ...], plain: Any, arrays: Arrays) -> 
 
 def _matching(kinds: list[Any], plain: Any) -> Any:
     """Of the types of a union the one that a plain value is of; dataclasses by their fields."""
-    whole = [kind for kind in kinds if isinstance(kind, type) and isinstance(plain, kind)]
+    whole: list[Any] = [k for k in kinds if isinstance(k, type) and isinstance(plain, k)]
     if isinstance(plain, Mapping):
-        known = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
-        whole += [kind for kind in known if {f.name for f in dataclasses.fields(kind)} == {*plain}]
+        classes = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+        whole += [cls for cls in classes if {f.name for f in dataclasses.fields(cls)} == {*plain}]
     return (whole or kinds)[0]

@@ -27,7 +27,7 @@ def test_users_with_samples_enough_are_grouped_as_they_are(keys: dict[str, Any])
     assert agreement(labels, TRUE) == 1
     assert result.json()[0]["rounds"] == 1
     assert result.json()[0]["accuracy"]["mean"] > 0.87
-    assert "['users in each', '4, 4, 4']" in str(strategy.findings())
+    assert "('users in each', '4, 4, 4')" in str(strategy.findings())
 
 
 def test_a_clusters_model_is_the_minimiser_of_its_sum() -> None:

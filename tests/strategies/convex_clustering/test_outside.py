@@ -1,0 +1,117 @@
+"""Rounds of several exchanges: driven from outside, resumed, or left in the middle."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord
+
+from corsage.app.checkpoint import read_checkpoint, write_checkpoint
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.core.errors import RoundFailed
+from corsage.strategies.convex_clustering.convex_clustering import (
+    ConvexClustering,
+    ConvexClusteringState,
+)
+from corsage.strategies.convex_clustering.pdmm import Pdmm
+from corsage.strategies.convex_clustering.splitting import Splitting
+from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.state import arrays_of
+from tests.support.federations import federate, settings
+from tests.support.grids import Watched
+
+NONE = ConfigRecord()
+CASES: list[dict[str, Any]] = [
+    {"convex_lambda": "auto"},
+    {"convex_lambda": "clusters", "convex_solver": "pdmm"},
+    {"convex_graph": "knn", "convex_neighbours": 3, "convex_certify_every": 2},
+]
+
+
+def drive(strategy: ConvexClustering, grid: LocalGrid, rounds: int) -> int:
+    """One exchange a call; how many calls it took."""
+    calls = 0
+    while strategy.progress.round < rounds:
+        calls += 1
+        messages = list(strategy.configure_train(calls, ArrayRecord(), NONE, grid))
+        strategy.aggregate_train(calls, grid.send_and_receive(messages))
+    return calls
+
+
+@pytest.mark.parametrize("keys", CASES)
+def test_one_exchange_a_call_comes_to_the_same_numbers(keys: dict[str, Any]) -> None:
+    whole, _, _ = federate("convex-clustering", nodes=3, num_rounds=6, **keys)
+    strategy = ConvexClustering(settings("convex-clustering", num_rounds=6, **keys))
+    calls = drive(strategy, LocalGrid(app, 3), 6)
+    assert isinstance(whole, ConvexClustering)
+    assert strategy.state.choice == whole.state.choice
+    assert type(strategy.solver) is type(whole.solver)
+    for name, array in arrays_of(whole.solver).items():
+        assert np.array_equal(getattr(strategy.solver, name), array), name
+    assert strategy.solver.rho == whole.solver.rho
+    assert calls == 6 + strategy.progress.questions
+    # at its end `start` certifies once more, if the last round was not
+    closing = whole.state.certificate != strategy.state.certificate
+    assert whole.progress.questions == strategy.progress.questions + closing
+
+
+def test_a_run_that_is_left_while_mathematics_waits_leaves_no_thread() -> None:
+    strategy = ConvexClustering(settings("convex-clustering", convex_lambda="auto"))
+    grid = LocalGrid(app, 2)
+    for number in range(5):
+        messages = list(strategy.configure_train(number, ArrayRecord(), NONE, grid))
+        strategy.aggregate_train(number, grid.send_and_receive(messages))
+    assert any(thread.name == "in_turns" for thread in threading.enumerate())
+    del strategy, messages
+    import gc
+
+    gc.collect()
+    assert not any(thread.name == "in_turns" for thread in threading.enumerate())
+
+
+def test_a_user_that_is_silent_while_lambda_is_sought_ends_the_run_and_the_search() -> None:
+    grid = Watched(12, fails=lambda number, task: task.options.get("ask") == "hessian")
+    with pytest.raises(RoundFailed, match=r"all users must answer about their losses \(hessian\)"):
+        federate("convex-clustering", grid=grid, convex_lambda="auto")
+    assert not any(thread.name == "in_turns" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("solver", ["dr", "pdmm"])
+@pytest.mark.parametrize("graph", ["all", "knn"])
+def test_a_run_resumed_in_the_middle_asks_nothing_again_and_ends_the_same(
+    solver: str, graph: str, tmp_path: Path
+) -> None:
+    """All of the state is in the checkpoint, lambda and the graph too: bit for bit."""
+    path = tmp_path / "checkpoint"
+    keys = {"convex_solver": solver, "convex_graph": graph, "convex_neighbours": 3,
+            "convex_lambda": "auto", "num_rounds": 12}  # fmt: skip
+
+    class Keeps(Callback):
+        def on_round_end(self, strategy: Any, row: dict[str, Any]) -> None:
+            if row["round"] == 7:
+                write_checkpoint(path, strategy.progress, strategy.state, {"run": 1})
+
+    class Resumes(Callback):
+        def on_start(self, strategy: Any) -> None:
+            found = read_checkpoint(path, {"run": 1}, ConvexClusteringState)
+            assert found[0].round == 7
+            strategy.restore(*found)
+
+    whole, wanted, _ = federate("convex-clustering", callbacks=[Keeps()], **keys)
+    again, result, _ = federate("convex-clustering", callbacks=[Resumes()], **keys)
+    assert isinstance(whole, ConvexClustering) and isinstance(again, ConvexClustering)
+    assert isinstance(again.solver, Pdmm if solver == "pdmm" else Splitting)
+    for name, array in arrays_of(whole.solver).items():
+        found = getattr(again.solver, name)
+        assert np.array_equal(found, array), name
+        assert found.flags.f_contiguous == array.flags.f_contiguous, name
+    assert again.state.choice == whole.state.choice
+    assert again.state.certificate == whole.state.certificate
+    assert again.progress.questions == whole.progress.questions
+    assert result.json()[0]["per_user"] == wanted.json()[0]["per_user"]
+    assert result.json()[0]["findings"] == wanted.json()[0]["findings"]
