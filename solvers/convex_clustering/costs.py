@@ -1,8 +1,8 @@
 """The users' costs f_i as the exact solver needs them: arrays in and out, all users at once.
 
-`Losses` of `corsage.solvers.losses.convex` are torch tensors; `LossCosts` is the border to them. Points
-under the quadratic loss have closed forms and stay arrays. `Fused` adds up the costs of users that
-share a model.
+`Losses` of `corsage.solvers.losses.convex` are torch tensors; `LossCosts` is the border to them.
+Points under the quadratic loss have closed forms and stay arrays. `Fused` adds up the costs of
+users that share a model.
 """
 
 from __future__ import annotations

@@ -38,10 +38,11 @@ from corsage.strategies.convex_clustering.keys import (
     rules_of,
 )
 from corsage.strategies.convex_clustering.models import check_convex, to_choose_from
+from corsage.strategies.convex_clustering.opening import ask_facts, ask_neighbours
 from corsage.strategies.convex_clustering.pdmm import Pdmm
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.convex_clustering.report import Reading, Report, Solved
-from corsage.strategies.convex_clustering.solver import Facts, Problem
+from corsage.strategies.convex_clustering.solver import Problem
 from corsage.strategies.convex_clustering.splitting import Splitting
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Finding
@@ -115,40 +116,16 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         if self.given_lambda == 0:
             self.federation.note("convex-lambda=0: every user is alone")
         users, d = self.federation.users, self.federation.network.whole.stop
-        facts = yield from self.facts(users)
+        facts = yield from ask_facts(self.questions, users)
         graph, choice = Graph(users), Choice(self.given_lambda or 0.0)
         if self.keys.convex_graph == KNN:
-            graph = yield from self.neighbours(users, d)
+            graph = yield from ask_neighbours(self.questions, users, d, self.keys.convex_neighbours)
         if self.given_lambda is None:
             of_clusters = self.keys.convex_lambda == CLUSTERS
             choice = yield from choose(self.questions, graph, d, of_clusters)
         begin = Pdmm.begin if self.keys.convex_solver == PDMM else Splitting.begin
         solver = begin(Problem(graph.edges, choice.lam), d, facts, self.rules)
         self.state = ConvexClusteringState(graph, choice, solver)
-
-    def facts(self, users: list[str]) -> Script[Facts]:
-        """What the users know of their losses; those without a best model are named."""
-        metrics = (yield from self.questions.ask(users, "facts")).metrics
-        pairs = zip(users, metrics["coercive"], strict=True)
-        if alone := [user for user, coercive in pairs if not coercive]:
-            self.federation.note(
-                f"{name_users(alone)} without a best model of their own (samples of one class, or "
-                "classes that a line separates, without a ridge): the penalty alone holds them"
-            )
-        return Facts(float(metrics["curvature"].mean()), float(metrics["slope"].mean()))
-
-    def neighbours(self, users: list[str], d: int) -> Script[Graph]:
-        """The graph of the k nearest local models; those of users without a best one count as 0."""
-        rows, template = {"slope": np.zeros((len(users), d))}, {"x": np.zeros(d)}
-        replies = yield from self.questions.ask(users, "minimise", rows, template)
-        k = min(self.keys.convex_neighbours, len(users) - 1)
-        graph = Graph.of_neighbours(users, replies.rows["x"], k)
-        if graph.edges.pieces > 1:
-            self.federation.note(
-                f"the graph of {k} neighbours falls into {graph.edges.pieces} pieces, which never "
-                "fuse: raise convex-neighbours to join them"
-            )
-        return graph
 
     # A round, as every strategy's: rows down, rows up.
 

@@ -1,0 +1,37 @@
+"""What convex clustering asks all users before the first round, besides what finds lambda."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from corsage.core.replies import name_users
+from corsage.strategies.convex_clustering.graph import Graph
+from corsage.strategies.convex_clustering.questions import Questions
+from corsage.strategies.convex_clustering.solver import Facts
+from corsage.strategies.rounds.turns import Script
+
+
+def ask_facts(questions: Questions, users: list[str]) -> Script[Facts]:
+    """What the users know of their losses; those without a best model are named."""
+    metrics = (yield from questions.ask(users, "facts")).metrics
+    pairs = zip(users, metrics["coercive"], strict=True)
+    if without := [user for user, coercive in pairs if not coercive]:
+        questions.federation.note(
+            f"{name_users(without)} without a best model of their own (samples of one class, or "
+            "classes that a line separates, without a ridge): the penalty alone holds them"
+        )
+    return Facts(float(metrics["curvature"].mean()), float(metrics["slope"].mean()))
+
+
+def ask_neighbours(questions: Questions, users: list[str], d: int, k: int) -> Script[Graph]:
+    """The graph of the k nearest local models; those of users without a best one count as 0."""
+    rows, template = {"slope": np.zeros((len(users), d))}, {"x": np.zeros(d)}
+    replies = yield from questions.ask(users, "minimise", rows, template)
+    k = min(k, len(users) - 1)
+    graph = Graph.of_neighbours(users, replies.rows["x"], k)
+    if graph.edges.pieces > 1:
+        questions.federation.note(
+            f"the graph of {k} neighbours falls into {graph.edges.pieces} pieces, which never "
+            "fuse: raise convex-neighbours to join them"
+        )
+    return graph
