@@ -69,8 +69,8 @@ class ConvexClusteringClient(ConvexClient[NoKeys]):
         p, kappa = self.tensor(got.rows["p"]), self.tensor(got.rows["kappa"])
         x = self.problem.prox(p, torch.where(kappa > 0, kappa, 1.0), start=p)
         if bool((kappa == 0).any()):
-            own = self.problem.minimise(start=p)
-            x = torch.where((kappa == 0)[:, None] & own.isfinite(), own, x)
+            best = self.problem.minimise(start=p)
+            x = torch.where((kappa == 0)[:, None] & best.isfinite(), best, x)
         return Sent(rows={"x": doubles(x)})
 
     def gradient(self, got: Got) -> Sent:

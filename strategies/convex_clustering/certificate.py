@@ -53,13 +53,13 @@ def certify(
     replies = yield from questions.ask(graph.users, "slack", rows, strict=False, number=number)
     if len(replies.users) < len(x):
         return Certificate(number)
-    return judged(replies, graph, lam, x, mu, number)
+    return with_gap(replies, graph, lam, x, mu, number)
 
 
-def judged(
+def with_gap(
     replies: Replies, graph: Graph, lam: float, x: Floats, mu: Floats, number: int
 ) -> Certificate:
-    """The users' slack and the edges' slack; mu are feasible."""
+    """The gap out of the users' slack and the edges'; mu are feasible duals."""
     from corsage.solvers.convex_clustering.certificate import edge_terms
     from corsage.solvers.convex_clustering.edges import norms
 

@@ -34,6 +34,7 @@ from corsage.strategies.rounds.turns import Parcel, Script
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
+    from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
 
 WEAK = 1e-2
 """kappa of those without a best model, as a share of the curvature."""
@@ -84,12 +85,14 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
 
     def round(self, number: int) -> Script[Replies]:
         """Local models, their clusters, and the clusters' models: one round is all."""
-        users, d = self.state.users, self.state.models.shape[1]
         replies, local = yield from self.local_models()
         labels = self.clusters(local)
-        models, _ = yield from self.questions.about_losses(
-            users, d, lambda users: refitted_models(users.losses_without(None), labels, local)
-        )
+
+        def refit(users: RemoteUsers) -> tuple[Floats, int]:
+            return refitted_models(users.losses_without(None), labels, local)
+
+        users, d = self.state.users, local.shape[1]
+        models, _ = yield from self.questions.about_losses(users, d, refit)
         self.state = LocalClustersState(users, models, labels.tolist())
         return replies
 

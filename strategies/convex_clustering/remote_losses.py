@@ -38,7 +38,7 @@ class RemoteLosses:
     def __init__(self, ask: AskUsers, n: int, d: int, fold: Fold | None = None) -> None:
         self.n, self.d, self._ask = n, d, ask
         self._options = fold_options(fold)
-        self._last: tuple[bytes, Floats, Floats] | None = None
+        self._known: tuple[bytes, Floats, Floats] | None = None
 
     def value(self, x: Tensor) -> Tensor:
         """f_i(x_i)."""
@@ -90,12 +90,12 @@ class RemoteLosses:
     def _at(self, x: Tensor) -> tuple[Floats, Floats]:
         """Values and gradients at a point; those of the last point are remembered."""
         point = x.numpy()
-        if self._last is None or self._last[0] != point.tobytes():
+        if self._known is None or self._known[0] != point.tobytes():
             template = {"gradient": np.zeros(self.d)}
             replies = self._ask("gradient", {"x": point}, template, self._options)
             found = replies.metrics["value"].copy(), replies.rows["gradient"]
-            self._last = point.tobytes(), *found
-        return self._last[1], self._last[2]
+            self._known = point.tobytes(), *found
+        return self._known[1], self._known[2]
 
 
 class RemoteUsers:

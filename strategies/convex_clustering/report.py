@@ -76,7 +76,6 @@ class Report:
 
     def read(self, solved: Solved) -> Script[tuple[Reading, Floats | None]]:
         """The clusters; and, in full, each user's model of its cluster alone (N, d)."""
-        users, d = solved.graph.users, solved.models.shape[1]
         if not self.in_full:
             return plainly_read(solved), None
 
@@ -87,7 +86,8 @@ class Report:
             refitted, missing = refitted_models(losses, labels, solved.models)
             return replace(reading, not_refitted=missing), refitted
 
-        return (yield from self.questions.about_losses(users, d, work))
+        d = solved.models.shape[1]
+        return (yield from self.questions.about_losses(solved.graph.users, d, work))
 
     # In words.
 
@@ -194,7 +194,7 @@ def members(reading: Reading, users: list[str]) -> list[Row]:
     """The users of the first clusters."""
     rows = []
     for k in range(min(max(reading.labels) + 1, NAMED)):
-        own = [user for user, label in zip(users, reading.labels, strict=True) if label == k]
-        some = ", ".join(own[:USERS]) + (", ..." if len(own) > USERS else "")
-        rows.append((f"cluster {k}", f"{len(own)} users: {some}"))
+        inside = [user for user, label in zip(users, reading.labels, strict=True) if label == k]
+        some = ", ".join(inside[:USERS]) + (", ..." if len(inside) > USERS else "")
+        rows.append((f"cluster {k}", f"{len(inside)} users: {some}"))
     return rows

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from corsage.solvers.convex_clustering import pdmm, sum_of_norms
+from corsage.solvers.convex_clustering import pdmm, splitting, sum_of_norms
 from corsage.solvers.convex_clustering.edges import Edges
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
+from corsage.strategies.convex_clustering.keys import ConvexClusteringKeys
 from tests.support.at_hand import central
 from tests.support.convex_runs import certificate, cluster
 from tests.support.federations import federate
@@ -122,3 +123,10 @@ def test_neighbours_alone_are_joined_and_pieces_are_named() -> None:
     assert any("raise convex-neighbours" in note for note in notes.notes)
     best = sum_of_norms.fit(central(), 0.2, edges, tolerance=1e-10)
     assert certificate(strategy).value == pytest.approx(best.value, rel=1e-6)
+
+
+def test_the_keys_have_the_solvers_defaults() -> None:
+    """They are named without loading a solver."""
+    keys = ConvexClusteringKeys()
+    assert keys.convex_relax == splitting.RELAX
+    assert (keys.convex_nu, keys.convex_eta) == (pdmm.Settings(1).nu, pdmm.Settings(1).eta)
