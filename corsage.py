@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.core.config import Config
     from corsage.strategies.apfl import APFL
     from corsage.strategies.cfl import CFL
+    from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
+    from corsage.strategies.convex_clustering.local_clusters import LocalClusters
     from corsage.strategies.ditto import Ditto
     from corsage.strategies.fedavg import FedAvg
     from corsage.strategies.fedmtl import FedMTL
@@ -59,6 +61,7 @@ __all__ = [
     "L2GD",
     "Callback",
     "Config",
+    "ConvexClustering",
     "Ditto",
     "FedAvg",
     "FedMTL",
@@ -69,6 +72,7 @@ __all__ = [
     "FedRepKnown",
     "LGFedAvg",
     "Local",
+    "LocalClusters",
     "LocalGrid",
     "PFedMe",
     "PerFedAvg",
