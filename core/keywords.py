@@ -114,3 +114,18 @@ class Keywords(TypedDict, total=False):
     perfedavg_alpha: float
     perfedavg_delta: float
     perfedavg_adapt_steps: int
+    convex_lambda: str | float
+    convex_solver: str
+    convex_graph: str
+    convex_neighbours: int
+    convex_tolerance: float
+    convex_certify_every: int
+    convex_report: bool
+    convex_rho: str | float
+    convex_relax: float
+    convex_tau: str | float
+    convex_nu: float
+    convex_eta: float
+    convex_pairs: float
+    local_clusters_by: str
+    local_clusters_number: int
