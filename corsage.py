@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.convex_clustering.local_clusters import LocalClusters
     from corsage.strategies.ditto import Ditto
     from corsage.strategies.fedavg import FedAvg
+    from corsage.strategies.fedbabu import FedBABU
     from corsage.strategies.fedmtl import FedMTL
     from corsage.strategies.fedper import FedPer
     from corsage.strategies.fedprox import FedProx
@@ -64,6 +65,7 @@ __all__ = [
     "ConvexClustering",
     "Ditto",
     "FedAvg",
+    "FedBABU",
     "FedMTL",
     "FedPer",
     "FedProx",

@@ -114,6 +114,7 @@ class Keywords(TypedDict, total=False):
     perfedavg_alpha: float
     perfedavg_delta: float
     perfedavg_adapt_steps: int
+    fedbabu_fine_tune: str
     convex_lambda: str | float
     convex_solver: str
     convex_graph: str

@@ -58,6 +58,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "lg-fedavg": Algorithm("LGFedAvg"),
     "apfl": Algorithm("APFL"),
     "perfedavg": Algorithm("PerFedAvg"),
+    "fedbabu": Algorithm("FedBABU"),
     "convex-clustering": Algorithm("ConvexClustering", "convex_clustering"),
     "local-clusters": Algorithm("LocalClusters", "convex_clustering"),
 }
