@@ -1,7 +1,8 @@
-"""Print what repeats the keys: a block of `pyproject.toml`, `docs/keys.md`, `core/keywords.py`.
+"""Print what repeats keys and names: in `pyproject.toml`, `docs/keys.md`, `core/keywords.py`, ...
 
 Flower refuses to override a key that is not in the block, readers want a table, and editors want
-keyword arguments. All are made of the declarations; `--write` puts them in place.
+keyword arguments, and the names in `corsage.py`. All are made of the declarations and the registry;
+`--write` puts them in place.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from corsage.app.command import complain, word
@@ -17,6 +19,7 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
 from corsage.core.keys import Value
+from corsage.core.registry import ALGORITHMS, place_of, source
 
 USAGE = """\
 usage: python -m corsage.app.keys --toml | --markdown | --python | --write
@@ -27,6 +30,7 @@ usage: python -m corsage.app.keys --toml | --markdown | --python | --write
   --write     put all of them in place, in this checkout
 """
 ROOT = Path(__file__).parents[1]
+SEEN = "if TYPE_CHECKING:  # what type checkers and editors see\n"
 HEADER = "[tool.flwr.app.config]\n"
 INTRODUCTION = """\
 # Keys
@@ -101,6 +105,37 @@ def with_block(project: str) -> str:
     return re.sub(pattern, lambda _: toml(), project, count=1, flags=re.MULTILINE)
 
 
+def with_names(source: str) -> str:
+    """The text of `corsage.py` with the public names as editors and type checkers see them."""
+    imports = [
+        f"    from corsage.{place} import {name}\n" for name, place in sorted(named().items())
+    ]
+    names = [f'    "{name.rpartition(" ")[2]}",\n' for name in named()]
+    for head, lines, tail in (
+        (SEEN, sorted(imports, key=str.split), "\n"),
+        ("__all__ = [\n", sorted(names, key=order), "]\n"),
+    ):
+        pattern = rf"^{re.escape(head)}.*?^{tail}"
+        whole = head + "".join(lines) + tail
+        source = re.sub(pattern, whole, source, count=1, flags=re.MULTILINE | re.DOTALL)
+    return source
+
+
+def order(line: str) -> tuple[bool, bool, str]:
+    """Constants, classes, functions, as linters want public names sorted."""
+    return not line.isupper(), not line.strip(' "')[0].isupper(), line
+
+
+def named() -> dict[str, str]:
+    """What is imported under each public name, `X` or `Y as X`, and from which module."""
+    door = import_module("corsage").PLACES
+    found = {"app as client_app" if n == "client_app" else n: place for n, place in door.items()}
+    for name, entry in ALGORITHMS.items():
+        of = ALGORITHMS[source(name)].cls
+        found[of if of == entry.cls else f"{of} as {entry.cls}"] = place_of(name)
+    return found
+
+
 def places() -> dict[Path, str]:
     """The files that repeat the keys, and what they should hold."""
     project = ROOT / "pyproject.toml"
@@ -110,6 +145,7 @@ def places() -> dict[Path, str]:
         project: with_block(project.read_text(encoding="utf-8")),
         ROOT / "docs" / "keys.md": markdown(),
         ROOT / "core" / "keywords.py": keywords(),
+        ROOT / "corsage.py": with_names((ROOT / "corsage.py").read_text(encoding="utf-8")),
     }
 
 

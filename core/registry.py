@@ -88,10 +88,16 @@ DEVICE = "csv"
 
 def found(name: str, floor: str, suffix: str = "") -> Any:
     """A class of an algorithm, out of its file on a floor: `strategies` or `clients`."""
-    entry = ALGORITHMS[name]
-    folder = f"{floor}.{entry.family}" if entry.family else floor
-    module = import_module(f"corsage.{folder}.{name.replace('-', '_')}")
-    return getattr(module, entry.cls + suffix, None)
+    module = import_module(f"corsage.{place_of(name, floor)}")
+    return getattr(module, ALGORITHMS[name].cls + suffix, None)
+
+
+def place_of(name: str, floor: str = "strategies") -> str:
+    """The module of an algorithm, or of what it is a preset of, on a floor."""
+    file = source(name)
+    family = ALGORITHMS[file].family
+    folder = f"{floor}.{family}" if family else floor
+    return f"{folder}.{file.replace('-', '_')}"
 
 
 def source(name: str) -> str:

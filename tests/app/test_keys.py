@@ -44,8 +44,13 @@ def test_written_where_it_differs(
     assert "no checkout" in capsys.readouterr().err
     project = tmp_path / "pyproject.toml"
     project.write_text(f"{keys.HEADER}\n[tool.x]\n")
+    door = (Path(keys.__file__).parents[1] / "corsage.py").read_text()
+    (tmp_path / "corsage.py").write_text(
+        door.replace("    from corsage.strategies.ditto import", "    #")
+    )
     assert keys.run(["--write"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert (tmp_path / "corsage.py").read_text() == door
     assert project.read_text() == f"{keys.toml()}\n[tool.x]\n"
     assert (tmp_path / "docs" / "keys.md").read_text() == keys.markdown()
     assert (tmp_path / "core" / "keywords.py").read_text() == keys.keywords()
