@@ -78,7 +78,6 @@ FAMILIES = (
     ),
 )
 Run = tuple[Path, dict[str, dict[str, Any]]]
-pytestmark = pytest.mark.xdist_group("ray")
 EXACT = ("per_user", "bytes_up", "bytes_down", "messages", "never_drawn", "curve", "dropped")
 
 

@@ -25,8 +25,6 @@ from corsage.core.registry import ALGORITHMS
 from tests.support.federations import CONVEX, ELLIPSES, SUITED
 from tests.support.fleet import FEDAVG, FEDREP, RESUME, USERS, Fleet, rows
 
-pytestmark = pytest.mark.xdist_group("fleet")
-
 # Not the defaults: a resumed run and its devices must find these keys again.
 KEYS = {"seed": 3, "test-fraction": 0.3, "head-epochs": 2, "fine-tune-epochs": 0, "hidden": "16"}
 KEYS["node-timeout"] = 600.0  # a busy machine takes long to start a device's processes
