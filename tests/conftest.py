@@ -1,4 +1,4 @@
-"""What all tests share: a cache of their own, one thread, a quiet log."""
+"""What all tests share: an order, a cache of their own, one thread, a quiet log."""
 
 from __future__ import annotations
 
@@ -6,34 +6,46 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from corsage.core.registry import ALGORITHMS
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
 
-LONGEST = ("fleet", "ray", "killed", "packaged")
-"""Groups of tests with processes of their own, which wait more than they compute."""
+LONGEST = (
+    "tests/deploy/test_devices.py",
+    "tests/test_ray.py",
+    "tests/test_kill.py",
+    "tests/test_package.py",
+)
+"""Files whose tests have processes of their own, which they share: the longest first."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, so that nothing has to wait for it at the end.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Each test is given to whoever is free; those files are given as a whole.
 
-    The contract tests of an algorithm are a group: its one-node runs are computed once (see
-    `tests.support.federations.reference`).
+    Marks of xdist (`--dist loadgroup`) would say the same, but do nothing under pytest 9.2.
     """
-    for item in items:
-        name = getattr(item, "callspec", None) and item.callspec.params.get("name")
-        if name in ALGORITHMS and item.path.parent.name == "strategies":
-            item.add_marker(pytest.mark.xdist_group(name))
-    items.sort(key=place)
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if file in LONGEST else nodeid
+
+    return Scheduling(config, log)
 
 
-def place(item: pytest.Item) -> int:
-    """When a test begins: the longest groups in their order, then the other tests as they are."""
-    mark = item.get_closest_marker("xdist_group")
-    group = mark.args[0] if mark else ""
-    return LONGEST.index(group) if group in LONGEST else len(LONGEST)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first, so that nothing has to wait for it at the end."""
+    items.sort(key=lambda item: place(item.nodeid.partition("::")[0]))
+
+
+def place(file: str) -> int:
+    """The place of a file among the longest; all others come after them, as they are."""
+    return LONGEST.index(file) if file in LONGEST else len(LONGEST)
 
 
 @pytest.fixture(scope="session", autouse=True)

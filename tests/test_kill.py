@@ -11,7 +11,6 @@ import pytest
 from corsage.app.command import run
 from tests.support.killing import Point, kill_after, kill_at, run_folder
 
-pytestmark = pytest.mark.xdist_group("killed")
 ROUNDS = 30
 WORDS = [
     *("strategy=fedrep,local", "num-users=20", f"num-rounds={ROUNDS}", "fraction-train=0.5"),

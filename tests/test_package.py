@@ -19,7 +19,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FLOORS = {"core", "networks", "solvers", "datasets", "strategies", "clients", "app"}
 """What a run imports: on a device nothing else is needed."""
 IMPORT = "import corsage; print(corsage.__file__, corsage.FedRep.name)"
-pytestmark = pytest.mark.xdist_group("packaged")
 
 
 def run(*words: str, cwd: Path | None = None, path: str = "") -> str:

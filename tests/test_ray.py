@@ -7,7 +7,10 @@ killed: one of networks, and one of the methods that need a convex loss or known
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from safetensors.numpy import load_file
 
 from corsage.app.command import run
 from corsage.core.registry import ALGORITHMS
-from tests.support.federations import ELLIPSES, SUITED
+from tests.support.federations import CLUSTER_MAP, CONVEX, ELLIPSES, SUITED
 from tests.support.killing import Point, kill_at, run_folder
 
 
@@ -52,38 +55,45 @@ class Family:
 
 FAMILIES = (
     Family(
-        tuple(name for name in ALGORITHMS if name not in SUITED),
+        tuple(name for name in ALGORITHMS if name not in CONVEX),
         rounds=3,
         killed=("scaffold", "fedmtl"),
         keys=(
             *("num-users=12", "hidden=16", "head-epochs=2", "fine-tune-epochs=1"),
             *("lg-fedavg-warmup-rounds=1", "apfl-adaptive-alpha=true", "fedmtl-inner-rounds=2"),
-            *("cfl-eps1=9", "cfl-eps2=0.001", "l2gd-p=0.2"),
+            *("cfl-eps1=9", "cfl-eps2=0.001", "l2gd-p=0.2", f"cluster-map={CLUSTER_MAP}"),
         ),
     ),
     Family(
-        tuple(name for name in ALGORITHMS if name in SUITED),
+        tuple(name for name in ALGORITHMS if name in CONVEX),
         rounds=5,
         killed=("async-al2sgd",),
         keys=tuple(
             f"{key}={value}"
             for key, value in {
-                **{key: value for keys in SUITED.values() for key, value in keys.items()},
+                **{k: v for name in sorted(CONVEX) for k, v in SUITED[name].items()},
                 **ELLIPSES,
             }.items()
         ),
     ),
 )
-Runs = dict[str, tuple[Path, dict[str, dict[str, Any]]]]
-pytestmark = pytest.mark.xdist_group("ray")
+Run = tuple[Path, dict[str, dict[str, Any]]]
 EXACT = ("per_user", "bytes_up", "bytes_down", "messages", "never_drawn", "curve", "dropped")
 
 
-def finished(words: list[str], folder: Path) -> dict[str, dict[str, Any]]:
-    """Run in this process; the results by strategy."""
-    assert run([*words, "--json", f"{folder}/out.json"], "") == 0
+def finished(words: list[str], folder: Path) -> Run:
+    """Run in this process; its folder, and the results by strategy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # Flower changes it
+        patch.setenv(*workers(2))
+        assert run([*words, "--json", f"{folder}/out.json"], "") == 0
     summary = json.loads((folder / "out.json").read_text())
-    return {result["strategy"]: result for result in summary["results"]}
+    return run_folder(folder), {result["strategy"]: result for result in summary["results"]}
+
+
+def workers(number: int) -> tuple[str, str]:
+    """What tells Ray how many cores to count on, and so how many workers to start."""
+    return "RAY_OVERRIDE_RESOURCES", json.dumps({"CPU": number})
 
 
 def shared(folder: Path) -> dict[str, Any]:
@@ -92,38 +102,39 @@ def shared(folder: Path) -> dict[str, Any]:
     return load_file(path) if path.exists() else {}
 
 
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Folder and results on the local engine, each user on a node of its own."""
-    runs: Runs = {}
-    for family in FAMILIES:
-        folder = tmp_path_factory.mktemp("local")
-        words = [*family.words, "num-nodes=12", f"run-dir={folder}/runs"]
-        results = finished(words, folder)
-        runs |= dict.fromkeys(family.names, (run_folder(folder), results))
-    return runs
+def on_nodes(family: Family, folder: Path) -> Run:
+    """On the local engine, each user on a node of its own."""
+    folder.mkdir()
+    return finished([*family.words, "num-nodes=12", f"run-dir={folder}/runs"], folder)
+
+
+def on_ray(family: Family, folder: Path) -> Run:
+    """On three nodes of Ray, killed in the second round of some algorithms, and resumed."""
+    folder.mkdir()
+    words = [*family.words, "engine=ray", "num-nodes=3"]
+    for name in family.killed:
+        kill_at(folder, words, family.amid_round_two(name), dict([workers(1)]))
+        assert not (run_folder(folder) / name / "result.json").exists()
+        words = ["--resume", str(run_folder(folder))]
+    return finished(words, folder)
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """The same on three nodes of Ray, killed in the second round of some of them, and resumed."""
-    runs: Runs = {}
-    for family in FAMILIES:
-        folder = tmp_path_factory.mktemp("ray")
-        words = [*family.words, "engine=ray", "num-nodes=3"]
-        for name in family.killed:
-            kill_at(folder, words, family.amid_round_two(name))
-            assert not (run_folder(folder) / name / "result.json").exists()
-            words = ["--resume", str(run_folder(folder))]
-        results = finished(words, folder)
-        runs |= dict.fromkeys(family.names, (run_folder(folder), results))
-    return runs
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Run, Run]]:
+    """The two runs of an algorithm's family."""
+
+    @cache
+    def of(family: Family) -> tuple[Run, Run]:
+        folder = tmp_path_factory.mktemp("engines")
+        return on_nodes(family, folder / "local"), on_ray(family, folder / "ray")
+
+    return lambda name: of(next(family for family in FAMILIES if name in family.names))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_ray_and_local_agree(name: str, local: Runs, ray: Runs) -> None:
+def test_ray_and_local_agree(name: str, runs: Callable[[str], tuple[Run, Run]]) -> None:
     """So does what the methods report beside themselves: with fine-tuning, of new users."""
-    (local_folder, wanted), (ray_folder, found) = local[name], ray[name]
+    (local_folder, wanted), (ray_folder, found) = runs(name)
     assert list(found) == list(wanted)
     of_name = [result for result in wanted if result.partition("+")[0] == name]
     assert {name, f"{name}+new"} <= set(of_name)
@@ -137,7 +148,11 @@ def test_ray_and_local_agree(name: str, local: Runs, ray: Runs) -> None:
         np.testing.assert_allclose(arrays[key], array, rtol=0, atol=1e-5, err_msg=key)
 
 
-def test_errors_on_ray_reach_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_on_ray_reach_the_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv(*workers(1))
     words = ["engine=ray", "num-users=12", "num-nodes=2", "head=absent", f"run-dir={tmp_path}"]
     assert run(words, "") == 1
     assert "absent" in capsys.readouterr().err

@@ -22,10 +22,8 @@ from corsage.app.local_grid import LocalGrid
 from corsage.clients import client_class
 from corsage.core.config import Config
 from corsage.core.registry import ALGORITHMS
-from tests.support.federations import ELLIPSES, SUITED
+from tests.support.federations import CONVEX, ELLIPSES, SUITED
 from tests.support.fleet import FEDAVG, FEDREP, RESUME, USERS, Fleet, rows
-
-pytestmark = pytest.mark.xdist_group("fleet")
 
 # Not the defaults: a resumed run and its devices must find these keys again.
 KEYS = {"seed": 3, "test-fraction": 0.3, "head-epochs": 2, "fine-tune-epochs": 0, "hidden": "16"}
@@ -135,11 +133,13 @@ def test_same_devices_for_any_strategy(fleet, tmp_path):
 @pytest.mark.timeout(7200)
 def test_every_algorithm(fleet: Fleet, tmp_path: Path) -> None:
     """Those for networks, in one `flwr run` of one round each; see above for the command."""
-    chosen = [name for name in ALGORITHMS if name not in SUITED]
+    chosen = [name for name in ALGORITHMS if name not in CONVEX]
     names = ",".join(chosen)
     keys = FEDREP.replace("fedrep", names).replace("num-rounds=3", "num-rounds=1")
     folder = fleet.finish(fleet.run(keys + WORDS))
-    simulation = simulated(tmp_path, strategy=names, num_rounds=1)
+    clusters = tmp_path / "map.json"  # as the devices say it themselves
+    clusters.write_text(json.dumps(dict.fromkeys(USERS, "a")))
+    simulation = simulated(tmp_path, strategy=names, num_rounds=1, cluster_map=str(clusters))
     for name in chosen:
         assert_same(folder, simulation, name)
         if client_class(name).personal:
@@ -154,8 +154,8 @@ CLUSTERS = {"0": "a", "1": "a", "2": "b"}
 def test_every_algorithm_for_convex_losses(tmp_path: Path) -> None:
     """And known clusters, which the devices name themselves; one of them is on two devices."""
     words = {user: f"num-classes=2 cluster='{name}'" for user, name in CLUSTERS.items()}
-    chosen = [name for name in ALGORITHMS if name in SUITED]
-    keys = {key: value for own in SUITED.values() for key, value in own.items()}
+    chosen = [name for name in ALGORITHMS if name in CONVEX]
+    keys = {key: value for name in chosen for key, value in SUITED[name].items()}
     keys |= {**ELLIPSES, "users-per-cluster": 1, "samples-per-user": 30}
     keys |= {"known-p0": 0.3, "known-p": 0.3, "strategy": ",".join(chosen), "num-rounds": 1}
     (tmp_path / "fleet").mkdir()

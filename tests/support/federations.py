@@ -59,6 +59,8 @@ SUITED["convex-clustering"] = {
 }
 SUITED["fedrep-known"] = {"cluster-map": CLUSTER_MAP}
 SUITED["local-clusters"] = {**ELLIPSES, "loss": "squared-hinge", "ridge": 0.001}
+CONVEX = frozenset(name for name, keys in SUITED.items() if "dataset" in keys)
+"""Methods for models with a convex loss: they are run on the ellipses, all others on digits."""
 ASK_ALL = frozenset((*KNOWN_CLUSTERS, "local-clusters"))
 """Methods that ask all users in every round."""
 SEEDLESS = ASK_ALL - {"async-l2gd", "async-al2sgd"}

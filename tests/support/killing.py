@@ -12,10 +12,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import corsage
 
@@ -48,10 +47,12 @@ class Point:
         return {"PYTHONPATH": path, "STAND_STILL": json.dumps(point)}
 
 
-def kill_at(folder: Path, words: list[str], point: Point) -> None:
+def kill_at(
+    folder: Path, words: list[str], point: Point, environment: Mapping[str, str] | None = None
+) -> None:
     """Start the command line with these words, and kill it when it stands still."""
     flag = folder / "stands-still"
-    with running(folder, words, point.environment(flag)) as process:
+    with running(folder, words, {**point.environment(flag), **(environment or {})}) as process:
         wait_for(flag.exists, process, folder)
         kill(process)
     flag.unlink()
@@ -73,7 +74,7 @@ def kill_after(folder: Path, words: list[str], rounds: int, last: Point) -> floa
 
 @contextlib.contextmanager
 def running(
-    folder: Path, words: list[str], environment: dict[str, str]
+    folder: Path, words: list[str], environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The command line in a process of its own, which does not outlive the block."""
     with (folder / "log").open("wb") as log:
@@ -91,7 +92,7 @@ def running(
         process.wait()
 
 
-def wait_for(done: Any, process: subprocess.Popen[bytes], folder: Path) -> None:
+def wait_for(done: Callable[[], object], process: subprocess.Popen[bytes], folder: Path) -> None:
     """Wait as long as the process is there: how fast the machine is does not matter."""
     while not done():
         assert process.poll() is None, (folder / "log").read_text()
