@@ -28,7 +28,7 @@ from corsage.solvers.known_clusters.mixed_model import (
 from corsage.solvers.known_clusters.reml import fit, level_sums
 from corsage.solvers.known_clusters.settings import Parameters, rates
 
-ITERATIONS, STEP, NETWORK = 50_000, 1e-4, 0.1
+ITERATIONS, STEP, P0 = 50_000, 1e-4, 0.1
 """T, eta and p of section 6.1."""
 STRENGTHS = np.geomspace(0.01, 100, 9).tolist()
 """Values of gamma, and of lambda, that the grid search tries."""
@@ -136,16 +136,18 @@ def one_coin(data: Data, iterations: int = ITERATIONS) -> Floats:
     gamma, none = np.ones(n), np.zeros(k)
     totals = by_cluster(gamma, data.cluster, k)
     tree = Hierarchy(data.cluster, gamma, alpha_of(1.0, totals))
-    steps = rates(tree, Parameters(STEP, NETWORK, none, np.ones(k)))
+    steps = rates(tree, Parameters(STEP, P0, none, np.ones(k)))
     shrink, pull, _, rate = steps.of_clusters(tree)
     spectra, theta = Spectra.of(data.a, data.b), np.zeros_like(data.b)
     still = spectra.values == 0
     best = np.where(still, 0.0, spectra.slopes / np.where(still, 1.0, spectra.values))
     decay = 1 - rate[data.cluster, None] * spectra.values
-    coins = Coins(data.seed, NETWORK, tuple(none), tuple(map(str, range(k))))
+    coins = Coins(data.seed, P0, tuple(none), tuple(map(str, range(k))))
     for part in stretches(coins, iterations):
-        rho, v, _ = global_map(tree.centres(theta), tree.weights, shrink, pull, part.globals)
-        theta = rho[data.cluster, None] * theta + v[data.cluster]
+        factor, shift, _ = global_map(
+            tree.centres(theta), tree.weights, shrink, pull, part.globals
+        )
+        theta = factor[data.cluster, None] * theta + shift[data.cluster]
         count = part.walks[0][0][1] if part.walks[0] else 0  # the same in all clusters
         turned = (theta[:, None] @ spectra.vectors)[:, 0]
         turned = best + decay**count * (turned - best)

@@ -18,7 +18,6 @@ from corsage.core.arrays import Array, Ints
 from corsage.core.losses import SQUARED, ScalarLoss
 from corsage.core.seeding import uniforms, user_keys
 from corsage.solvers.known_clusters import async_al2sgd, async_l2gd, katyusha
-from corsage.solvers.known_clusters.async_al2sgd import refresh_coin
 from corsage.solvers.known_clusters.coins import Coins
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of, lambda_of
 from corsage.solvers.known_clusters.mixed_model import (
@@ -200,14 +199,14 @@ def async_l2gd_path(problem: Problem, seed: int, iterations: int, p0: float | No
     A number is the probability of one coin for both pulls: p_j = 0, as in section 6.
     """
     tree, smooth = problem.hierarchy, problem.smoothness
-    network, p = probabilities(tree, smooth) if p0 is None else (p0, np.zeros(tree.k))
-    eta = largest_step(tree, smooth, network, p)
-    coins, path = thrown(tree, seed, network, p), Path([1.0])
+    p_0, p = probabilities(tree, smooth) if p0 is None else (p0, np.zeros(tree.k))
+    eta = largest_step(tree, smooth, p_0, p)
+    coins, path = thrown(tree, seed, p_0, p), Path([1.0])
     async_l2gd.run_naive(
-        problem.start, problem.gradient, tree, Parameters(eta, network, p, tau_of(network, p)),
+        problem.start, problem.gradient, tree, Parameters(eta, p_0, p, tau_of(p_0, p)),
         coins, iterations, lambda t, theta: path.distance.append(problem.distance(theta)),
     )  # fmt: skip
-    spread = sigma2(tree, network, p, problem.best, problem.gradient(problem.best, problem.users))
+    spread = sigma2(tree, p_0, p, problem.best, problem.gradient(problem.best, problem.users))
     start = float(np.square(problem.start - problem.best).sum())
     path.coins, path.trips = coins, trips(coins, iterations)
     path.bound = lambda t: theorem_bound(t, eta, problem.convexity, start, spread) / start
@@ -218,21 +217,21 @@ def async_al2sgd_path(problem: Problem, seed: int, iterations: int, sample: bool
     """Algorithm 2 with the settings of Theorem 4.3, on all samples or on one a step."""
     tree = problem.hierarchy
     smooth = problem.sample_smoothness if sample else problem.smoothness
-    network, p = probabilities(tree, smooth)
-    settings = katyusha.parameters(tree, smooth, problem.convexity, network, p)
-    coins, path = thrown(tree, seed, network, p), Path([1.0])
+    p_0, p = probabilities(tree, smooth)
+    settings = katyusha.parameters(tree, smooth, problem.convexity, p_0, p)
+    coins, path = thrown(tree, seed, p_0, p), Path([1.0])
     async_al2sgd.run_naive(
         problem.start, problem.gradient, problem.sampler(seed) if sample else None, tree, settings,
         coins, iterations, lambda t, rows: path.distance.append(problem.distance(rows.y)),
     )  # fmt: skip
     path.coins = coins
-    path.trips = trips(coins, iterations, refresh_coin(coins, settings.rho).at(0, iterations))
+    path.trips = trips(coins, iterations, coins.refresh_coin(settings.rho).at(0, iterations))
     return path
 
 
-def thrown(tree: Hierarchy, seed: int, network: float, p: Array) -> Coins:
+def thrown(tree: Hierarchy, seed: int, p_0: float, p: Array) -> Coins:
     """The coins of a run."""
-    return Coins(seed, network, tuple(p.tolist()), tuple(map(str, range(tree.k))))
+    return Coins(seed, p_0, tuple(p.tolist()), tuple(map(str, range(tree.k))))
 
 
 def trips(coins: Coins, iterations: int, refresh: NDArray[np.bool_] | None = None) -> Array:

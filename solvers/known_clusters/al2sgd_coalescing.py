@@ -1,42 +1,29 @@
-"""Async-AL2SGD+, Algorithm 2 of Lyu et al. 2022, with its steps run together.
+"""Algorithm 2 of Lyu et al. 2022 with its aggregation steps run together, at the server alone.
 
 Algorithm 2 renews its anchors x_i after an iteration with probability rho, which every user takes
 part in; this and the global steps are what clusters wait for (`plan`).
 
 Aggregation steps in a row need no message where gamma_i is the same in a cluster: the means of z_i,
 y_i, x_i and nabla f_i(x_i) over a cluster move as if they were a user (`cluster_rows`), so the
-server steps on alone (`advance_means`) and notes the thbar_j and thbar on the way; users catch up
-with them before their next local step (`catch_up`). Where gamma_i differs, the server needs the
-users' rows.
+server steps on alone (`advance_means`) and notes the thbar_j and thbar on the way (`Missed`); users
+catch up with them before their next local step. Where gamma_i differs, the server needs the users'
+rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from corsage.core.arrays import Array, Ints
-from corsage.solvers.known_clusters.async_al2sgd import refresh_coin
-from corsage.solvers.known_clusters.coins import Coin, Coins, Stretch, Walk, stretch
-from corsage.solvers.known_clusters.hierarchy import Gradient, Hierarchy
-from corsage.solvers.known_clusters.katyusha import (
-    Parameters2,
-    Rows,
-    SampleGradient,
-    Target,
-    begin,
-    check,
-    local_step,
-    means_of,
-    pull_step,
-    refreshed,
-)
+from corsage.core.arrays import Array, Arrays, Floats, Ints
+from corsage.solvers.known_clusters.coins import Coin, Coins, Stretch, stretch
+from corsage.solvers.known_clusters.hierarchy import Hierarchy
+from corsage.solvers.known_clusters.katyusha import Momenta, Rows, Target, pull_step
 
-Local = Callable[[Rows, int, int], Rows]
-"""Takes local steps from an iteration on, so many."""
+NOTHING, TO_CENTRE, GLOBAL = 0, 1, 2
+"""Kinds of steps in `Missed`."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +51,9 @@ def plans(coins: Coins, refresh: Coin, end: int) -> Iterator[Plan]:
         first = part.last
 
 
+# Rows that the server moves.
+
+
 def cluster_rows(rows: Rows, hierarchy: Hierarchy) -> Rows:
     """The means of all users' z, y, x and slope over the clusters (k, d), float64.
 
@@ -75,7 +65,7 @@ def cluster_rows(rows: Rows, hierarchy: Hierarchy) -> Rows:
 
 
 def advance(
-    rows: Rows, settings: Parameters2, steps: int, means: Callable[[Array], Target]
+    rows: Rows, settings: Momenta, steps: int, means: Callable[[Array], Target]
 ) -> tuple[Rows, list[Target]]:
     """Aggregation steps of rows that know their means of theta; those means one by one."""
     targets = []
@@ -87,7 +77,7 @@ def advance(
 
 
 def advance_means(
-    rows: Rows, settings: Parameters2, steps: int, weights: Array | None
+    rows: Rows, settings: Momenta, steps: int, weights: Array | None
 ) -> tuple[Rows, list[Target]]:
     """The same of `cluster_rows`: global steps, given the middle's weights; else to centres."""
     return advance(
@@ -95,92 +85,69 @@ def advance_means(
     )
 
 
-def catch_up(rows: Rows, settings: Parameters2, targets: Sequence[Target]) -> Rows:
+# What users have missed, and how they catch up.
+
+
+@dataclass(frozen=True, eq=False)
+class Missed:
+    """Aggregation steps that the server took alone, one a row: where they went.
+
+    Parameters
+    ----------
+    centre : (steps, d) thbar_j.
+    middle : (steps, d) thbar, in global steps; else 0.
+    kind : (steps,) GLOBAL or TO_CENTRE; NOTHING is a row that only makes a record longer, so that
+        one array can hold the records of several clusters.
+    """
+
+    centre: Floats
+    middle: Floats
+    kind: Ints
+
+    @classmethod
+    def none(cls, d: int) -> Missed:
+        """No step."""
+        return cls(np.empty((0, d)), np.empty((0, d)), np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def and_then(self, targets: Sequence[Target]) -> Missed:
+        """These steps, and more."""
+        if not targets:
+            return self
+        centres = np.stack([centre for centre, _ in targets])
+        middles = np.stack([np.zeros_like(c) if m is None else m for c, m in targets])
+        kinds = np.array([TO_CENTRE if m is None else GLOBAL for _, m in targets], np.int64)
+        return Missed(
+            np.concatenate([self.centre, centres]),
+            np.concatenate([self.middle, middles]),
+            np.concatenate([self.kind, kinds]),
+        )
+
+    def arrays(self, length: int) -> Arrays:
+        """The steps as arrays of so many rows, the last of which may be nothing."""
+        more = (0, length - len(self))
+        centre, middle = (np.pad(rows, (more, (0, 0))) for rows in (self.centre, self.middle))
+        return {"thbar_j": centre, "thbar": middle, "kind": np.pad(self.kind, more)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array]) -> Missed:
+        """The steps out of `arrays`."""
+        return cls(arrays["thbar_j"], arrays["thbar"], arrays["kind"])
+
+    @property
+    def targets(self) -> list[Target]:
+        """The means that each step went to."""
+        return [
+            (centre, middle if kind == GLOBAL else None)
+            for centre, middle, kind in zip(self.centre, self.middle, self.kind, strict=True)
+            if kind != NOTHING
+        ]
+
+
+def catch_up(rows: Rows, settings: Momenta, targets: Sequence[Target]) -> Rows:
     """Users of one cluster after the aggregation steps that went to these means."""
     for target in targets:
         rows = pull_step(rows, settings, rows.theta(settings), target)
     return rows
-
-
-def run_coalesced(
-    start: Array,
-    gradient: Gradient,
-    sample: SampleGradient | None,
-    hierarchy: Hierarchy,
-    settings: Parameters2,
-    coins: Coins,
-    iterations: int,
-) -> Rows:
-    """What `run_naive` gives, plan by plan."""
-    check(settings, hierarchy)
-    rows = begin(start, gradient, hierarchy, settings)
-    for part in plans(coins, refresh_coin(coins, settings.rho), iterations):
-        if hierarchy.even:
-            servers, targets = advance_means(
-                cluster_rows(rows, hierarchy), settings, part.globals, hierarchy.weights
-            )
-        else:
-            rows, _ = advance(rows, settings, part.globals, partial(means_of, hierarchy))
-        for j, walk in enumerate(part.walks):
-            users = hierarchy.members(j)
-            own, shares = rows.pick(users), hierarchy.shares[users]
-            local = partial(_local_steps, settings, gradient, sample, users)
-            t = part.first + part.globals
-            if hierarchy.even:
-                server, missed = servers.pick(np.array([j])), _of(targets, j)
-                own = _even(own, server, missed, walk, shares, settings, local, t)
-            else:
-                own = _uneven(own, walk, shares, settings, local, t)
-            rows = rows.put(users, own)
-        rows = refreshed(rows, gradient, hierarchy) if part.refresh else rows
-    return rows
-
-
-def _even(
-    own: Rows,
-    server: Rows,
-    missed: Sequence[Target],
-    walk: Walk,
-    shares: Array,
-    settings: Parameters2,
-    local: Local,
-    t: int,
-) -> Rows:
-    """A cluster's walk from iteration t on, after the global steps it has missed."""
-    for r, k in walk or ((0, 0),):
-        server, more = advance_means(server, settings, r, None)
-        own = local(catch_up(own, settings, [*missed, *more]), t + r, k)
-        server, missed = replace(server, z=shares @ own.z, y=shares @ own.y), ()
-        t += r + k
-    return own
-
-
-def _uneven(
-    own: Rows, walk: Walk, shares: Array, settings: Parameters2, local: Local, t: int
-) -> Rows:
-    """The same where gamma_i differs: the server has the rows."""
-    for r, k in walk:
-        own, _ = advance(own, settings, r, lambda theta: (shares @ theta, None))
-        own = local(own, t + r, k)
-        t += r + k
-    return own
-
-
-def _local_steps(
-    settings: Parameters2,
-    gradient: Gradient,
-    sample: SampleGradient | None,
-    users: Ints,
-    rows: Rows,
-    first: int,
-    count: int,
-) -> Rows:
-    """`count` local steps from iteration `first` on."""
-    for t in range(first, first + count):
-        rows = local_step(rows, settings, t, gradient, sample, users)
-    return rows
-
-
-def _of(targets: Sequence[Target], j: int) -> list[Target]:
-    """What a cluster hears of the targets of global steps."""
-    return [(centres[j], middle) for centres, middle in targets]

@@ -11,7 +11,7 @@ An iteration moves theta by one of three steps, as the coins say; each is eta ti
     c_i = eta gamma_i (1 - tau_j)(1 - alpha_j)/((1 - p_0) p_j).
 
 `run_coalesced` gives what `run_naive` gives, with far fewer messages: a run of aggregation steps is
-one map (`corsage.solvers.known_clusters.coalescing`), and users hear of it only before their next local step.
+one map (coalescing.py), and users hear of it only before their next local step.
 """
 
 from __future__ import annotations
@@ -25,55 +25,15 @@ from corsage.core.arrays import Array, Bools, Ints
 from corsage.solvers.known_clusters.coalescing import (
     Affine,
     compose,
-    follow,
     global_map,
-    means_ahead,
-    replay_within,
-    sums_ahead,
+    global_step,
+    replay_global,
     within_map,
     within_unequal,
 )
 from corsage.solvers.known_clusters.coins import Coins, Walk, stretches
 from corsage.solvers.known_clusters.hierarchy import Gradient, Hierarchy
-from corsage.solvers.known_clusters.settings import (
-    Parameters,
-    Rates,
-    check,
-    expected_smoothness,
-    largest_step,
-    probabilities,
-    rates,
-    sigma2,
-    tau_of,
-    theorem_bound,
-)
-
-__all__ = [
-    "Affine",
-    "Parameters",
-    "Rates",
-    "check",
-    "compose",
-    "expected_smoothness",
-    "follow",
-    "global_map",
-    "global_step",
-    "iterate",
-    "largest_step",
-    "means_ahead",
-    "probabilities",
-    "rates",
-    "replay_global",
-    "replay_within",
-    "run_coalesced",
-    "run_naive",
-    "sigma2",
-    "sums_ahead",
-    "tau_of",
-    "theorem_bound",
-    "within_map",
-    "within_unequal",
-]
+from corsage.solvers.known_clusters.settings import Parameters, Rates, check, rates
 
 Watch = Callable[[int, Array], object]
 """Sees (t, theta^t) after every iteration, t >= 1."""
@@ -107,22 +67,6 @@ def _iterate(
     local = steps.local[hierarchy.cluster[users], None]
     after[users] -= (local * gradient(theta[users], users)).astype(theta.dtype)
     return np.asarray(after)
-
-
-def global_step(theta: Array, hierarchy: Hierarchy, steps: Rates) -> Array:
-    """Line 7: a step of all users (n, d) towards centre and middle."""
-    centres, middle = hierarchy.means(theta)
-    move = steps.middle[:, None] * (theta - middle)
-    move += steps.centre[:, None] * (theta - centres[hierarchy.cluster])
-    return np.asarray(theta - move, theta.dtype)
-
-
-def replay_global(theta: Array, hierarchy: Hierarchy, parameters: Parameters, steps: int) -> Array:
-    """`steps` global steps of all users (n, d), at a server that knows their models."""
-    rate = rates(hierarchy, parameters)
-    for _ in range(steps):
-        theta = global_step(theta, hierarchy, rate)
-    return theta
 
 
 def run_naive(
@@ -161,15 +105,15 @@ def run_coalesced(
         if hierarchy.even:
             a, b = of_clusters.middle, of_clusters.centre
             now = hierarchy.centres(theta)
-            rho, v, centres = global_map(now, hierarchy.weights, a, b, part.globals)
+            factor, shift, centres = global_map(now, hierarchy.weights, a, b, part.globals)
         else:
-            theta = replay_global(theta, hierarchy, parameters, part.globals)
+            theta = replay_global(theta, hierarchy, steps, part.globals)
         for j, walk in enumerate(part.walks):
             users = hierarchy.members(j)
             local = partial(_local_steps, gradient, users, steps.local[j])
             if hierarchy.even:
                 shares, c = hierarchy.shares[users], of_clusters.within[j]
-                before = Affine(rho[j], v[j])
+                before = Affine(factor[j], shift[j])
                 theta[users] = _even(theta[users], walk, before, centres[j], shares, c, local)
             else:
                 gamma, c = hierarchy.gamma[users], steps.within[users]

@@ -55,29 +55,33 @@ class Coins:
     Parameters
     ----------
     seed : the run's.
-    network : p_0, the probability of a global step.
-    cluster : p_j of each cluster, the probability of a step to the centre where xi_0 is 0.
+    p0 : p_0, the probability of a global step.
+    p : p_j of each cluster, the probability of a step to the centre where xi_0 is 0.
     names : of the clusters.
     """
 
     seed: int
-    network: float
-    cluster: tuple[float, ...]
+    p0: float
+    p: tuple[float, ...]
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if len(self.cluster) != len(self.names) or len(set(self.names)) != len(self.names):
+        if len(self.p) != len(self.names) or len(set(self.names)) != len(self.names):
             raise ConfigError(
-                f"coins: {len(self.cluster)} probabilities and {len(set(self.names))} different "
+                f"coins: {len(self.p)} probabilities and {len(set(self.names))} different "
                 f"names for {len(self.names)} clusters: give one of each a cluster."
             )
-        if not all(0 <= p <= 1 for p in (self.network, *self.cluster)):
+        if not all(0 <= p <= 1 for p in (self.p0, *self.p)):
             raise ConfigError("coins: a probability is not between 0 and 1: mend p_0 or p_j.")
 
     @property
     def network_coin(self) -> Coin:
         """The coin xi_0."""
-        return Coin(self.seed, self.network, ("network coins",))
+        return Coin(self.seed, self.p0, ("network coins",))
+
+    def refresh_coin(self, rho: float) -> Coin:
+        """The coin xi' of Algorithm 2, which falls to 1 with probability rho."""
+        return Coin(self.seed, rho, ("refresh coins",))
 
     def network_at(self, first: int, last: int) -> Bools:
         """xi_0 of the iterations first <= t < last."""
@@ -111,9 +115,9 @@ def stretch(coins: Coins, first: int, end: int | None) -> Stretch:
     It ends before the next global step that follows one of another kind, or at `end` (T; None:
     the run has no end).
     """
-    if end is None and coins.network in (0, 1):
+    if end is None and coins.p0 in (0, 1):
         raise ConfigError(
-            f"p_0={coins.network:g}: a stretch never ends: give the number of iterations."
+            f"p_0={coins.p0:g}: a stretch never ends: give the number of iterations."
         )
     switch = _next(coins.network_coin, False, first, end)
     last = _next(coins.network_coin, True, switch, end)
@@ -173,7 +177,7 @@ def count(coins: Coins, iterations: int) -> dict[str, Array]:
 
 def _shares(coins: Coins) -> dict[str, Array]:
     """The probability that two neighbouring iterations make a communication."""
-    p_0, p = coins.network, np.asarray(coins.cluster, np.float64)
+    p_0, p = coins.p0, np.asarray(coins.p, np.float64)
     local = (1 - p_0) * (1 - p)
     return {
         "between": np.asarray(p_0 * (1 - p_0)),
@@ -225,6 +229,6 @@ def _blocks(coins: Coins, number: int) -> Bools:
     """A block of all clusters' coins (k, BLOCK)."""
     falls = [
         generator(coins.seed, "cluster coins", name, number).random(BLOCK) < p
-        for name, p in zip(coins.names, coins.cluster, strict=True)
+        for name, p in zip(coins.names, coins.p, strict=True)
     ]
     return np.stack(falls)

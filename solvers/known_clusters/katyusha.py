@@ -32,32 +32,44 @@ Target = tuple[Array, Array | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Parameters2(Parameters):
-    """The settings of Algorithm 2; those of Algorithm 1 besides.
+class Momenta:
+    """The numbers by which L-Katyusha moves: all that a user needs to know of the settings.
 
     Parameters
     ----------
-    rho : the probability that the anchors x_i are renewed after an iteration.
+    eta : the step size.
     a1, a2 : the weights of z_i and x_i in theta_i.
     b1, b2 : how z_i moves.
     """
 
-    rho: float
+    eta: float
     a1: float
     a2: float
     b1: float
     b2: float
 
 
+@dataclass(frozen=True, eq=False)
+class KatyushaParameters(Parameters, Momenta):
+    """The settings of Algorithm 2: those of Algorithm 1, the momenta, and rho.
+
+    Parameters
+    ----------
+    rho : the probability that the anchors x_i are renewed after an iteration.
+    """
+
+    rho: float
+
+
 def parameters(
     hierarchy: Hierarchy,
     smoothness: float,
     mu: float,
-    network: float,
-    cluster: Array,
+    p0: float,
+    p: Array,
     rho: float | None = None,
     eta: float | None = None,
-) -> Parameters2:
+) -> KatyushaParameters:
     """The settings of Theorem 4.3, for samples' losses that are L-smooth and mu-strongly convex.
 
     Losses that are not strongly convex need a small mu > 0 of the caller's: with it the method
@@ -68,29 +80,31 @@ def parameters(
         raise ConfigError(
             f"async-al2sgd: mu={mu:g} is no strong convexity: add a ridge, or give a floor above 0."
         )
-    expected = expected_smoothness(hierarchy, smoothness, network, cluster)
+    expected = expected_smoothness(hierarchy, smoothness, p0, p)
     whole = smoothness + float((np.maximum(hierarchy.alpha, 1) * hierarchy.strongest).max())
-    rho = thrifty(network, cluster) if rho is None else rho
+    rho = thrifty(p0, p) if rho is None else rho
     if not 0 < rho <= 1:
         raise ConfigError(f"async-al2sgd: rho={rho:g} must be above 0 and at most 1.")
     eta = 1 / (4 * max(whole, expected)) if eta is None else eta
     a2 = expected / (2 * max(whole, expected))
     a1 = min(0.5, float(np.sqrt(eta * mu * max(0.5, a2 / rho))))
     b2 = 1 / max(2 * mu, 4 * a1 / eta)
-    p = np.asarray(cluster, np.float64)
-    return Parameters2(eta, network, p, tau_of(network, p), rho, a1, a2, 1 - b2 * mu, b2)
+    p = np.asarray(p, np.float64)
+    return KatyushaParameters(
+        p0=p0, p=p, tau=tau_of(p0, p), rho=rho, eta=eta, a1=a1, a2=a2, b1=1 - b2 * mu, b2=b2
+    )
 
 
-def thrifty(network: float, cluster: Array) -> float:
+def thrifty(p0: float, p: Array) -> float:
     """rho = p_0 (1 - p_0): as many refreshes as rounds between clusters.
 
     Every refresh is a round of all users. Where p_0 = 0, as many as rounds in the busiest cluster.
     """
-    p = np.asarray(cluster, np.float64)
-    return network * (1 - network) or float((p * (1 - p)).max())
+    p = np.asarray(p, np.float64)
+    return p0 * (1 - p0) or float((p * (1 - p)).max())
 
 
-def check(settings: Parameters2, hierarchy: Hierarchy) -> None:
+def check(settings: KatyushaParameters, hierarchy: Hierarchy) -> None:
     """Refuse settings under which Algorithm 2 does not descend on (2.1)."""
     l2gd_settings.check(settings, hierarchy)
     a1, a2 = settings.a1, settings.a2
@@ -144,7 +158,7 @@ class Rows:
     middle: Array
     oracle: Oracle
 
-    def theta(self, settings: Parameters2) -> Array:
+    def theta(self, settings: Momenta) -> Array:
         """theta_i, where the gradient is estimated."""
         a1, a2 = settings.a1, settings.a2
         return np.asarray(a1 * self.z + a2 * self.x + (1 - a1 - a2) * self.y)
@@ -161,7 +175,7 @@ class Rows:
         z[users], y[users] = moved.z, moved.y
         return replace(self, z=z, y=y)
 
-    def move(self, theta: Array, g: Array, settings: Parameters2) -> Rows:
+    def move(self, theta: Array, g: Array, settings: Momenta) -> Rows:
         """The rows after a step along the estimate g."""
         b1, kind = settings.b1, self.y.dtype
         y = (theta - settings.eta * g).astype(kind)
@@ -192,7 +206,7 @@ def local_estimate(rows: Rows, difference: Array) -> Array:
     return np.asarray(anchored(rows) + rows.oracle.local[:, None] * difference)
 
 
-def begin(start: Array, gradient: Gradient, hierarchy: Hierarchy, settings: Parameters2) -> Rows:
+def begin(start: Array, gradient: Gradient, hierarchy: Hierarchy, settings: KatyushaParameters) -> Rows:
     """x = y = z = start (n, d)."""
     oracle = Oracle.of_users(hierarchy, settings)
     blank = np.empty_like(start)
@@ -210,7 +224,7 @@ def refreshed(rows: Rows, gradient: Gradient, hierarchy: Hierarchy) -> Rows:
 
 def local_step(
     rows: Rows,
-    settings: Parameters2,
+    settings: Momenta,
     t: int,
     gradient: Gradient,
     sample: SampleGradient | None,
@@ -225,7 +239,7 @@ def local_step(
     return rows.move(theta, local_estimate(rows, difference), settings)
 
 
-def pull_step(rows: Rows, settings: Parameters2, theta: Array, target: Target) -> Rows:
+def pull_step(rows: Rows, settings: Momenta, theta: Array, target: Target) -> Rows:
     """A global step, or one to the centre."""
     return rows.move(theta, pull_estimate(rows, theta, target), settings)
 

@@ -23,14 +23,14 @@ class Parameters:
     Parameters
     ----------
     eta : the step size.
-    network : p_0, the probability of a global step.
-    cluster : (k,) p_j, the probability of a step to the centre where there is no global one.
+    p0 : p_0, the probability of a global step.
+    p : (k,) p_j, the probability of a step to the centre where there is no global one.
     tau : (k,) tau_j, the share of the pull to the centre that global steps take over.
     """
 
     eta: float
-    network: float
-    cluster: Array
+    p0: float
+    p: Array
     tau: Array
 
 
@@ -48,11 +48,11 @@ class Rates(NamedTuple):
         return Rates(self.middle[first], self.centre[first], self.within[first], self.local)
 
 
-def tau_of(network: float, cluster: Array) -> Array:
+def tau_of(p0: float, p: Array) -> Array:
     """tau_j = p_0/(p_0 + 2 (1 - p_0) p_j), Proposition 3.3; 1 where p_j = 0."""
-    p = np.asarray(cluster, np.float64)
+    p = np.asarray(p, np.float64)
     tau = np.ones(p.shape)
-    np.divide(network, network + 2 * (1 - network) * p, out=tau, where=p > 0)
+    np.divide(p0, p0 + 2 * (1 - p0) * p, out=tau, where=p > 0)
     return tau
 
 
@@ -63,45 +63,41 @@ def probabilities(hierarchy: Hierarchy, smoothness: float) -> tuple[float, Array
     c_1 = float((hierarchy.alpha * hierarchy.strongest).max())
     c_2 = float(((1 - hierarchy.alpha) * hierarchy.strongest).max())
     excess = max(c_2 - c_1, 0.0)
-    network = 2 * c_1 / (2 * c_1 + excess + smoothness)
-    return network, np.full(hierarchy.k, excess / (excess + smoothness))
+    p0 = 2 * c_1 / (2 * c_1 + excess + smoothness)
+    return p0, np.full(hierarchy.k, excess / (excess + smoothness))
 
 
-def expected_smoothness(
-    hierarchy: Hierarchy, smoothness: float, network: float, cluster: Array
-) -> float:
+def expected_smoothness(hierarchy: Hierarchy, smoothness: float, p0: float, p: Array) -> float:
     """The constant of (3.3), for tau_j of Proposition 3.3.
 
     (3.3) takes alpha_j <= 1 for granted. For larger ones another term, which changes nothing for
     the others, keeps E|G(theta) - G(theta')|^2 <= 2 L D_F(theta, theta'): the pull to the centre
     has strength gamma_i (alpha_j + tau_j (1 - alpha_j)) in a global step.
     """
-    _check_probabilities(network, cluster)
-    p, alpha, gamma = np.asarray(cluster, np.float64), hierarchy.alpha, hierarchy.strongest
-    tau, inner = tau_of(network, p), network + 2 * (1 - network) * p
+    _check_probabilities(p0, p)
+    p, alpha, gamma = np.asarray(p, np.float64), hierarchy.alpha, hierarchy.strongest
+    tau, inner = tau_of(p0, p), p0 + 2 * (1 - p0) * p
     return float(
         max(
-            _over(2 * alpha * gamma, network).max(),
+            _over(2 * alpha * gamma, p0).max(),
             _over(2 * (1 - alpha) * gamma, inner).max(),
-            smoothness / ((1 - network) * (1 - p.max())),
+            smoothness / ((1 - p0) * (1 - p.max())),
             (
-                _over(gamma * (alpha + tau * (1 - alpha)) ** 2, network)
-                + _over(gamma * ((1 - tau) * (1 - alpha)) ** 2, (1 - network) * p)
+                _over(gamma * (alpha + tau * (1 - alpha)) ** 2, p0)
+                + _over(gamma * ((1 - tau) * (1 - alpha)) ** 2, (1 - p0) * p)
             ).max(),
         )
     )
 
 
-def largest_step(hierarchy: Hierarchy, smoothness: float, network: float, cluster: Array) -> float:
+def largest_step(hierarchy: Hierarchy, smoothness: float, p0: float, p: Array) -> float:
     """eta = 1/(2 L), the largest step of Theorem 3.5, L that of (3.3)."""
-    return 1 / (2 * expected_smoothness(hierarchy, smoothness, network, cluster))
+    return 1 / (2 * expected_smoothness(hierarchy, smoothness, p0, p))
 
 
-def sigma2(
-    hierarchy: Hierarchy, network: float, cluster: Array, best: Array, gradients: Array
-) -> float:
+def sigma2(hierarchy: Hierarchy, p0: float, p: Array, best: Array, gradients: Array) -> float:
     """sigma^2 of (3.4), from the minimiser (n, d) of (2.1) and nabla f_i there (n, d)."""
-    p, alpha = np.asarray(cluster, np.float64), hierarchy.alpha
+    p, alpha = np.asarray(p, np.float64), hierarchy.alpha
     centres, middle = hierarchy.means(best)
     gamma = hierarchy.gamma[:, None]
 
@@ -110,9 +106,9 @@ def sigma2(
 
     outer = alpha**2 * squares(gamma * (best - middle))
     inner = (1 - alpha) ** 2 * squares(gamma * (best - centres[hierarchy.cluster]))
-    local = squares(gradients) / ((1 - network) * (1 - p))
-    inner = _over(2 * inner, network + 2 * (1 - network) * p)
-    return float((_over(2 * outer, network) + inner + local).sum())
+    local = squares(gradients) / ((1 - p0) * (1 - p))
+    inner = _over(2 * inner, p0 + 2 * (1 - p0) * p)
+    return float((_over(2 * outer, p0) + inner + local).sum())
 
 
 def theorem_bound(t: int, eta: float, mu: float, start: float, sigma: float) -> float:
@@ -122,7 +118,7 @@ def theorem_bound(t: int, eta: float, mu: float, start: float, sigma: float) -> 
 
 def check(parameters: Parameters, hierarchy: Hierarchy) -> None:
     """Refuse settings under which Algorithm 1 does not descend on (2.1)."""
-    p_0, p, tau = parameters.network, parameters.cluster, parameters.tau
+    p_0, p, tau = parameters.p0, parameters.p, parameters.tau
     _check_probabilities(p_0, p)
     pull, outer = hierarchy.strongest > 0, hierarchy.alpha * hierarchy.strongest > 0
     inner = pull & (hierarchy.alpha != 1)
@@ -147,19 +143,19 @@ def check(parameters: Parameters, hierarchy: Hierarchy) -> None:
             raise ConfigError(f"async-l2gd: {why}.")
 
 
-def _check_probabilities(network: float, cluster: Array) -> None:
+def _check_probabilities(p0: float, p: Array) -> None:
     """Refuse p_0 and p_j outside [0, 1)."""
-    for name, p in (("p_0", np.asarray([network])), ("p_j", np.asarray(cluster))):
-        if not (fine := (p >= 0) & (p < 1)).all():
+    for name, values in (("p_0", np.asarray([p0])), ("p_j", np.asarray(p))):
+        if not (fine := (values >= 0) & (values < 1)).all():
             raise ConfigError(
-                f"async-l2gd: {name}={p[~fine][0]:g} must be from 0 to below 1, "
+                f"async-l2gd: {name}={values[~fine][0]:g} must be from 0 to below 1, "
                 "or no step is local: lower it."
             )
 
 
 def rates(hierarchy: Hierarchy, parameters: Parameters) -> Rates:
     """A_i, B_i and c_i (n,) and the local step eta/((1 - p_0)(1 - p_j)) (k,)."""
-    eta, p_0, p = parameters.eta, parameters.network, np.asarray(parameters.cluster, np.float64)
+    eta, p_0, p = parameters.eta, parameters.p0, np.asarray(parameters.p, np.float64)
     own, tau = hierarchy.cluster, parameters.tau[hierarchy.cluster]
     inner, outer = pulls(hierarchy)
     return Rates(

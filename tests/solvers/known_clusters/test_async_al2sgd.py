@@ -13,19 +13,19 @@ from scipy.optimize import minimize
 from corsage.core.errors import ConfigError
 from corsage.core.seeding import generator
 from corsage.solvers.known_clusters import al2sgd_coalescing, async_l2gd, katyusha
-from corsage.solvers.known_clusters.al2sgd_coalescing import plan, plans, run_coalesced
-from corsage.solvers.known_clusters.async_al2sgd import (
-    Faces,
-    begin,
-    check,
-    iterate,
-    parameters,
-    refresh_coin,
-    run_naive,
-)
+from corsage.solvers.known_clusters.al2sgd_coalescing import Missed, catch_up, plan, plans
+from corsage.solvers.known_clusters.async_al2sgd import Faces, iterate, run_coalesced, run_naive
 from corsage.solvers.known_clusters.coins import Coin, Coins, stretch
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
-from corsage.solvers.known_clusters.katyusha import local_estimate, pull_estimate, thrifty
+from corsage.solvers.known_clusters.katyusha import (
+    begin,
+    check,
+    local_estimate,
+    parameters,
+    pull_estimate,
+    thrifty,
+)
+from corsage.solvers.known_clusters.settings import Parameters, largest_step, probabilities
 from tests.support.clustered_losses import Quadratics, faces, hierarchy_of, pull_matrix
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -52,7 +52,7 @@ def anywhere(rng, found, losses, chosen):
 
 
 def coins_of(seed, chosen):
-    return Coins(seed, chosen.network, tuple(chosen.cluster), NAMES)
+    return Coins(seed, chosen.p0, tuple(chosen.p), NAMES)
 
 
 def drawn_samples(losses, seed=0):
@@ -72,7 +72,7 @@ def estimates(rows, theta, found, losses, chosen):
     """(probability, xi_0, g) over all coins and, in local steps, all samples."""
     near = found.centres(theta)[found.cluster]
     middle = found.means(theta)[1]
-    for chance, xi_0, xi in faces(chosen.network, chosen.cluster):
+    for chance, xi_0, xi in faces(chosen.p0, chosen.p):
         if xi_0:
             yield chance, xi_0, pull_estimate(rows, theta, (near, middle))
             continue
@@ -106,7 +106,7 @@ def test_estimator_is_unbiased_and_the_printed_one_is_not(seed, one_coin):
     mean = printed = 0.0
     for chance, xi_0, g in estimates(rows, theta, found, losses, chosen):
         mean = mean + chance * g
-        printed = printed + chance * (g - xi_0 * missing / chosen.network)
+        printed = printed + chance * (g - xi_0 * missing / chosen.p0)
     assert np.allclose(mean, right, rtol=0, atol=1e-12)
     assert np.allclose(printed - right, -missing, rtol=0, atol=1e-12)
     assert np.abs(missing).max() > 1e-6
@@ -127,7 +127,7 @@ def test_estimator_has_no_noise_at_the_anchor_and_little_nearby(seed, one_coin):
             for chance, _, g in estimates(rows, at, found, losses, chosen)
         )
         smooth = katyusha.expected_smoothness(
-            found, losses.smoothness(), chosen.network, chosen.cluster
+            found, losses.smoothness(), chosen.p0, chosen.p
         )
         assert noise <= smooth * (gap @ dense @ gap) + 1e-20
 
@@ -141,14 +141,14 @@ def line_by_line(state, found, losses, chosen, faces_now, t, sample):
     def mean(rows, weights):
         return (weights[:, None] * rows).sum(0) / weights.sum()
 
-    p_0, after_y, after_z = chosen.network, y.copy(), z.copy()
+    p_0, after_y, after_z = chosen.p0, y.copy(), z.copy()
     middle, anchor_middle = mean(theta, weight), mean(x, weight)
     slopes = losses.gradient(x, np.arange(found.n))
     for i, j in enumerate(found.cluster):
         own = np.where(found.cluster == j, found.gamma, 0.0)
         near, far = theta[i] - mean(theta, own), theta[i] - middle
         anchor_near, anchor_far = x[i] - mean(x, own), x[i] - anchor_middle
-        a, tau, p, gamma = found.alpha[j], chosen.tau[j], chosen.cluster[j], found.gamma[i]
+        a, tau, p, gamma = found.alpha[j], chosen.tau[j], chosen.p[j], found.gamma[i]
         g = slopes[i] + a * gamma * anchor_far + (1 - a) * gamma * anchor_near
         if faces_now.xi_0:
             g = g + gamma * a / p_0 * (far - anchor_far)
@@ -233,6 +233,28 @@ def test_means_of_a_cluster_move_as_a_user():
     assert np.allclose(found.centres(rows.y), ahead.y, rtol=0, atol=1e-12)
 
 
+def test_users_catch_up_with_the_steps_that_they_missed():
+    """As arrays of any length, the steps come to what they are one by one."""
+    rng, found, losses, chosen = problem(8, even=True)
+    rows, missed = anywhere(rng, found, losses, chosen), Missed.none(D)
+    wanted, users = rows, found.members(2)
+    for toward in ([True, True], [False], [True, False]):
+        targets = []
+        for together in toward:
+            centres, middle = found.means(wanted.theta(chosen))
+            targets.append((centres[2], middle if together else None))
+            now = Faces(together, np.ones(3, bool), False)
+            wanted = iterate(wanted, losses.gradient, None, found, chosen, 0, now)
+        missed = missed.and_then(targets)
+    assert len(missed) == len(missed.targets) == 5
+    sent = missed.arrays(9)
+    assert {len(array) for array in sent.values()} == {9}
+    caught_up = catch_up(rows.pick(users), chosen, Missed.from_arrays(sent).targets)
+    assert np.allclose(caught_up.y, wanted.y[users], rtol=0, atol=1e-12)
+    assert np.allclose(caught_up.z, wanted.z[users], rtol=0, atol=1e-12)
+    assert Missed.none(D).arrays(1)["kind"].tolist() == [0]
+
+
 def test_float32_rows_stay_float32():
     rng, found, losses, chosen = problem(6, even=True)
     start = rng.normal(size=(found.n, D))
@@ -248,8 +270,8 @@ def test_float32_rows_stay_float32():
 
 @settings(max_examples=40, deadline=None)
 @given(SEEDS, st.floats(0.05, 0.9), st.floats(0.01, 0.9), st.integers(1, 300))
-def test_plans_tile_the_run_and_end_with_refreshes(seed, network, rho, number):
-    coins, renewal = Coins(seed, network, (0.4,), ("a",)), Coin(seed, rho, ("refresh coins",))
+def test_plans_tile_the_run_and_end_with_refreshes(seed, p_0, rho, number):
+    coins, renewal = Coins(seed, p_0, (0.4,), ("a",)), Coin(seed, rho, ("refresh coins",))
     parts, shown = list(plans(coins, renewal, number)), renewal.at(0, number)
     assert [p.first for p in parts] == [0, *(p.last for p in parts[:-1])]
     assert parts[-1].last == number
@@ -273,8 +295,8 @@ def test_quadratic_losses_are_solved_where_algorithm_1_stalls():
     sample = drawn_samples(losses)
     rows = run_coalesced(start, losses.gradient, sample, found, chosen, coins, number)
     assert np.square(rows.y - best).sum() < 1e-10 * first
-    step = async_l2gd.largest_step(found, losses.smoothness(), chosen.network, chosen.cluster)
-    plain = async_l2gd.Parameters(step, chosen.network, chosen.cluster, chosen.tau)
+    step = largest_step(found, losses.smoothness(), chosen.p0, chosen.p)
+    plain = Parameters(step, chosen.p0, chosen.p, chosen.tau)
     args = (start, losses.gradient, found, plain, coins, number)
     assert np.square(async_l2gd.run_coalesced(*args) - best).sum() > 1e-4 * first
 
@@ -318,13 +340,13 @@ def test_logistic_losses_are_solved_where_algorithm_1_stalls():
         solved = solved - np.linalg.solve(np.array(sides) / 2e-6, whole(solved)[1])
     assert np.abs(whole(solved)[1]).max() < 1e-12
     best, start, number = solved.reshape(-1, D), np.zeros((found.n, D)), 3_000
-    p_0, p = async_l2gd.probabilities(found, losses.smoothness())
+    p_0, p = probabilities(found, losses.smoothness())
     chosen = parameters(found, losses.smoothness(), losses.ridge, p_0, p)
     coins, first = coins_of(4, chosen), np.square(best).sum()
     rows = run_coalesced(start, losses.gradient, None, found, chosen, coins, number)
     assert np.square(rows.y - best).sum() < 1e-10 * first
-    step = async_l2gd.largest_step(found, losses.smoothness(), p_0, p)
-    plain = async_l2gd.Parameters(step, p_0, p, chosen.tau)
+    step = largest_step(found, losses.smoothness(), p_0, p)
+    plain = Parameters(step, p_0, p, chosen.tau)
     args = (start, losses.gradient, found, plain, coins, number)
     assert np.square(async_l2gd.run_coalesced(*args) - best).sum() > 1e-6 * first
 
@@ -346,7 +368,7 @@ def test_printed_estimator_diverges_where_the_mended_one_converges(monkeypatch):
         g = pull_estimate(rows, theta, target)
         if target[1] is None:
             return g
-        return g - left_out(rows, theta, found, chosen) / chosen.network
+        return g - left_out(rows, theta, found, chosen) / chosen.p0
 
     monkeypatch.setattr(katyusha, "pull_estimate", printed)
     assert np.square(run_naive(*args).y - best).sum() > 1e4 * first
@@ -359,7 +381,7 @@ def test_printed_estimator_diverges_where_the_mended_one_converges(monkeypatch):
 def test_settings_are_those_of_theorem_43(seed):
     _, found, losses, chosen = problem(seed)
     smooth, mu, rho = losses.smoothness(), losses.convexity(), chosen.rho
-    expected = katyusha.expected_smoothness(found, smooth, chosen.network, chosen.cluster)
+    expected = katyusha.expected_smoothness(found, smooth, chosen.p0, chosen.p)
     whole = smooth + found.gamma.max()
     assert chosen.eta == pytest.approx(0.25 / max(whole, expected))
     assert chosen.a2 == pytest.approx(expected / 2 / max(whole, expected))
@@ -367,13 +389,13 @@ def test_settings_are_those_of_theorem_43(seed):
     assert chosen.a1 == pytest.approx(min(0.5, momentum))
     assert chosen.b2 == pytest.approx(1 / max(2 * mu, 4 * chosen.a1 / chosen.eta))
     assert chosen.b1 == pytest.approx(1 - chosen.b2 * mu)
-    assert rho == pytest.approx(chosen.network * (1 - chosen.network))
+    assert rho == pytest.approx(chosen.p0 * (1 - chosen.p0))
     check(chosen, found)
 
 
 def test_refreshes_without_global_steps_are_as_many_as_rounds_in_a_cluster():
     assert thrifty(0.0, np.array([0.1, 0.6])) == pytest.approx(0.24)
-    assert refresh_coin(Coins(3, 0.1, (0.2,), ("a",)), 0.4) == Coin(3, 0.4, ("refresh coins",))
+    assert Coins(3, 0.1, (0.2,), ("a",)).refresh_coin(0.4) == Coin(3, 0.4, ("refresh coins",))
 
 
 @pytest.mark.parametrize(

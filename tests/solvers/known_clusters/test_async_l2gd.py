@@ -11,32 +11,32 @@ from hypothesis import strategies as st
 from scipy.linalg import eigh
 
 from corsage.core.errors import ConfigError
-from corsage.solvers.known_clusters.async_l2gd import (
+from corsage.solvers.known_clusters.async_l2gd import iterate, run_coalesced, run_naive
+from corsage.solvers.known_clusters.coalescing import (
     Affine,
-    Parameters,
-    check,
     compose,
-    expected_smoothness,
     follow,
     global_map,
-    iterate,
-    largest_step,
     means_ahead,
-    probabilities,
-    rates,
     replay_global,
     replay_within,
-    run_coalesced,
-    run_naive,
-    sigma2,
     sums_ahead,
-    tau_of,
-    theorem_bound,
     within_map,
     within_unequal,
 )
 from corsage.solvers.known_clusters.coins import Coins
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
+from corsage.solvers.known_clusters.settings import (
+    Parameters,
+    check,
+    expected_smoothness,
+    largest_step,
+    probabilities,
+    rates,
+    sigma2,
+    tau_of,
+    theorem_bound,
+)
 from tests.support.clustered_losses import Quadratics, faces, hierarchy_of, pull_matrix
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -60,7 +60,7 @@ def problem(seed, *, even=False, alpha=None, one_coin=False):
 
 def oracles(theta, losses, found, chosen):
     """(probability, G(theta)) over all coins, from single iterations."""
-    for chance, xi_0, xi in faces(chosen.network, chosen.cluster):
+    for chance, xi_0, xi in faces(chosen.p0, chosen.p):
         after = iterate(theta, losses.gradient, found, chosen, xi_0, xi)
         yield chance, (theta - after) / chosen.eta
 
@@ -81,13 +81,13 @@ def test_oracle_is_unbiased(seed, one_coin, far):
 
 def line_by_line(theta, losses, found, chosen, xi_0, xi):
     """Lines 4 to 18 of Algorithm 1, user by user."""
-    eta, p_0, after = chosen.eta, chosen.network, theta.copy()
+    eta, p_0, after = chosen.eta, chosen.p0, theta.copy()
     weight = found.alpha[found.cluster] * found.gamma
     middle = (weight[:, None] * theta).sum(0) / weight.sum()
     for i, j in enumerate(found.cluster):
         own = found.cluster == j
         centre = (found.gamma[own, None] * theta[own]).sum(0) / found.gamma[own].sum()
-        a, tau, p, g = found.alpha[j], chosen.tau[j], chosen.cluster[j], found.gamma[i]
+        a, tau, p, g = found.alpha[j], chosen.tau[j], chosen.p[j], found.gamma[i]
         if xi_0:
             target = a * middle + tau * (1 - a) * centre
             shrink = 1 - eta * g * (a + tau * (1 - a)) / p_0
@@ -105,7 +105,7 @@ def line_by_line(theta, losses, found, chosen, xi_0, xi):
 @given(SEEDS)
 def test_an_iteration_is_algorithm_1_line_by_line(seed):
     _, found, losses, chosen, theta = problem(seed)
-    for _, xi_0, xi in faces(chosen.network, chosen.cluster):
+    for _, xi_0, xi in faces(chosen.p0, chosen.p):
         after = iterate(theta, losses.gradient, found, chosen, xi_0, xi)
         reference = line_by_line(theta, losses, found, chosen, xi_0, xi)
         assert np.allclose(after, reference, rtol=0, atol=1e-13)
@@ -133,7 +133,7 @@ def test_coalesced_run_is_the_naive_one(kind):
 
 def test_coalesced_run_ends_anywhere():
     rng, found, losses, chosen, start = problem(11, even=True)
-    coins = Coins(2, chosen.network, tuple(chosen.cluster), ("a", "b", "c"))
+    coins = Coins(2, chosen.p0, tuple(chosen.p), ("a", "b", "c"))
     for number in (*range(12), *rng.integers(12, 60, 5)):
         args = (start, losses.gradient, found, chosen, coins, int(number))
         assert np.allclose(run_coalesced(*args), run_naive(*args), rtol=0, atol=1e-13)
@@ -141,7 +141,7 @@ def test_coalesced_run_ends_anywhere():
 
 def test_float32_models_stay_float32():
     _, found, losses, chosen, start = problem(12)
-    coins = Coins(2, chosen.network, tuple(chosen.cluster), ("a", "b", "c"))
+    coins = Coins(2, chosen.p0, tuple(chosen.p), ("a", "b", "c"))
     args = (losses.gradient, found, chosen, coins, 200)
     small = run_coalesced(start.astype(np.float32), *args)
     assert small.dtype == run_naive(start.astype(np.float32), *args).dtype == np.float32
@@ -149,7 +149,7 @@ def test_float32_models_stay_float32():
 
 
 maps = st.builds(
-    lambda rho, v: Affine(rho, np.array(v)),
+    lambda factor, shift: Affine(factor, np.array(shift)),
     st.floats(-2, 2),
     st.lists(st.floats(-5, 5), min_size=D, max_size=D),
 )
@@ -161,10 +161,11 @@ def test_maps_compose_in_order_and_associate(first, second, third, seed):
     theta = np.random.default_rng(seed).normal(size=(4, D))
     assert np.allclose(compose(first, second)(theta), second(first(theta)), atol=1e-12)
     left, right = compose(compose(first, second), third), compose(first, compose(second, third))
-    assert np.allclose(left.rho, right.rho) and np.allclose(left.v, right.v, atol=1e-12)
-    rows = Affine(np.array([first.rho, second.rho]), np.stack([first.v, second.v]))
+    assert np.allclose(left.factor, right.factor)
+    assert np.allclose(left.shift, right.shift, atol=1e-12)
+    rows = Affine(np.array([first.factor, second.factor]), np.stack([first.shift, second.shift]))
     both = compose(rows, rows)
-    assert np.allclose(both.of(1).v, compose(second, second).v, atol=1e-12)
+    assert np.allclose(both.of(1).shift, compose(second, second).shift, atol=1e-12)
 
 
 @settings(max_examples=30, deadline=None)
@@ -174,19 +175,19 @@ def test_maps_are_steps_one_by_one(seed, outer, inner, apart):
     alpha = np.zeros(3) if apart else None
     _, found, losses, chosen, theta = problem(seed, even=True, alpha=alpha)
     rate = rates(found, chosen).of_clusters(found)
-    rho, v, centres = global_map(
+    factor, shift, centres = global_map(
         found.centres(theta), found.weights, rate.middle, rate.centre, outer
     )
     ahead = theta
     for _ in range(outer):
         ahead = iterate(ahead, losses.gradient, found, chosen, True, np.zeros(3, bool))
     assert np.allclose(found.centres(ahead), centres, rtol=0, atol=1e-12)
-    assert np.allclose(replay_global(theta, found, chosen, outer), ahead, rtol=0, atol=1e-12)
+    assert np.allclose(replay_global(theta, found, rates(found, chosen), outer), ahead, rtol=0, atol=1e-12)
     for _ in range(inner):
         ahead = iterate(ahead, losses.gradient, found, chosen, False, np.ones(3, bool))
     for j in range(3):
         users, back = found.members(j), within_map(centres[j], rate.within[j], inner)
-        once = compose(Affine(rho[j], v[j]), back)(theta[users])
+        once = compose(Affine(factor[j], shift[j]), back)(theta[users])
         assert np.allclose(once, ahead[users], rtol=0, atol=1e-12)
 
 
@@ -225,7 +226,7 @@ def extreme(found, losses, chosen):
     """The largest E|G(u) - G(0)|^2/(2 D_F(u, 0)) over all u, an eigenvalue: F is quadratic."""
     n, second = found.n * D, 0.0
     zero = np.zeros((found.n, D))
-    for chance, xi_0, xi in faces(chosen.network, chosen.cluster):
+    for chance, xi_0, xi in faces(chosen.p0, chosen.p):
 
         def oracle(theta, xi_0=xi_0, xi=xi):
             after = iterate(theta, losses.gradient, found, chosen, xi_0, xi)
@@ -241,7 +242,7 @@ def extreme(found, losses, chosen):
 def proved(seed, alpha, one_coin=False):
     """A problem with tau_j of Proposition 3.3, and (3.3)."""
     rng, found, losses, chosen, _ = problem(seed, alpha=alpha, one_coin=one_coin)
-    p_0, p = chosen.network, chosen.cluster
+    p_0, p = chosen.p0, chosen.p
     chosen = Parameters(0.01, p_0, p, tau_of(p_0, p))
     return rng, found, losses, chosen
 
@@ -252,7 +253,7 @@ def test_oracle_is_as_smooth_as_expected(seed, one_coin, far):
     """E|G(theta) - G(theta')|^2 <= 2 L D_F, L of (3.3), for all models at once."""
     alpha = np.random.default_rng(seed).uniform(0, 5, 3) if far else None
     _, found, losses, chosen = proved(seed, alpha, one_coin)
-    bound = expected_smoothness(found, losses.smoothness(), chosen.network, chosen.cluster)
+    bound = expected_smoothness(found, losses.smoothness(), chosen.p0, chosen.p)
     assert extreme(found, losses, chosen) <= bound * (1 + 1e-9)
 
 
@@ -268,12 +269,12 @@ def printed_33(found, smooth, p_0, p):
 @pytest.mark.parametrize("seed", range(5))
 def test_expected_smoothness_is_33_up_to_alpha_1_and_more_beyond(seed):
     _, found, losses, chosen = proved(seed, None)
-    args = (losses.smoothness(), chosen.network, chosen.cluster)
+    args = (losses.smoothness(), chosen.p0, chosen.p)
     assert expected_smoothness(found, *args) == pytest.approx(printed_33(found, *args))
     assert largest_step(found, *args) == pytest.approx(0.5 / printed_33(found, *args))
     far = Hierarchy(found.cluster, found.gamma, np.array([0.5, 0.5, 20.0]))
     chosen = Parameters(0.01, 0.1, np.full(3, 0.5), tau_of(0.1, np.full(3, 0.5)))
-    args = (losses.smoothness(), 0.1, chosen.cluster)
+    args = (losses.smoothness(), 0.1, chosen.p)
     assert printed_33(far, *args) < extreme(far, losses, chosen) <= expected_smoothness(far, *args)
 
 
@@ -303,7 +304,7 @@ def test_corollary_36_makes_its_bound_least(alpha):
 def test_sigma2_bounds_the_oracle_at_the_minimiser(seed, one_coin):
     """(3.4) term by term, and E|G|^2 there."""
     _, found, losses, chosen = proved(seed, None, one_coin)
-    best, p_0, p = losses.minimiser(found), chosen.network, chosen.cluster
+    best, p_0, p = losses.minimiser(found), chosen.p0, chosen.p
     slopes = losses.gradient(best, np.arange(found.n))
     centres, middle = found.means(best)
     total = 0.0
@@ -347,23 +348,23 @@ def test_theorem_35_holds_on_average_over_coins():
 
 
 def settings_of(**changes):
-    given = {"eta": 0.1, "network": 0.2, "cluster": [0.1, 0.1], "tau": [0.5, 0.5]} | changes
-    numbers = {name: np.array(given[name], float) for name in ("cluster", "tau")}
-    return Parameters(given["eta"], given["network"], **numbers)
+    given = {"eta": 0.1, "p0": 0.2, "p": [0.1, 0.1], "tau": [0.5, 0.5]} | changes
+    numbers = {name: np.array(given[name], float) for name in ("p", "tau")}
+    return Parameters(given["eta"], given["p0"], **numbers)
 
 
 @pytest.mark.parametrize(
     ("changes", "alpha", "message"),
     [
         ({"eta": 0.0}, 0.5, "step size"),
-        ({"network": 1.0}, 0.5, "p_0=1"),
-        ({"network": -0.1}, 0.5, "p_0=-0.1"),
-        ({"cluster": [0.1, 1.0]}, 0.5, "p_j=1"),
-        ({"cluster": [np.nan, 0.1]}, 0.5, "p_j=nan"),
+        ({"p0": 1.0}, 0.5, "p_0=1"),
+        ({"p0": -0.1}, 0.5, "p_0=-0.1"),
+        ({"p": [0.1, 1.0]}, 0.5, "p_j=1"),
+        ({"p": [np.nan, 0.1]}, 0.5, "p_j=nan"),
         ({"tau": [0.5, 1.1]}, 0.5, "tau_j"),
-        ({"cluster": [0.1, 0.0]}, 0.5, "set tau_j=1"),
-        ({"network": 0.0, "tau": [0, 0]}, 0.5, "raise p_0"),
-        ({"network": 0.0}, 0.0, "set tau_j=0"),
+        ({"p": [0.1, 0.0]}, 0.5, "set tau_j=1"),
+        ({"p0": 0.0, "tau": [0, 0]}, 0.5, "raise p_0"),
+        ({"p0": 0.0}, 0.0, "set tau_j=0"),
     ],
 )
 def test_settings_that_leave_out_a_pull_are_refused(changes, alpha, message):
@@ -376,11 +377,11 @@ def test_settings_that_leave_out_a_pull_are_refused(changes, alpha, message):
 def test_settings_that_leave_out_nothing_are_not_refused():
     """No steps to the centre where no pull goes there; no global steps where alpha = 0."""
     own = np.array([0, 1, 1])
-    check(settings_of(cluster=[0, 0]), Hierarchy(own, np.ones(3), np.ones(2)))
-    check(settings_of(network=0.0, tau=[0, 0]), Hierarchy(own, np.ones(3), np.zeros(2)))
-    rate = rates(Hierarchy(own, np.ones(3), np.zeros(2)), settings_of(network=0.0, tau=[0, 0]))
+    check(settings_of(p=[0, 0]), Hierarchy(own, np.ones(3), np.ones(2)))
+    check(settings_of(p0=0.0, tau=[0, 0]), Hierarchy(own, np.ones(3), np.zeros(2)))
+    rate = rates(Hierarchy(own, np.ones(3), np.zeros(2)), settings_of(p0=0.0, tau=[0, 0]))
     assert not rate.middle.any() and not rate.centre.any() and np.allclose(rate.within, 1.0)
-    one = settings_of(cluster=[0, 0], tau=[1, 1])
+    one = settings_of(p=[0, 0], tau=[1, 1])
     assert not rates(Hierarchy(own, np.ones(3), np.full(2, 0.5)), one).within.any()
 
 

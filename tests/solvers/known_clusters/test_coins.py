@@ -45,7 +45,7 @@ def test_a_cluster_keeps_its_coins_in_other_company():
 def test_coins_fall_independently_and_as_often_as_they_should():
     number = 40 * BLOCK
     throws = np.vstack([COINS.network_at(0, number), COINS.clusters_at(0, number)])
-    for row, p in zip(throws, (COINS.network, *COINS.cluster), strict=True):
+    for row, p in zip(throws, (COINS.p0, *COINS.p), strict=True):
         assert abs(row.mean() - p) <= 4 * np.sqrt(p * (1 - p) / number)
     related = np.corrcoef(throws[[0, 1, 3]])[np.triu_indices(3, 1)]
     assert np.abs(related).max() < 4 / np.sqrt(number)
@@ -65,8 +65,8 @@ def word(coins, j, first, last):
 
 @settings(max_examples=50, deadline=None)
 @given(SEEDS, SHARES, SHARES, st.integers(1, 400), st.integers(0, BLOCK + 5))
-def test_stretches_say_what_the_coins_say(seed, network, share, number, first):
-    coins = Coins(seed, network, (share, 0.0), ("x", "y"))
+def test_stretches_say_what_the_coins_say(seed, p_0, share, number, first):
+    coins = Coins(seed, p_0, (share, 0.0), ("x", "y"))
     end, place = first + number, first
     while place < end:
         part = stretch(coins, place, end)
@@ -93,21 +93,21 @@ def test_long_waits_cross_blocks():
     assert part.walks == (((0, part.last),),)
 
 
-@pytest.mark.parametrize("network", [0.0, 1.0])
-def test_a_stretch_without_end_is_refused(network):
-    coins = Coins(0, network, (0.5,), ("x",))
+@pytest.mark.parametrize("p_0", [0.0, 1.0])
+def test_a_stretch_without_end_is_refused(p_0):
+    coins = Coins(0, p_0, (0.5,), ("x",))
     with pytest.raises(ConfigError, match="number of iterations"):
         stretch(coins, 0, None)
     assert stretch(coins, 7, 30).last == 30
 
 
 @pytest.mark.parametrize(
-    ("network", "cluster", "names"),
+    ("p_0", "p", "names"),
     [(1.1, (0.5,), ("a",)), (0.5, (-0.1,), ("a",)), (0.5, (0.5, 0.5), ("a", "a")), (0.5, (), "a")],
 )
-def test_bad_coins_are_refused(network, cluster, names):
+def test_bad_coins_are_refused(p_0, p, names):
     with pytest.raises(ConfigError):
-        Coins(0, network, cluster, tuple(names))
+        Coins(0, p_0, p, tuple(names))
 
 
 @pytest.mark.parametrize("seed", range(3))
