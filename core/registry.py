@@ -59,6 +59,23 @@ ALGORITHMS: dict[str, Algorithm] = {
     "apfl": Algorithm("APFL"),
     "perfedavg": Algorithm("PerFedAvg"),
     "fedbabu": Algorithm("FedBABU"),
+    "async-l2gd": Algorithm("AsyncL2GD", "known_clusters"),
+    "async-al2sgd": Algorithm("AsyncAL2SGD", "known_clusters"),
+    "mixed-model": Algorithm("MixedModel", "known_clusters"),
+    "single-cluster": Algorithm("SingleCluster", "known_clusters"),
+    "exact-cluster": Algorithm(
+        "ExactCluster", of="mixed-model", fixed={"known_gamma": "inf", "known_lambda": "0"}
+    ),
+    "exact-global": Algorithm(
+        "ExactGlobal",
+        of="mixed-model",
+        fixed={"known_gamma": "inf", "known_lambda": "inf", "mixed_grouping": "all"},
+    ),
+    "exact-local": Algorithm(
+        "ExactLocal",
+        of="mixed-model",
+        fixed={"known_gamma": "0", "known_lambda": "0", "mixed_grouping": "all"},
+    ),
     "convex-clustering": Algorithm("ConvexClustering", "convex_clustering"),
     "local-clusters": Algorithm("LocalClusters", "convex_clustering"),
 }

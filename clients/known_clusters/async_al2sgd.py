@@ -1,115 +1,105 @@
 """Async-AL2SGD+ at the users: means to go to, local steps with an anchor, and refreshes.
 
-Lyu et al. 2022, Algorithm 2, for all users of a cohort at once; the steps are solvers/known_clusters/katyusha.py's.
+Lyu et al. 2022, Algorithm 2, for all users of a cohort at once; the steps are those of
+solvers/known_clusters/katyusha.py.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from corsage.clients.convex import cached
-from corsage.clients.known_clusters.async_l2gd import AsyncL2GDClient
-from corsage.clients.known_clusters.cohort import Rows as Answered
-from corsage.core.arrays import Floats
+from corsage.clients.base import Got, Models, Sent
+from corsage.clients.convex import Answer
+from corsage.clients.known_clusters.cohort import CohortClient
+from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import uniforms, user_keys
-from corsage.solvers.known_clusters.katyusha import Oracle, Parameters2, Rows, local_step, pull_step
+from corsage.networks.batches import Examples
+from corsage.solvers.known_clusters.al2sgd_coalescing import Missed, catch_up
+from corsage.solvers.known_clusters.katyusha import Momenta, Oracle, Rows, local_step, pull_step
 from corsage.strategies.known_clusters.async_al2sgd import AsyncAL2SGDKeys
 
-KEPT = ("z", "y", "x", "slope")
 
-
-class AsyncAL2SGDClient(AsyncL2GDClient):
+class AsyncAL2SGDClient(CohortClient[AsyncAL2SGDKeys]):
     """The users of Async-AL2SGD+; each keeps z_i, y_i, x_i and nabla f_i(x_i)."""
 
-    def begin(self, config: dict[str, Any]) -> Answered:
-        """x = y = z = theta^0, and the gradients there."""
+    def answers(self) -> Mapping[str, Answer]:
+        """The first gradients, steps of the algorithm, and facts about the losses."""
+        return {"begin": self.begin, "step": self.step, "facts": self.facts}
+
+    def begin(self, got: Got) -> Sent:
+        """x = y = z = theta^0 = 0, and the gradients there."""
         start = np.zeros((len(self.users), self.network.whole.stop))
-        slope = self._gradient(start, np.arange(len(start)))
-        for name, rows in zip(KEPT, (start, start, start, slope), strict=True):
-            self.keep(name, rows)
-        return {"slope": slope.mean(0)}, {}
+        slope = self.gradient(start, np.arange(len(start)))
+        keep = {"z": start, "y": start, "x": start, "slope": slope}
+        return Sent(rows={"slope": slope.mean(0)}, keep=keep)
 
-    def step(self, config: dict[str, Any]) -> Answered:
-        """The steps that were missed, the cluster's walk, and perhaps new anchors."""
-        rows, settings = self._caught_up(), self._settings()
-        keys = self.task.keys
-        assert isinstance(keys, AsyncAL2SGDKeys)
-        sample = self._sample_gradient if keys.al2sgd_oracle == "sample" else None
+    def step(self, got: Got) -> Sent:
+        """The steps that were missed, the cluster's walk, and perhaps a refresh."""
+        rows, momenta = self.caught_up(got), Momenta(**got.options["momenta"])
+        sample = self.sample_gradient if self.keys.al2sgd_oracle == "sample" else None
         users = np.arange(len(self.users))
-        for r, k, first in json.loads(config["walk"]):
+        for r, k, first in got.options["walk"]:
             for _ in range(r):
-                theta = rows.theta(settings)
-                rows = pull_step(rows, settings, theta, (theta.mean(0), None))
+                theta = rows.theta(momenta)
+                rows = pull_step(rows, momenta, theta, (theta.mean(0), None))
             for t in range(first, first + k):
-                rows = local_step(rows, settings, t, self._gradient, sample, users)
-        x, slope = rows.x, rows.slope
-        if config["refresh"]:
-            x, slope = rows.y, self._gradient(rows.y, users)
-        for name, kept in zip(KEPT, (rows.z, rows.y, x, slope), strict=True):
-            self.keep(name, kept)
-        means = {"z": rows.z.mean(0), "y": rows.y.mean(0), "slope": slope.mean(0)}
-        reach = float(np.linalg.norm(rows.y, axis=1).max())
-        return {n: m for n, m in means.items() if n != "slope" or config["refresh"]}, {
-            "reach": reach
-        }
+                rows = local_step(rows, momenta, t, self.gradient, sample, users)
+        means = {"z": rows.z.mean(0), "y": rows.y.mean(0)}
+        if got.options["refresh"]:
+            rows = replace(rows, x=rows.y, slope=self.gradient(rows.y, users))
+            means["slope"] = rows.slope.mean(0)
+        keep = {"z": rows.z, "y": rows.y, "x": rows.x, "slope": rows.slope}
+        return Sent(rows=means, keep=keep, metrics={"reach": np.linalg.norm(rows.y, axis=1).max()})
 
-    def models(self) -> Tensor:
+    def models(self, got: Got) -> Models:
         """y_i."""
         if "y" not in self.state:
-            return self.tensor(self.rows["start"]).expand(len(self.users), -1)
-        return self.tensor(self._caught_up().y)
+            return Models(np.tile(got.rows["start"], (len(self.users), 1)))
+        return Models(self.caught_up(got).y)
 
-    def facts(self, config: dict[str, Any]) -> Answered:
+    def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
+        """A new user minimises its own part of (2.3), f_i + gamma/2 |theta - w_j|^2."""
+        centre, gamma = self.tensor(self.models(got).whole), float(got.options["gamma"])
+        return Models(self.losses.prox(centre, gamma, start=centre).cpu().numpy())
+
+    def facts(self, got: Got) -> Sent:
         """L and mu; with one sample a step, L is that of the most curved sample."""
-        arrays, numbers = super().facts(config)
-        assert isinstance(self.task.keys, AsyncAL2SGDKeys)
-        if self.task.keys.al2sgd_oracle == "sample":
-            losses = self.losses
-            squares = (losses.features**2).sum(1) + float(losses.intercept)
-            counts = torch.from_numpy(losses.counts).to(squares.device)
-            times = counts.repeat_interleave(counts) if losses.scale == "sum" else 1
-            steepest = float((squares * times).max())
-            numbers["smoothness"] = losses.loss.bound * steepest + losses.ridge
-        return arrays, numbers
+        sent = super().facts(got)
+        if self.keys.al2sgd_oracle != "sample":
+            return sent
+        losses = self.losses
+        squares = (losses.features**2).sum(1) + float(losses.intercept)
+        counts = torch.from_numpy(losses.counts).to(squares.device)
+        times = counts.repeat_interleave(counts) if losses.scale == "sum" else 1
+        steepest = losses.loss.bound * float((squares * times).max()) + losses.ridge
+        return replace(sent, metrics={**sent.metrics, "smoothness": np.array(steepest)})
 
-    def _caught_up(self) -> Rows:
+    def caught_up(self, got: Got) -> Rows:
         """The users after the aggregation steps that the server made for them."""
         n, d = len(self.users), self.network.whole.stop
-        if "y" in self.state:
-            z, y, x, slope = (np.asarray(self.state[name], np.float64) for name in KEPT)
-        else:
-            z = y = x = np.tile(self.rows["start"], (n, 1))
-            slope = self._gradient(x, np.arange(n))
-        settings = self._settings()
-        oracle = Oracle(*(np.full(n, value) for value in self.options["oracle"]))
-        centre = np.broadcast_to(self.rows["centre"], (n, d))
-        rows = Rows(z, y, x, slope, centre, self.rows["middle"], oracle)
-        for target in self.rows["targets"] if "y" in self.state else []:
-            if target[-1] >= 0:
-                middle = target[d : 2 * d] if target[-1] else None
-                rows = pull_step(rows, settings, rows.theta(settings), (target[:d], middle))
-        return rows
+        oracle = Oracle(*(np.full(n, value) for value in got.options["oracle"]))
+        anchors = np.broadcast_to(got.rows["xbar_j"], (n, d)), got.rows["xbar"], oracle
+        if "y" not in self.state:
+            start = np.tile(got.rows["start"], (n, 1))
+            slope = self.gradient(start, np.arange(n))
+            return Rows(start, start, start, slope, *anchors)
+        kept = (np.asarray(self.state[name], np.float64) for name in ("z", "y", "x", "slope"))
+        momenta = Momenta(**got.options["momenta"])
+        missed = Missed(got.rows["missed"], got.options["global"])
+        return catch_up(Rows(*kept, *anchors), momenta, missed.targets)
 
-    def _settings(self) -> Parameters2:
-        told, nothing = self.options["settings"], np.empty(0)
-        return Parameters2(network=0.0, cluster=nothing, tau=nothing, **told)
-
-    def _gradient(self, theta: Floats, users: NDArray[np.int64]) -> Floats:
+    def gradient(self, theta: Floats, users: Ints) -> Floats:
         """nabla f_i(theta_i); `users` are always all of the cohort."""
         return np.asarray(self.losses.gradient(self.tensor(theta)).double().cpu().numpy())
 
-    def _sample_gradient(self, t: int, theta: Floats, users: NDArray[np.int64]) -> Floats:
+    def sample_gradient(self, t: int, theta: Floats, users: Ints) -> Floats:
         """The gradient of one sample of each user, the one of iteration t, times their number."""
-        losses = self.losses
-        keys = cached(
-            (*self._key, "draws"), lambda: user_keys(self.task.seed, "samples", self.users)
-        )
+        losses, seed = self.losses, self.task.seed
+        keys = self.prepared("draws", lambda: user_keys(seed, "samples", self.users))
         counts = losses.counts
         chosen = np.cumsum(counts) - counts + (uniforms(keys, t) * counts).astype(np.int64)
         rows = torch.from_numpy(chosen).to(losses.features.device)

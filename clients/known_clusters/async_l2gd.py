@@ -5,43 +5,63 @@ Lyu et al. 2022, Algorithm 1, lines 11 to 16, for all users of a cohort at once.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.clients.base import Evaluation
-from corsage.clients.known_clusters.cohort import CohortClient, Rows
+from corsage.clients.base import Got, Models, Sent
+from corsage.clients.convex import Answer
+from corsage.clients.known_clusters.cohort import CohortClient
+from corsage.core.arrays import Arrays
 from corsage.core.seeding import generator
-from corsage.networks.parts import train_models
-from corsage.networks.training import Order, Pull, batches
+from corsage.networks.batches import Examples, Order
+from corsage.networks.pull import Pull
+from corsage.networks.training import batches
+from corsage.strategies.known_clusters.async_l2gd import AsyncL2GDKeys
 
 
-class AsyncL2GDClient(CohortClient):
+class AsyncL2GDClient(CohortClient[AsyncL2GDKeys]):
     """The users of Async-L2GD; each keeps its theta_i."""
 
-    def step(self, config: dict[str, Any]) -> Rows:
-        """theta_i <- rho theta_i + v, then the cluster's walk; the mean goes back."""
-        theta = self.models()
-        for r, k, first in json.loads(config["walk"]):
+    def answers(self) -> Mapping[str, Answer]:
+        """Steps of the algorithm, and facts about the losses."""
+        return {"step": self.step, "facts": self.facts}
+
+    def step(self, got: Got) -> Sent:
+        """theta_i <- factor theta_i + shift, then the cluster's walk; the mean goes back."""
+        theta, pull = self.theta(got.rows), got.options["pull"]
+        for r, k, first in got.options["walk"]:
             if r:  # line 13, r times: gamma_i is the same for all here
                 mean = theta.mean(0)
-                theta = mean + (1 - config["pull"]) ** r * (theta - mean)
-            theta = self.descend(theta, int(k), float(config["step"]), int(first))
-        self.keep("theta", theta.cpu().numpy())
+                theta = mean + (1 - pull) ** r * (theta - mean)
+            theta = self.descend(theta, int(k), float(got.options["step"]), int(first))
         mean = theta.mean(0, dtype=torch.float64).to(theta.dtype)
-        return {"mean": mean.cpu().numpy()}, {"reach": float(theta.norm(dim=1).max())}
+        return Sent(
+            rows={"mean": mean.cpu().numpy()},
+            keep={"theta": theta.cpu().numpy()},
+            metrics={"reach": theta.norm(dim=1).max().cpu().numpy()},
+        )
 
-    def models(self) -> Tensor:
+    def models(self, got: Got) -> Models:
+        """theta_i."""
+        return Models(self.theta(got.rows).cpu().numpy())
+
+    def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
+        """A new user minimises its own part of (2.3), f_i + gamma/2 |theta - w_j|^2."""
+        gamma, centre = float(got.options["gamma"]), self.theta(got.rows)
+        if self.convex:
+            return Models(self.losses.prox(centre, gamma, start=centre).cpu().numpy())
+        start = centre.cpu().numpy()
+        return Models(self.sgd(start, data, epochs=epochs, pull=Pull(gamma, start[0])))
+
+    def theta(self, rows: Arrays) -> Tensor:
         """theta_i as they are after the map that the server sent."""
-        v = self.tensor(self.rows["v"])
+        shift = self.tensor(rows["shift"])
         if "theta" not in self.state:
-            return v.expand(len(self.users), -1).clone()
-        return float(self.rows["rho"]) * self.tensor(self.state["theta"]) + v
+            return shift.expand(len(self.users), -1).clone()
+        return float(rows["factor"]) * self.tensor(self.state["theta"]) + shift
 
     def descend(self, theta: Tensor, k: int, step: float, first: int) -> Tensor:
         """k local steps, line 15: of the full gradient, or for torch models of SGD."""
@@ -50,27 +70,15 @@ class AsyncL2GDClient(CohortClient):
             for _ in range(k):
                 theta = theta.sub(losses.gradient(theta), alpha=step)
             return theta
-        data = self.train_data()
-        orders = [self._batches(user, int(n), k, first) for user, n in self._counts(data.sizes)]
-        keys = replace(self.settings, lr=step)
-        models = train_models(self.network, theta.cpu().numpy(), data, orders, keys)
-        return self.tensor(models)
+        data = self.train_data(Got())
+        orders = [
+            self.batches(user, int(n), k, first)
+            for user, n in zip(self.users, data.sizes, strict=True)
+        ]
+        settings = replace(self.settings, lr=step)
+        return self.tensor(self.sgd(theta.cpu().numpy(), data, settings=settings, orders=orders))
 
-    def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
-        """A new user minimises its own part of (2.3), f_i + gamma/2 |theta - w_j|^2."""
-        gamma, centre = float(config["gamma"]), self.models()
-        if self.convex:
-            return self.scored(self.losses.prox(centre, gamma, start=centre))
-        data, epochs = self.train_data(), int(config["adapt-epochs"])
-        start, pull = centre.cpu().numpy(), Pull(gamma, centre[0].cpu().numpy())
-        orders = self.orders("model", data, epochs)
-        own = train_models(self.network, start, data, orders, self.settings, pull)
-        return self.scored(self.tensor(own))
-
-    def _counts(self, sizes: NDArray[np.int64]) -> list[tuple[str, int]]:
-        return list(zip(self.users, sizes.tolist(), strict=True))
-
-    def _batches(self, user: str, n: int, k: int, first: int) -> Order:
+    def batches(self, user: str, n: int, k: int, first: int) -> Order:
         """The batches of k steps from iteration `first` on: drawn for the user and it alone."""
         epochs = -(-k // -(-n // self.settings.batch_size))
         rng = generator(self.task.seed, "local steps", first, user)

@@ -1,67 +1,59 @@
 """The base of clients that work for a whole cohort: its models are one array, a row a user.
 
-A cohort is all the users of one known cluster that a node hosts. `fit` returns one row for all of
-them together (such as their mean), `evaluate` numbers for each of them.
+A cohort is all the users of one known cluster that a node hosts. It answers as one participant, and
+what it keeps is its users' state as a whole; it is judged user by user.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
-from numpy.typing import NDArray
-from torch import Tensor
+import numpy as np
 
-from corsage.clients.base import Evaluation, Fit
+from corsage.clients.base import Got, K, Sent
 from corsage.clients.convex import ConvexClient
+from corsage.core.arrays import Array, Arrays
 
-Rows = tuple[dict[str, NDArray[Any]], dict[str, float]]
 
+class CohortClient(ConvexClient[K]):
+    """Base of the clients of known clusters; `users` are one cohort's members.
 
-class CohortClient(ConvexClient):
-    """Base of the clients of known clusters.
-
-    `self.users` are the cohort's members, `self.state` what they kept (arrays with a row a user),
-    `self.rows` what the server sent to this cohort.
+    What comes and goes in messages has a row a participant, of which there is one here: answers,
+    `models` and `adapt` get `Got.rows` without that axis, and give `Sent` without it.
     """
 
     personal = True
     cohorts = True
-    averaged = False
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.options: dict[str, Any] = {}  # what the server says to this cohort beside the rows
 
     @property
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> Arrays:
         """What the cohort kept when it was last merged; empty at first."""
-        return self._states[0]
+        return self.states[0]
 
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Fit:
-        """Do what is asked: a step of the algorithm, or numbers that the server needs first."""
-        self.options = config
-        rows, metrics = getattr(self, str(config.get("ask", "step")))(config)
-        self.returns = tuple(rows)
-        count = int(self.sizes.sum())
-        return list(rows.values()), count, {"num-examples": count, **metrics}
+    def respond(self, got: Got) -> Sent:
+        """Answer what is asked."""
+        sent = super().respond(own(got))
+        metrics = {"num-examples": self.sizes.sum(), **sent.metrics}
+        return Sent(rows=as_row(sent.rows), keep=as_row(sent.keep), metrics=as_row(metrics))
 
-    def step(self, config: dict[str, Any]) -> Rows:
-        """One step of the algorithm: arrays without a user axis, and numbers, of the cohort."""
-        raise NotImplementedError
+    def judge(self, got: Got) -> Mapping[str, Array]:
+        """How good each user's own model is."""
+        return super().judge(own(got))
 
-    def models(self) -> Tensor:
-        """Each user's own model, as the algorithm's personal state and the server's rows say."""
-        raise NotImplementedError
-
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
-        """Each user's own model on its test data."""
-        self.options = config
-        return self.scored(self.models())
-
-    def facts(self, config: dict[str, Any]) -> Rows:
+    def facts(self, got: Got) -> Sent:
         """The largest L_i and the smallest mu_i of the cohort."""
         if not self.convex:
-            return {}, {}
-        losses = self.losses
-        smooth, strong = losses.smoothness().max(), losses.convexity().min()
-        return {}, {"smoothness": float(smooth), "convexity": float(strong)}
+            return Sent()
+        smooth, strong = self.losses.smoothness().max(), self.losses.convexity().min()
+        return Sent(metrics={"smoothness": np.array(smooth), "convexity": np.array(strong)})
+
+
+def own(got: Got) -> Got:
+    """What came, without the axis of participants."""
+    return replace(got, rows={name: rows[0] for name, rows in got.rows.items()})
+
+
+def as_row(values: Mapping[str, Array]) -> Arrays:
+    """Values of one participant, with that axis."""
+    return {name: np.asarray(value)[None] for name, value in values.items()}

@@ -5,17 +5,17 @@ Lyu et al. 2022, (2.3); the formulas are those of solvers/known_clusters/mixed_m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from corsage.clients.base import Evaluation
-from corsage.clients.known_clusters.cohort import CohortClient, Rows
-from corsage.core.arrays import Floats
+from corsage.clients.base import Got, Models, Sent
+from corsage.clients.convex import Answer
+from corsage.clients.known_clusters.cohort import CohortClient
+from corsage.core.arrays import Array, Arrays, Floats
+from corsage.networks.batches import Examples
 from corsage.solvers.known_clusters.laplace import laplace_sums
 from corsage.solvers.known_clusters.mixed_model import (
     ABOVE,
@@ -28,6 +28,7 @@ from corsage.solvers.known_clusters.mixed_model import (
     travelled,
 )
 from corsage.solvers.known_clusters.reml import level_sums
+from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
 
 
 @dataclass(frozen=True)
@@ -38,59 +39,56 @@ class Quadratics:
     b: Floats
 
 
-class MixedModelClient(CohortClient):
+class MixedModelClient(CohortClient[MixedModelKeys]):
     """The users of the mixed model; each keeps its theta_i."""
 
-    def step(self, config: dict[str, Any]) -> Rows:
+    def answers(self) -> Mapping[str, Answer]:
+        """Sums for a round, the last w_j, and sums for the likelihood."""
+        return {"step": self.step, "deliver": self.deliver, "reml": self.likelihood_sums}
+
+    def step(self, got: Got) -> Sent:
         """theta_i from w_j, and P_i, q_i of the quadratics there, summed up."""
-        theta = self._theta()
-        now = self.quadratics(theta, str(config["as"]))
-        numbers: dict[str, float] = {"moved": 0.0, "length": 0.0}
-        arrays: dict[str, NDArray[Any]] = {}
-        if config["em"]:
-            arrays["em"] = np.zeros((2, theta.shape[1]))
-        if config["moves"]:
-            if config["em"]:
-                arrays["em"] = self._expected(now)
-            after = self._moved(theta, now, str(config["as"]))
-            moved, length = travelled(after - theta, after)
-            numbers = {"moved": float(moved), "length": float(length)}
-            theta = after
-            now = self.quadratics(theta, str(config["next"]))
-        self.keep("theta", theta)
+        options, theta, length = got.options, self.theta(), (0.0, 0.0)
+        now = self.quadratics(theta, options["as"])
+        sums: dict[str, Array] = {"em": np.zeros((2, theta.shape[1]))} if options["em"] else {}
+        if options["moves"]:
+            if options["em"]:
+                sums["em"] = self.expected(now, got.rows)
+            after = self.moved(theta, now, options["as"], got.rows)
+            length, theta = tuple(travelled(after - theta, after)), after
+            now = self.quadratics(theta, options["next"])
         users = np.zeros(len(theta), np.int64)
-        sums = ClusterSums.of(now.a, now.b, self._ties("next"), users, 1)
-        return {**arrays, "sums": sums.packed()[0]}, numbers
+        own = ClusterSums.of(now.a, now.b, self.ties(got.rows["next"]), users, 1)
+        metrics = {"moved": np.array(length[0]), "length": np.array(length[1])}
+        return Sent({}, {**sums, "sums": own.packed()[0]}, {"theta": theta}, metrics)
 
-    def deliver(self, config: dict[str, Any]) -> Rows:
+    def deliver(self, got: Got) -> Sent:
         """theta_i from the last w_j, to be kept."""
-        self.keep("theta", self.models().cpu().numpy())
-        return {}, {}
+        return Sent(keep={"theta": self.models(got).whole})
 
-    def reml(self, config: dict[str, Any]) -> Rows:
+    def likelihood_sums(self, got: Got) -> Sent:
         """The sums that the likelihood is made of, for every ratio rho."""
         whole = self.losses.quadratic()
         a, b, c = (part.double().cpu().numpy() for part in (whole.a, whole.b, whole.c))
-        users, ratios = np.zeros(len(b), np.int64), np.asarray(config["ratios"])
+        users, ratios = np.zeros(len(b), np.int64), np.asarray(got.options["ratios"])
         sums = level_sums(a, b, 2 * c, self.sizes, users, 1, ratios).arrays()
-        return {name: rows[0] for name, rows in sums.items()}, {}
+        return Sent(rows={name: rows[0] for name, rows in sums.items()})
 
-    def models(self) -> Tensor:
+    def models(self, got: Got) -> Models:
         """theta_i at the present w_j."""
-        config = self.options
-        theta, kind = self._theta(), str(config["as"])
-        if not config["moves"]:
-            return self.tensor(theta)
-        return self.tensor(self._moved(theta, self.quadratics(theta, kind), kind))
+        theta, kind = self.theta(), got.options["as"]
+        if got.options["moves"]:
+            theta = self.moved(theta, self.quadratics(theta, kind), kind, got.rows)
+        return Models(self.tensor(theta).cpu().numpy())
 
-    def adapt(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Evaluation:
+    def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user minimises f_i + gamma/2 |theta - w_j|^2 with its cluster's w_j."""
-        centre = self.tensor(self.rows["w"]).expand(len(self.users), -1)
-        gamma = float(np.mean(self.rows["gamma"]))
+        centre = self.tensor(got.rows["w"]).expand(len(self.users), -1)
+        gamma = float(np.mean(got.rows["gamma"]))
         if not np.isfinite(gamma):
-            return self.scored(centre)
+            return Models(centre.cpu().numpy())
         own = self.losses.prox(centre, gamma) if gamma else self.losses.minimise(start=centre)
-        return self.scored(torch.where(own.isfinite(), own, centre))
+        return Models(torch.where(own.isfinite(), own, centre).cpu().numpy())
 
     def quadratics(self, theta: Floats, kind: str) -> Quadratics:
         """A_i and b_i: of the squared loss itself; or of what others are near theta_i, or below."""
@@ -102,38 +100,34 @@ class MixedModelClient(CohortClient):
         hessian, gradient = (part.double().cpu().numpy() for part in (curved, losses.gradient(at)))
         return Quadratics(*newton_message(hessian, gradient, theta))
 
-    def _theta(self) -> Floats:
+    def theta(self) -> Floats:
         """The models that were kept; zeros at first."""
-        kept = self.state.get("theta")
         start: Floats = np.zeros((len(self.users), self.network.whole.stop))
-        return start if kept is None else np.asarray(kept, np.float64)
+        return np.asarray(self.state.get("theta", start), np.float64)
 
-    def _moved(self, theta: Floats, now: Quadratics, kind: str) -> Floats:
+    def moved(self, theta: Floats, now: Quadratics, kind: str, rows: Arrays) -> Floats:
         """theta_i <- S_i (b_i + gamma w_j).
 
         With other losses than the squared one theta_i is the minimiser itself, where gamma is one
         number and there is one: the next sums are then Newton's for w_j alone.
         """
-        centre = np.broadcast_to(self.rows["w"], theta.shape)
+        centre, gamma = np.broadcast_to(rows["w"], theta.shape), self.ties(rows["gamma"])
         if kind == EXACT:
-            return personal(now.a, now.b, self._ties("gamma"), centre)
-        best = self._minimisers(theta, centre)
+            return personal(now.a, now.b, gamma, centre)
+        best = self.minimisers(theta, centre, gamma)
         found = np.isfinite(best).all(1, keepdims=True)
         if found.all():
             return best
-        return np.where(found, best, theta + self._stepped(theta, now, centre, kind))
+        step = personal(now.a, now.b, gamma, centre) - theta
+        return np.where(found, best, theta + (step if kind == ABOVE else self.shortened(step)))
 
-    def _stepped(self, theta: Floats, now: Quadratics, centre: Floats, kind: str) -> Floats:
-        """The step to the quadratics' minimisers; with Newton's no score moves too far."""
-        step = personal(now.a, now.b, self._ties("gamma"), centre) - theta
-        if kind == ABOVE:
-            return step
+    def shortened(self, step: Floats) -> Floats:
+        """Newton steps with which no score moves too far."""
         scores = self.losses.predict(self.tensor(step)).abs().double().cpu().numpy()
         return damped(step, np.maximum.reduceat(scores, np.cumsum(self.sizes) - self.sizes))
 
-    def _minimisers(self, theta: Floats, centre: Floats) -> Floats:
+    def minimisers(self, theta: Floats, centre: Floats, gamma: Floats) -> Floats:
         """argmin f_i + gamma/2 |theta - w_j|^2; NaN where none is, or gamma is not one number."""
-        gamma = self._ties("gamma")
         if gamma.ndim > 1 or not np.isfinite(gamma).all():
             return np.full(theta.shape, np.nan)
         start = self.tensor(theta)
@@ -143,18 +137,18 @@ class MixedModelClient(CohortClient):
             found = self.losses.minimise(start=start)
         return np.asarray(found.double().cpu().numpy())
 
-    def _ties(self, name: str) -> Floats:
-        """gamma of every user: one number each, or one a coordinate where these differ."""
-        row = np.asarray(self.rows[name], np.float64)
+    def ties(self, gamma: Array) -> Floats:
+        """gamma (d,) of every user: one number each, or one a coordinate where these differ."""
+        row = np.asarray(gamma, np.float64)
         if (row == row[0]).all():
             return np.full(len(self.users), row[0])
         return np.tile(row, (len(self.users), 1))
 
-    def _expected(self, now: Quadratics) -> Floats:
+    def expected(self, now: Quadratics, rows: Arrays) -> Floats:
         """Sums of squares and spreads around w_j, for EM (2, d)."""
         n, d = now.b.shape
-        centre = np.broadcast_to(self.rows["w"], (n, d))
-        sure = np.broadcast_to(self.rows["covariance"], (n, d, d))
-        gamma = np.tile(self.rows["gamma"], (n, 1))
+        centre = np.broadcast_to(rows["w"], (n, d))
+        sure = np.broadcast_to(rows["covariance"], (n, d, d))
+        gamma = np.tile(rows["gamma"], (n, 1))
         sums = laplace_sums(now.a, now.b, gamma, centre, sure, np.zeros(n, np.int64), 1)
         return np.stack([sums.squares[0], sums.spreads[0]])

@@ -199,14 +199,14 @@ def async_l2gd_path(problem: Problem, seed: int, iterations: int, p0: float | No
     A number is the probability of one coin for both pulls: p_j = 0, as in section 6.
     """
     tree, smooth = problem.hierarchy, problem.smoothness
-    p_0, p = probabilities(tree, smooth) if p0 is None else (p0, np.zeros(tree.k))
-    eta = largest_step(tree, smooth, p_0, p)
-    coins, path = thrown(tree, seed, p_0, p), Path([1.0])
+    p0, p = probabilities(tree, smooth) if p0 is None else (p0, np.zeros(tree.k))
+    eta = largest_step(tree, smooth, p0, p)
+    coins, path = thrown(tree, seed, p0, p), Path([1.0])
     async_l2gd.run_naive(
-        problem.start, problem.gradient, tree, Parameters(eta, p_0, p, tau_of(p_0, p)),
+        problem.start, problem.gradient, tree, Parameters(eta, p0, p, tau_of(p0, p)),
         coins, iterations, lambda t, theta: path.distance.append(problem.distance(theta)),
     )  # fmt: skip
-    spread = sigma2(tree, p_0, p, problem.best, problem.gradient(problem.best, problem.users))
+    spread = sigma2(tree, p0, p, problem.best, problem.gradient(problem.best, problem.users))
     start = float(np.square(problem.start - problem.best).sum())
     path.coins, path.trips = coins, trips(coins, iterations)
     path.bound = lambda t: theorem_bound(t, eta, problem.convexity, start, spread) / start
@@ -217,9 +217,9 @@ def async_al2sgd_path(problem: Problem, seed: int, iterations: int, sample: bool
     """Algorithm 2 with the settings of Theorem 4.3, on all samples or on one a step."""
     tree = problem.hierarchy
     smooth = problem.sample_smoothness if sample else problem.smoothness
-    p_0, p = probabilities(tree, smooth)
-    settings = katyusha.parameters(tree, smooth, problem.convexity, p_0, p)
-    coins, path = thrown(tree, seed, p_0, p), Path([1.0])
+    p0, p = probabilities(tree, smooth)
+    settings = katyusha.parameters(tree, smooth, problem.convexity, p0, p)
+    coins, path = thrown(tree, seed, p0, p), Path([1.0])
     async_al2sgd.run_naive(
         problem.start, problem.gradient, problem.sampler(seed) if sample else None, tree, settings,
         coins, iterations, lambda t, rows: path.distance.append(problem.distance(rows.y)),
@@ -229,9 +229,9 @@ def async_al2sgd_path(problem: Problem, seed: int, iterations: int, sample: bool
     return path
 
 
-def thrown(tree: Hierarchy, seed: int, p_0: float, p: Array) -> Coins:
+def thrown(tree: Hierarchy, seed: int, p0: float, p: Array) -> Coins:
     """The coins of a run."""
-    return Coins(seed, p_0, tuple(p.tolist()), tuple(map(str, range(tree.k))))
+    return Coins(seed, p0, tuple(p.tolist()), tuple(map(str, range(tree.k))))
 
 
 def trips(coins: Coins, iterations: int, refresh: NDArray[np.bool_] | None = None) -> Array:

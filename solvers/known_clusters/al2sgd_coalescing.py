@@ -12,18 +12,15 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from corsage.core.arrays import Array, Arrays, Floats, Ints
+from corsage.core.arrays import Array, Floats
 from corsage.solvers.known_clusters.coins import Coin, Coins, Stretch, stretch
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.katyusha import Momenta, Rows, Target, pull_step
-
-NOTHING, TO_CENTRE, GLOBAL = 0, 1, 2
-"""Kinds of steps in `Missed`."""
 
 
 @dataclass(frozen=True)
@@ -90,59 +87,41 @@ def advance_means(
 
 @dataclass(frozen=True, eq=False)
 class Missed:
-    """Aggregation steps that the server took alone, one a row: where they went.
+    """Aggregation steps that the server took alone: the means that they went to.
 
     Parameters
     ----------
-    centre : (steps, d) thbar_j.
-    middle : (steps, d) thbar, in global steps; else 0.
-    kind : (steps,) GLOBAL or TO_CENTRE; NOTHING is a row that only makes a record longer, so that
-        one array can hold the records of several clusters.
+    means : (steps, 2, d) thbar_j and thbar; thbar is 0 in a step to the centre. There may be more
+        rows than steps, so that several records are of one length.
+    is_global : whether each step is global, or to the centre.
     """
 
-    centre: Floats
-    middle: Floats
-    kind: Ints
+    means: Floats
+    is_global: list[bool]
 
     @classmethod
     def none(cls, d: int) -> Missed:
         """No step."""
-        return cls(np.empty((0, d)), np.empty((0, d)), np.empty(0, np.int64))
-
-    def __len__(self) -> int:
-        return len(self.kind)
+        return cls(np.empty((0, 2, d)), [])
 
     def and_then(self, targets: Sequence[Target]) -> Missed:
         """These steps, and more."""
         if not targets:
             return self
-        centres = np.stack([centre for centre, _ in targets])
-        middles = np.stack([np.zeros_like(c) if m is None else m for c, m in targets])
-        kinds = np.array([TO_CENTRE if m is None else GLOBAL for _, m in targets], np.int64)
-        return Missed(
-            np.concatenate([self.centre, centres]),
-            np.concatenate([self.middle, middles]),
-            np.concatenate([self.kind, kinds]),
-        )
+        means = np.stack([[c, np.zeros_like(c) if m is None else m] for c, m in targets])
+        kinds = [middle is not None for _, middle in targets]
+        return Missed(np.concatenate([self.means, means]), [*self.is_global, *kinds])
 
-    def arrays(self, length: int) -> Arrays:
-        """The steps as arrays of so many rows, the last of which may be nothing."""
-        more = (0, length - len(self))
-        centre, middle = (np.pad(rows, (more, (0, 0))) for rows in (self.centre, self.middle))
-        return {"thbar_j": centre, "thbar": middle, "kind": np.pad(self.kind, more)}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array]) -> Missed:
-        """The steps out of `arrays`."""
-        return cls(arrays["thbar_j"], arrays["thbar"], arrays["kind"])
+    def padded(self, length: int) -> Floats:
+        """`means` of so many rows."""
+        return np.pad(self.means, ((0, length - len(self.means)), (0, 0), (0, 0)))
 
     @property
     def targets(self) -> list[Target]:
         """The means that each step went to."""
         return [
-            (centre, middle if kind == GLOBAL else None)
-            for centre, middle, kind in zip(self.centre, self.middle, self.kind, strict=True)
-            if kind != NOTHING
+            (centre, middle if is_global else None)
+            for (centre, middle), is_global in zip(self.means, self.is_global, strict=False)
         ]
 
 

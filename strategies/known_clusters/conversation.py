@@ -1,28 +1,29 @@
-"""Conversations with cohorts: each cluster has its own, and none waits for another's.
+"""Conversations with cohorts: each cluster has its own script, and none waits for another's.
 
-A round of the known-clusters methods may be several exchanges within a cluster. A `Talk` is a
-generator: it yields what its cohorts are asked next and is sent their answers. What is ready at the
-same moment goes to a node in one message.
+A round of the known-clusters methods may be several exchanges within a cluster. A cluster's script
+is a generator: it yields what its cohorts are asked next and is sent their answers. What is ready
+at the same moment goes to a node in one message.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from flwr.app import ConfigRecord, Message
-from flwr.serverapp import Grid
 
-from corsage.app.cohorts import MEMBERS, Cohort
-from corsage.core.arrays import Arrays
-from corsage.core.errors import RoundFailed
-from corsage.core.replies import Outcome, by_cause, merge_replies
-from corsage.core.wire import encode
-from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.exchange import Exchange
+from corsage.core.arrays import Array, Arrays
+from corsage.core.errors import NodeError, RoundFailed
+from corsage.core.replies import Replies, by_cause, merge_replies
+from corsage.core.wire import COHORT_OPTIONS, MEMBERS, encode
+from corsage.strategies.known_clusters.cohorts import Cohort, Present
+from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.turns import Done, Question
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,114 +45,210 @@ class Answer:
     metrics: dict[str, float]
 
 
-Talk = Generator[list[Request], list[Answer], None]
+ClusterScript = Generator[list[Request], list[Answer], T]
+"""Yields requests to the cohorts of one cluster, is sent their answers, and returns something."""
 
 
-class Talks(Strategy):
-    """A strategy whose rounds are conversations with cohorts."""
+class Conversation(Generic[T]):
+    """Scripts of several clusters at once: a turn of as many exchanges as they need.
 
-    def converse(self, grid: Grid, talks: Mapping[str, Talk]) -> Outcome:
-        """Hold all conversations to their ends; who answered, and who did not and why.
+    A cohort that does not answer is left out of its cluster's next step; a cluster of which none
+    answers has ended its script for now.
 
-        A cohort that does not answer is left out of its cluster's next step; a cluster of which
-        none answers has ended its conversation for now.
-        """
-        line, talking = Exchange(grid, self._timeout), dict(talks)
-        asked: dict[int, dict[str, Request]] = {}  # by the message's identity: ids come late
-        waiting: dict[str, set[str]] = {}
-        heard: dict[str, list[Answer]] = {}
-        whole = Outcome()
-        ready = {name: next(talk, []) for name, talk in talking.items()}
-        while True:
-            ready = {name: requests for name, requests in ready.items() if requests}
-            for name, requests in ready.items():
-                waiting[name], heard[name] = {r.cohort.name for r in requests}, []
-            line.push(self._letters([r for group in ready.values() for r in group], asked))
-            done, ready = line.pull(), {}
-            if not done:
-                break
-            for message, reply in done:
-                letter = asked.pop(id(message))
-                answers = self._read(message, reply, letter, whole)
-                for place, request in letter.items():
-                    cluster = request.cohort.cluster
-                    waiting[cluster].discard(place)
-                    heard[cluster] += [answers[place]] if place in answers else []
-                for cluster in dict.fromkeys(r.cohort.cluster for r in letter.values()):
-                    if not waiting[cluster] and heard[cluster]:
-                        ready[cluster] = self._go_on(talking[cluster], heard[cluster])
-        return whole
+    Parameters
+    ----------
+    federation : whose nodes are spoken to.
+    scripts : one a cluster.
 
-    def _go_on(self, talk: Talk, heard: list[Answer]) -> list[Request]:
-        """The next requests of a conversation; [] if it has ended."""
+    Attributes
+    ----------
+    found : what the scripts returned that came to their ends, by cluster.
+    """
+
+    def __init__(self, federation: Federation, scripts: Mapping[str, ClusterScript[T]]) -> None:
+        self.federation, self.found = federation, dict[str, T]()
+        self._scripts = scripts
+        self._begun = False
+        self._ready: list[Request] = []
+        self._asked: dict[int, dict[str, Request]] = {}  # by the message's identity: ids come late
+        self._waiting: dict[str, set[str]] = {}
+        self._heard: dict[str, list[Answer]] = {}
+        self._whole = Replies()
+
+    def messages(self) -> list[Message]:
+        """All that is ready to be asked: one message for each node and shape of rows."""
+        if not self._begun:
+            self._begun = True
+            for cluster in self._scripts:
+                self._advance(cluster, None)
+        requests, self._ready = self._ready, []
+        if requests:
+            self.federation.progress.exchange += 1
+        return [self._message(group) for group in alike(requests)]
+
+    def answered(self, done: Done) -> None:
+        """Take answers; a cluster goes on as soon as none of its own is missing."""
+        for message, reply in done:
+            requests = self._asked.pop(id(message))
+            answers = self._read(message, reply, requests)
+            for name, request in requests.items():
+                self._waiting[request.cohort.cluster].discard(name)
+                if name in answers:
+                    self._heard[request.cohort.cluster].append(answers[name])
+            for cluster in dict.fromkeys(r.cohort.cluster for r in requests.values()):
+                if self._heard[cluster] and not self._waiting[cluster]:
+                    self._advance(cluster, self._heard[cluster])
+
+    def replies(self) -> Replies:
+        """Who answered at least once, and who did not and why."""
+        self._whole.users = list(dict.fromkeys(self._whole.users))
+        return self._whole
+
+    def _advance(self, cluster: str, heard: list[Answer] | None) -> None:
+        """A script's next requests, or what it returned; None: it begins."""
+        script = self._scripts[cluster]
         try:
-            return talk.send(sorted(heard, key=lambda answer: answer.cohort.name))
-        except StopIteration:
-            return []
+            if heard is None:
+                requests = next(script)
+            else:
+                requests = script.send(sorted(heard, key=lambda answer: answer.cohort.name))
+        except StopIteration as end:
+            self.found[cluster] = end.value
+            return
+        self._waiting[cluster] = {request.cohort.name for request in requests}
+        self._heard[cluster] = []
+        self._ready += requests
 
-    def _letters(
-        self, requests: list[Request], asked: dict[int, dict[str, Request]]
-    ) -> list[Message]:
-        """One message for each node (and shape of rows); `asked` remembers what is asked in it."""
-        if not requests:
-            return []
-        tick = self.state.scalars["tick"] = int(self.state.scalars.get("tick", 0)) + 1
-        groups: dict[tuple[Any, ...], list[Request]] = {}
-        for request in requests:
-            kinds = tuple((name, row.shape) for name, row in request.rows.items())
-            groups.setdefault((request.cohort.node, kinds, *request.template), []).append(request)
-        nothing, messages = encode({}), []
-        for (node, *_), group in groups.items():
-            message = self._letter("train", node, nothing, stacked(group), self._form(tick, group))
-            messages.append(message)
-            asked[id(message)] = {r.cohort.name: r for r in group}
-        return messages
-
-    def _form(self, tick: int, group: list[Request]) -> ConfigRecord:
-        """The task of one message; cohorts that the node does not know yet are told their users."""
-        names = [request.cohort.name for request in group]
-        new = {
-            r.cohort.name: list(r.cohort.users)
-            for r in group
-            if not self.state.versions.get(r.cohort.name)
-        }
-        options: dict[str, Any] = {"cohort-options": [json.dumps(dict(r.options)) for r in group]}
-        if new:
-            options[MEMBERS] = json.dumps(new)
-        return self._task(tick, names, options)
+    def _message(self, group: list[Request]) -> Message:
+        """Some requests to one node; `_asked` remembers what is asked in it."""
+        federation = self.federation
+        task = cohort_task(federation, group, federation.progress.exchange)
+        node = group[0].cohort.node
+        message = federation.message("train", node, encode({}), stacked(group), task)
+        self._asked[id(message)] = {request.cohort.name: request for request in group}
+        return message
 
     def _read(
-        self,
-        message: Message,
-        reply: Message | None,
-        requests: dict[str, Request],
-        whole: Outcome,
+        self, message: Message, reply: Message | None, requests: Mapping[str, Request]
     ) -> dict[str, Answer]:
-        """A node's answers, checked; what is wrong with them is noted and added to `whole`."""
+        """A node's answers, checked; what is wrong with them is noted."""
         asked = {message.metadata.dst_node_id: list(requests)}
         template = next(iter(requests.values())).template
         found = merge_replies([reply] if reply else [], asked, template, ("num-examples",))
-        self._noted(found, version=int(message.metadata.group_id))
-        whole.dropped |= found.dropped
+        self.federation.noted(found, version=int(message.metadata.group_id))
+        self._whole.dropped |= found.dropped
         answers = {}
-        for place, name in enumerate(found.users):
-            metrics = {key: float(values[place]) for key, values in found.metrics.items()}
-            rows = {key: array[place] for key, array in found.rows.items()}
+        for row, name in enumerate(found.users):
+            metrics = {key: float(values[row]) for key, values in found.metrics.items()}
+            rows = {key: array[row] for key, array in found.rows.items()}
             answers[name] = Answer(requests[name].cohort, rows, metrics)
-            whole.users += requests[name].cohort.users
+            self._whole.users += requests[name].cohort.users
         return answers
 
-    def check_heard(self, number: int, outcome: Outcome) -> None:
-        """RoundFailed if too few users answered, unless there was nothing to ask."""
-        least = self.config.federation.min_users
-        outcome.users = list(dict.fromkeys(outcome.users))
-        if len(outcome.users) < least and (outcome.users or outcome.dropped):
-            raise RoundFailed(
-                f"round {number}: {len(outcome.users)} users gave a usable reply, "
-                f"min-users={least}. " + "; ".join(by_cause(outcome.dropped)[:3])
-            )
+
+def ask_each(
+    federation: Federation,
+    present: Present,
+    request: Callable[[Cohort], Request],
+    counted: bool = False,
+) -> Conversation[list[Answer]]:
+    """One question to all cohorts; `found` has the answers by cluster.
+
+    `counted`: it is part of what the algorithm's rounds exchange.
+    """
+
+    def script(cohorts: list[Cohort]) -> ClusterScript[list[Answer]]:
+        requests = [request(cohort) for cohort in cohorts]
+        answers = yield requests
+        if counted:
+            count_exchange(federation, requests)
+        return answers
+
+    return Conversation(federation, {n: script(group) for n, group in present.groups.items()})
 
 
-def stacked(group: list[Request]) -> Arrays:
+def count_exchange(federation: Federation, requests: Iterable[Request]) -> None:
+    """Count what devices of one user would exchange: the rows down, an answer up."""
+    traffic = federation.progress.traffic
+    for request in requests:
+        users = len(request.cohort.users)
+        down, up = size_of(request.rows.values()), size_of(request.template.values())
+        traffic.bytes_down += users * down
+        traffic.bytes_up += users * up
+        traffic.messages += users * ((down > 0) + (up > 0))
+
+
+def evaluation_of(
+    federation: Federation, requests: Sequence[Request], options: Mapping[str, Any]
+) -> Question:
+    """The exchange in which cohorts judge their users' models: an answer for each user."""
+    number, new = federation.progress.round, bool(options.get("adapt"))
+    if not requests:
+        raise NodeError(f"round {number}: no users are connected.")
+    groups: dict[int, list[Request]] = {}
+    for request in requests:
+        groups.setdefault(request.cohort.node, []).append(request)
+    messages = [
+        federation.message(
+            "evaluate",
+            node,
+            encode({}),
+            stacked(group),
+            cohort_task(federation, group, number, options, new),
+        )
+        for node, group in groups.items()
+    ]
+    asked = {node: [u for r in group for u in r.cohort.users] for node, group in groups.items()}
+    needed = ("num-examples", federation.measure.counted, "loss")
+    down = sum(len(r.cohort.users) * size_of(r.rows.values()) for r in requests)
+    return Question(messages, asked, {}, needed, down)
+
+
+def cohort_task(
+    federation: Federation,
+    group: Sequence[Request],
+    number: int,
+    options: Mapping[str, Any] | None = None,
+    new: bool = False,
+) -> ConfigRecord:
+    """The task of one message; a node is told the users of cohorts that it does not know yet."""
+    versions = federation.progress.versions
+    unknown = {
+        request.cohort.name: list(request.cohort.users)
+        for request in group
+        if new or not versions.get(request.cohort.name)
+    }
+    own: dict[str, Any] = {COHORT_OPTIONS: [json.dumps(dict(r.options)) for r in group]}
+    if unknown:
+        own[MEMBERS] = json.dumps(unknown)
+    names = [request.cohort.name for request in group]
+    return federation.task(number, names, {**(options or {}), **own})
+
+
+def alike(requests: Iterable[Request]) -> list[list[Request]]:
+    """The requests that can go in one message: to one node, with rows and answers of one shape."""
+    groups: dict[tuple[Any, ...], list[Request]] = {}
+    for request in requests:
+        kinds = tuple((name, row.shape) for name, row in request.rows.items())
+        groups.setdefault((request.cohort.node, kinds, *request.template), []).append(request)
+    return list(groups.values())
+
+
+def stacked(group: Sequence[Request]) -> Arrays:
     """The requests' rows, one a cohort."""
     return {name: np.stack([r.rows[name] for r in group]) for name in group[0].rows}
+
+
+def size_of(arrays: Iterable[Array]) -> int:
+    """Bytes that these arrays have together."""
+    return sum(array.nbytes for array in arrays)
+
+
+def check_enough(federation: Federation, number: int, replies: Replies) -> None:
+    """RoundFailed if too few users answered, unless there was nothing to ask."""
+    least, users = federation.config.federation.min_users, replies.users
+    if len(users) < least and (users or replies.dropped):
+        raise RoundFailed(
+            f"round {number}: {len(users)} users gave a usable reply, min-users={least}. "
+            + "; ".join(by_cause(replies.dropped)[:3])
+        )

@@ -1,123 +1,169 @@
 """gamma and lambda on `auto`: how the users' sums become variances, and variances strengths.
 
 Lyu et al. 2022, Theorem 5.1: gamma_j = 1/s_j^2, lambda = 1/sb^2, in units of the noise. With the
-squared loss restricted maximum likelihood (solvers/known_clusters/reml.py), one exchange and `known-refine`
-more; with others EM (solvers/known_clusters/laplace.py), a step a round.
+squared loss restricted maximum likelihood (solvers/known_clusters/reml.py), one exchange and
+`known-refine` more; with others EM (solvers/known_clusters/laplace.py), a step a round.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.serverapp import Grid
 
-from corsage.app.cohorts import Cohort
-from corsage.core.arrays import Floats
+from corsage.core.arrays import Arrays, Floats
+from corsage.core.config import ModelKeys
 from corsage.core.errors import ConfigError
-from corsage.core.replies import Outcome
-from corsage.networks.criterion import criterion_of
+from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.laplace import LaplaceSums, laplace_sums, laplace_variances
 from corsage.solvers.known_clusters.reml import GRID, RemlSums, Variances, fit, refined_grid, shares
-from corsage.strategies.known_clusters.base import Clustered
-from corsage.strategies.known_clusters.conversation import Request, Talk
-from corsage.strategies.known_clusters.strengths import AUTO
+from corsage.strategies.known_clusters.cohorts import Cohort, Present
+from corsage.strategies.known_clusters.conversation import (
+    Request,
+    ask_each,
+    check_enough,
+)
+from corsage.strategies.known_clusters.strengths import AUTO, ClusterKeys
+from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.turns import Script
 
 SMALLEST = 1e-6
 """Variances that EM finds below this are taken for this: strengths stay finite."""
 Table = dict[str, Any]
 
 
-class Estimated(Clustered):
-    """A method that can estimate the strengths."""
+@dataclass
+class LikelihoodFit:
+    """What restricted maximum likelihood found.
 
-    @property
-    def loss_name(self) -> str:
-        """The loss, `auto` resolved."""
-        return criterion_of(self.config.model, self.roster.num_classes).name
+    Parameters
+    ----------
+    sigma2 : sigma^2, between records.
+    user : s_j^2 by cluster; `common`: it is one for all.
+    cluster : sb^2, between clusters.
+    shares : of sigma^2, s^2 and sb^2 in the variance.
+    middle : wbar.
+    loglik, aic : the restricted log likelihood, and Akaike's criterion.
+    """
 
-    @property
-    def exact(self) -> bool:
-        """Whether the losses are quadratic."""
-        return self.loss_name == "squared"
+    sigma2: float
+    user: dict[str, float]
+    cluster: float
+    shares: list[float]
+    middle: list[float]
+    loglik: float
+    aic: float
+    common: bool
 
-    @property
-    def estimates(self) -> bool:
-        """Whether one of the strengths is on auto."""
-        return AUTO in (self.cluster_keys.known_gamma, self.cluster_keys.known_lambda)
+    @classmethod
+    def of(cls, found: Variances, names: list[str]) -> LikelihoodFit:
+        """A fit to the sums of these clusters."""
+        user = np.broadcast_to(found.user, len(names)).tolist()
+        return cls(
+            sigma2=found.sigma2,
+            user=dict(zip(names, user, strict=True)),
+            cluster=found.cluster,
+            shares=list(shares(found)),
+            middle=found.centres.wbar.tolist(),
+            loglik=found.loglik,
+            aic=found.aic,
+            common=found.common,
+        )
 
-    def check_estimates(self) -> None:
-        """Refuse settings under which variances mean nothing."""
-        if not self.estimates:
-            return
-        keys, model = self.cluster_keys, self.config.model
-        if model.loss_scale == "mean" or model.ridge:
-            raise ConfigError(
-                f"loss-scale={model.loss_scale} ridge={model.ridge:g}: strengths on auto are of "
-                "losses that are sums, without a ridge: set loss-scale=sum ridge=0, or numbers for "
-                "known-gamma and known-lambda."
-            )
-        given = {keys.known_gamma, keys.known_lambda} - {AUTO}
-        if not self.exact and given & {"0", "0.0", "inf"}:
-            raise ConfigError(
-                f"known-gamma={keys.known_gamma} known-lambda={keys.known_lambda}: with "
-                f"loss={self.loss_name} and the other one on auto it must be finite and above 0."
-            )
+    def table(self) -> Table:
+        """The fit as rows of text, as a mixed-model package prints it."""
+        records, users, clusters = (f"{100 * share:.2f}% of the variance" for share in self.shares)
+        spread = list(self.user.values())
+        user = f"{spread[0]:.5g}" if self.common else f"{min(spread):.4g} to {max(spread):.4g}"
+        how = "one for all clusters" if self.common else "one for each cluster"
+        between_users = f"{user}, {users} ({how}, by AIC)"
+        between_clusters = [["between clusters (sb^2)", f"{self.cluster:.5g}, {clusters}"]]
+        if len(spread) == 1:
+            between_users, between_clusters = f"{user}, {users}", []
+        rows = [
+            ["between records (sigma^2)", f"{self.sigma2:.5g}, {records}"],
+            ["between users (s^2)", between_users],
+            *between_clusters,
+            ["middle (wbar)", numbers(self.middle)],
+            ["log likelihood", f"{self.loglik:.3f} (AIC {self.aic:.3f})"],
+        ]
+        return {"title": "variances (restricted maximum likelihood)", "rows": rows}
 
-    def count_sums(self, requests: list[Request]) -> None:
-        """Count what devices of one user would exchange: what is shown down, their sums up."""
-        traffic = self.state.traffic
-        for request in requests:
-            users = len(request.cohort.users)
-            down, up = (
-                users * sum(array.nbytes for array in arrays.values())
-                for arrays in (request.rows, request.template)
-            )
-            traffic.bytes_down += down
-            traffic.bytes_up += up
-            traffic.messages += users * ((down > 0) + (up > 0))
+
+@dataclass
+class Estimates:
+    """What strengths on auto were estimated from.
+
+    Parameters
+    ----------
+    fitted : by restricted maximum likelihood, with the squared loss.
+    spread : variances by coordinate between `users` and between `clusters`, by EM, with others.
+    """
+
+    fitted: LikelihoodFit | None = None
+    spread: dict[str, list[float]] = field(default_factory=dict)
+
+    def findings(self) -> list[Table]:
+        """Variances and shares."""
+        if self.fitted is not None:
+            return [self.fitted.table()]
+        if self.spread:
+            title = "variances by coefficient (Laplace's approximation)"
+            rows = [[name, numbers(values)] for name, values in self.spread.items()]
+            return [{"title": title, "rows": rows}]
+        return []
+
+
+class VarianceEstimation:
+    """Estimates the strengths that are on auto.
+
+    Parameters
+    ----------
+    federation, keys : who is asked, and what is on auto.
+    estimates : where it is noted what they were estimated from.
+    """
+
+    def __init__(self, federation: Federation, keys: ClusterKeys, estimates: Estimates) -> None:
+        self.federation, self.keys, self.estimates = federation, keys, estimates
 
     # The squared loss: restricted maximum likelihood.
 
-    def reml(self, grid: Grid) -> tuple[RemlSums, Variances, Outcome]:
-        """The sums, what is fitted to them, and who answered."""
-        ratios: Floats = np.tile(GRID, (len(self.here), 1))
-        for _ in range(1 + self.cluster_keys.known_refine):
-            heard: dict[str, dict[str, Floats]] = {}
-            groups = self.cohorts_by_cluster()
-            talks = {
-                name: self._ask_reml(group, ratios[self.here.index(name)], heard)
-                for name, group in groups.items()
-            }
-            outcome = self.converse(grid, talks)
-            self.check_heard(self.state.round + 1, outcome)
-            if missing := [name for name in self.here if name not in heard]:
-                raise ConfigError(f"{self.name}: no user of cluster {missing[0]} answered.")
-            parts = [heard[name] for name in self.here]
-            rows = {what: np.stack([part[what] for part in parts]) for what in parts[0]}
-            sums = RemlSums.from_arrays(rows, ratios)
+    def restricted_likelihood(
+        self, present: Present, d: int, number: int
+    ) -> Script[tuple[Variances, Replies]]:
+        """What is fitted to the users' sums, and who answered."""
+        names = present.names
+        ratios: Floats = np.tile(GRID, (len(names), 1))
+        for _ in range(1 + self.keys.known_refine):
+            sums, replies = yield from self._sums(present, ratios, d, number)
             found = fit(sums)
             ratios = refined_grid(found)
-        self.state.scalars["variances"] = told_variances(found, self.here)
-        return sums, found, outcome
+        self.estimates.fitted = LikelihoodFit.of(found, names)
+        return found, replies
 
-    def _ask_reml(
-        self, cohorts: list[Cohort], ratios: Floats, heard: dict[str, dict[str, Floats]]
-    ) -> Talk:
-        """One cluster's sums for these ratios rho, added up over its cohorts."""
-        size, d = len(ratios), len(self.state.arrays["model"])
-        shapes: dict[str, tuple[int, ...]] = {
-            "p": (size, d * (d + 1) // 2), "q": (size, d), "yy": (size,), "ld": (size,),
-            "records": (), "users": (), "trace": (),
-        }  # fmt: skip
-        template = {name: np.zeros(shape) for name, shape in shapes.items()}
-        options = {"ask": "reml", "ratios": ratios.tolist()}
-        requests = [Request(cohort, {}, options, template) for cohort in cohorts]
-        answers = yield requests
-        self.count_sums(requests)
-        heard[cohorts[0].cluster] = {
-            name: np.sum([answer.rows[name] for answer in answers], axis=0) for name in template
+    def _sums(
+        self, present: Present, ratios: Floats, d: int, number: int
+    ) -> Script[tuple[RemlSums, Replies]]:
+        """Each cluster's sums for its ratios rho (k, G), added up over its cohorts."""
+        row, template = dict(zip(present.names, ratios, strict=True)), reml_template(len(GRID), d)
+
+        def request(cohort: Cohort) -> Request:
+            options = {"ask": "reml", "ratios": row[cohort.cluster].tolist()}
+            return Request(cohort, {}, options, template)
+
+        asked = ask_each(self.federation, present, request, counted=True)
+        replies = yield asked
+        check_enough(self.federation, number, replies)
+        if missing := [name for name in present.names if name not in asked.found]:
+            raise ConfigError(f"{self.federation.name}: no user of cluster {missing[0]} answered.")
+        sums = {
+            what: np.stack(
+                [np.sum([a.rows[what] for a in asked.found[n]], axis=0) for n in present.names]
+            )
+            for what in template
         }
+        return RemlSums.from_arrays(sums, ratios), replies
 
     # Other losses: EM.
 
@@ -126,62 +172,49 @@ class Estimated(Clustered):
         names = ("squares", "spreads", "users")
         sums = LaplaceSums(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
         variances = np.maximum(laplace_variances(sums), SMALLEST)
-        self.state.scalars["spread"] = {"users": variances[0].tolist()}
+        self.estimates.spread = {"users": variances[0].tolist()}
         return np.asarray(1 / variances)
 
-    def expected_lambda(self, p: Floats, q: Floats, lam: Floats, top: Floats) -> Floats:
-        """lambda by coordinate (d,): clusters are to wbar what users are to w_j."""
+    def expected_lambda(
+        self, p: Floats, q: Floats, lam: Floats, middle: Floats, around: Floats
+    ) -> Floats:
+        """lambda by coordinate (d,): clusters are to wbar what users are to w_j.
+
+        `around` is the covariance of `middle`, which is wbar.
+        """
         k = len(p)
-        middle = np.broadcast_to(self.state.arrays["model"], q.shape)
-        around = np.broadcast_to(top, p.shape)
-        sums = laplace_sums(p, q, lam, middle, around, np.zeros(k, np.int64), 1)
+        centres, covariances = np.broadcast_to(middle, q.shape), np.broadcast_to(around, p.shape)
+        sums = laplace_sums(p, q, lam, centres, covariances, np.zeros(k, np.int64), 1)
         variances = np.maximum(laplace_variances(sums)[0], SMALLEST)
-        self.state.scalars["spread"]["clusters"] = variances.tolist()
+        self.estimates.spread["clusters"] = variances.tolist()
         return np.asarray(1 / variances)
 
-    # What was found, in words.
 
-    def variance_findings(self) -> list[Table]:
-        """Variances and shares, as a mixed-model package prints them."""
-        scalars = self.state.scalars
-        if found := scalars.get("variances"):
-            return [reml_table(found)]
-        if spread := scalars.get("spread"):
-            title = "variances by coefficient (Laplace's approximation)"
-            return [{"title": title, "rows": [[k, numbers(v)] for k, v in spread.items()]}]
-        return []
+def reml_template(size: int, d: int) -> Arrays:
+    """The sums of `RemlSums` for so many ratios, of one cluster."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "p": (size, d * (d + 1) // 2), "q": (size, d), "yy": (size,), "ld": (size,),
+        "records": (), "users": (), "trace": (),
+    }  # fmt: skip
+    return {name: np.zeros(shape) for name, shape in shapes.items()}
 
 
-def told_variances(found: Variances, names: list[str]) -> Table:
-    """A fit as the checkpoint can hold it."""
-    return {
-        "sigma2": found.sigma2,
-        "user": dict(zip(names, np.broadcast_to(found.user, len(names)).tolist(), strict=True)),
-        "cluster": found.cluster,
-        "shares": list(shares(found)),
-        "middle": found.centres.wbar.tolist(),
-        "loglik": found.loglik,
-        "aic": found.aic,
-        "common": found.common,
-    }
-
-
-def reml_table(found: Table) -> Table:
-    """A fit as rows of text."""
-    records, users, clusters = (f"{100 * share:.2f}% of the variance" for share in found["shares"])
-    spread = list(found["user"].values())
-    user = f"{spread[0]:.5g}" if found["common"] else f"{min(spread):.4g} to {max(spread):.4g}"
-    how = "one for all clusters" if found["common"] else "one for each cluster"
-    rows = [
-        ["between records (sigma^2)", f"{found['sigma2']:.5g}, {records}"],
-        ["between users (s^2)", f"{user}, {users} ({how}, by AIC)"],
-        ["between clusters (sb^2)", f"{found['cluster']:.5g}, {clusters}"],
-        ["middle (wbar)", numbers(found["middle"])],
-        ["log likelihood", f"{found['loglik']:.3f} (AIC {found['aic']:.3f})"],
-    ]
-    if len(spread) == 1:
-        rows[1][1], rows[2:3] = f"{user}, {users}", []
-    return {"title": "variances (restricted maximum likelihood)", "rows": rows}
+def check_estimable(keys: ClusterKeys, model: ModelKeys, loss: str) -> None:
+    """Refuse settings under which the variances of strengths on auto mean nothing."""
+    if not keys.estimated:
+        return
+    if model.loss_scale == "mean" or model.ridge:
+        raise ConfigError(
+            f"loss-scale={model.loss_scale} ridge={model.ridge:g}: strengths on auto are of "
+            "losses that are sums, without a ridge: set loss-scale=sum ridge=0, or numbers for "
+            "known-gamma and known-lambda."
+        )
+    given = {keys.known_gamma, keys.known_lambda} - {AUTO}
+    if loss != "squared" and given & {"0", "0.0", "inf"}:
+        raise ConfigError(
+            f"known-gamma={keys.known_gamma} known-lambda={keys.known_lambda}: with "
+            f"loss={loss} and the other one on auto it must be finite and above 0."
+        )
 
 
 def numbers(values: list[float]) -> str:

@@ -1,142 +1,243 @@
-"""What the server of Async-AL2SGD+ carries: one row a cluster, or one a user.
+"""What the server of Async-AL2SGD+ remembers and moves alone: rows of z, y, x and nabla f(x).
 
-`state.arrays` has z, y, x and nabla f(x) of every unit, and under `targets NAME` the means that
-aggregation steps went to since the unit's users last answered: near (d), middle (d), and whether
-there is a middle. A unit is a cluster; where gamma_i differs inside clusters it is a user.
+A row is a cluster's: its means move as one user does where gamma_i is the same in the cluster. If
+gamma_i differs inside a cluster, a row is a user's. The server steps on with its rows, and notes
+the means that aggregation steps went to; the users of a row catch up when they next answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import numpy as np
 
-from corsage.app.cohorts import Cohort
-from corsage.core.arrays import Floats
-from corsage.solvers.known_clusters.katyusha import Oracle, Parameters2, Rows, Target
-from corsage.strategies.known_clusters.coins import Coined
+from corsage.core.arrays import Floats, Ints
+from corsage.solvers.known_clusters.al2sgd_coalescing import Missed, advance, advance_means
+from corsage.solvers.known_clusters.katyusha import (
+    KatyushaParameters,
+    Momenta,
+    Oracle,
+    Rows,
+    Target,
+    means_of,
+)
+from corsage.strategies.known_clusters.cohorts import Cohort
+from corsage.strategies.known_clusters.coins import CoinState
 from corsage.strategies.known_clusters.conversation import Answer
+from corsage.strategies.known_clusters.schedule import CoinSchedule
 
 
-class Carried(Coined):
-    """A method with coins whose server moves rows without asking."""
+@dataclass
+class AsyncAL2SGDState(CoinState):
+    """What the server of Async-AL2SGD+ remembers.
 
-    _units: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed
-    _longest: int | None = None
-    _renewed: list[int]
+    Parameters
+    ----------
+    momenta, rho, mu : what is fixed at the start besides the settings of all coin methods.
+    names : whose each row is: a cluster's, or a user's where users differ in gamma.
+    z, y, x, slope : z, y, x and nabla f(x) (rows, d).
+    xbar_j : the mean of x over each row's cluster (rows, d).
+    xbar : the mean of x over all users (d,).
+    missed : by name, the aggregation steps since the users of a row last answered.
+    refreshes : how often all x were renewed.
+    """
+
+    momenta: Momenta = Momenta(0.0, 0.0, 0.0, 0.0, 0.0)
+    rho: float = 0.0
+    mu: float = 0.0
+    names: list[str] = field(default_factory=list)
+    z: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    y: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    x: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    slope: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    xbar_j: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    xbar: Floats = field(default_factory=lambda: np.empty(0))
+    missed: dict[str, Missed] = field(default_factory=dict)
+    refreshes: int = 0
+
+    @classmethod
+    def beginning(cls, d: int) -> AsyncAL2SGDState:
+        """thbar = theta^0 = 0, and nothing else."""
+        none, zero = np.empty((0, d)), np.zeros(d)
+        return cls(zero, z=none, y=none, x=none, slope=none, xbar_j=none, xbar=zero)
+
+
+class ServerRows:
+    """The rows in one round.
+
+    Parameters
+    ----------
+    schedule : who takes part, and with which coins and steps.
+    state : where the rows are; they are changed here.
+
+    Attributes
+    ----------
+    apart : whether rows are users', and not clusters'.
+    renewed : the rows whose users have new gradients, of a refresh in this round.
+    """
+
+    def __init__(self, schedule: CoinSchedule, state: AsyncAL2SGDState) -> None:
+        self.schedule, self.state = schedule, state
+        self.apart = bool(state.clusters.apart)
+        self.renewed: list[int] = []
+        self._longest = max((len(m.means) for m in state.missed.values()), default=0)
+
+    @cached_property
+    def settings(self) -> KatyushaParameters:
+        """The parameters of Algorithm 2 for the clusters that train now."""
+        base, state = self.schedule.parameters, self.state
+        own = vars(state.momenta)
+        return KatyushaParameters(p0=base.p0, p=base.p, tau=base.tau, rho=state.rho, **own)
 
     @property
-    def settings(self) -> Parameters2:
-        """The parameters of the algorithm."""
-        raise NotImplementedError
+    def oracle(self) -> Oracle:
+        """What (4.1) multiplies with, for the rows of those that train now."""
 
-    def _begin_units(self) -> None:
-        """Rows for all clusters, or users, that are new: at the middle."""
-        arrays, d = self.state.arrays, len(self.state.arrays["model"])
-        names = [c.name for c in self.cohorts] if self._alone() else self.clusters
-        known = self.state.scalars.setdefault("units", [])
-        new = [name for name in names if name not in self._unit]
-        if not new:
-            return
-        starts = [arrays["model"] for _ in new]
-        if self._alone() and known:
-            starts = [self._centre(c) for c in self.cohorts if c.name not in self._unit]
-        zeros = np.zeros((len(new), d))
-        for what, rows in (("z", starts), ("y", starts), ("x", starts), ("slope", zeros)):
-            arrays[what] = np.stack([*arrays.get(what, []), *rows])
-        if "anchors" in arrays:
-            arrays["anchors"] = np.stack([*arrays["anchors"], *starts])
-        for name in new:
-            arrays[f"targets {name}"] = np.empty((0, 2 * d + 1))
-        known.extend(new)
+        def made() -> Oracle:
+            hierarchy = self.schedule.hierarchy
+            users = Oracle.of_users(hierarchy, self.settings)
+            return users if self.apart else users.pick(hierarchy.order[hierarchy.starts])
 
-    def _centre(self, cohort: Cohort) -> Floats:
-        """The centre of the y of a cluster whose users are told apart; else the middle."""
-        units, arrays = self._unit, self.state.arrays
-        others = [
-            (units[other.name], self.typical_gamma(other))
-            for other in self.cohorts
-            if other.cluster == cohort.cluster and other.name in units
-        ]
-        if not others:
-            return arrays["model"]
-        rows, gamma = zip(*others, strict=True)
-        weights = np.array(gamma) if any(gamma) else np.ones(len(gamma))
-        return np.asarray(weights @ arrays["y"][list(rows)] / weights.sum())
+        return self.schedule.present.prepared.get("oracle", made)
 
-    @property
-    def _unit(self) -> dict[str, int]:
-        """The row of each cluster, or user; there only get more."""
-        units = self.state.scalars.get("units", [])
-        if len(self._units) != len(units):
-            self._units = {name: row for row, name in enumerate(units)}
-        return self._units
+    # Whose rows.
 
-    def _place(self, cohort: Cohort) -> int:
-        return self._unit[cohort.name if self._alone() else cohort.cluster]
+    def name_of(self, cohort: Cohort) -> str:
+        """Whose row a cohort's is."""
+        return cohort.name if self.apart else cohort.cluster
 
-    def _places(self) -> list[int]:
-        """The rows of those that are here now, in the order of the hierarchy."""
-        names = [c.name for c in self.cohorts] if self._alone() else self.here
-        return [self._unit[name] for name in names]
+    @cached_property
+    def row_of(self) -> dict[str, int]:
+        """The row of each name."""
+        return {name: row for row, name in enumerate(self.state.names)}
 
-    def _rows(self) -> Rows:
-        """The rows as Algorithm 2 moves them."""
-        arrays, here, hierarchy = self.state.arrays, self._places(), self.hierarchy
-        z, y, x, slope = (arrays[what][here] for what in ("z", "y", "x", "slope"))
-        oracle = Oracle.of_users(hierarchy, self.settings)
-        if self._alone():
-            return Rows(z, y, x, slope, arrays["anchors"][here], arrays["anchor"], oracle)
-        own = oracle.pick(hierarchy.order[hierarchy.starts])
-        return Rows(z, y, x, slope, x, arrays["anchor"], own)
+    @cached_property
+    def here(self) -> Ints:
+        """The rows of those that train now, in the order of the hierarchy."""
+        present = self.schedule.present
+        names = [cohort.name for cohort in present.cohorts] if self.apart else present.names
+        return np.array([self.row_of[name] for name in names])
 
-    def _store(self, places: Sequence[int], rows: Rows) -> None:
-        self.state.arrays["z"][places], self.state.arrays["y"][places] = rows.z, rows.y
+    def of_cluster(self, j: int) -> Ints:
+        """Places in `here` of the rows of cluster j."""
+        return self.schedule.hierarchy.members(j) if self.apart else np.array([j])
 
-    def _settle_anchors(self) -> None:
-        """xbar_j and xbar, of the anchors that there are now."""
-        arrays, here = self.state.arrays, self._places()
-        x = arrays["x"][here]
-        if self._alone():
-            centres, arrays["anchor"] = self.hierarchy.means(x)
-            arrays["anchors"] = np.zeros_like(arrays["x"])
-            arrays["anchors"][here] = centres[self.hierarchy.cluster]
+    def enter(self) -> None:
+        """Rows for all clusters, or users, that are new: at the middle, or at their centre."""
+        state, cohorts = self.state, self.schedule.present.cohorts
+        if self.apart:
+            starts = {c.name: self.start_of(c) for c in cohorts if c.name not in self.row_of}
         else:
-            arrays["anchor"] = self.hierarchy.weights @ x
+            new = [name for name in state.clusters.known if name not in self.row_of]
+            starts = dict.fromkeys(new, state.model)
+        if not starts:
+            return
+        rows = np.stack(list(starts.values()))
+        state.z, state.y = np.concatenate([state.z, rows]), np.concatenate([state.y, rows])
+        state.x, state.xbar_j = (np.concatenate([own, rows]) for own in (state.x, state.xbar_j))
+        state.slope = np.concatenate([state.slope, np.zeros_like(rows)])
+        state.names = [*state.names, *starts]
+        state.missed |= {name: Missed.none(len(state.model)) for name in starts}
+        del self.row_of  # there are more now
 
-    def _note(self, place: int, targets: list[Target]) -> None:
+    def start_of(self, cohort: Cohort) -> Floats:
+        """Where new users begin: at the middle, or at their cluster's centre if rows are users'."""
+        mates = [
+            mate
+            for mate in self.schedule.present.cohorts
+            if self.apart and mate.cluster == cohort.cluster and mate.name in self.row_of
+        ]
+        if not mates:
+            return self.state.model
+        gamma = np.array([self.state.strengths.typical_gamma(mate) for mate in mates])
+        weights = gamma if gamma.any() else np.ones(len(gamma))
+        y = self.state.y[[self.row_of[mate.name] for mate in mates]]
+        return np.asarray(weights @ y / weights.sum())
+
+    # Steps that need no word from the users.
+
+    def rows(self) -> Rows:
+        """The rows of those that train now, as Algorithm 2 moves them."""
+        own, here = self.state, self.here
+        z, y, x, slope = (rows[here] for rows in (own.z, own.y, own.x, own.slope))
+        return Rows(z, y, x, slope, own.xbar_j[here], own.xbar, self.oracle)
+
+    def global_steps(self, steps: int) -> None:
+        """Iterations with xi_0 = 1, of all rows."""
+        hierarchy, settings = self.schedule.hierarchy, self.settings
+        if self.apart:
+            rows, targets = advance(self.rows(), settings, steps, partial(means_of, hierarchy))
+        else:
+            rows, targets = advance_means(self.rows(), settings, steps, hierarchy.weights)
+        self._store(self.here, rows)
+        for place, row in enumerate(self.here):
+            self._note(row, [(centres[place], middle) for centres, middle in targets])
+
+    def steps_to_centre(self, j: int, steps: int) -> None:
+        """Iterations with xi_0 = 0 and xi_j = 1, of the rows of cluster j."""
+        if not steps:
+            return
+        places, settings = self.of_cluster(j), self.settings
+        own, targets = self.rows().pick(places), list[Target]()
+        if self.apart:
+            shares = self.schedule.hierarchy.shares[places]
+            own, targets = advance(own, settings, steps, lambda theta: (shares @ theta, None))
+        else:
+            own, means = advance_means(own, settings, steps, None)
+            targets = [(centre[0], None) for centre, _ in means]
+        self._store(self.here[places], own)
+        for row in self.here[places]:
+            self._note(row, targets)
+
+    def missed(self, cohort: Cohort) -> Missed:
+        """The steps that users have to catch up with; all records are of one length."""
+        none = Missed.none(len(self.state.model))
+        own = self.state.missed.get(self.name_of(cohort), none)
+        return Missed(own.padded(max(self._longest, 1)), own.is_global)
+
+    def _store(self, rows: Ints, moved: Rows) -> None:
+        self.state.z[rows], self.state.y[rows] = moved.z, moved.y
+
+    def _note(self, row: int, targets: Sequence[Target]) -> None:
         """Means that aggregation steps went to; users hear of them later."""
-        units, d = self.state.scalars["units"], len(self.state.arrays["model"])
-        what = f"targets {units[place]}"
-        rows = [
-            np.concatenate([near, near * 0 if middle is None else middle, [middle is not None]])
-            for near, middle in targets
-        ]
-        old = self.state.arrays[what]
-        self.state.arrays[what] = np.concatenate([old, np.reshape(rows, (len(rows), 2 * d + 1))])
-        if self._longest is not None:
-            self._longest = max(self._longest, len(old) + len(rows))
+        name, missed = self.state.names[row], self.state.missed
+        missed[name] = missed[name].and_then(targets)
+        self._longest = max(self._longest, len(missed[name].means))
 
-    def _hear(self, answer: Answer, kinds: tuple[str, ...]) -> None:
-        """A user's rows, or the means of a cohort that is a whole cluster."""
-        place = self._place(answer.cohort)
-        for what in kinds:
-            self.state.arrays[what][place] = answer.rows[what]
+    # What users tell.
 
-    def _hear_all(self, heard: list[Answer], kinds: tuple[str, ...]) -> None:
-        """Rows of users, or means of cohorts averaged; all targets up to here are known to them."""
-        arrays, units = self.state.arrays, self.state.scalars["units"]
-        if not heard:
-            return
-        if self._alone() or len(heard) == 1:
-            for answer in heard:
-                self._hear(answer, kinds)
+    def hear(self, answers: Sequence[Answer], kinds: Iterable[str]) -> None:
+        """Rows of users, or means of cohorts averaged; all steps up to here are known to them."""
+        state, names = self.state, [self.name_of(answer.cohort) for answer in answers]
+        rows, sizes = [self.row_of[name] for name in names], [len(a.cohort.users) for a in answers]
+        for kind in kinds:
+            of_all, own = getattr(state, kind), np.stack([answer.rows[kind] for answer in answers])
+            if self.apart or len(answers) == 1:
+                of_all[rows] = own
+            else:
+                weights = np.array(sizes, np.float64)
+                of_all[rows[0]] = weights @ own / weights.sum()
+        self.renewed += sorted(set(rows)) if "slope" in kinds else []
+        state.missed |= {name: Missed.none(len(state.model)) for name in names}
+
+    def refresh(self) -> None:
+        """x <- y of those who answered, and the means of the new x."""
+        self.state.refreshes += 1
+        self.state.x[self.renewed] = self.state.y[self.renewed]
+        self.settle_anchors()
+
+    def settle_anchors(self) -> None:
+        """xbar_j and xbar, of the anchors x that there are now."""
+        state, hierarchy, x = self.state, self.schedule.hierarchy, self.state.x[self.here]
+        if self.apart:
+            centres, state.xbar = hierarchy.means(x)
+            state.xbar_j[self.here] = centres[hierarchy.cluster]
         else:
-            sizes = np.array([len(answer.cohort.users) for answer in heard], np.float64)
-            place = self._place(heard[0].cohort)
-            for what in kinds:
-                rows = np.stack([answer.rows[what] for answer in heard])
-                arrays[what][place] = sizes @ rows / sizes.sum()
-        for place in sorted({self._place(answer.cohort) for answer in heard}):
-            self._renewed += [place] if "slope" in kinds else []
-            arrays[f"targets {units[place]}"] = arrays[f"targets {units[place]}"][:0]
+            state.xbar_j, state.xbar = state.x.copy(), hierarchy.weights @ x
+
+    def middle(self) -> Floats:
+        """The middle of y."""
+        hierarchy, y = self.schedule.hierarchy, self.state.y[self.here]
+        return hierarchy.means(y)[1] if self.apart else np.asarray(hierarchy.weights @ y)

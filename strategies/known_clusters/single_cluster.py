@@ -12,27 +12,30 @@ lambda is a number; `auto`, by maximum likelihood; or `cv`, by cross-validation 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from flwr.serverapp import Grid
 
-from corsage.app.cohorts import Cohort
 from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError
-from corsage.core.keys import Keys, key
+from corsage.core.keys import key
 from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.solvers.known_clusters.pooling import FOLDS, SINGLE_CENTRE_GRID, solved
-from corsage.strategies.known_clusters.conversation import Request
-from corsage.strategies.known_clusters.mixed_model import MixedModel, MixedModelKeys
+from corsage.strategies.known_clusters.cohorts import KnownClusters
+from corsage.strategies.known_clusters.conversation import Request, ask_each, check_enough
+from corsage.strategies.known_clusters.mixed_model import MixedModel
+from corsage.strategies.known_clusters.mixed_solution import MixedSolution
+from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
 from corsage.strategies.known_clusters.strengths import AUTO
+from corsage.strategies.rounds.turns import Script
 
 CV = "cv"
 
 
 @dataclass(frozen=True)
-class SingleClusterKeys(Keys):
-    """Keys of the single cluster."""
+class SingleClusterKeys(MixedModelKeys):
+    """Keys of the single cluster; of the mixed model's those of strengths and clusters are fixed."""
 
     title = "Single cluster"
 
@@ -41,59 +44,68 @@ class SingleClusterKeys(Keys):
     )
 
 
-class SingleCluster(MixedModel):
+class SingleCluster(MixedModel[SingleClusterKeys]):
     """The server of the single cluster."""
 
     name = "single-cluster"
-    together = True
+
+    @cached_property
+    def clusters(self) -> KnownClusters:
+        """Everybody is in one."""
+        return KnownClusters(self.federation, together=True)
 
     @property
-    def wanted(self) -> str:
-        """The strength as it is asked for."""
-        assert isinstance(self.keys, SingleClusterKeys)
-        return self.keys.single_cluster_lambda
-
-    @property
-    def mixed_keys(self) -> MixedModelKeys:
+    def solution(self) -> MixedSolution:
         """The mixed model's, with lambda^sc for gamma."""
-        chosen = self.state.scalars.get("chosen", self.wanted)
-        gamma = "1" if chosen == CV else str(chosen)
-        # Of one cluster w is wbar, whatever lambda_j says.
-        return replace(super().mixed_keys, known_gamma=gamma, known_lambda="1")
+        wanted = self.keys.single_cluster_lambda
+        return self.solution_with("1" if wanted == CV else wanted)
 
-    def open(self, grid: Grid) -> None:
+    def solution_with(self, strength: str) -> MixedSolution:
+        """The solution with this lambda^sc. Of one cluster w is wbar, whatever lambda_j says."""
+        keys = replace(self.keys, known_gamma=strength, known_lambda="1")
+        return MixedSolution(self.federation, self.clusters, keys, self.state)
+
+    def opening(self) -> Script[None]:
         """Choose lambda by cross-validation, if that is wanted."""
-        if self.wanted == CV and "chosen" not in self.state.scalars:
-            if not self.exact:
-                raise ConfigError(
-                    f"single-cluster-lambda=cv: for the squared loss, not loss={self.loss_name}; "
-                    "set a number, or auto."
-                )
-            self.state.scalars["chosen"] = self._cross_validated(grid)
-        super().open(grid)
+        if self.keys.single_cluster_lambda != CV or self.state.strengths.lam:
+            yield from super().opening()
+            return
+        if self.federation.loss != "squared":
+            raise ConfigError(
+                f"single-cluster-lambda=cv: for the squared loss, not loss={self.federation.loss}; "
+                "set a number, or auto."
+            )
+        chosen = yield from self._cross_validated()
+        self.solution_with(str(chosen)).begin()
 
-    def _cross_validated(self, grid: Grid) -> float:
+    def _cross_validated(self) -> Script[float]:
         """The lambda of the grid with the least squared error on left-out samples."""
-        d, size = len(self.state.arrays["model"]), len(SINGLE_CENTRE_GRID)
+        d, size = len(self.state.model), len(SINGLE_CENTRE_GRID)
         sums = {
             "p": np.zeros((FOLDS, size, d * (d + 1) // 2)),
             "q": np.zeros((FOLDS, size, d)),
         }
-        found = self._sum(grid, {}, "folds", sums)
+        found = yield from self._sum("folds", {}, sums)
         centres = solved(unpack(found["p"], d), found["q"])
-        errors = self._sum(grid, {"centres": centres}, "held_out", {"errors": np.zeros(size)})
+        errors = yield from self._sum("held-out", {"centres": centres}, {"errors": np.zeros(size)})
         return float(SINGLE_CENTRE_GRID[errors["errors"].argmin()])
 
-    def _sum(self, grid: Grid, rows: Arrays, ask: str, template: Arrays) -> Arrays:
+    def _sum(self, ask: str, rows: Arrays, template: Arrays) -> Script[Arrays]:
         """One exchange; the sum of all answers."""
-        nobody = Cohort("", "", 0, ())
-        answers = self.ask_all(grid, Request(nobody, rows, {"ask": ask}, template))
+        asked = ask_each(
+            self.federation,
+            self.clusters.meet(self.state.clusters),
+            lambda cohort: Request(cohort, rows, {"ask": ask}, template),
+        )
+        replies = yield asked
+        check_enough(self.federation, self.progress.round, replies)
+        answers = [answer for group in asked.found.values() for answer in group]
         return {name: np.sum([a.rows[name] for a in answers], axis=0) for name in template}
 
     def findings(self) -> list[dict[str, Any]]:
         """The strength, too."""
         found = super().findings()
-        strength = float(self.state.arrays["used"][0, 0])
-        how = {CV: ", by cross-validation", AUTO: ", estimated"}.get(self.wanted, "")
-        found[0]["rows"].append(["lambda", f"{strength:.4g}{how}"])
+        how = {CV: ", by cross-validation", AUTO: ", estimated"}
+        chosen = f"{self.state.used[0, 0]:.4g}" + how.get(self.keys.single_cluster_lambda, "")
+        found[0]["rows"].append(["lambda", chosen])
         return found

@@ -1,16 +1,18 @@
-"""The strengths gamma_i and lambda_j of (2.3), as keys say them: numbers, files, or auto."""
+"""The strengths gamma_i and lambda_j of (2.3): as keys say them, and as a run holds them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from corsage.core.arrays import Floats
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
+from corsage.strategies.known_clusters.cohorts import ClusterNames, Cohort, Present
 
 AUTO = "auto"
 
@@ -38,8 +40,91 @@ class ClusterKeys(Keys):
         "", "cluster for the users that have no known one; empty: they are refused"
     )
 
+    @property
+    def estimated(self) -> bool:
+        """Whether one of the strengths is on auto."""
+        return AUTO in (self.known_gamma, self.known_lambda)
 
-def own(values: Mapping[str, float], name: str) -> float:
+
+@dataclass
+class Strengths:
+    """gamma_i and lambda_j.
+
+    Parameters
+    ----------
+    gamma : by cluster; under an empty name that of all.
+    users : by user, of clusters that `gamma` does not have.
+    lam : lambda_j by cluster; under an empty name that of all.
+    """
+
+    gamma: dict[str, float] = field(default_factory=dict)
+    users: dict[str, float] = field(default_factory=dict)
+    lam: dict[str, float] = field(default_factory=dict)
+
+    def gammas(self, cohort: Cohort) -> Floats:
+        """gamma_i of a cohort's users; of those that came later the mean, if nothing is known."""
+        typical = value_of(self.gamma or self.users, cohort.cluster)
+        if cohort.cluster in self.gamma or not self.users:
+            return np.full(len(cohort.users), typical)
+        return np.array([self.users.get(user, typical) for user in cohort.users])
+
+    def has(self, cluster: str, user: str) -> bool:
+        """Whether there is a gamma for a user: its own, its cluster's or that of all."""
+        return bool({"", cluster} & set(self.gamma)) or user in self.users
+
+    def typical_gamma(self, cohort: Cohort) -> float:
+        """One gamma for all of a cohort."""
+        return float(self.gammas(cohort).mean())
+
+    def lambdas(self, clusters: Sequence[str]) -> Floats:
+        """lambda_j of some clusters."""
+        return np.array([value_of(self.lam, name) for name in clusters])
+
+    def uneven(self, cohorts: Sequence[Cohort]) -> list[str]:
+        """The clusters whose users differ in gamma."""
+        found: dict[str, set[float]] = {}
+        for cohort in cohorts:
+            found.setdefault(cohort.cluster, set()).update(self.gammas(cohort).tolist())
+        return [name for name, values in found.items() if len(values) > 1]
+
+
+def given_strengths(keys: ClusterKeys, instead: Strengths) -> Strengths:
+    """What the keys say; what they leave to be estimated is taken from `instead`."""
+    gamma, lam = instead.gamma, instead.lam
+    if keys.known_gamma != AUTO:
+        gamma = read_strengths("known-gamma", keys.known_gamma)
+    if keys.known_lambda != AUTO:
+        lam = read_strengths("known-lambda", keys.known_lambda)
+    return Strengths(gamma=gamma, lam=lam)
+
+
+def settle(found: Strengths, keys: ClusterKeys, clusters: ClusterNames, present: Present) -> None:
+    """Check strengths against who is there, and note the clusters whose users differ in gamma."""
+    check_covers(f"known-lambda={keys.known_lambda}", found.lam, present.names)
+    tell_users(found, clusters.known, present.cohorts)
+    for cohort in present.cohorts:
+        missing = [user for user in cohort.users if not found.has(cohort.cluster, user)]
+        if missing:
+            raise ConfigError(
+                f"known-gamma={keys.known_gamma}: it has neither cluster {cohort.cluster} nor its "
+                f"user {missing[0]}: add one of them."
+            )
+    clusters.apart = found.uneven(present.cohorts)
+
+
+def tell_users(found: Strengths, clusters: Sequence[str], cohorts: Sequence[Cohort]) -> None:
+    """Tell names of users from names of clusters, which may be the same, in a file of gamma.
+
+    A file that names all users is one of users.
+    """
+    values, users = found.gamma, {user for cohort in cohorts for user in cohort.users}
+    if "" not in values:
+        by_user = users <= set(values)
+        found.gamma = {} if by_user else {n: values[n] for n in clusters if n in values}
+        found.users = {n: v for n, v in values.items() if n not in found.gamma}
+
+
+def value_of(values: Mapping[str, float], name: str) -> float:
     """The value of a cluster, or the one of all; a cluster that comes later has the mean."""
     known = values.get(name, values.get(""))
     return float(np.mean(list(values.values())) if known is None else known)

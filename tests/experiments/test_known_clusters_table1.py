@@ -7,7 +7,7 @@ import pytest
 
 from corsage.app import plots
 from corsage.datasets.hierarchical import draw
-from corsage.experiments.known_clusters.methods import NETWORK, STEP, Data, exact, one_coin
+from corsage.experiments.known_clusters.methods import P0, STEP, Data, exact, one_coin
 from corsage.experiments.known_clusters.settings import (
     EXACT,
     GRID,
@@ -29,8 +29,8 @@ def test_one_coin_is_the_naive_run(m):
     k, n = 3, 12
     data = Data(5, draw(5, clusters=k, users=4, samples=m, features=6), 1.0, 1.0)
     tree = Hierarchy(data.cluster, np.ones(n), alpha_of(1.0, np.full(k, 4.0)))
-    chosen = Parameters(STEP, NETWORK, np.zeros(k), np.ones(k))
-    coins = Coins(5, NETWORK, (0.0,) * k, tuple(map(str, range(k))))
+    chosen = Parameters(STEP, P0, np.zeros(k), np.ones(k))
+    coins = Coins(5, P0, (0.0,) * k, tuple(map(str, range(k))))
 
     def gradient(theta, users):
         return (data.a[users] @ theta[..., None])[..., 0] - data.b[users]

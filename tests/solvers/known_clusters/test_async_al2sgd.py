@@ -234,7 +234,7 @@ def test_means_of_a_cluster_move_as_a_user():
 
 
 def test_users_catch_up_with_the_steps_that_they_missed():
-    """As arrays of any length, the steps come to what they are one by one."""
+    """As a record of any length, the steps come to what they are one by one."""
     rng, found, losses, chosen = problem(8, even=True)
     rows, missed = anywhere(rng, found, losses, chosen), Missed.none(D)
     wanted, users = rows, found.members(2)
@@ -246,13 +246,13 @@ def test_users_catch_up_with_the_steps_that_they_missed():
             now = Faces(together, np.ones(3, bool), False)
             wanted = iterate(wanted, losses.gradient, None, found, chosen, 0, now)
         missed = missed.and_then(targets)
-    assert len(missed) == len(missed.targets) == 5
-    sent = missed.arrays(9)
-    assert {len(array) for array in sent.values()} == {9}
-    caught_up = catch_up(rows.pick(users), chosen, Missed.from_arrays(sent).targets)
+    assert len(missed.targets) == 5
+    sent = Missed(missed.padded(9), missed.is_global)
+    assert len(sent.means) == 9 and len(sent.targets) == 5
+    caught_up = catch_up(rows.pick(users), chosen, sent.targets)
     assert np.allclose(caught_up.y, wanted.y[users], rtol=0, atol=1e-12)
     assert np.allclose(caught_up.z, wanted.z[users], rtol=0, atol=1e-12)
-    assert Missed.none(D).arrays(1)["kind"].tolist() == [0]
+    assert Missed.none(D).targets == [] and Missed.none(D).padded(1).shape == (1, 2, D)
 
 
 def test_float32_rows_stay_float32():

@@ -1,0 +1,302 @@
+"""The solution of (2.3) by exchanges of sums: what the mixed model's server does in a round.
+
+Lyu et al. 2022, (2.3), as solvers/known_clusters/mixed_model.py solves it. Users send P_i and q_i,
+what is left of their losses when theta_i is minimised out, summed over a cluster; the server solves
+for w_j and wbar, and users find theta_i from w_j. Once is enough for the squared loss. Other losses
+are replaced by their quadratics at the present theta_i, and a few such rounds are Newton's method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from corsage.core.arrays import Arrays, Floats
+from corsage.core.replies import Replies
+from corsage.solvers.known_clusters.laplace import LaplaceSums, centre_covariance
+from corsage.solvers.known_clusters.mixed_model import (
+    EXACT,
+    NEWTON,
+    Centres,
+    ClusterSums,
+    centres,
+    change,
+)
+from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters, Present
+from corsage.strategies.known_clusters.conversation import (
+    Answer,
+    Request,
+    ask_each,
+    check_enough,
+)
+from corsage.strategies.known_clusters.estimation import (
+    Estimates,
+    VarianceEstimation,
+    check_estimable,
+)
+from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
+from corsage.strategies.known_clusters.strengths import (
+    AUTO,
+    Strengths,
+    given_strengths,
+    settle,
+)
+from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.turns import Script
+
+MOST_ROUNDS = 100
+"""Rounds that strengths on auto of the coin-throwing methods may take."""
+MOST_GAMMA = 1e3
+"""An infinite gamma, where users do not differ, is this to them: steps need a bound."""
+
+
+class MixedSolution:
+    """The rounds of the mixed model.
+
+    Parameters
+    ----------
+    federation, clusters : who takes part.
+    keys : strengths, and when to end.
+    state : what is found, and changed here.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        clusters: KnownClusters,
+        keys: MixedModelKeys,
+        state: MixedModelState,
+    ) -> None:
+        self.federation, self.clusters, self.keys, self.state = federation, clusters, keys, state
+        self.exact = federation.loss == "squared"
+        self.estimation = VarianceEstimation(federation, keys, state.estimates)
+
+    @property
+    def present(self) -> Present:
+        """The clusters that take part now."""
+        return self.clusters.meet(self.state.clusters)
+
+    @property
+    def size(self) -> int:
+        """d, the coefficients of a model."""
+        return len(self.state.model)
+
+    @property
+    def tolerance(self) -> float:
+        """The change at which to end; float32 cannot tell less than 1e-5 of the models."""
+        floor = 1e-5 if self.federation.config.model.precision == "float32" else 0.0
+        return max(self.keys.mixed_tolerance, floor)
+
+    def estimates_in(self, number: int) -> bool:
+        """Whether a round estimates variances by EM."""
+        return self.keys.estimated and not self.exact and number <= self.keys.mixed_em_rounds
+
+    def begin(self) -> None:
+        """Strengths that are given; those on auto come with the rounds."""
+        check_estimable(self.keys, self.federation.config.model, self.federation.loss)
+        strengths = given_strengths(self.keys, Strengths(gamma={"": 1.0}, lam={"": 1.0}))
+        settle(strengths, self.keys, self.state.clusters, self.present)
+        self.state.strengths = strengths
+
+    def round(self, number: int) -> Script[Replies]:
+        """One exchange of sums, and the server's step; at the end models are delivered."""
+        replies, _ = None, self.present.somebody(number)
+        if self.exact and self.keys.estimated and number == 1:
+            replies = yield from self._fitted(number)
+        if replies is None:
+            replies = yield from self._summed(number)
+        if self.state.done:
+            yield ask_each(self.federation, self.present, self._delivery, counted=True)
+        return replies
+
+    def solved(self) -> Script[None]:
+        """All rounds."""
+        self.begin()
+        number = 0
+        while not self.state.done and number < MOST_ROUNDS:
+            number += 1
+            yield from self.round(number)
+
+    # The squared loss, strengths on auto.
+
+    def _fitted(self, number: int) -> Script[Replies | None]:
+        """Strengths from the first exchange; if both are on auto it solves (2.3) on the way."""
+        state, keys, present = self.state, self.keys, self.present
+        likelihood = self.estimation.restricted_likelihood(present, self.size, number)
+        found, replies = yield from likelihood
+        if keys.known_gamma == AUTO:
+            gamma = np.broadcast_to(found.gamma_unit, len(present.names)).tolist()
+            state.strengths.gamma = dict(zip(present.names, gamma, strict=True))
+        if keys.known_lambda == AUTO:
+            state.strengths.lam = {"": found.lambda_unit}
+        if keys.known_gamma != keys.known_lambda:
+            return None
+        self.state.enter()
+        state.w, state.model = found.centres
+        state.done = not replies.dropped
+        return replies
+
+    # A round of sums.
+
+    def _summed(self, number: int) -> Script[Replies]:
+        """The sums of all clusters, and what follows from them."""
+        self.state.enter()
+        asked = ask_each(
+            self.federation,
+            self.present,
+            lambda cohort: self._question(cohort, self.estimates_in(number)),
+            counted=True,
+        )
+        replies = yield asked
+        check_enough(self.federation, number, replies)
+        answers = {name: asked.found[name] for name in self.present.names if name in asked.found}
+        self._solve(answers, number)
+        self._judge([a for own in answers.values() for a in own], number, not replies.dropped)
+        return replies
+
+    def _question(self, cohort: Cohort, estimates: bool) -> Request:
+        """What a cohort is asked; those that know no centre yet stay where they are."""
+        d, rows = self.size, self._rows(cohort)
+        template = {"sums": np.zeros(d * (d + 1) // 2 + d)}
+        if estimates:  # how sure w_j is, too
+            rows["covariance"] = self.state.covariance[self.state.place(cohort.cluster)]
+            template["em"] = np.zeros((2, d))
+        known = bool(self.federation.progress.versions.get(cohort.name))
+        options = {"moves": known, "as": self.last, "next": self.next, "em": estimates}
+        return Request(cohort, rows, options, template)
+
+    def _solve(self, answers: dict[str, list[Answer]], number: int) -> None:
+        """w_j and wbar from P_j and q_j; with EM also the next strengths."""
+        state = self.state
+        places = [state.clusters.known.index(name) for name in answers]
+        sums = [added(own, self.size) for own in answers.values()]
+        p, q = np.concatenate([s.P for s in sums]), np.concatenate([s.q for s in sums])
+        lam, state.used = state.lam[places], state.gamma.copy()
+        state.w[places], state.model = solved_centres(p, q, lam)
+        if self.estimates_in(number):
+            state.covariance[places], around = centre_covariance(p, lam)
+            if number > 1:  # the first sums are around no centre
+                parts = [spread(own) for own in answers.values()]
+                self._estimate(places, parts, (p, q, lam), around)
+
+    def _estimate(
+        self,
+        places: list[int],
+        parts: list[LaplaceSums],
+        clusters: tuple[Floats, Floats, Floats],
+        around: Floats,
+    ) -> None:
+        """A step of EM: the strengths of the next sums, those that are on auto."""
+        state, estimation = self.state, self.estimation
+        if self.keys.known_gamma == AUTO:
+            state.gamma[places] = estimation.expected_gamma(parts)
+        if self.keys.known_lambda == AUTO and len(places) > 1:
+            state.lam[:] = estimation.expected_lambda(*clusters, state.model, around)
+
+    def _judge(self, answers: list[Answer], number: int, whole: bool) -> None:
+        """Whether there is more to do, and with which quadratics; who was not heard is asked again.
+
+        A step that was not Newton's must be a hundredth of the tolerance.
+        """
+        state, last = self.state, self.last
+        moved = np.zeros(2)
+        for answer in answers:
+            moved += [answer.metrics["moved"], answer.metrics["length"]]
+        state.quadratics, state.change = self.next, change(moved)
+        settled = number > 1 and not self.estimates_in(number)
+        if settled:
+            state.pace = state.pace.after(state.change)
+        enough = self.tolerance if last == NEWTON else self.tolerance / 100
+        state.done = whole if self.exact else settled and state.change < enough
+
+    @property
+    def last(self) -> str:
+        """What the quadratics of the last sums were."""
+        return self.state.quadratics or self.next
+
+    @property
+    def next(self) -> str:
+        """What those of the next sums are."""
+        return EXACT if self.exact else self.state.pace.kind
+
+    # What users are told.
+
+    def shown(self, cohort: Cohort) -> Request:
+        """What a cohort needs to find its users' models."""
+        options = {"moves": len(self.state.w) > 0, "as": self.last}
+        return Request(cohort, self._rows(cohort), options)
+
+    def _delivery(self, cohort: Cohort) -> Request:
+        """The same, to be kept."""
+        shown = self.shown(cohort)
+        return replace(shown, options={**shown.options, "ask": "deliver"})
+
+    def _rows(self, cohort: Cohort) -> Arrays:
+        """w_j, gamma_j of the sums that it came from, and of the next ones."""
+        state, place = self.state, self.state.place(cohort.cluster)
+        own: Floats = np.full(self.size, state.strengths.typical_gamma(cohort))
+        if place is None:
+            return {"w": state.model, "gamma": own, "next": own}
+        if not {"", cohort.cluster} & set(state.strengths.gamma):
+            return {"w": state.w[place], "gamma": own, "next": own}
+        return {"w": state.w[place], "gamma": state.used[place], "next": state.gamma[place]}
+
+    # What was found.
+
+    def typical(self) -> Strengths:
+        """gamma and lambda by cluster, of the mean variance of the coordinates; gamma bounded."""
+        names = self.state.clusters.known
+
+        def bounded(rows: Floats) -> dict[str, float]:
+            values = np.minimum(1 / np.mean(1 / rows, axis=1), MOST_GAMMA)
+            return dict(zip(names, values.tolist(), strict=True))
+
+        return Strengths(gamma=bounded(self.state.gamma), lam=bounded(self.state.lam))
+
+    def findings(self) -> list[dict[str, Any]]:
+        """How the solution was reached, and the variances."""
+        rows = [["rounds", f"{self.federation.progress.round}"]]
+        if not self.exact:
+            rows.append(["last change of the models", f"{self.state.change:.1e}"])
+        return [{"title": "solution", "rows": rows}, *self.state.estimates.findings()]
+
+
+def added(answers: list[Answer], d: int) -> ClusterSums:
+    """P_j and q_j of a cluster, from its cohorts."""
+    sums = [ClusterSums.unpacked(answer.rows["sums"][None], d) for answer in answers]
+    return sum(sums[1:], start=sums[0])
+
+
+def spread(answers: list[Answer]) -> LaplaceSums:
+    """What EM needs of a cluster, from its cohorts."""
+    em = np.sum([answer.rows["em"] for answer in answers], axis=0)
+    users = float(sum(len(answer.cohort.users) for answer in answers))
+    return LaplaceSums(em[:1], em[1:], np.array([users]))
+
+
+def solved_centres(p: Floats, q: Floats, lam: Floats) -> Centres:
+    """w_j and wbar; only one number a cluster may be 0 or infinite, not one a coordinate."""
+    even = bool((lam == lam[:, :1]).all())
+    return centres(p, q, lam[:, 0] if even else lam)
+
+
+def estimated_strengths(federation: Federation) -> Script[tuple[Strengths, Estimates]]:
+    """Strengths on auto of another method: those of the mixed model, which is solved on the way.
+
+    The same nodes are asked; what users keep of it is kept under a name of its own.
+    """
+    name, config = "mixed-model", federation.config
+    keys = cast(MixedModelKeys, config.keys_of(name))
+    beside = Federation(name, config, keys, [], f"{federation.experiment}-strengths")
+    beside.roster, beside.grid, beside.timeout = (
+        federation.roster,
+        federation.grid,
+        federation.timeout,
+    )
+    beside.state_dir, beside.progress.traffic = federation.state_dir, federation.progress.traffic
+    state = MixedModelState.of_size(federation.network.whole.stop)
+    solution = MixedSolution(beside, KnownClusters(beside, keys.known_missing), keys, state)
+    yield from solution.solved()
+    return solution.typical(), state.estimates
