@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from corsage.strategies.known_clusters.conversation import Conversation, Request
 from corsage.strategies.known_clusters.schedule import CoinSchedule
 from corsage.strategies.known_clusters.server_rows import AsyncAL2SGDState
 from corsage.strategies.known_clusters.strengths import AUTO
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
@@ -137,10 +138,10 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
         server = self.server
         return [server.shown(cohort) for cohort in cohorts]
 
-    def findings(self) -> list[dict[str, Any]]:
+    def findings(self) -> list[Finding]:
         """The settings, communications, and refreshes, which are rounds between clusters too."""
         found, state = super().findings(), self.state
-        found[0]["rows"] += [["rho", f"{state.rho:.4g}"], ["mu", f"{state.mu:.4g}"]]
+        found[0].rows.extend([("rho", f"{state.rho:.4g}"), ("mu", f"{state.mu:.4g}")])
         refreshes = f"{state.refreshes:,} (expected {state.rho * state.iteration:,.1f})"
-        found[1]["rows"].insert(1, ["refreshes, of all users", refreshes])
+        found[1].rows.insert(1, ("refreshes, of all users", refreshes))
         return found

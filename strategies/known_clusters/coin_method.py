@@ -39,6 +39,7 @@ from corsage.strategies.known_clusters.schedule import CoinSchedule, hierarchy_o
 from corsage.strategies.known_clusters.strengths import Strengths, given_strengths, settle
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Question, Script
 
 K = TypeVar("K", bound=CoinKeys)
@@ -125,21 +126,18 @@ class CoinMethod(Strategy[K, S]):
         cohorts = self.clusters.judged(self.state.clusters, options)
         return evaluation_of(self.federation, self.shown(cohorts), options)
 
-    def findings(self) -> list[dict[str, Any]]:
+    def findings(self) -> list[Finding]:
         """The settings, and communications: expected and counted."""
         state, strengths = self.state, self.state.strengths
         rows = [
-            ["iterations", f"{state.iteration:,}"],
-            ["gamma_i", spelled({**strengths.gamma, **strengths.users})],
-            ["lambda_j", spelled(strengths.lam)],
+            ("iterations", f"{state.iteration:,}"),
+            ("gamma_i", spelled({**strengths.gamma, **strengths.users})),
+            ("lambda_j", spelled(strengths.lam)),
             *state.settings.texts(),
         ]
         communications = self.schedule.communications(state.iteration)
-        return [
-            {"title": "settings", "rows": rows},
-            {"title": "communications", "rows": communications},
-            *state.estimates.findings(),
-        ]
+        found = [Finding("settings", rows), Finding("communications", communications)]
+        return [*found, *state.estimates.findings()]
 
     def named_arrays(self) -> ArrayRecord:
         """thbar, by the names of the model's parameters."""

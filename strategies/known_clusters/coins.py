@@ -81,10 +81,10 @@ class CoinSettings:
         p, tau = (np.array([value_of(of, name) for name in names]) for of in (self.p, self.tau))
         return Parameters(self.eta, self.p0, p, tau)
 
-    def texts(self) -> list[list[str]]:
+    def texts(self) -> list[tuple[str, str]]:
         """The settings as rows of a table."""
-        rows = [["p0", spelled(self.p0)], ["p", spelled(self.p)], ["tau", spelled(self.tau)]]
-        return [*rows, ["eta", f"{self.eta:.4g} (safe up to {self.safe:.4g})"]]
+        rows = [("p0", spelled(self.p0)), ("p", spelled(self.p)), ("tau", spelled(self.tau))]
+        return [*rows, ("eta", f"{self.eta:.4g} (safe up to {self.safe:.4g})")]
 
 
 @dataclass

@@ -8,7 +8,6 @@ squared loss restricted maximum likelihood (solvers/known_clusters/reml.py), one
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -26,11 +25,11 @@ from corsage.strategies.known_clusters.conversation import (
 )
 from corsage.strategies.known_clusters.strengths import AUTO, ClusterKeys
 from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 SMALLEST = 1e-6
 """Variances that EM finds below this are taken for this: strengths stay finite."""
-Table = dict[str, Any]
 
 
 @dataclass
@@ -71,24 +70,24 @@ class LikelihoodFit:
             common=found.common,
         )
 
-    def table(self) -> Table:
+    def table(self) -> Finding:
         """The fit as rows of text, as a mixed-model package prints it."""
         records, users, clusters = (f"{100 * share:.2f}% of the variance" for share in self.shares)
         spread = list(self.user.values())
         user = f"{spread[0]:.5g}" if self.common else f"{min(spread):.4g} to {max(spread):.4g}"
         how = "one for all clusters" if self.common else "one for each cluster"
         between_users = f"{user}, {users} ({how}, by AIC)"
-        between_clusters = [["between clusters (sb^2)", f"{self.cluster:.5g}, {clusters}"]]
+        between_clusters = [("between clusters (sb^2)", f"{self.cluster:.5g}, {clusters}")]
         if len(spread) == 1:
             between_users, between_clusters = f"{user}, {users}", []
         rows = [
-            ["between records (sigma^2)", f"{self.sigma2:.5g}, {records}"],
-            ["between users (s^2)", between_users],
+            ("between records (sigma^2)", f"{self.sigma2:.5g}, {records}"),
+            ("between users (s^2)", between_users),
             *between_clusters,
-            ["middle (wbar)", numbers(self.middle)],
-            ["log likelihood", f"{self.loglik:.3f} (AIC {self.aic:.3f})"],
+            ("middle (wbar)", numbers(self.middle)),
+            ("log likelihood", f"{self.loglik:.3f} (AIC {self.aic:.3f})"),
         ]
-        return {"title": "variances (restricted maximum likelihood)", "rows": rows}
+        return Finding("variances (restricted maximum likelihood)", rows)
 
 
 @dataclass
@@ -104,14 +103,14 @@ class Estimates:
     fitted: LikelihoodFit | None = None
     spread: dict[str, list[float]] = field(default_factory=dict)
 
-    def findings(self) -> list[Table]:
+    def findings(self) -> list[Finding]:
         """Variances and shares."""
         if self.fitted is not None:
             return [self.fitted.table()]
         if self.spread:
             title = "variances by coefficient (Laplace's approximation)"
-            rows = [[name, numbers(values)] for name, values in self.spread.items()]
-            return [{"title": title, "rows": rows}]
+            rows = [(name, numbers(values)) for name, values in self.spread.items()]
+            return [Finding(title, rows)]
         return []
 
 

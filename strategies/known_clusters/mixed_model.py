@@ -35,6 +35,7 @@ from corsage.strategies.known_clusters.conversation import evaluation_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Question, Script
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         solution, cohorts = self.solution, self.clusters.judged(self.state.clusters, options)
         return evaluation_of(self.federation, [solution.shown(c) for c in cohorts], options)
 
-    def findings(self) -> list[dict[str, Any]]:
+    def findings(self) -> list[Finding]:
         """How the solution was reached, and the variances."""
         return self.solution.findings()
 

@@ -9,7 +9,7 @@ are replaced by their quadratics at the present theta_i, and a few such rounds a
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from corsage.strategies.known_clusters.strengths import (
     settle,
 )
 from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 MOST_ROUNDS = 100
@@ -255,12 +256,12 @@ class MixedSolution:
 
         return Strengths(gamma=bounded(self.state.gamma), lam=bounded(self.state.lam))
 
-    def findings(self) -> list[dict[str, Any]]:
+    def findings(self) -> list[Finding]:
         """How the solution was reached, and the variances."""
-        rows = [["rounds", f"{self.federation.progress.round}"]]
+        rows = [("rounds", f"{self.federation.progress.round}")]
         if not self.exact:
-            rows.append(["last change of the models", f"{self.state.change:.1e}"])
-        return [{"title": "solution", "rows": rows}, *self.state.estimates.findings()]
+            rows.append(("last change of the models", f"{self.state.change:.1e}"))
+        return [Finding("solution", rows), *self.state.estimates.findings()]
 
 
 def added(answers: list[Answer], d: int) -> ClusterSums:

@@ -64,7 +64,7 @@ class CoinSchedule:
         """A_j, B_j and c_j, where the users of a cluster have the same gamma."""
         return self.rates.of_clusters(self.hierarchy)
 
-    def communications(self, iterations: int) -> list[list[str]]:
+    def communications(self, iterations: int) -> list[tuple[str, str]]:
         """What the coins made, what was to be expected of them, and its standard deviation."""
         coins = self.coins
         actual, expected = count(coins, iterations), expected_communications(coins, iterations)
@@ -74,10 +74,10 @@ class CoinSchedule:
             numbers = (np.asarray(found[kind])[place] for found in (actual, expected, spread))
             return "{:,.0f} (expected {:,.1f} ± {:.1f})".format(*map(float, numbers))
 
-        rows = [["between clusters", told("between", ())]]
+        rows = [("between clusters", told("between", ()))]
         for j, name in enumerate(coins.names):
-            rows.append([f"within {name}", told("within", j)])
-            rows.append([f"round trips of {name}", told("round-trips", j)])
+            rows.append((f"within {name}", told("within", j)))
+            rows.append((f"round trips of {name}", told("round-trips", j)))
         return rows
 
 

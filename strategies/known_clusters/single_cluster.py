@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from corsage.strategies.known_clusters.mixed_model import MixedModel
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
 from corsage.strategies.known_clusters.strengths import AUTO
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 CV = "cv"
@@ -102,10 +102,10 @@ class SingleCluster(MixedModel[SingleClusterKeys]):
         answers = [answer for group in asked.found.values() for answer in group]
         return {name: np.sum([a.rows[name] for a in answers], axis=0) for name in template}
 
-    def findings(self) -> list[dict[str, Any]]:
+    def findings(self) -> list[Finding]:
         """The strength, too."""
         found = super().findings()
         how = {CV: ", by cross-validation", AUTO: ", estimated"}
         chosen = f"{self.state.used[0, 0]:.4g}" + how.get(self.keys.single_cluster_lambda, "")
-        found[0]["rows"].append(["lambda", chosen])
+        found[0].rows.append(("lambda", chosen))
         return found
