@@ -1,4 +1,4 @@
-"""What the server of Async-AL2SGD+ asks its users, and tells them."""
+"""What the server of Async-AL2SGD+ does alone, asks its users, and tells them."""
 
 from __future__ import annotations
 
@@ -11,99 +11,77 @@ import numpy as np
 from corsage.solvers.known_clusters.al2sgd_coalescing import Plan
 from corsage.solvers.known_clusters.coins import Walk
 from corsage.strategies.known_clusters.cohorts import Cohort
-from corsage.strategies.known_clusters.conversation import (
-    Answer,
-    ClusterScript,
-    Conversation,
-    Request,
-    ask_each,
-)
+from corsage.strategies.known_clusters.coin_server import CoinServer, StepCheck
+from corsage.strategies.known_clusters.conversation import ClusterScript, Request, ask_each
 from corsage.strategies.known_clusters.schedule import CoinSchedule, Leg, legs
 from corsage.strategies.known_clusters.server_rows import AsyncAL2SGDState, ServerRows
 from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.turns import Script
 
 
-class AL2SGDServer:
-    """The server in one round.
-
-    Parameters
-    ----------
-    federation, schedule : who takes part, and with which coins and steps.
-    state : what is remembered, and changed here.
-
-    Attributes
-    ----------
-    rows : what the server moves alone.
-    reach : the largest norm of a model that users told of in this round.
-    """
+class AL2SGDServer(CoinServer[AsyncAL2SGDState, Plan]):
+    """The server: its rows, and who hears of them."""
 
     def __init__(
         self, federation: Federation, schedule: CoinSchedule, state: AsyncAL2SGDState
     ) -> None:
-        self.federation, self.schedule, self.state = federation, schedule, state
-        self.rows, self.reach = ServerRows(schedule, state), 0.0
+        super().__init__(federation, schedule, state)
+        self.rows = ServerRows(schedule, state)
 
-    def begin(self) -> Conversation[list[Answer]]:
-        """The gradients at theta^0 are asked for."""
-        self.rows.enter()
+    def opening(self) -> Script[None]:
+        """The first refresh: x = y = z = theta^0, and its gradients."""
+        self.enter()
         template = {"slope": self.state.model}
         request = partial(Request, options={"ask": "begin"}, template=template)
-        return ask_each(self.federation, self.schedule.present, request)
-
-    def begun(self, asked: Conversation[list[Answer]]) -> None:
-        """Take over the gradients."""
+        asked = ask_each(self.federation, self.schedule.present, request)
+        replies = yield asked
+        StepCheck(self.federation, self.state).check(self.federation.progress.round, replies)
         for answers in asked.found.values():
             self.rows.hear(answers, ("slope",))
         self.rows.settle_anchors()
 
-    def walks(self, plan: Plan) -> dict[str, ClusterScript[None]]:
-        """Each cluster's iterations with xi_0 = 0."""
-        names, first = self.schedule.present.names, plan.first + plan.globals
-        return {
-            name: self.walk(j, walk, first, plan.refresh)
-            for j, (name, walk) in enumerate(zip(names, plan.walks, strict=True))
-        }
+    def enter(self) -> None:
+        """Rows for those who are new."""
+        self.rows.enter()
 
-    def walk(self, j: int, walk: Walk, first: int, refresh: bool) -> ClusterScript[None]:
-        """Cluster j's iterations; a node that hosts all of it takes them all at once.
+    def global_steps(self, steps: int) -> None:
+        """Iterations with xi_0 = 1, of all rows."""
+        self.rows.global_steps(steps)
 
-        Those with xi_j = 1 are done here, the others by the users, and at last perhaps a refresh.
+    def walk(self, j: int, walk: Walk, first: int, part: Plan) -> ClusterScript[None]:
+        """Iterations with xi_j = 1 are done here, the others by the users; perhaps a refresh.
+
+        A node that hosts all of the cluster takes the whole walk at once.
         """
-        present = self.schedule.present
-        cohorts = present.groups[present.names[j]]
-        parts = legs(walk, first, whole=len(cohorts) == 1)
-        for leg in parts:
-            renew = refresh and leg is parts[-1]
+        cohorts = self.cohorts(j)
+        todo = legs(walk, first, whole=len(cohorts) == 1)
+        for leg in todo:
+            renew = part.refresh and leg is todo[-1]
             self.rows.steps_to_centre(j, leg.to_centre)
             if leg.trips or renew:
                 kinds = ("z", "y", "slope") if renew else ("z", "y")
                 options = {"walk": leg.runs, "refresh": renew}
                 answers = yield [self.request(cohort, options, kinds) for cohort in cohorts]
-                self.reach = max(self.reach, *(answer.metrics["reach"] for answer in answers))
-                self.rows.hear(answers, kinds)
-                self.count(cohorts, leg, renew)
+                self.rows.hear(self.heard(answers), kinds)
+                self.trips(cohorts, leg, renew)
+
+    def end_round(self, part: Plan) -> None:
+        """After a refresh the anchors of those who answered are new; the middle of y."""
+        if part.refresh:
+            self.rows.refresh()
+        self.state.model = self.rows.middle()
 
     def request(self, cohort: Cohort, options: dict[str, Any], kinds: Sequence[str]) -> Request:
         """What a cohort needs to know, and what it is to do."""
         shown, template = self.shown(cohort), dict.fromkeys(kinds, self.state.model)
         return Request(cohort, shown.rows, {**shown.options, **options}, template)
 
-    def count(self, cohorts: list[Cohort], leg: Leg, renew: bool) -> None:
-        """A round trip: the means that were missed down, z and y up; a gradient in a refresh."""
-        size, users = self.state.model.nbytes, sum(len(cohort.users) for cohort in cohorts)
-        trips = leg.trips + (renew and not (leg.runs and leg.runs[-1][1]))
-        traffic = self.federation.progress.traffic
-        traffic.bytes_down += trips * users * 2 * size
-        traffic.bytes_up += (2 * trips + renew) * users * size
-        traffic.messages += 2 * trips * users
-
-    # What users are told.
-
     def shown(self, cohort: Cohort) -> Request:
         """Steps that were missed, the anchors' means, and where a new user begins."""
-        state, name, missed = self.state, self.rows.name_of(cohort), self.rows.missed(cohort)
-        options = {"gamma": state.strengths.typical_gamma(cohort), "global": missed.is_global}
-        row = self.rows.row_of.get(name)
+        state, missed = self.state, self.rows.missed(cohort)
+        name = self.rows.name_of(cohort)
+        row, gamma = self.rows.row_of.get(name), state.strengths.typical_gamma(cohort)
+        options: dict[str, Any] = {"gamma": gamma, "global": missed.is_global}
         if row is None:
             start = self.rows.start_of(cohort)
             means = {"start": start, "xbar_j": start, "xbar": start}
@@ -121,3 +99,9 @@ class AL2SGDServer:
             return dict(zip(names, np.column_stack(self.rows.oracle).tolist(), strict=True))
 
         return self.schedule.present.prepared.get("oracles", made)
+
+    def trips(self, cohorts: list[Cohort], leg: Leg, renew: bool) -> None:
+        """A round trip: the means that were missed down, z and y up; a gradient in a refresh."""
+        size = self.state.model.nbytes
+        trips = leg.trips + (renew and not (leg.runs and leg.runs[-1][1]))
+        self.count(cohorts, trips, down=2 * trips * size, up=(2 * trips + renew) * size)

@@ -15,29 +15,22 @@ refresh on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from corsage.core.errors import ConfigError
 from corsage.core.keys import key
-from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.al2sgd_coalescing import Plan, plan
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.katyusha import Momenta, check, parameters
 from corsage.strategies.known_clusters.al2sgd_server import AL2SGDServer
-from corsage.strategies.known_clusters.cohorts import Cohort
-from corsage.strategies.known_clusters.coin_method import CoinMethod, StepCheck
+from corsage.strategies.known_clusters.coin_method import CoinMethod
 from corsage.strategies.known_clusters.coins import CoinKeys, fixed_settings, number
-from corsage.strategies.known_clusters.conversation import Conversation, Request
 from corsage.strategies.known_clusters.schedule import CoinSchedule
 from corsage.strategies.known_clusters.server_rows import AsyncAL2SGDState
 from corsage.strategies.known_clusters.strengths import AUTO
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -83,7 +76,7 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
 
     @property
     def server(self) -> AL2SGDServer:
-        """What the server does alone, and asks."""
+        """What the server does alone, asks and tells."""
         return AL2SGDServer(self.federation, self.schedule, self.state)
 
     def fix(self, hierarchy: Hierarchy, smoothness: float, convexity: float) -> None:
@@ -105,38 +98,6 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
         """A stretch, which also ends with a refresh."""
         refresh = schedule.coins.refresh_coin(self.state.rho)
         return plan(schedule.coins, refresh, first, self.keys.iterations)
-
-    def opening(self) -> Script[None]:
-        """The settings; then the first refresh, x = y = z = theta^0, and its gradients."""
-        yield from super().opening()
-        if not self.state.names:
-            server = self.server
-            asked = server.begin()
-            replies = yield asked
-            StepCheck(self.federation, self.state).check(self.progress.round, replies)
-            server.begun(asked)
-
-    def round(self, number: int) -> Script[Replies]:
-        """Algorithm 2 for a plan of iterations t: global steps, the clusters' walks, a refresh."""
-        self.schedule.present.somebody(number)
-        state, server, check = self.state, self.server, StepCheck(self.federation, self.state)
-        plan = self.part(self.schedule, state.iteration)
-        server.rows.enter()
-        server.rows.global_steps(plan.globals)
-        replies = yield Conversation(self.federation, server.walks(plan))
-        check.check(number, replies)
-        state.iteration = plan.last
-        if plan.refresh:
-            server.rows.refresh()
-        state.model = server.rows.middle()
-        check.watch(server.reach)
-        self.clusters.note_trained(state.clusters)
-        return replies
-
-    def shown(self, cohorts: Sequence[Cohort]) -> list[Request]:
-        """The steps that users have missed, or where new ones begin."""
-        server = self.server
-        return [server.shown(cohort) for cohort in cohorts]
 
     def findings(self) -> list[Finding]:
         """The settings, communications, and refreshes, which are rounds between clusters too."""

@@ -17,7 +17,6 @@ from corsage.core.keys import key
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.settings import Parameters, check, probabilities, tau_of
 from corsage.strategies.known_clusters.cohorts import ClusterNames
-from corsage.strategies.known_clusters.estimation import Estimates
 from corsage.strategies.known_clusters.strengths import (
     AUTO,
     ClusterKeys,
@@ -26,6 +25,7 @@ from corsage.strategies.known_clusters.strengths import (
     read_strengths,
     value_of,
 )
+from corsage.strategies.rounds.results import Finding
 
 RARE = 1e-6
 """Steps to the middle that are less probable do not end rounds in any time that one could wait."""
@@ -98,7 +98,7 @@ class CoinState:
     strengths, settings : empty until the first round's opening has settled them.
     iteration : t, how many iterations are done.
     reach : the largest norm of a user's model in the first round, but at least 1.
-    estimates : what strengths on auto were estimated from.
+    estimates : what there is to say of strengths that were on auto.
     """
 
     model: Array
@@ -107,7 +107,7 @@ class CoinState:
     settings: CoinSettings = field(default_factory=CoinSettings)
     iteration: int = 0
     reach: float = 0.0
-    estimates: Estimates = field(default_factory=Estimates)
+    estimates: list[Finding] = field(default_factory=list)
 
 
 def fixed_settings(

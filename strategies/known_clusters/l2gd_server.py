@@ -1,4 +1,4 @@
-"""What the server of Async-L2GD knows and does alone: centres and maps, or the users' models.
+"""What the server of Async-L2GD knows and does: Algorithm 1 of Lyu et al. 2022, lines 4 to 18.
 
 Where gamma_i is the same in a cluster, aggregation steps are an affine map
 theta_i <- factor_j theta_i + shift_j of all its users, and centres move among themselves. The
@@ -12,7 +12,6 @@ then the users' models are rows at the server, which does all steps but the loca
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,17 +28,12 @@ from corsage.solvers.known_clusters.coalescing import (
     replay_within,
     within_map,
 )
-from corsage.solvers.known_clusters.coins import Walk
+from corsage.solvers.known_clusters.coins import Stretch, Walk
 from corsage.strategies.known_clusters.cohorts import Cohort
+from corsage.strategies.known_clusters.coin_server import CoinServer
 from corsage.strategies.known_clusters.coins import CoinState
 from corsage.strategies.known_clusters.conversation import Answer, ClusterScript, Request
-from corsage.strategies.known_clusters.schedule import CoinSchedule, legs
-from corsage.strategies.rounds.federation import Federation
-
-
-def nobody() -> Floats:
-    """No rows yet."""
-    return np.empty((0, 0))
+from corsage.strategies.known_clusters.schedule import legs
 
 
 @dataclass
@@ -53,11 +47,11 @@ class AsyncL2GDState(CoinState):
     users, theta : theta_i (n, d) and whose they are, where users differ in gamma.
     """
 
-    centres: Floats = field(default_factory=nobody)
+    centres: Floats = field(default_factory=lambda: np.empty((0, 0)))
     factor: Floats = field(default_factory=lambda: np.empty(0))
-    shift: Floats = field(default_factory=nobody)
+    shift: Floats = field(default_factory=lambda: np.empty((0, 0)))
     users: list[str] = field(default_factory=list)
-    theta: Floats = field(default_factory=nobody)
+    theta: Floats = field(default_factory=lambda: np.empty((0, 0)))
 
     @classmethod
     def beginning(cls, model: Array) -> AsyncL2GDState:
@@ -65,43 +59,9 @@ class AsyncL2GDState(CoinState):
         none = np.empty((0, len(model)))
         return cls(model, centres=none, shift=none, theta=none)
 
-    def place(self, cluster: str) -> int | None:
-        """The row of a cluster; None if none of its users was part of a round yet."""
-        known = self.clusters.known[: len(self.centres)]
-        return known.index(cluster) if cluster in known else None
 
-
-class L2GDServer(ABC):
-    """The server in one round.
-
-    Parameters
-    ----------
-    federation, schedule : who takes part, and with which coins and steps.
-    state : what is remembered, and changed here.
-
-    Attributes
-    ----------
-    reach : the largest norm of a model that users told of in this round.
-    """
-
-    def __init__(
-        self, federation: Federation, schedule: CoinSchedule, state: AsyncL2GDState
-    ) -> None:
-        self.federation, self.schedule, self.state = federation, schedule, state
-        self.reach = 0.0
-
-    @property
-    def names(self) -> list[str]:
-        """The clusters that train now."""
-        return self.schedule.present.names
-
-    @abstractmethod
-    def global_steps(self, steps: int) -> None:
-        """Line 7, so many times, for all users."""
-
-    @abstractmethod
-    def walk(self, j: int, walk: Walk, first: int) -> ClusterScript[None]:
-        """Lines 10 to 16 for cluster j, from iteration `first` to the next global step."""
+class CentresAndMaps(CoinServer[AsyncL2GDState, Stretch]):
+    """The server of clusters whose users share a gamma."""
 
     def enter(self) -> None:
         """Clusters that are new begin at the middle."""
@@ -111,55 +71,6 @@ class L2GDServer(ABC):
         state.centres = np.concatenate([state.centres, middle])
         state.factor = np.concatenate([state.factor, np.zeros(new)])
         state.shift = np.concatenate([state.shift, middle])
-
-    def end_round(self) -> None:
-        """The middle."""
-        state, places = self.state, self.schedule.present.places
-        middle = self.schedule.hierarchy.weights @ state.centres[places]
-        state.model = middle.astype(state.model.dtype)
-
-    def shown(self, cohorts: Sequence[Cohort]) -> list[Request]:
-        """What cohorts need to find their users' models, and the pull of new users."""
-        strengths, maps = self.state.strengths, map(self.pending, cohorts)
-        return [
-            Request(cohort, self.row(told), {"gamma": strengths.typical_gamma(cohort)})
-            for cohort, told in zip(cohorts, maps, strict=True)
-        ]
-
-    def pending(self, cohort: Cohort) -> Affine:
-        """The map that a cohort has not heard of; one without models begins at the centre."""
-        state, place = self.state, self.state.place(cohort.cluster)
-        if place is None:
-            return Affine(0.0, state.model)
-        if not self.federation.progress.versions.get(cohort.name):
-            return Affine(0.0, state.centres[place])
-        return Affine(state.factor[place], state.shift[place])
-
-    def row(self, told: Affine) -> Arrays:
-        """A map as it is sent."""
-        dtype = self.state.model.dtype
-        return {"factor": np.asarray(told.factor, dtype), "shift": np.asarray(told.shift, dtype)}
-
-    def request(self, cohort: Cohort, told: Affine, options: dict[str, Any]) -> Request:
-        """A map, and what to do then; the mean of the cohort's models comes back."""
-        return Request(cohort, self.row(told), options, {"mean": self.state.model})
-
-    def heard(self, answers: list[Answer]) -> list[Answer]:
-        """Answers, of which the reach is noted."""
-        self.reach = max(self.reach, *(answer.metrics["reach"] for answer in answers))
-        return answers
-
-    def count(self, cohorts: list[Cohort], trips: int) -> None:
-        """A round trip is a vector and a number down, a vector up, for every user."""
-        size, users = self.state.model.nbytes, sum(len(cohort.users) for cohort in cohorts)
-        traffic = self.federation.progress.traffic
-        traffic.bytes_down += trips * users * (size + 8)
-        traffic.bytes_up += trips * users * size
-        traffic.messages += 2 * trips * users
-
-
-class CentresAndMaps(L2GDServer):
-    """Clusters whose users share a gamma."""
 
     def global_steps(self, steps: int) -> None:
         """Line 7: centres move, maps grow."""
@@ -173,13 +84,13 @@ class CentresAndMaps(L2GDServer):
         told = compose(Affine(state.factor[here], state.shift[here]), Affine(factor, shift))
         state.factor[here], state.shift[here], state.centres[here] = *told, moved
 
-    def walk(self, j: int, walk: Walk, first: int) -> ClusterScript[None]:
-        """Steps to the centre grow the map (line 13); then users hear of it and learn (line 15).
+    def walk(self, j: int, walk: Walk, first: int, part: Stretch) -> ClusterScript[None]:
+        """Steps to the centre (line 13) grow the map; then users hear of it and learn (line 15).
 
         A node that hosts all of the cluster takes the whole walk at once.
         """
-        state, place = self.state, self.schedule.present.places[j]
-        cohorts, rate = self.schedule.present.groups[self.names[j]], self.schedule.cluster_rates
+        state, place, cohorts = self.state, self.schedule.present.places[j], self.cohorts(j)
+        rate = self.schedule.cluster_rates
         c, step = float(rate.within[j]), float(rate.local[j])
         for leg in legs(walk, first, whole=len(cohorts) == 1):
             now = Affine(state.factor[place], state.shift[place])
@@ -187,23 +98,54 @@ class CentresAndMaps(L2GDServer):
             state.factor[place], state.shift[place] = now
             if leg.trips:
                 options = {"walk": leg.runs, "step": step, "pull": c}
-                answers = yield [self.request(o, self.pending(o), options) for o in cohorts]
+                answers = yield self.requests(cohorts, options)
                 state.centres[place] = mean(self.heard(answers))
                 state.factor[place], state.shift[place] = 1.0, 0.0
-                self.count(cohorts, leg.trips)
+                self.trips(cohorts, leg.trips)
+
+    def end_round(self, part: Stretch) -> None:
+        """The middle."""
+        state, places = self.state, self.schedule.present.places
+        middle = self.schedule.hierarchy.weights @ state.centres[places]
+        state.model = middle.astype(state.model.dtype)
+
+    def shown(self, cohort: Cohort) -> Request:
+        """The map that a cohort has not heard of, and the pull of new users."""
+        gamma = self.state.strengths.typical_gamma(cohort)
+        return Request(cohort, self.row(cohort), {"gamma": gamma})
+
+    def requests(self, cohorts: Sequence[Cohort], options: dict[str, Any]) -> list[Request]:
+        """Maps, and what to do then; the mean of a cohort's models comes back."""
+        template = {"mean": self.state.model}
+        return [Request(cohort, self.row(cohort), options, template) for cohort in cohorts]
+
+    def row(self, cohort: Cohort) -> Arrays:
+        """A cohort's map as it is sent."""
+        told, dtype = self.pending(cohort), self.state.model.dtype
+        return {"factor": np.asarray(told.factor, dtype), "shift": np.asarray(told.shift, dtype)}
+
+    def pending(self, cohort: Cohort) -> Affine:
+        """The map that a cohort has not heard of.
+
+        One without models begins at the centre, one of a cluster that did not train in the middle.
+        """
+        state = self.state
+        known = state.clusters.known[: len(state.centres)]
+        if cohort.cluster not in known:
+            return Affine(0.0, state.model)
+        place = known.index(cohort.cluster)
+        if not self.federation.progress.versions.get(cohort.name):
+            return Affine(0.0, state.centres[place])
+        return Affine(state.factor[place], state.shift[place])
+
+    def trips(self, cohorts: list[Cohort], trips: int) -> None:
+        """A round trip is a vector and a number down, a vector up, for every user."""
+        size = self.state.model.nbytes
+        self.count(cohorts, trips, down=trips * (size + 8), up=trips * size)
 
 
-class UserModels(L2GDServer):
-    """Clusters whose users differ in gamma: each user is a cohort, and its model a row."""
-
-    def enter(self) -> None:
-        """New users begin at their cluster's centre."""
-        super().enter()
-        state, known = self.state, set(self.state.users)
-        new = [cohort for cohort in self.schedule.present.cohorts if cohort.name not in known]
-        places = [state.clusters.known.index(cohort.cluster) for cohort in new]
-        state.theta = np.concatenate([state.theta, state.centres[places]])
-        state.users = [*state.users, *(cohort.name for cohort in new)]
+class UserModels(CentresAndMaps):
+    """The server where users differ in gamma: each is a cohort, and its model a row."""
 
     @cached_property
     def row_of(self) -> dict[str, int]:
@@ -215,31 +157,40 @@ class UserModels(L2GDServer):
         """The rows of the users that train now, in the order of the hierarchy."""
         return np.array([self.row_of[cohort.name] for cohort in self.schedule.present.cohorts])
 
+    def enter(self) -> None:
+        """New users begin at their cluster's centre."""
+        super().enter()
+        state, known = self.state, set(self.state.users)
+        new = [cohort for cohort in self.schedule.present.cohorts if cohort.name not in known]
+        places = [state.clusters.known.index(cohort.cluster) for cohort in new]
+        state.theta = np.concatenate([state.theta, state.centres[places]])
+        state.users = [*state.users, *(cohort.name for cohort in new)]
+
     def global_steps(self, steps: int) -> None:
         """Line 7 for every user."""
         theta, schedule = self.state.theta, self.schedule
         moved = replay_global(theta[self.rows], schedule.hierarchy, schedule.rates, steps)
         theta[self.rows] = moved
 
-    def walk(self, j: int, walk: Walk, first: int) -> ClusterScript[None]:
+    def walk(self, j: int, walk: Walk, first: int, part: Stretch) -> ClusterScript[None]:
         """Line 13 is done here; for local steps (line 15) users get their models and send them."""
         theta, hierarchy, rate = self.state.theta, self.schedule.hierarchy, self.schedule.rates
-        members, cohorts = hierarchy.members(j), self.schedule.present.groups[self.names[j]]
+        members, cohorts = hierarchy.members(j), self.cohorts(j)
         rows, gamma, c = self.rows[members], hierarchy.gamma[members], rate.within[members]
         for leg in legs(walk, first, whole=False):
             theta[rows] = replay_within(theta[rows], gamma, c, leg.to_centre)
             if leg.trips:
                 options = {"walk": leg.runs, "step": float(rate.local[j]), "pull": 0.0}
-                answers = yield [self.request(o, self.pending(o), options) for o in cohorts]
+                answers = yield self.requests(cohorts, options)
                 for answer in self.heard(answers):
                     theta[self.row_of[answer.cohort.name]] = answer.rows["mean"]
-                self.count(cohorts, leg.trips)
+                self.trips(cohorts, leg.trips)
 
-    def end_round(self) -> None:
+    def end_round(self, part: Stretch) -> None:
         """The centres, and the middle."""
         places, hierarchy = self.schedule.present.places, self.schedule.hierarchy
         self.state.centres[places] = hierarchy.centres(self.state.theta[self.rows])
-        super().end_round()
+        super().end_round(part)
 
     def pending(self, cohort: Cohort) -> Affine:
         """The user's own model."""

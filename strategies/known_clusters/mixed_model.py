@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from flwr.app import ArrayRecord
 
@@ -34,7 +34,9 @@ from corsage.strategies.known_clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.conversation import evaluation_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
+from corsage.strategies.known_clusters.strengths import Strengths
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Question, Script
 
@@ -60,6 +62,19 @@ class MixedModel(Strategy[K, MixedModelState]):
     def solution(self) -> MixedSolution:
         """What rounds make of the state."""
         return MixedSolution(self.federation, self.clusters, self.keys, self.state)
+
+    @classmethod
+    def strengths(cls, federation: Federation) -> Script[tuple[Strengths, list[Finding]]]:
+        """Strengths on auto of another method: (2.3) is solved at the same nodes on the way.
+
+        What users keep of it is kept under a name of its own.
+        """
+        keys = cast(MixedModelKeys, federation.config.keys_of(cls.name))
+        own = federation.beside(cls.name, "strengths")
+        state = MixedModelState.of_size(federation.network.whole.stop)
+        solution = MixedSolution(own, KnownClusters(own, keys.known_missing), keys, state)
+        yield from solution.solved()
+        return solution.typical(), state.estimates.findings()
 
     def initial(self, network: Network) -> MixedModelState:
         """The middle at zero; all else comes with the first round."""

@@ -9,7 +9,6 @@ are replaced by their quadratics at the present theta_i, and a few such rounds a
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 
@@ -32,7 +31,6 @@ from corsage.strategies.known_clusters.conversation import (
     check_enough,
 )
 from corsage.strategies.known_clusters.estimation import (
-    Estimates,
     VarianceEstimation,
     check_estimable,
 )
@@ -281,23 +279,3 @@ def solved_centres(p: Floats, q: Floats, lam: Floats) -> Centres:
     """w_j and wbar; only one number a cluster may be 0 or infinite, not one a coordinate."""
     even = bool((lam == lam[:, :1]).all())
     return centres(p, q, lam[:, 0] if even else lam)
-
-
-def estimated_strengths(federation: Federation) -> Script[tuple[Strengths, Estimates]]:
-    """Strengths on auto of another method: those of the mixed model, which is solved on the way.
-
-    The same nodes are asked; what users keep of it is kept under a name of its own.
-    """
-    name, config = "mixed-model", federation.config
-    keys = cast(MixedModelKeys, config.keys_of(name))
-    beside = Federation(name, config, keys, [], f"{federation.experiment}-strengths")
-    beside.roster, beside.grid, beside.timeout = (
-        federation.roster,
-        federation.grid,
-        federation.timeout,
-    )
-    beside.state_dir, beside.progress.traffic = federation.state_dir, federation.progress.traffic
-    state = MixedModelState.of_size(federation.network.whole.stop)
-    solution = MixedSolution(beside, KnownClusters(beside, keys.known_missing), keys, state)
-    yield from solution.solved()
-    return solution.typical(), state.estimates

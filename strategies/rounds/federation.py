@@ -51,6 +51,17 @@ class Federation:
         self.grid: Grid | None = None
         self.roster = Roster(note=self.note, question=lambda: self.task(0, [], {}))
 
+    def beside(self, name: str, purpose: str) -> Federation:
+        """The same nodes and traffic for another algorithm, whose users keep states of their own.
+
+        Nobody is told of its notes but the log.
+        """
+        keys, experiment = self.config.keys_of(name), f"{self.experiment}-{purpose}"
+        other = Federation(name, self.config, keys, [], experiment)
+        other.roster, other.grid, other.timeout = self.roster, self.grid, self.timeout
+        other.state_dir, other.progress.traffic = self.state_dir, self.progress.traffic
+        return other
+
     # Who is there.
 
     @property

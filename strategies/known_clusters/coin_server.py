@@ -1,0 +1,145 @@
+"""What the servers of the coin-throwing methods have in common, and how they notice long steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, NoReturn, TypeVar
+
+from corsage.core.errors import RoundFailed
+from corsage.core.replies import Replies
+from corsage.solvers.known_clusters.coins import Stretch, Walk
+from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters
+from corsage.strategies.known_clusters.coins import CoinState
+from corsage.strategies.known_clusters.conversation import (
+    Answer,
+    ClusterScript,
+    Request,
+    ask_each,
+    check_enough,
+)
+from corsage.strategies.known_clusters.schedule import CoinSchedule
+from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.turns import Script
+
+S = TypeVar("S", bound=CoinState)
+P = TypeVar("P", bound=Stretch)
+FAR = 1e8
+"""A model this far out, in units of the first round's, has diverged."""
+
+
+class CoinServer(Generic[S, P]):
+    """The server in one round: what it does alone, asks and tells.
+
+    Parameters
+    ----------
+    federation, schedule : who takes part, and with which coins and steps.
+    state : what is remembered, and changed here.
+
+    Attributes
+    ----------
+    reach : the largest norm of a model that users told of in this round.
+    """
+
+    def __init__(self, federation: Federation, schedule: CoinSchedule, state: S) -> None:
+        self.federation, self.schedule, self.state = federation, schedule, state
+        self.reach = 0.0
+
+    # What a method says.
+
+    def opening(self) -> Script[None]:
+        """What is asked before the first round, when the settings are fixed."""
+        yield from ()
+
+    def enter(self) -> None:
+        """Those who are new get their places."""
+        raise NotImplementedError
+
+    def global_steps(self, steps: int) -> None:
+        """So many iterations with xi_0 = 1."""
+        raise NotImplementedError
+
+    def walk(self, j: int, walk: Walk, first: int, part: P) -> ClusterScript[None]:
+        """Cluster j's iterations with xi_0 = 0, from `first` on."""
+        raise NotImplementedError
+
+    def end_round(self, part: P) -> None:
+        """What follows from a round."""
+        raise NotImplementedError
+
+    def shown(self, cohort: Cohort) -> Request:
+        """What a cohort needs to find its users' models."""
+        raise NotImplementedError
+
+    # What methods build on.
+
+    def walks(self, part: P) -> dict[str, ClusterScript[None]]:
+        """Each cluster's script of a round."""
+        names, first = self.schedule.present.names, part.first + part.globals
+        return {
+            name: self.walk(j, walk, first, part)
+            for j, (name, walk) in enumerate(zip(names, part.walks, strict=True))
+        }
+
+    def cohorts(self, j: int) -> list[Cohort]:
+        """Those of cluster j."""
+        present = self.schedule.present
+        return present.groups[present.names[j]]
+
+    def heard(self, answers: list[Answer]) -> list[Answer]:
+        """Answers, of which the reach is noted."""
+        self.reach = max(self.reach, *(answer.metrics["reach"] for answer in answers))
+        return answers
+
+    def count(self, cohorts: list[Cohort], trips: int, down: int, up: int) -> None:
+        """Count round trips, and the bytes of each user in all of them."""
+        traffic, users = self.federation.progress.traffic, sum(len(c.users) for c in cohorts)
+        traffic.bytes_down += users * down
+        traffic.bytes_up += users * up
+        traffic.messages += 2 * trips * users
+
+
+@dataclass(frozen=True)
+class StepCheck:
+    """Notices steps that are too long: models run away, or are not finite any more."""
+
+    federation: Federation
+    state: CoinState
+
+    def check(self, number: int, replies: Replies) -> None:
+        """RoundFailed if too few users answered; what is not finite may be no fault of theirs."""
+        settings = self.state.settings
+        long = settings.eta > settings.safe or not self.federation.convex
+        if long and any("not finite" in why for why in replies.dropped.values()):
+            self._fail()
+        check_enough(self.federation, number, replies)
+
+    def watch(self, reach: float) -> None:
+        """RoundFailed if `reach`, the largest norm of a user's model, is far out."""
+        self.state.reach = self.state.reach or max(reach, 1.0)
+        if reach > FAR * self.state.reach:
+            self._fail()
+
+    def _fail(self) -> NoReturn:
+        """Say which step would be safe."""
+        settings, federation = self.state.settings, self.federation
+        what = f"known-eta={settings.eta:g} is too long a step"
+        if federation.convex:
+            what += f", {settings.safe:.3g} is the largest safe one"
+        else:
+            what += f" for lr={federation.config.train.lr:g}: lower one of them"
+        place = self.state.iteration
+        raise RoundFailed(f"{federation.name} diverged after iteration {place}: {what}.")
+
+
+def loss_constants(
+    federation: Federation, clusters: KnownClusters, state: CoinState
+) -> Script[tuple[float, float]]:
+    """L and mu of the losses. A torch model's are not known: lr stands for 1/(2 L)."""
+    present = clusters.meet(state.clusters)
+    asked = ask_each(federation, present, lambda c: Request(c, options={"ask": "facts"}))
+    replies = yield asked
+    StepCheck(federation, state).check(federation.progress.round, replies)
+    if not federation.convex:
+        return 1 / (2 * federation.config.train.lr), 0.0
+    facts = [answer.metrics for answers in asked.found.values() for answer in answers]
+    return max(f["smoothness"] for f in facts), min(f["convexity"] for f in facts)
