@@ -87,10 +87,11 @@ class AsyncAL2SGDClient(CohortClient[AsyncAL2SGDKeys]):
             start = np.tile(got.rows["start"], (n, 1))
             slope = self.gradient(start, np.arange(n))
             return Rows(start, start, start, slope, *anchors)
-        kept = (np.asarray(self.state[name], np.float64) for name in ("z", "y", "x", "slope"))
-        momenta = Momenta(**got.options["momenta"])
+        names = ("z", "y", "x", "slope")
+        z, y, x, slope = (np.asarray(self.state[name], np.float64) for name in names)
         missed = Missed(got.rows["missed"], got.options["global"])
-        return catch_up(Rows(*kept, *anchors), momenta, missed.targets)
+        momenta = Momenta(**got.options["momenta"])
+        return catch_up(Rows(z, y, x, slope, *anchors), momenta, missed.targets)
 
     def gradient(self, theta: Floats, users: Ints) -> Floats:
         """nabla f_i(theta_i); `users` are always all of the cohort."""

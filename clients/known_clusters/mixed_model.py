@@ -28,7 +28,7 @@ from corsage.solvers.known_clusters.mixed_model import (
     travelled,
 )
 from corsage.solvers.known_clusters.reml import level_sums
-from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
+from corsage.strategies.known_clusters.mixed_model import MixedModelKeys
 
 
 @dataclass(frozen=True)

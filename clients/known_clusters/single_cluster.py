@@ -25,8 +25,7 @@ class SingleClusterClient(MixedModelClient):
     def folds(self, got: Got) -> Sent:
         """P and q of the samples outside each fold, for each lambda, over all users."""
         rows: list[list[tuple[Floats, Floats]]] = [
-            [shrunk(a, b, strength) for strength in SINGLE_CENTRE_GRID]
-            for a, b in rest(self.held)
+            [shrunk(a, b, strength) for strength in SINGLE_CENTRE_GRID] for a, b in rest(self.held)
         ]
         p = np.stack([[pack(part.sum(0)) for part, _ in fold] for fold in rows])
         q = np.stack([[part.sum(0) for _, part in fold] for fold in rows])

@@ -144,9 +144,7 @@ def one_coin(data: Data, iterations: int = ITERATIONS) -> Floats:
     decay = 1 - rate[data.cluster, None] * spectra.values
     coins = Coins(data.seed, P0, tuple(none), tuple(map(str, range(k))))
     for part in stretches(coins, iterations):
-        factor, shift, _ = global_map(
-            tree.centres(theta), tree.weights, shrink, pull, part.globals
-        )
+        factor, shift, _ = global_map(tree.centres(theta), tree.weights, shrink, pull, part.globals)
         theta = factor[data.cluster, None] * theta + shift[data.cluster]
         count = part.walks[0][0][1] if part.walks[0] else 0  # the same in all clusters
         turned = (theta[:, None] @ spectra.vectors)[:, 0]

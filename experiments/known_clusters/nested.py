@@ -1,7 +1,7 @@
 """The nested model of the intercept: records in users in clusters, beside a mixed-model package.
 
-Variances by restricted maximum likelihood from the users' sums (solvers/known_clusters/reml.py), the clusters'
-means with their deviations, and the same fitted by statsmodels on pooled records.
+Variances by restricted maximum likelihood from the users' sums (solvers/known_clusters/reml.py),
+the clusters' means with their deviations, and the same fitted by statsmodels on pooled records.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from corsage.core.losses import SQUARED, ScalarLoss
 from corsage.core.seeding import uniforms, user_keys
 from corsage.solvers.known_clusters import async_al2sgd, async_l2gd, katyusha
 from corsage.solvers.known_clusters.coins import Coins
-from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of, lambda_of
+from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.solvers.known_clusters.mixed_model import (
     ClusterSums,
     centres,
@@ -27,6 +27,7 @@ from corsage.solvers.known_clusters.mixed_model import (
     newton_message,
     personal,
 )
+from corsage.solvers.known_clusters.objective import lambda_of
 from corsage.solvers.known_clusters.settings import (
     Parameters,
     largest_step,

@@ -16,11 +16,9 @@ from corsage.app.progress import Watcher
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
 from corsage.core.keys import kebab
-from corsage.strategies import strategy_class
-from corsage.core.replies import Outcome
+from corsage.core.replies import Replies
 from corsage.datasets.federated import FederatedData
-from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies import strategy_class
 
 CAP = 100.0
 """The cross-entropy of a user whose own one overflows."""
@@ -72,25 +70,12 @@ def difference(one: Scores, other: Scores) -> tuple[float, float]:
     return float(gaps.mean()), float(gaps.std() / np.sqrt(len(gaps)))
 
 
-@dataclass
-class Last(Callback):
-    """Keeps the last evaluation."""
-
-    outcome: Outcome | None = None
-
-    def on_end(self, strategy: Strategy, results: list[dict[str, Any]]) -> None:
-        """The run is over."""
-        self.outcome = strategy._last_evaluation
-
-
-def evaluated(name: str, keys: Mapping[str, Any]) -> Outcome:
+def evaluated(name: str, keys: Mapping[str, Any]) -> Replies:
     """Train with a strategy; the evaluation of all users."""
     config = Config.parse({**{kebab(key): value for key, value in keys.items()}, "strategy": name})
-    last = Last()
-    strategy = strategy_class(name)(config, [Watcher(config.run.num_rounds), last])
+    strategy = strategy_class(name)(config, [Watcher(config.run.num_rounds)])
     strategy.start(LocalGrid(app, number_of_nodes(config)))
-    assert last.outcome is not None
-    return last.outcome
+    return strategy.federation.hold(strategy.evaluation({}))
 
 
 def root_mean_square(name: str, keys: Mapping[str, Any]) -> float:
@@ -101,11 +86,11 @@ def root_mean_square(name: str, keys: Mapping[str, Any]) -> float:
 
 def scores(name: str, keys: Mapping[str, Any]) -> Scores:
     """Every user's scores, where labels are classes."""
-    begin, outcome = time.process_time(), evaluated(name, keys)
-    order = np.argsort(outcome.users)
-    found = {key: np.asarray(rows)[order] for key, rows in outcome.metrics.items()}
+    begin, replies = time.process_time(), evaluated(name, keys)
+    order = np.argsort(replies.users)
+    found = {key: np.asarray(rows)[order] for key, rows in replies.metrics.items()}
     return Scores(
-        [outcome.users[i] for i in order],
+        [replies.users[i] for i in order],
         np.minimum(found["loss"], CAP),
         found["correct"] / found["num-examples"],
         time.process_time() - begin,

@@ -1,14 +1,14 @@
-"""Async-AL2SGD+, Algorithm 2 of Lyu et al. 2022, iteration by iteration, and with its steps together.
+"""Async-AL2SGD+, Algorithm 2 of Lyu et al. 2022, iteration by iteration and with steps together.
 
 In iteration t, with theta_i, the estimate g_i and the steps as katyusha.py has them:
 
-    theta_i = a_1 z_i + a_2 x_i + (1 - a_1 - a_2) y_i                                   all clients
-    if xi_0 = 1:       g_i by (4.1) with thbar_j and thbar                              global step
-    else if xi_j = 1:  g_i by (4.1) with thbar_j                           step to cluster j's centre
-    else:              g_i by (4.1) with nabla f_il(theta_i) - nabla f_il(x_i)          local step
+    theta_i = a_1 z_i + a_2 x_i + (1 - a_1 - a_2) y_i
+    if xi_0 = 1:       g_i by (4.1) with thbar_j and thbar                         (global step)
+    else if xi_j = 1:  g_i by (4.1) with thbar_j                        (step to the centre of j)
+    else:              g_i by (4.1) with nabla f_il(theta_i) - nabla f_il(x_i)      (local step)
     y_i <- theta_i - eta g_i
     z_i <- b_1 z_i + (1 - b_1) theta_i + b_2/eta (y_i - theta_i)
-    if xi' = 1:        x_i <- y_i; nabla f_i(x_i), xbar_j and xbar are computed and kept    refresh
+    if xi' = 1:        x_i <- y_i, and nabla f_i(x_i), xbar_j, xbar are kept           (refresh)
 
 `iterate` is this, line by line. `run_coalesced` gives the same with fewer messages, by the plans of
 al2sgd_coalescing.py: it is what a federation does.

@@ -2,9 +2,9 @@
 
 Where gamma_i is the same in a cluster, steps to the centre leave the centre where it is, and global
 steps move the centres among themselves: k vectors at the server. So a run of such steps is one
-affine map theta_i <- factor_j theta_i + shift_j, and users hear of it only before their next local step.
-Where gamma_i differs the centre moves too: the server replays the steps on the users' models, or
-sums over the users say how. A_j, B_j and c_i are the rates of settings.py.
+affine map theta_i <- factor_j theta_i + shift_j, and users hear of it only before their next local
+step. Where gamma_i differs the centre moves too: the server replays the steps on the users' models,
+or sums over the users say how. A_j, B_j and c_i are the rates of settings.py.
 """
 
 from __future__ import annotations

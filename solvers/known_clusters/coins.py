@@ -116,9 +116,7 @@ def stretch(coins: Coins, first: int, end: int | None) -> Stretch:
     the run has no end).
     """
     if end is None and coins.p0 in (0, 1):
-        raise ConfigError(
-            f"p_0={coins.p0:g}: a stretch never ends: give the number of iterations."
-        )
+        raise ConfigError(f"p_0={coins.p0:g}: a stretch never ends: give the number of iterations.")
     switch = _next(coins.network_coin, False, first, end)
     last = _next(coins.network_coin, True, switch, end)
     return Stretch(first, last, switch - first, walks(coins.clusters_at(switch, last)))

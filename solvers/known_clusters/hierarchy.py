@@ -26,7 +26,6 @@ from numpy.typing import ArrayLike
 from corsage.core.arrays import Array, Ints
 from corsage.core.errors import ModelError
 
-"""Of float64, or of float32."""
 Gradient = Callable[[Array, Ints], Array]
 """nabla f_i(theta_i) of some users: their rows (u, d), and their numbers (u,)."""
 
@@ -137,20 +136,6 @@ class Hierarchy:
         centres = self.centres(theta)
         return centres, self.weights @ centres
 
-    def penalty(self, theta: Array) -> float:
-        """The two regularisers of (2.1), as a sum of terms that are not negative."""
-        centres, middle = self.means(theta)
-        inner = self.gamma @ np.square(theta - centres[self.cluster]).sum(1)
-        outer = (self.alpha * self.totals) @ np.square(centres - middle).sum(1)
-        return float(inner + outer) / 2
-
-    def gradient(self, theta: Array) -> Array:
-        """The gradient of the two regularisers (n, d), Proposition 3.1."""
-        centres, middle = self.means(theta)
-        inner, outer = pulls(self)
-        pull = inner[:, None] * (theta - centres[self.cluster]) + outer[:, None] * (theta - middle)
-        return np.asarray(pull, theta.dtype)
-
 
 def pulls(hierarchy: Hierarchy) -> tuple[Array, Array]:
     """(1 - alpha_j) gamma_i and alpha_j gamma_i (n,): the pulls to the centre and the middle."""
@@ -167,38 +152,3 @@ def alpha_of(lam: ArrayLike, totals: ArrayLike) -> Array:
     usable = np.isfinite(lam) & (lam > 0)
     np.divide(lam, lam + totals, out=alpha, where=usable)
     return alpha
-
-
-def lambda_of(alpha: ArrayLike, totals: ArrayLike) -> Array:
-    """lambda_j = alpha_j G_j/(1 - alpha_j); infinite where alpha_j = 1."""
-    alpha, totals = np.broadcast_arrays(
-        np.asarray(alpha, np.float64), np.asarray(totals, np.float64)
-    )
-    if not ((alpha >= 0) & (alpha <= 1)).all():
-        raise ModelError(
-            "alpha: (2.3) has a lambda_j only for 0 <= alpha_j <= 1: lower alpha, or use (2.1)."
-        )
-    lam = np.full(alpha.shape, np.inf)
-    np.divide(alpha * totals, 1 - alpha, out=lam, where=alpha < 1)
-    return lam
-
-
-def objective_21(losses: Array, theta: Array, hierarchy: Hierarchy) -> float:
-    """F(theta), (2.1), from the users' losses f_i(theta_i) (n,)."""
-    return float(np.sum(losses, dtype=np.float64)) + hierarchy.penalty(theta)
-
-
-def objective_23(
-    losses: Array,
-    theta: Array,
-    w: Array,
-    wbar: Array,
-    gamma: Array,
-    lam: Array,
-    cluster: Ints,
-) -> float:
-    """F_MTL(theta, w, wbar), (2.3); where lambda_j is infinite, w_j other than wbar costs inf."""
-    inner = gamma @ np.square(theta - w[cluster]).sum(1)
-    gaps = np.square(w - wbar).sum(1)
-    outer = np.where(gaps > 0, lam, 0.0) @ gaps if np.isfinite(lam[gaps > 0]).all() else np.inf
-    return float(np.sum(losses, dtype=np.float64)) + float(inner + outer) / 2

@@ -206,7 +206,9 @@ def local_estimate(rows: Rows, difference: Array) -> Array:
     return np.asarray(anchored(rows) + rows.oracle.local[:, None] * difference)
 
 
-def begin(start: Array, gradient: Gradient, hierarchy: Hierarchy, settings: KatyushaParameters) -> Rows:
+def begin(
+    start: Array, gradient: Gradient, hierarchy: Hierarchy, settings: KatyushaParameters
+) -> Rows:
     """x = y = z = start (n, d)."""
     oracle = Oracle.of_users(hierarchy, settings)
     blank = np.empty_like(start)

@@ -5,8 +5,9 @@ has it line by line. Users keep z_i, y_i, an anchor x_i and its gradient, and al
 anchors together with probability rho.
 
 As in Async-L2GD what needs no word from the users runs together. The server moves rows of its own
-(server_rows.py) through all iterations with xi_0 = 1 or xi_j = 1, and tells the users of them before
-their next local step or refresh. Clusters wait for each other at global steps and refreshes.
+through all iterations with xi_0 = 1 or xi_j = 1 (server_rows.py), and tells the users of them
+before their next local step or refresh (al2sgd_server.py). Clusters wait for each other at global
+steps and refreshes.
 
 f_i must be convex with known curvature (model=linear); mu > 0 is the smallest one of f_i, or
 `al2sgd-mu`. A user that comes late begins at its cluster's centre, and counts in full from the next

@@ -20,11 +20,7 @@ import numpy as np
 
 from corsage.strategies.known_clusters.coin_method import CoinMethod
 from corsage.strategies.known_clusters.coins import CoinKeys
-from corsage.strategies.known_clusters.l2gd_server import (
-    AsyncL2GDState,
-    CentresAndMaps,
-    UserModels,
-)
+from corsage.strategies.known_clusters.l2gd_server import AsyncL2GDState, CentresAndMaps, UserModels
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network

@@ -62,11 +62,10 @@ class Present:
     cohorts: list[Cohort]
     prepared: Cache = field(default_factory=Cache)
 
-    def somebody(self, number: int) -> Present:
-        """Itself; NodeError if there is nobody for this round."""
+    def need_somebody(self, number: int) -> None:
+        """NodeError if there is nobody for this round."""
         if not self.cohorts:
             raise NodeError(f"round {number}: no users are connected.")
-        return self
 
     @cached_property
     def groups(self) -> dict[str, list[Cohort]]:
@@ -105,7 +104,7 @@ class KnownClusters:
         """The cluster of a user; none is an empty name."""
         return "all" if self.together else member.cluster or self.missing
 
-    def judged(self, names: ClusterNames, options: Mapping[str, Any]) -> list[Cohort]:
+    def of_evaluation(self, names: ClusterNames, options: Mapping[str, Any]) -> list[Cohort]:
         """The cohorts of an evaluation: those that train, or those that come only after."""
         if options.get("adapt"):
             return self._grouped(self.federation.new_users, names)

@@ -119,7 +119,7 @@ class CoinMethod(Strategy[K, S]):
     def round(self, number: int) -> Script[Replies]:
         """Global steps, which are the server's alone, then each cluster's walk."""
         schedule, state, server = self.schedule, self.state, self.server
-        schedule.present.somebody(number)
+        schedule.present.need_somebody(number)
         part, check = self.part(schedule, state.iteration), StepCheck(self.federation, state)
         server.enter()
         server.global_steps(part.globals)
@@ -148,7 +148,7 @@ class CoinMethod(Strategy[K, S]):
 
     def evaluation(self, options: Mapping[str, Any]) -> Question:
         """Every user judges its own model; new users adapt."""
-        server, cohorts = self.server, self.clusters.judged(self.state.clusters, options)
+        server, cohorts = self.server, self.clusters.of_evaluation(self.state.clusters, options)
         return evaluation_of(self.federation, [server.shown(c) for c in cohorts], options)
 
     def findings(self) -> list[Finding]:

@@ -7,7 +7,9 @@ squared loss restricted maximum likelihood (solvers/known_clusters/reml.py), one
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,15 +20,14 @@ from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.laplace import LaplaceSums, laplace_sums, laplace_variances
 from corsage.solvers.known_clusters.reml import GRID, RemlSums, Variances, fit, refined_grid, shares
 from corsage.strategies.known_clusters.cohorts import Cohort, Present
-from corsage.strategies.known_clusters.conversation import (
-    Request,
-    ask_each,
-    check_enough,
-)
+from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
 from corsage.strategies.known_clusters.strengths import AUTO, ClusterKeys
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
+
+if TYPE_CHECKING:
+    from corsage.strategies.known_clusters.mixed_model import MixedModelState
 
 SMALLEST = 1e-6
 """Variances that EM finds below this are taken for this: strengths stay finite."""
@@ -166,27 +167,49 @@ class VarianceEstimation:
 
     # Other losses: EM.
 
+    def step(
+        self,
+        state: MixedModelState,
+        places: list[int],
+        answers: Iterable[list[Answer]],
+        clusters: tuple[Floats, Floats, Floats],
+        around: Floats,
+    ) -> None:
+        """A step of EM: gamma and lambda of the next sums, those that are on auto.
+
+        `answers` of the clusters at `places`; P_j, q_j and lambda_j of these `clusters`; the
+        covariance `around` wbar.
+        """
+        if self.keys.known_gamma == AUTO:
+            state.gamma[places] = self.expected_gamma(list(map(spread, answers)))
+        if self.keys.known_lambda == AUTO and len(places) > 1:
+            state.lam[:] = self.expected_lambda(*clusters, state.model, around)
+
     def expected_gamma(self, parts: list[LaplaceSums]) -> Floats:
-        """gamma by coordinate (k, d) from the users' squares and spreads: one for all clusters."""
+        """gamma by coordinate (d,) from the users' squares and spreads: one for all clusters."""
         names = ("squares", "spreads", "users")
         sums = LaplaceSums(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
-        variances = np.maximum(laplace_variances(sums), SMALLEST)
-        self.estimates.spread = {"users": variances[0].tolist()}
+        variances = np.maximum(laplace_variances(sums)[0], SMALLEST)
+        self.estimates.spread = {"users": variances.tolist()}
         return np.asarray(1 / variances)
 
     def expected_lambda(
         self, p: Floats, q: Floats, lam: Floats, middle: Floats, around: Floats
     ) -> Floats:
-        """lambda by coordinate (d,): clusters are to wbar what users are to w_j.
-
-        `around` is the covariance of `middle`, which is wbar.
-        """
+        """lambda by coordinate (d,): clusters are to wbar what users are to w_j."""
         k = len(p)
         centres, covariances = np.broadcast_to(middle, q.shape), np.broadcast_to(around, p.shape)
         sums = laplace_sums(p, q, lam, centres, covariances, np.zeros(k, np.int64), 1)
         variances = np.maximum(laplace_variances(sums)[0], SMALLEST)
         self.estimates.spread["clusters"] = variances.tolist()
         return np.asarray(1 / variances)
+
+
+def spread(answers: list[Answer]) -> LaplaceSums:
+    """A cluster's users around their centre, from its cohorts."""
+    em = np.sum([answer.rows["em"] for answer in answers], axis=0)
+    users = float(sum(len(answer.cohort.users) for answer in answers))
+    return LaplaceSums(em[:1], em[1:], np.array([users]))
 
 
 def reml_template(size: int, d: int) -> Arrays:

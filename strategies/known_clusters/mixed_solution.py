@@ -9,12 +9,14 @@ are replaced by their quadratics at the present theta_i, and a few such rounds a
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.replies import Replies
-from corsage.solvers.known_clusters.laplace import LaplaceSums, centre_covariance
+from corsage.solvers.known_clusters.laplace import centre_covariance
 from corsage.solvers.known_clusters.mixed_model import (
     EXACT,
     NEWTON,
@@ -24,26 +26,15 @@ from corsage.solvers.known_clusters.mixed_model import (
     change,
 )
 from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters, Present
-from corsage.strategies.known_clusters.conversation import (
-    Answer,
-    Request,
-    ask_each,
-    check_enough,
-)
-from corsage.strategies.known_clusters.estimation import (
-    VarianceEstimation,
-    check_estimable,
-)
-from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
-from corsage.strategies.known_clusters.strengths import (
-    AUTO,
-    Strengths,
-    given_strengths,
-    settle,
-)
+from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
+from corsage.strategies.known_clusters.estimation import VarianceEstimation, check_estimable
+from corsage.strategies.known_clusters.strengths import AUTO, Strengths, given_strengths, settle
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
+
+if TYPE_CHECKING:
+    from corsage.strategies.known_clusters.mixed_model import MixedModelKeys, MixedModelState
 
 MOST_ROUNDS = 100
 """Rounds that strengths on auto of the coin-throwing methods may take."""
@@ -101,7 +92,8 @@ class MixedSolution:
 
     def round(self, number: int) -> Script[Replies]:
         """One exchange of sums, and the server's step; at the end models are delivered."""
-        replies, _ = None, self.present.somebody(number)
+        self.present.need_somebody(number)
+        replies = None
         if self.exact and self.keys.estimated and number == 1:
             replies = yield from self._fitted(number)
         if replies is None:
@@ -113,18 +105,18 @@ class MixedSolution:
     def solved(self) -> Script[None]:
         """All rounds."""
         self.begin()
-        number = 0
-        while not self.state.done and number < MOST_ROUNDS:
-            number += 1
+        for number in range(1, MOST_ROUNDS + 1):
             yield from self.round(number)
+            if self.state.done:
+                return
 
     # The squared loss, strengths on auto.
 
     def _fitted(self, number: int) -> Script[Replies | None]:
         """Strengths from the first exchange; if both are on auto it solves (2.3) on the way."""
         state, keys, present = self.state, self.keys, self.present
-        likelihood = self.estimation.restricted_likelihood(present, self.size, number)
-        found, replies = yield from likelihood
+        script = self.estimation.restricted_likelihood(present, self.size, number)
+        found, replies = yield from script
         if keys.known_gamma == AUTO:
             gamma = np.broadcast_to(found.gamma_unit, len(present.names)).tolist()
             state.strengths.gamma = dict(zip(present.names, gamma, strict=True))
@@ -132,7 +124,7 @@ class MixedSolution:
             state.strengths.lam = {"": found.lambda_unit}
         if keys.known_gamma != keys.known_lambda:
             return None
-        self.state.enter()
+        state.enter()
         state.w, state.model = found.centres
         state.done = not replies.dropped
         return replies
@@ -142,12 +134,8 @@ class MixedSolution:
     def _summed(self, number: int) -> Script[Replies]:
         """The sums of all clusters, and what follows from them."""
         self.state.enter()
-        asked = ask_each(
-            self.federation,
-            self.present,
-            lambda cohort: self._question(cohort, self.estimates_in(number)),
-            counted=True,
-        )
+        question = partial(self._question, estimates=self.estimates_in(number))
+        asked = ask_each(self.federation, self.present, question, counted=True)
         replies = yield asked
         check_enough(self.federation, number, replies)
         answers = {name: asked.found[name] for name in self.present.names if name in asked.found}
@@ -177,22 +165,7 @@ class MixedSolution:
         if self.estimates_in(number):
             state.covariance[places], around = centre_covariance(p, lam)
             if number > 1:  # the first sums are around no centre
-                parts = [spread(own) for own in answers.values()]
-                self._estimate(places, parts, (p, q, lam), around)
-
-    def _estimate(
-        self,
-        places: list[int],
-        parts: list[LaplaceSums],
-        clusters: tuple[Floats, Floats, Floats],
-        around: Floats,
-    ) -> None:
-        """A step of EM: the strengths of the next sums, those that are on auto."""
-        state, estimation = self.state, self.estimation
-        if self.keys.known_gamma == AUTO:
-            state.gamma[places] = estimation.expected_gamma(parts)
-        if self.keys.known_lambda == AUTO and len(places) > 1:
-            state.lam[:] = estimation.expected_lambda(*clusters, state.model, around)
+                self.estimation.step(state, places, answers.values(), (p, q, lam), around)
 
     def _judge(self, answers: list[Answer], number: int, whole: bool) -> None:
         """Whether there is more to do, and with which quadratics; who was not heard is asked again.
@@ -266,13 +239,6 @@ def added(answers: list[Answer], d: int) -> ClusterSums:
     """P_j and q_j of a cluster, from its cohorts."""
     sums = [ClusterSums.unpacked(answer.rows["sums"][None], d) for answer in answers]
     return sum(sums[1:], start=sums[0])
-
-
-def spread(answers: list[Answer]) -> LaplaceSums:
-    """What EM needs of a cluster, from its cohorts."""
-    em = np.sum([answer.rows["em"] for answer in answers], axis=0)
-    users = float(sum(len(answer.cohort.users) for answer in answers))
-    return LaplaceSums(em[:1], em[1:], np.array([users]))
 
 
 def solved_centres(p: Floats, q: Floats, lam: Floats) -> Centres:

@@ -119,10 +119,9 @@ def legs(walk: Walk, first: int, whole: bool) -> list[Leg]:
     pieces = [walk] if whole else [(piece,) for piece in walk]
     found = []
     for piece in pieces:
-        t, runs = first, []
+        runs: list[tuple[int, int, int]] = []
         for r, k in piece:
-            runs.append((r if runs else 0, k, t + r))
-            t += r + k
+            runs.append((r if runs else 0, k, first + r))
+            first += r + k
         found.append(Leg(piece[0][0], tuple(runs)))
-        first = t
     return found

@@ -23,9 +23,8 @@ from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.solvers.known_clusters.pooling import FOLDS, SINGLE_CENTRE_GRID, solved
 from corsage.strategies.known_clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.conversation import Request, ask_each, check_enough
-from corsage.strategies.known_clusters.mixed_model import MixedModel
+from corsage.strategies.known_clusters.mixed_model import MixedModel, MixedModelKeys
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
-from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
 from corsage.strategies.known_clusters.strengths import AUTO
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
@@ -35,7 +34,7 @@ CV = "cv"
 
 @dataclass(frozen=True)
 class SingleClusterKeys(MixedModelKeys):
-    """Keys of the single cluster; of the mixed model's those of strengths and clusters are fixed."""
+    """Keys of the single cluster; of the mixed model's it has its own strengths and clusters."""
 
     title = "Single cluster"
 

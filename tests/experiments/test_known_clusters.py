@@ -25,7 +25,8 @@ from corsage.experiments.outcome import Options
 from corsage.solvers.known_clusters import async_al2sgd, katyusha
 from corsage.solvers.known_clusters.async_l2gd import run_naive
 from corsage.solvers.known_clusters.coins import Coins, count
-from corsage.solvers.known_clusters.hierarchy import Hierarchy, objective_21
+from corsage.solvers.known_clusters.hierarchy import Hierarchy
+from corsage.solvers.known_clusters.objective import objective_21
 from corsage.solvers.known_clusters.settings import Parameters
 
 CLUSTERS = np.array([0, 0, 0, 1, 1])

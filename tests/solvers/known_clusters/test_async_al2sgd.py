@@ -126,9 +126,7 @@ def test_estimator_has_no_noise_at_the_anchor_and_little_nearby(seed, one_coin):
             chance * np.square(g - right).sum()
             for chance, _, g in estimates(rows, at, found, losses, chosen)
         )
-        smooth = katyusha.expected_smoothness(
-            found, losses.smoothness(), chosen.p0, chosen.p
-        )
+        smooth = katyusha.expected_smoothness(found, losses.smoothness(), chosen.p0, chosen.p)
         assert noise <= smooth * (gap @ dense @ gap) + 1e-20
 
 

@@ -182,7 +182,9 @@ def test_maps_are_steps_one_by_one(seed, outer, inner, apart):
     for _ in range(outer):
         ahead = iterate(ahead, losses.gradient, found, chosen, True, np.zeros(3, bool))
     assert np.allclose(found.centres(ahead), centres, rtol=0, atol=1e-12)
-    assert np.allclose(replay_global(theta, found, rates(found, chosen), outer), ahead, rtol=0, atol=1e-12)
+    assert np.allclose(
+        replay_global(theta, found, rates(found, chosen), outer), ahead, rtol=0, atol=1e-12
+    )
     for _ in range(inner):
         ahead = iterate(ahead, losses.gradient, found, chosen, False, np.ones(3, bool))
     for j in range(3):
