@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from corsage.clients.base import Models as Evaluated
 from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
@@ -119,16 +120,18 @@ class Seen:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.models: Models = {}
-        scored = ConvexClient.scored
+        scores = ConvexClient.scores
 
-        def spy(client: ConvexClient, models: Any) -> Any:
-            rows = models.detach().cpu().double().numpy()
-            self.models |= {user: row.copy() for user, row in zip(client.users, rows, strict=True)}
-            return scored(client, models)
+        def spy(client: ConvexClient[Any], models: Evaluated) -> Any:
+            rows = models.whole.astype(np.float64)
+            self.models |= dict(zip(client.users, rows, strict=True))
+            return scores(client, models)
 
-        monkeypatch.setattr(ConvexClient, "scored", spy)
+        monkeypatch.setattr(ConvexClient, "scores", spy)
 
-    def run(self, name: str, nodes: int = 1, **more: Any) -> tuple[Strategy, Result, Models]:
+    def run(
+        self, name: str, nodes: int = 1, **more: Any
+    ) -> tuple[Strategy[Any, Any], Result, Models]:
         """Run a strategy (see `federate`); each user's model when it was evaluated last."""
         self.models = {}
         strategy, result, _ = federate(name, nodes, **{"evaluate_every": 10**6, **more})

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from corsage.core.errors import ConfigError
 from corsage.core.seeding import uniforms, user_keys
-from corsage.solvers.known_clusters.async_al2sgd import refresh_coin, run_naive
+from corsage.solvers.known_clusters.async_al2sgd import run_naive
 from corsage.solvers.known_clusters.coins import Coins
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.katyusha import Rows, parameters
@@ -102,9 +102,9 @@ def test_a_coalesced_run_is_the_naive_one(case: Any, seen: Seen, tmp_path: Path)
     chosen = {key.removeprefix("known_").removeprefix("al2sgd_"): v for key, v in keys.items()}
     wanted, coins = naive(users, found, iterations, oracle, **chosen)
     assert far(users.rows(models), wanted.y) < 1e-12
-    assert far(strategy.state.arrays["model"], found.means(wanted.y)[1]) < 1e-12
-    renewals = refresh_coin(coins, strategy.state.scalars["settings"]["rho"]).at(0, iterations)
-    assert strategy.state.scalars["refreshes"] == renewals.sum() > 0
+    assert far(strategy.state.model, found.means(wanted.y)[1]) < 1e-12
+    renewals = coins.refresh_coin(strategy.state.rho).at(0, iterations)
+    assert strategy.state.refreshes == renewals.sum() > 0
 
 
 @searched(
@@ -144,7 +144,7 @@ def test_bytes_and_messages_are_those_of_round_trips_and_refreshes() -> None:
     keys = {"known_gamma": 1.5, "known_lambda": 0.8, **SOME, "known_iterations": 100}
     strategy, result, _ = federate("async-al2sgd", grid=grid, **keys, **HIERARCHICAL)
     sent = len(grid.training()) - 2 * 12  # two questions at first: facts, and the gradients at 0
-    size, renewed = 8 * users.d, strategy.state.scalars["refreshes"]
+    size, renewed = 8 * users.d, strategy.state.refreshes
     summary = result.json()[0]
     assert summary["messages"] == 2 * sent
     assert summary["bytes_down"] == 2 * size * sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,19 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.seeding import generator
 from corsage.networks.training import batches
-from corsage.solvers.known_clusters.async_l2gd import (
+from corsage.solvers.known_clusters.async_l2gd import run_naive
+from corsage.solvers.known_clusters.coins import Coins, count
+from corsage.solvers.known_clusters.hierarchy import Hierarchy
+from corsage.solvers.known_clusters.settings import (
     Parameters,
     largest_step,
     probabilities,
     rates,
-    run_naive,
     tau_of,
 )
-from corsage.solvers.known_clusters.coins import Coins, count
-from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.state import stored
 from tests.support.federations import federate
 from tests.support.grids import Watched
 from tests.support.known_users import (
@@ -93,10 +95,10 @@ def test_a_coalesced_run_is_the_naive_one(case: Any, seen: Seen, tmp_path: Path)
     found = users.hierarchy(values, 0.8)
     wanted = naive(users, found, iterations, **{k[6:]: v for k, v in keys.items()})
     assert far(users.rows(models), wanted) < 1e-12
-    assert strategy.state.scalars["iteration"] == iterations
+    assert strategy.state.iteration == iterations
     centres, middle = found.means(wanted)
-    assert far(strategy.state.arrays["model"], middle) < 1e-12
-    assert far(strategy.state.arrays["centres"], centres) < 1e-12
+    assert far(strategy.state.model, middle) < 1e-12
+    assert far(strategy.state.centres, centres) < 1e-12
 
 
 @searched(
@@ -114,7 +116,7 @@ def test_a_run_may_end_anywhere(
     _, _, models = seen.run("async-l2gd", nodes, **keys)
     found = users.hierarchy(values, 0.8)
     parameters, coins = theory(users, found, p0=0.4, p=0.5)
-    coins = Coins(seed, coins.network, coins.cluster, coins.names)
+    coins = Coins(seed, coins.p0, coins.p, coins.names)
     start = np.zeros((users.n, users.d))
     wanted = run_naive(start, users.gradient, found, parameters, coins, iterations)
     assert np.abs(users.rows(models) - wanted).max() <= 1e-12 * max(np.abs(wanted).max(), 1e-6)
@@ -165,16 +167,17 @@ def test_what_is_kept_does_not_grow(name: str, gamma: str, tmp_path: Path) -> No
     users = users_of(name, **HIERARCHICAL)
     _, text = strengths(gamma, users, tmp_path)
     sizes, grid = {}, LocalGrid(app, 12)
+    counters = {"iteration": 0} | ({"refreshes": 0} if name == "async-al2sgd" else {})
 
     class Watch(Callback):
-        def on_round_end(self, strategy: Strategy, row: dict[str, Any]) -> None:
-            state = strategy.state
+        def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
+            plain, arrays = stored(replace(strategy.state, **counters))
             kept = [context.state for context in grid._contexts.values()]
             sizes[row["round"]] = (
-                {n: a.shape for n, a in state.arrays.items() if not n.startswith("targets")},
-                sum(len(a) for n, a in state.arrays.items() if n.startswith("targets")),
-                len(json.dumps({**state.scalars, "tick": 0, "iteration": 0, "refreshes": 0})),
-                len(state.versions),
+                {n: a.shape for n, a in arrays.items() if not n.startswith("missed")},
+                sum(len(a) for n, a in arrays.items() if n.startswith("missed")),
+                len(json.dumps({**plain, "missed": []})),
+                len(strategy.progress.versions),
                 max(len(records) for records in kept),
             )
 

@@ -119,7 +119,7 @@ def test_a_user_without_its_model_begins_at_the_centre() -> None:
     assert again > 1  # it was asked anew after its first time
     message, _ = grid.training("7")[again]
     rows = decode(message.content["rows"])  # type: ignore[arg-type]
-    assert rows["rho"][0] == 0 and np.abs(rows["v"][0]).max() > 0
+    assert rows["factor"][0] == 0 and np.abs(rows["shift"][0]).max() > 0
     assert "7" in strategy.progress.versions
 
 

@@ -46,7 +46,7 @@ def test_users_without_a_cluster_are_named_and_may_have_one_of_their_own(
     text = refusal(name, **keys)
     assert text.startswith("1 of 12 users have no known cluster (7)") and "known-missing" in text
     strategy, result, _ = federate(name, **{**HIERARCHICAL, **TIES, **keys}, known_missing="rest")
-    assert strategy.state.scalars["clusters"] == ["a", "b", "rest"]
+    assert strategy.state.clusters.known == ["a", "b", "rest"]
     assert len(result.json()[0]["per_user"]) == 12
 
 
@@ -68,8 +68,8 @@ def test_a_cluster_that_only_new_users_have(name: str, seen: Seen) -> None:
     keys = {**HIERARCHICAL, **TIES, "new_cluster": "2", "num_rounds": 20}
     strategy, result, models = seen.run(name, **keys)
     assert set(result.json()[-1]["per_user"]) == {"8", "9", "10", "11"}
-    assert strategy.state.scalars["clusters"] == ["0", "1"]
-    users, middle = users_of(name, **HIERARCHICAL), strategy.state.arrays["model"]
+    assert strategy.state.clusters.known == ["0", "1"]
+    users, middle = users_of(name, **HIERARCHICAL), strategy.state.model
     assert np.abs(middle).max() > 0.01
     for user in range(8, 12):
         a = users.x[user].T @ users.x[user] + 1.5 * np.eye(users.d)
@@ -87,7 +87,7 @@ def test_new_users_of_a_known_cluster_adapt_from_its_centre(
     keys = {**HIERARCHICAL, **TIES, "new_users": 0.3, "num_rounds": 10}
     keys |= {"known_gamma": written(tmp_path, values)} if gamma == "user" else {}
     strategy, _, models = seen.run(name, **keys)
-    users, new, arrays = users_of(name, **HIERARCHICAL), strategy.new_users, strategy.state.arrays
+    users, new = users_of(name, **HIERARCHICAL), strategy.federation.new_users
     assert 0 < len(new) < 6
     for user in new:
         j, own = users.cluster[int(user)], values[user] if gamma == "user" else 1.5
@@ -98,7 +98,7 @@ def test_new_users_of_a_known_cluster_adapt_from_its_centre(
         x, y = users.x[int(user)], users.y[int(user)]
         wanted = np.linalg.solve(x.T @ x + own * np.eye(users.d), x.T @ y + own * centre)
         assert far(models[user], wanted) < 1e-10
-    assert len(arrays["model"]) == users.d
+    assert len(strategy.state.model) == users.d
 
 
 # Strengths.
@@ -139,11 +139,11 @@ def test_names_of_users_that_are_names_of_clusters_too(name: str, tmp_path: Path
     values = {str(i): 1 + i / 10 for i in range(12)}
     keys = {**HIERARCHICAL, "known_lambda": 1, "num_rounds": 2}
     by_user, _, _ = federate(name, **keys, known_gamma=written(tmp_path, values))
-    found = by_user.hierarchy  # type: ignore[attr-defined]
+    found = by_user.schedule.hierarchy  # type: ignore[attr-defined]
     assert sorted(found.gamma) == sorted(values.values())
     text = written(tmp_path, {"0": 3, "1": 2, "2": 1})
     by_cluster, _, _ = federate(name, **keys, known_gamma=text)
-    found = by_cluster.hierarchy  # type: ignore[attr-defined]
+    found = by_cluster.schedule.hierarchy  # type: ignore[attr-defined]
     assert found.gamma.tolist() == np.repeat([3.0, 2.0, 1.0], 4).tolist()
 
 
@@ -201,7 +201,7 @@ def test_coins_by_cluster_for_all_of_them(tmp_path: Path) -> None:
     assert "does not have cluster 1" in text
     keys = {**HIERARCHICAL, **TIES, "known_p": written(tmp_path, {"0": 0.3, "1": 0.2, "2": 0.1})}
     strategy, _, _ = federate("async-l2gd", **keys)
-    assert strategy.coins.cluster == (0.3, 0.2, 0.1)  # type: ignore[attr-defined]
+    assert strategy.schedule.coins.p == (0.3, 0.2, 0.1)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", COINED)
@@ -217,7 +217,7 @@ def test_without_a_pull_to_the_middle_clusters_are_on_their_own(
     assert "set known-iterations" in refusal(name, **keys)
     keys |= {"known_iterations": 300}
     strategy, _, together = seen.run(name, **keys)
-    assert strategy.state.scalars["settings"]["p0"] == 0
+    assert strategy.state.settings.p0 == 0
     if name == "async-l2gd":
         assert strategy.progress.round == 1
     for j in range(3):
@@ -238,14 +238,14 @@ def test_a_step_that_is_too_long_is_noticed_and_named(name: str, nodes: int) -> 
     assert "diverged after iteration" in text and "known-eta=10 is too long a step" in text
     safe = float(re.findall(r"([0-9.e-]+) is the largest safe one", text)[0])
     strategy, _, notes = federate(name, nodes, **{**keys, "known_eta": safe, "num_rounds": 5})
-    assert np.isfinite(strategy.state.arrays["model"]).all()
+    assert np.isfinite(strategy.state.model).all()
     assert not any("diverged" in note for note in notes.notes)
 
 
 def test_a_step_above_the_safe_one_is_noted() -> None:
     strategy, _, notes = federate("async-l2gd", **HIERARCHICAL, **TIES)
     assert not notes.notes
-    longer = 1.5 * strategy.state.scalars["settings"]["safe"]
+    longer = 1.5 * strategy.state.settings.safe
     _, _, notes = federate("async-l2gd", **HIERARCHICAL, **TIES, known_eta=longer)
     assert len(notes.notes) == 1 and "is above" in notes.notes[0]
 
@@ -277,7 +277,7 @@ def test_classes_that_can_be_told_apart_do_no_harm(name: str, tmp_path: Path) ->
         strategy, result, _ = federate(name, nodes=3, **keys, num_rounds=30)
     assert not strategy.progress.dropped
     for array in ("model", "w", "centres", "y"):
-        assert np.isfinite(strategy.state.arrays.get(array, 0)).all()
+        assert np.isfinite(getattr(strategy.state, array, 0)).all()
     assert result.json()[0]["accuracy"]["mean"] > 0.9
     assert np.isfinite(result.json()[0]["loss"]["max"])
 
@@ -294,8 +294,8 @@ def test_a_cluster_of_one_user_is_tied_to_the_middle_alone(seen: Seen, tmp_path:
     keys = {**LOGISTIC, **TIES, "cluster_map": written(tmp_path, UNEVEN), "num_rounds": 30}
     strategy, _, models = seen.run("mixed-model", **keys)
     users = users_of("mixed-model", **keys)
-    theta, place = models["11"], strategy.state.scalars["clusters"].index("d")
-    w, middle = strategy.state.arrays["w"][place], strategy.state.arrays["model"]
+    theta, place = models["11"], strategy.state.clusters.known.index("d")
+    w, middle = strategy.state.w[place], strategy.state.model
     slope = users.gradient(theta[None], np.array([11]))[0]
     assert np.abs(slope + 1.5 * (theta - w)).max() < 1e-8
     assert np.abs(1.5 * (w - theta) + 0.8 * (w - middle)).max() < 1e-8

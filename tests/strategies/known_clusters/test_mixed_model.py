@@ -257,9 +257,9 @@ def test_hubers_loss_is_minimised_where_newton_runs_in_circles(
     elif name == "exact-cluster":
         assert np.abs(np.add.reduceat(slopes, [0, 4, 8])).max() < 1e-6
     else:
-        w = strategy.state.arrays["w"]
+        w = strategy.state.w
         pull = gamma * (theta - w[users.cluster])
         assert np.abs(slopes + pull).max() < 1e-6
-        outer = 0.8 * (w - strategy.state.arrays["model"])
+        outer = 0.8 * (w - strategy.state.model)
         assert np.abs(outer - np.add.reduceat(pull, [0, 4, 8])).max() < 1e-6
         assert np.abs(outer.sum(0)).max() < 1e-6
