@@ -19,9 +19,12 @@ from corsage.clients.base import Models as Evaluated
 from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
+from corsage.core.replies import reading_order
 from corsage.datasets.federated import simulated
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.strategies.rounds.base import Result, Strategy
+from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.roster import Member
 from tests.support.federations import federate, settings
 
 Models = dict[str, Floats]
@@ -113,6 +116,25 @@ def written(folder: Path, content: Any, name: str = "map") -> str:
     path = folder / f"{name}.json"
     path.write_text(json.dumps(content))
     return str(path)
+
+
+def hosting(
+    nodes: Mapping[int, Mapping[str, list[str]]], federation: Federation | None = None
+) -> Federation:
+    """A federation whose nodes host these users, by cluster; or what has become of one."""
+    config = Config.parse()
+    keys = config.keys_of("async-l2gd")
+    federation = federation or Federation("async-l2gd", config, keys, [], "e")
+    roster = federation.roster
+    roster.nodes, roster.shape = set(nodes), (3,)
+    roster.members = {
+        user: Member(node, 5, 5, cluster)
+        for node, clusters in nodes.items()
+        for cluster, users in clusters.items()
+        for user in users
+    }
+    roster.users = sorted(roster.members, key=reading_order)
+    return federation
 
 
 class Seen:

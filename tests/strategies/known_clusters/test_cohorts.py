@@ -10,21 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.app.cohorts import (
-    add_users,
+from corsage.app.node import hosted_together
+from corsage.app.work import Report, Worker, read_members, write_members
+from corsage.clients.base import Got, Sent
+from corsage.clients.known_clusters.async_l2gd import AsyncL2GDClient
+from corsage.core.errors import ConfigError, NodeError
+from corsage.strategies.known_clusters.cohorts import (
+    ClusterNames,
+    KnownClusters,
     check_clusters,
     cohort_name,
     cohorts_of,
-    read_members,
-    write_members,
 )
-from corsage.app.node import hosted_together
-from corsage.app.users import Report
-from corsage.clients.known_clusters.async_l2gd import AsyncL2GDClient
-from corsage.core.errors import ConfigError
 from corsage.strategies.rounds.roster import Member
 from tests.support.federations import ELLIPSES, TIES, federate
 from tests.support.grids import Watched
+from tests.support.known_users import hosting
 
 CLUSTERS = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=40)
 
@@ -89,10 +90,56 @@ def test_users_without_a_cluster_are_refused_with_some_names() -> None:
         check_clusters(users, users[:7])
 
 
+def test_clusters_are_numbered_as_they_come_and_cohorts_are_made_anew() -> None:
+    federation = hosting({1: {"a": ["10", "2"], "b": ["3"]}})
+    clusters, names = KnownClusters(federation), ClusterNames()
+    present = clusters.meet(names)
+    assert (names.known, present.names, present.places) == (["a", "b"], ["a", "b"], [0, 1])
+    assert [cohort.users for cohort in present.cohorts] == [("2", "10"), ("3",)]
+    assert clusters.meet(names) is present
+    federation = hosting({1: {"a": ["10", "2"]}, 2: {"A": ["5"], "a": ["7"]}}, federation)
+    later = clusters.meet(names)
+    assert (names.known, later.names, later.places) == (["a", "b", "A"], ["a", "A"], [0, 2])
+    assert {name: len(group) for name, group in later.groups.items()} == {"A": 1, "a": 2}
+    assert clusters.meet(ClusterNames(["x", "a"])).places == [1, 2]  # another run's names
+
+
+@pytest.mark.parametrize("all_apart", [False, True])
+def test_users_that_are_told_apart_are_cohorts_of_their_own(all_apart: bool) -> None:
+    federation = hosting({1: {"a": ["1", "2"], "b": ["3", "4"]}})
+    clusters, names = KnownClusters(federation, all_apart=all_apart), ClusterNames()
+    assert len(clusters.meet(names).cohorts) == 2
+    names.apart = ["b"]
+    assert len(clusters.meet(names).cohorts) == (4 if all_apart else 3)
+    assert names.apart == (["a", "b"] if all_apart else ["b"])
+
+
+def test_everybody_may_be_in_one_cluster_and_the_rest_in_one_of_their_own() -> None:
+    federation = hosting({1: {"a": ["1", "2"], "": ["3"]}})
+    together, names = KnownClusters(federation, together=True), ClusterNames()
+    assert [cohort.users for cohort in together.meet(names).cohorts] == [("1", "2", "3")]
+    assert KnownClusters(federation, missing="rest").meet(ClusterNames()).names == ["a", "rest"]
+    with pytest.raises(ConfigError, match=r"1 of 3 users have no known cluster \(3\)"):
+        KnownClusters(federation).meet(ClusterNames())
+
+
+def test_nobody_is_no_federation_and_who_answered_was_trained() -> None:
+    federation, names = hosting({1: {"a": ["1", "2"], "b": ["3"]}}), ClusterNames()
+    clusters = KnownClusters(federation)
+    federation.progress.versions["3"] = 1
+    clusters.note_trained(names)
+    assert federation.progress.trained == {"3"}
+    clusters.meet(names).need_somebody(1)
+    hosting({}, federation)
+    with pytest.raises(NodeError, match="round 7: no users are connected"):
+        clusters.meet(names).need_somebody(7)
+
+
 def test_one_users_evaluation_that_is_not_finite_is_its_own() -> None:
-    report = Report()
+    worker = object.__new__(Worker)
+    worker.report = report = Report()
     metrics = {"loss": np.array([1.0, np.nan, 3.0]), "num-examples": np.array([5.0, 5.0, 5.0])}
-    add_users(report, ["a", "b", "c"], metrics)
+    worker.add_evaluation(["a", "b", "c"], metrics)
     assert report.users == ["a", "c"] and report.metrics["loss"] == [1.0, 3.0]
     assert list(report.failed) == ["b"] and "not finite" in report.failed["b"]
 
@@ -101,10 +148,10 @@ def test_one_cohorts_failure_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     """Cohorts at the same node go on; the one that fails is named with what went wrong."""
     step = AsyncL2GDClient.step
 
-    def fragile(client: AsyncL2GDClient, config: dict[str, Any]) -> Any:
+    def fragile(client: AsyncL2GDClient, got: Got) -> Sent:
         if client.users[0] == "4" and client.task.round == 3:
             raise ValueError("out of luck")
-        return step(client, config)
+        return step(client, got)
 
     monkeypatch.setattr(AsyncL2GDClient, "step", fragile)
     keys = {key.replace("-", "_"): value for key, value in {**ELLIPSES, **TIES}.items()}
@@ -113,4 +160,4 @@ def test_one_cohorts_failure_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert name.startswith("cluster 1 #") and times == 1
     assert len(notes.notes) == 1 and "ValueError: out of luck" in notes.notes[0]
     assert len(result.json()[0]["per_user"]) == 12
-    assert set(strategy.progress.versions.values()) == {int(strategy.state.scalars["tick"])}
+    assert set(strategy.progress.versions.values()) == {strategy.progress.exchange}
