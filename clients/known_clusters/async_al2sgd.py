@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
@@ -63,20 +62,15 @@ class AsyncAL2SGDClient(CohortClient[AsyncAL2SGDKeys]):
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user minimises its own part of (2.3), f_i + gamma/2 |theta - w_j|^2."""
-        centre, gamma = self.tensor(self.models(got).whole), float(got.options["gamma"])
-        return Models(self.losses.prox(centre, gamma, start=centre).cpu().numpy())
+        return self.own_part(self.tensor(self.models(got).whole), got.options["gamma"])
 
     def facts(self, got: Got) -> Sent:
         """L and mu; with one sample a step, L is that of the most curved sample."""
         sent = super().facts(got)
         if self.keys.al2sgd_oracle != "sample":
             return sent
-        losses = self.losses
-        squares = (losses.features**2).sum(1) + float(losses.intercept)
-        counts = torch.from_numpy(losses.counts).to(squares.device)
-        times = counts.repeat_interleave(counts) if losses.scale == "sum" else 1
-        steepest = losses.loss.bound * float((squares * times).max()) + losses.ridge
-        return replace(sent, metrics={**sent.metrics, "smoothness": np.array(steepest)})
+        steepest = np.array(self.losses.sample_smoothness())
+        return replace(sent, metrics={**sent.metrics, "smoothness": steepest})
 
     def caught_up(self, got: Got) -> Rows:
         """The users after the aggregation steps that the server made for them."""
@@ -101,16 +95,6 @@ class AsyncAL2SGDClient(CohortClient[AsyncAL2SGDKeys]):
         """The gradient of one sample of each user, the one of iteration t, times their number."""
         losses, seed = self.losses, self.task.seed
         keys = self.prepared("draws", lambda: user_keys(seed, "samples", self.users))
-        counts = losses.counts
-        chosen = np.cumsum(counts) - counts + (uniforms(keys, t) * counts).astype(np.int64)
-        rows = torch.from_numpy(chosen).to(losses.features.device)
-        a, at = losses.features[rows], self.tensor(theta)
-        if losses.intercept:
-            a = torch.cat([a, a.new_ones(len(a), 1)], 1)
-        slope = losses.loss.slope((a * at).sum(1), losses.labels[rows])
-        if losses.scale == "sum":
-            slope = slope * torch.from_numpy(counts).to(slope)
-        gradient = slope[:, None] * a
-        width = at.shape[1] - int(losses.intercept)
-        gradient[:, :width] += losses.ridge * at[:, :width]
+        chosen = (uniforms(keys, t) * losses.counts).astype(np.int64)
+        gradient = losses.sample_gradient(self.tensor(theta), chosen)
         return np.asarray(gradient.double().cpu().numpy())

@@ -50,9 +50,9 @@ class AsyncL2GDClient(CohortClient[AsyncL2GDKeys]):
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user minimises its own part of (2.3), f_i + gamma/2 |theta - w_j|^2."""
-        gamma, centre = float(got.options["gamma"]), self.theta(got.rows)
+        gamma, centre = got.options["gamma"], self.theta(got.rows)
         if self.convex:
-            return Models(self.losses.prox(centre, gamma, start=centre).cpu().numpy())
+            return self.own_part(centre, gamma)
         start = centre.cpu().numpy()
         return Models(self.sgd(start, data, epochs=epochs, pull=Pull(gamma, start[0])))
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from torch import Tensor
 
-from corsage.clients.base import Got, K, Sent
+from corsage.clients.base import Got, K, Models, Sent
 from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Array, Arrays
 
@@ -40,6 +41,10 @@ class CohortClient(ConvexClient[K]):
     def judge(self, got: Got) -> Mapping[str, Array]:
         """How good each user's own model is."""
         return super().judge(own(got))
+
+    def own_part(self, centre: Tensor, gamma: float) -> Models:
+        """argmin f_i(theta) + gamma/2 |theta - w_j|^2, with w_j as a row (users, P) for each."""
+        return Models(self.losses.prox(centre, gamma, start=centre).cpu().numpy())
 
     def facts(self, got: Got) -> Sent:
         """The largest L_i and the smallest mu_i of the cohort."""

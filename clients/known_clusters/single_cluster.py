@@ -10,9 +10,9 @@ from corsage.clients.base import Got, Sent
 from corsage.clients.convex import Answer
 from corsage.clients.known_clusters.mixed_model import MixedModelClient
 from corsage.core.arrays import Floats
-from corsage.core.seeding import uniforms, user_keys
+from corsage.core.seeding import user_keys
 from corsage.solvers.known_clusters.mixed_model import pack, personal, shrunk
-from corsage.solvers.known_clusters.pooling import FOLDS, SINGLE_CENTRE_GRID, Folds, sums_of_folds
+from corsage.solvers.known_clusters.pooling import SINGLE_CENTRE_GRID, Folds, keyed_folds
 
 
 class SingleClusterClient(MixedModelClient):
@@ -25,7 +25,7 @@ class SingleClusterClient(MixedModelClient):
     def folds(self, got: Got) -> Sent:
         """P and q of the samples outside each fold, for each lambda, over all users."""
         rows: list[list[tuple[Floats, Floats]]] = [
-            [shrunk(a, b, strength) for strength in SINGLE_CENTRE_GRID] for a, b in rest(self.held)
+            [shrunk(a, b, strength) for strength in SINGLE_CENTRE_GRID] for a, b in self.held.rest
         ]
         p = np.stack([[pack(part.sum(0)) for part, _ in fold] for fold in rows])
         q = np.stack([[part.sum(0) for _, part in fold] for fold in rows])
@@ -34,7 +34,7 @@ class SingleClusterClient(MixedModelClient):
     def held_out(self, got: Got) -> Sent:
         """Squared errors on each fold of the models of the rest, summed, for each lambda."""
         held, errors = self.held, np.zeros(len(SINGLE_CENTRE_GRID))
-        for fold, (a, b) in enumerate(rest(held)):
+        for fold, (a, b) in enumerate(held.rest):
             for place, strength in enumerate(SINGLE_CENTRE_GRID):
                 centre = np.broadcast_to(got.rows["centres"][fold, place], b.shape)
                 errors[place] += held.errors(fold, personal(a, b, strength, centre))
@@ -43,27 +43,11 @@ class SingleClusterClient(MixedModelClient):
     @property
     def held(self) -> Folds:
         """The sums of each user's samples in each fold."""
-        return self.prepared("folds", self.dealt)
+        return self.prepared("folds", self._dealt)
 
-    def dealt(self) -> Folds:
+    def _dealt(self) -> Folds:
         """The same, made anew: the folds are drawn for each user alone."""
         losses = self.losses
-        x = losses.features.double().cpu().numpy()
-        if losses.intercept:
-            x = np.column_stack([x, np.ones(len(x))])
-        keys = user_keys(self.task.seed, "folds", self.users)
-        user = np.repeat(np.arange(len(keys)), losses.counts)
-        first = np.cumsum(losses.counts) - losses.counts
-        place = np.arange(len(user)) - np.repeat(first, losses.counts)
-        draws = np.empty(len(user))
-        for number in range(int(losses.counts.max())):
-            draws[place == number] = uniforms(keys[user[place == number]], number)
-        start = (uniforms(keys, -1) * FOLDS).astype(np.int64)
-        y = losses.labels.double().cpu().numpy()
-        return sums_of_folds(x, y, user, draws, start)
-
-
-def rest(held: Folds) -> list[tuple[Floats, Floats]]:
-    """A and b of the samples outside each fold."""
-    a, b = held.a.sum(0), held.b.sum(0)
-    return [(a - own, b - slope) for own, slope in zip(held.a, held.b, strict=True)]
+        x, y = (part.double().cpu().numpy() for part in (losses.features, losses.labels))
+        x = np.column_stack([x, np.ones(len(x))]) if losses.intercept else x
+        return keyed_folds(x, y, losses.counts, user_keys(self.task.seed, "folds", self.users))

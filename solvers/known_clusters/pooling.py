@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from corsage.core.arrays import Floats, Ints
-from corsage.core.seeding import generator
+from corsage.core.seeding import generator, uniforms
 from corsage.solvers.known_clusters.mixed_model import by_cluster, personal, shrunk
 
 SINGLE_CENTRE_GRID: Floats = np.linspace(0.01, 2, 20)
@@ -61,6 +62,12 @@ class Folds(NamedTuple):
     b: Floats
     yy: Floats
 
+    @property
+    def rest(self) -> list[tuple[Floats, Floats]]:
+        """A and b of the records outside each fold."""
+        a, b = self.a.sum(0), self.b.sum(0)
+        return [(a - own, b - slope) for own, slope in zip(self.a, self.b, strict=True)]
+
     def errors(self, fold: int, theta: Floats) -> float:
         """The squared errors of the models theta (n, d) on a fold's records, summed."""
         a, b, yy = self.a[fold], self.b[fold], self.yy[fold]
@@ -78,6 +85,16 @@ def fold_sums(x: Floats, y: Floats, user: Ints, n: int, seed: int, folds: int = 
     rng = generator(seed, "folds")
     draws = rng.random(len(user))
     return sums_of_folds(x, y, user, draws, rng.integers(folds, size=n), folds)
+
+
+def keyed_folds(x: Floats, y: Floats, counts: Ints, keys: NDArray[np.uint64]) -> Folds:
+    """The same where each user draws for itself, by its key; records are in the users' order."""
+    user = np.repeat(np.arange(len(keys)), counts)
+    place = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
+    draws = np.empty(len(user))
+    for number in range(int(counts.max())):
+        draws[place == number] = uniforms(keys[user[place == number]], number)
+    return sums_of_folds(x, y, user, draws, (uniforms(keys, -1) * FOLDS).astype(np.int64))
 
 
 def sums_of_folds(
@@ -106,11 +123,10 @@ def cross_validated(
 
     `fit` gives the personal models (n, d) of the sums that it is given.
     """
-    a, b = held.a.sum(0), held.b.sum(0)
     errors = np.zeros(len(candidates))
-    for fold, (own, slope) in enumerate(zip(held.a, held.b, strict=True)):
+    for fold, (a, b) in enumerate(held.rest):
         for place, candidate in enumerate(candidates):
-            errors[place] += held.errors(fold, fit(a - own, b - slope, candidate))
+            errors[place] += held.errors(fold, fit(a, b, candidate))
     return candidates[int(errors.argmin())]
 
 

@@ -132,6 +132,24 @@ class LinearLosses:
             return self.quadratic().convexity()
         return self.features.new_full((self.n,), 0.0 if self.intercept else self.ridge)
 
+    def sample_gradient(self, x: Tensor, chosen: Ints) -> Tensor:
+        """nabla f_il(x_i) for one sample l of each user, `chosen` (n,): their mean is nabla f_i."""
+        rows = torch.from_numpy(np.cumsum(self.counts) - self.counts + chosen).to(self.device)
+        a, width = self._rows(self.features[rows]), self.features.shape[1]
+        slope = self.loss.slope((a * x).sum(1), self.labels[rows])
+        if self.scale == "sum":
+            slope = slope * torch.from_numpy(self.counts).to(slope)
+        gradient = slope[:, None] * a
+        gradient[:, :width] += self.ridge * x[:, :width]
+        return gradient
+
+    def sample_smoothness(self) -> float:
+        """L of the most curved f_il."""
+        counts = torch.from_numpy(self.counts).to(self.device)
+        times = counts.repeat_interleave(counts) if self.scale == "sum" else 1
+        squares = (self.features**2).sum(1) + float(self.intercept)
+        return self.loss.bound * float((squares * times).max()) + self.ridge
+
     @cached_property
     def _coercive(self) -> Tensor:
         if not self.loss.classes:

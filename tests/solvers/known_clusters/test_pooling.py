@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corsage.core.seeding import user_keys
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
 from corsage.solvers.known_clusters.pooling import (
     SINGLE_CENTRE_GRID,
@@ -14,6 +15,7 @@ from corsage.solvers.known_clusters.pooling import (
     cross_validated,
     fold_sums,
     james_stein,
+    keyed_folds,
     local,
     mean_shrunk,
     single,
@@ -88,6 +90,21 @@ def test_records_are_dealt_over_the_folds(seed, sizes):
     ones = fold_sums(np.ones((len(y), 1)), y, user, len(sizes), seed).a[..., 0, 0]
     for size, counts in zip(sizes, ones.T, strict=True):
         assert sorted(counts) == sorted([(size + f) // 5 for f in range(5)])
+
+
+def test_users_who_deal_for_themselves_have_the_same_folds_in_any_company():
+    x, y, _, a, _ = draw(0, [3, 7, 12])
+    counts, keys = np.array([3, 7, 12]), user_keys(0, "folds", ["a", "b", "c"])
+    held = keyed_folds(x, y, counts, keys)
+    assert held.a.sum(0) == pytest.approx(a)
+    ones = keyed_folds(np.ones((22, 1)), y, counts, keys).a[..., 0, 0]
+    for size, own in zip(counts, ones.T, strict=True):
+        assert sorted(own) == sorted([(size + f) // 5 for f in range(5)])
+    alone = keyed_folds(x[3:10], y[3:10], counts[1:2], keys[1:2])
+    assert alone.a[:, 0] == pytest.approx(held.a[:, 1], abs=1e-12)
+    assert [part.sum() for part, _ in held.rest] == pytest.approx(
+        [held.a.sum() - own.sum() for own in held.a]
+    )
 
 
 def test_users_with_one_record_are_in_all_folds():

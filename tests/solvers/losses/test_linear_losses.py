@@ -75,6 +75,21 @@ def test_all_users_at_once_are_each_by_itself(name, scale, layout):
 
 
 @EVERY
+@pytest.mark.parametrize("scale", ["sum", "mean"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_gradients_of_samples_have_the_gradient_as_their_mean(name, scale, intercept):
+    """User i's sample l is drawn as often as any other; L of the most curved one bounds all."""
+    losses = build(name, sizes=[2, 6, 3], scale=scale, ridge=0.3, intercept=intercept)
+    x, y = models(losses), models(losses, seed=2)
+    drawn = [losses.sample_gradient(x, place % losses.counts) for place in range(6)]
+    torch.testing.assert_close(torch.stack(drawn).mean(0), losses.gradient(x))
+    moved = [losses.sample_gradient(y, place % losses.counts) for place in range(6)]
+    steep = [(m - d).norm(dim=1) for m, d in zip(moved, drawn, strict=True)]
+    assert (torch.stack(steep) <= losses.sample_smoothness() * (y - x).norm(dim=1)).all()
+    assert losses.sample_smoothness() >= losses.smoothness().max() - 1e-9
+
+
+@EVERY
 @LAYOUTS
 def test_prox_is_that_of_a_general_solver(name, layout):
     losses = build(name, seed=4, ridge=0.2)
