@@ -33,6 +33,13 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.fedrep.fedrep_convex import FedRepConvex
     from corsage.strategies.fedrep.fedrep_known import FedRepKnown
     from corsage.strategies.ifca import IFCA
+    from corsage.strategies.known_clusters.async_al2sgd import AsyncAL2SGD
+    from corsage.strategies.known_clusters.async_l2gd import AsyncL2GD
+    from corsage.strategies.known_clusters.mixed_model import MixedModel
+    from corsage.strategies.known_clusters.mixed_model import MixedModel as ExactCluster
+    from corsage.strategies.known_clusters.mixed_model import MixedModel as ExactGlobal
+    from corsage.strategies.known_clusters.mixed_model import MixedModel as ExactLocal
+    from corsage.strategies.known_clusters.single_cluster import SingleCluster
     from corsage.strategies.l2gd import L2GD
     from corsage.strategies.lg_fedavg import LGFedAvg
     from corsage.strategies.local import Local
@@ -60,10 +67,15 @@ __all__ = [
     "CFL",
     "IFCA",
     "L2GD",
+    "AsyncAL2SGD",
+    "AsyncL2GD",
     "Callback",
     "Config",
     "ConvexClustering",
     "Ditto",
+    "ExactCluster",
+    "ExactGlobal",
+    "ExactLocal",
     "FedAvg",
     "FedBABU",
     "FedMTL",
@@ -76,9 +88,11 @@ __all__ = [
     "Local",
     "LocalClusters",
     "LocalGrid",
+    "MixedModel",
     "PFedMe",
     "PerFedAvg",
     "Scaffold",
+    "SingleCluster",
     "Strategy",
     "client_app",
     "make_client_app",

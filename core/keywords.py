@@ -115,6 +115,22 @@ class Keywords(TypedDict, total=False):
     perfedavg_delta: float
     perfedavg_adapt_steps: int
     fedbabu_fine_tune: str
+    known_gamma: str | float
+    known_lambda: str | float
+    known_refine: int
+    known_missing: str | float
+    known_iterations: int
+    known_p0: str | float
+    known_p: str | float
+    known_tau: str | float
+    known_eta: str | float
+    al2sgd_rho: str | float
+    al2sgd_mu: str | float
+    al2sgd_oracle: str
+    mixed_tolerance: float
+    mixed_em_rounds: int
+    mixed_grouping: str
+    single_cluster_lambda: str | float
     convex_lambda: str | float
     convex_solver: str
     convex_graph: str
