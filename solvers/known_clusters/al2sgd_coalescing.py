@@ -13,7 +13,7 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,24 +23,17 @@ from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.katyusha import Momenta, Rows, Target, pull_step
 
 
-@dataclass(frozen=True)
-class Plan(Stretch):
-    """A stretch that may end with a refresh of all anchors."""
-
-    refresh: bool
-
-
-def plan(coins: Coins, refresh: Coin, first: int, end: int | None) -> Plan:
+def plan(coins: Coins, refresh: Coin, first: int, end: int | None) -> Stretch:
     """The stretch that begins at `first`, cut after the first iteration with a refresh."""
     part = stretch(coins, first, end)
     renewals = np.flatnonzero(refresh.at(part.first, part.last))
     if len(renewals):
         part = stretch(coins, first, first + int(renewals[0]) + 1)
-    return Plan(part.first, part.last, part.globals, part.walks, bool(len(renewals)))
+    return replace(part, refresh=bool(len(renewals)))
 
 
-def plans(coins: Coins, refresh: Coin, end: int) -> Iterator[Plan]:
-    """All plans of a run of `end` iterations."""
+def plans(coins: Coins, refresh: Coin, end: int) -> Iterator[Stretch]:
+    """All of these of a run of `end` iterations."""
     first = 0
     while first < end:
         part = plan(coins, refresh, first, end)

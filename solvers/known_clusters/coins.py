@@ -100,13 +100,15 @@ class Coins:
 class Stretch:
     """The iterations first <= t < last: global steps, then each cluster's walk.
 
-    There may be no global step only at the beginning of a run, or after a refresh.
+    There may be no global step only at the beginning of a run, or after a refresh. `refresh`:
+    it ends with one, which Algorithm 2 alone has.
     """
 
     first: int
     last: int
     globals: int
     walks: tuple[Walk, ...]
+    refresh: bool = False
 
 
 def stretch(coins: Coins, first: int, end: int | None) -> Stretch:

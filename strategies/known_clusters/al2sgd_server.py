@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from corsage.solvers.known_clusters.al2sgd_coalescing import Plan
-from corsage.solvers.known_clusters.coins import Walk
+from corsage.solvers.known_clusters.coins import Stretch, Walk
 from corsage.strategies.known_clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coin_server import CoinServer, StepCheck
 from corsage.strategies.known_clusters.conversation import ClusterScript, Request, ask_each
@@ -19,7 +18,7 @@ from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.turns import Script
 
 
-class AL2SGDServer(CoinServer[AsyncAL2SGDState, Plan]):
+class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
     """The server: its rows, and who hears of them."""
 
     def __init__(
@@ -48,7 +47,7 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState, Plan]):
         """Iterations with xi_0 = 1, of all rows."""
         self.rows.global_steps(steps)
 
-    def walk(self, j: int, walk: Walk, first: int, part: Plan) -> ClusterScript[None]:
+    def walk(self, j: int, walk: Walk, first: int, part: Stretch) -> ClusterScript[None]:
         """Iterations with xi_j = 1 are done here, the others by the users; perhaps a refresh.
 
         A node that hosts all of the cluster takes the whole walk at once.
@@ -65,7 +64,7 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState, Plan]):
                 self.rows.hear(self.heard(answers), kinds)
                 self.trips(cohorts, leg, renew)
 
-    def end_round(self, part: Plan) -> None:
+    def end_round(self, part: Stretch) -> None:
         """After a refresh the anchors of those who answered are new; the middle of y."""
         if part.refresh:
             self.rows.refresh()

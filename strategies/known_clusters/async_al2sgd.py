@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from corsage.core.errors import ConfigError
 from corsage.core.keys import key
-from corsage.solvers.known_clusters.al2sgd_coalescing import Plan, plan
+from corsage.solvers.known_clusters.al2sgd_coalescing import plan
+from corsage.solvers.known_clusters.coins import Stretch
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.katyusha import Momenta, check, parameters
 from corsage.strategies.known_clusters.al2sgd_server import AL2SGDServer
@@ -95,7 +96,7 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
         state.momenta = Momenta(found.eta, found.a1, found.a2, found.b1, found.b2)
         state.settings, state.rho, state.mu = settings, found.rho, mu
 
-    def part(self, schedule: CoinSchedule, first: int) -> Plan:
+    def part(self, schedule: CoinSchedule, first: int) -> Stretch:
         """A stretch, which also ends with a refresh."""
         refresh = schedule.coins.refresh_coin(self.state.rho)
         return plan(schedule.coins, refresh, first, self.keys.iterations)

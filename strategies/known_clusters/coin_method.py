@@ -46,7 +46,7 @@ class CoinMethod(Strategy[K, S]):
     # What a method overrides, besides `initial`.
 
     @property
-    def server(self) -> CoinServer[S, Any]:
+    def server(self) -> CoinServer[S]:
         """What the server does alone, asks and tells."""
         raise NotImplementedError
 

@@ -22,12 +22,11 @@ from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.turns import Script
 
 S = TypeVar("S", bound=CoinState)
-P = TypeVar("P", bound=Stretch)
 FAR = 1e8
 """A model this far out, in units of the first round's, has diverged."""
 
 
-class CoinServer(Generic[S, P]):
+class CoinServer(Generic[S]):
     """The server in one round: what it does alone, asks and tells.
 
     Parameters
@@ -58,11 +57,11 @@ class CoinServer(Generic[S, P]):
         """So many iterations with xi_0 = 1."""
         raise NotImplementedError
 
-    def walk(self, j: int, walk: Walk, first: int, part: P) -> ClusterScript[None]:
+    def walk(self, j: int, walk: Walk, first: int, part: Stretch) -> ClusterScript[None]:
         """Cluster j's iterations with xi_0 = 0, from `first` on."""
         raise NotImplementedError
 
-    def end_round(self, part: P) -> None:
+    def end_round(self, part: Stretch) -> None:
         """What follows from a round."""
         raise NotImplementedError
 
@@ -72,7 +71,7 @@ class CoinServer(Generic[S, P]):
 
     # What methods build on.
 
-    def walks(self, part: P) -> dict[str, ClusterScript[None]]:
+    def walks(self, part: Stretch) -> dict[str, ClusterScript[None]]:
         """Each cluster's script of a round."""
         names, first = self.schedule.present.names, part.first + part.globals
         return {

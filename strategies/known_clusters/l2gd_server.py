@@ -60,7 +60,7 @@ class AsyncL2GDState(CoinState):
         return cls(model, centres=none, shift=none, theta=none)
 
 
-class CentresAndMaps(CoinServer[AsyncL2GDState, Stretch]):
+class CentresAndMaps(CoinServer[AsyncL2GDState]):
     """The server of clusters whose users share a gamma."""
 
     def enter(self) -> None:
