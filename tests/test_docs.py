@@ -20,6 +20,7 @@ from corsage.app.command import parse as parse_run
 from corsage.app.command import run
 from corsage.benchmarks.__main__ import BENCHMARKS
 from corsage.core.config import Config, read_words
+from corsage.core.registry import ALGORITHMS, DATASETS
 from corsage.experiments import EXPERIMENTS, experiment
 from corsage.experiments.__main__ import parse as parse_experiment
 from tests.support.pages import (
@@ -81,6 +82,14 @@ def test_scripts_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             assert code[quote.end() :] in text_of(quote[1]), f"{quote[1]} is quoted as it is not"
         elif not FILE.match(code):
             exec(code, names)
+
+
+@pytest.mark.parametrize(
+    ("page", "names"), [("docs/strategies.md", ALGORITHMS), ("docs/data.md", DATASETS)]
+)
+def test_everything_registered_is_in_a_table(page: str, names: dict[str, Any]) -> None:
+    rows = "\n".join(line for line in text_of(page).splitlines() if line.startswith("|"))
+    assert not [name for name in names if f"`{name}`" not in rows]
 
 
 def test_what_the_scripts_come_to() -> None:
