@@ -22,27 +22,33 @@ from unittest import mock
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
-from corsage.app import client_app as corsage_app
 from corsage.app import engines
+from corsage.app.client_app import make_client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.recorder import Recorder
 from corsage.benchmarks.measure import Measure
-from corsage.clients import client_class, strategy_class
+from corsage.clients import client_class
+from corsage.clients.base import Got
 from corsage.core.config import Config
 from corsage.core.wire import Task
 from corsage.datasets.federated import simulated
 from corsage.networks.build import build_network
-from corsage.strategies.rounds.base import LAST, Strategy
+from corsage.strategies import strategy_class
+from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.exchange import exchange
+from corsage.strategies.rounds.results import LAST
 
 ALGORITHM, USERS, WORKERS, ROUNDS = "fedrep", 50, 2, 30
 SMALL, LARGE = "200", "3850"  # hidden units: messages of 52 kB and of 1 MB
 CLOCKS: dict[str, Callable[[], float]] = {"cpu": time.process_time, "wall": time.perf_counter}
 SPENT = dict.fromkeys(CLOCKS, 0.0)
+DOORS = {"train": "respond", "evaluate": "judge"}
+"""What a client does on a message of each kind."""
 
 
 @dataclass
@@ -55,31 +61,44 @@ class Laps(Callback):
 
     clock: str
     share: Callable[[Iterable[float]], float]
-    own: float = 0.0
     begin: float = 0.0
+    works: dict[str, list[float]] = field(default_factory=dict)
     beyond: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
 
-    def on_round_start(self, strategy: Strategy, number: int) -> None:
+    def on_round_start(self, strategy: Strategy[Any, Any], number: int) -> None:
         """Start the clock."""
-        self.own, self.begin = 0.0, CLOCKS[self.clock]()
+        self.works.clear()
+        self.begin = CLOCKS[self.clock]()
 
-    def on_round_end(self, strategy: Strategy, row: dict[str, Any]) -> None:
+    def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         """Stop it; the first round warms up."""
         took = CLOCKS[self.clock]() - self.begin
         if row["round"] > 1:
             self.beyond["accuracy" in row].append(took - self.own)
 
-    def listen(self, strategy: Strategy, hook: str) -> None:
+    def listen(self, grid: Grid) -> None:
         """Hear what the replies say of their clients' work, on their way to the strategy."""
-        plain = getattr(strategy, hook)
+        plain = grid.pull_messages
 
-        def heard(number: int, replies: Iterable[Message]) -> Any:
-            replies = list(replies)
-            records = [reply.content["metrics"] for reply in replies if reply.has_content()]
-            self.own += self.share(float(record[self.clock]) for record in records)  # type: ignore[arg-type]
-            return plain(number, replies)
+        def heard(ids: Iterable[str]) -> Iterable[Message]:
+            replies = list(plain(ids))
+            for reply in replies:
+                self.note(reply)
+            return replies
 
-        setattr(strategy, hook, heard)
+        grid.pull_messages = heard  # type: ignore[method-assign, assignment]
+
+    def note(self, reply: Message) -> None:
+        """The seconds of one client's work, beside those of the same kind in this round."""
+        kind = reply.metadata.message_type
+        if reply.has_content() and kind in ("train", "evaluate"):
+            record: Any = reply.content["metrics"]
+            self.works.setdefault(kind, []).append(float(record[self.clock]))
+
+    @property
+    def own(self) -> float:
+        """The clients' own work in this round, all its exchanges together."""
+        return sum(self.share(seconds) for seconds in self.works.values())
 
 
 def settings(engine: str, nodes: int, hidden: str) -> Config:
@@ -100,29 +119,23 @@ def settings(engine: str, nodes: int, hidden: str) -> Config:
 
 
 def timed_app() -> ClientApp:
-    """Corsage's client app, whose replies say how long `fit` and `evaluate` took."""
-    app = ClientApp()
-    app.train()(partial(timed, corsage_app.train))
-    app.evaluate()(partial(timed, corsage_app.evaluate))
-    app.query()(corsage_app.introduce)
-    return app
+    """Corsage's client app, whose replies say how long its clients worked."""
+    return make_client_app(mods=[timed])
 
 
-def timed(
-    answer: Callable[[Message, Context], Message], message: Message, context: Context
-) -> Message:
+def timed(message: Message, context: Context, answer: ClientAppCallable) -> Message:
     """The answer to a message, and in its metrics the seconds by each clock."""
     watch(client_class(ALGORITHM))
     SPENT.update(dict.fromkeys(CLOCKS, 0.0))
     reply = answer(message, context)
-    if reply.has_content():
+    if reply.has_content() and message.metadata.message_type in DOORS:
         reply.content["metrics"].update(SPENT)  # type: ignore[arg-type]
     return reply
 
 
 def watch(cls: type[Any]) -> None:
     """Count the time in a client's own methods, once a process."""
-    for name in ("fit", "evaluate"):
+    for name in DOORS.values():
         plain = getattr(cls, name)
         if not hasattr(plain, "__wrapped__"):
             setattr(cls, name, counted(plain))
@@ -150,8 +163,7 @@ def rounds(config: Config, laps: Laps, folder: str, grid: Grid) -> None:
         callbacks.insert(0, Recorder(Path(folder), {}, config))
     strategy = strategy_class(ALGORITHM)(config, callbacks)
     strategy.federation.state_dir = str(Path(folder, "users")) if folder else ""
-    laps.listen(strategy, "aggregate_train")
-    laps.listen(strategy, "aggregate_evaluate")
+    laps.listen(grid)
     strategy.start(grid)
 
 
@@ -162,8 +174,8 @@ def local(name: str, hidden: str, target: float) -> list[Measure]:
     checkpoint each round and a file for what a user keeps.
     """
     config, cls = settings("local", USERS, hidden), client_class(ALGORITHM)
-    found, plain = [], (cls.fit, cls.evaluate)
-    beside = f"client.fit called by hand takes {direct(config):.2f} ms"
+    found, plain = [], (cls.respond, cls.judge)
+    beside = f"client.respond called by hand takes {direct(config):.2f} ms"
     for where in ("", ", in a run folder"):
         laps = Laps("cpu", sum)
         try:
@@ -171,14 +183,14 @@ def local(name: str, hidden: str, target: float) -> list[Measure]:
                 grid = LocalGrid(timed_app(), USERS)
                 rounds(config, laps, folder if where else "", grid)
         finally:
-            cls.fit, cls.evaluate = plain  # type: ignore[method-assign]
+            cls.respond, cls.judge = plain  # type: ignore[method-assign]
         cost = 1e3 * median(laps.beyond[False]) / USERS
         found.append(Measure(f"local, {name}{where}", cost, target, "ms/message", beside))
     return found
 
 
 def direct(config: Config) -> float:
-    """Milliseconds of `client.fit` called by hand, without messages: the client's own work."""
+    """Milliseconds of `client.respond` called by hand, without messages: the client's own work."""
     data = simulated(config.data, USERS, config.run.seed)
     network = build_network(config.model, data.shape, data.num_classes, config.run.seed)
     body, cls = network.initial[network.body], client_class(ALGORITHM)
@@ -194,9 +206,9 @@ def direct(config: Config) -> float:
     )
     times = []
     for user in data.users:
-        client = cls(replace(task, users=[user]), [user], data, network, [{}], {}, ["body"])
+        client = cls(replace(task, users=[user]), [user], data, network, [{}])
         begin = time.process_time()
-        client.fit([body], {})
+        client.respond(Got({"body": body}))
         times.append(time.process_time() - begin)
     return 1e3 * median(times)
 

@@ -52,11 +52,11 @@ class Turns(Callback):
     house: list[float] = field(default_factory=list)
     loop: list[float] = field(default_factory=list)
 
-    def on_round_start(self, strategy: Strategy, number: int) -> None:
+    def on_round_start(self, strategy: Strategy[Any, Any], number: int) -> None:
         """The house's turn."""
         self.begin = self.clock()
 
-    def on_round_end(self, strategy: Strategy, row: dict[str, Any]) -> None:
+    def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         """The bare loop's turn."""
         took = self.clock() - self.begin
         if row["round"] == 1:

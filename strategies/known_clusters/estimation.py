@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
-from corsage.core.config import ModelKeys
 from corsage.core.errors import ConfigError
+from corsage.core.groups import ModelKeys
 from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.laplace import LaplaceSums, laplace_sums, laplace_variances
 from corsage.solvers.known_clusters.reml import GRID, RemlSums, Variances, fit, refined_grid, shares
