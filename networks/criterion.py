@@ -1,7 +1,7 @@
 """What a model is trained by and judged by: its loss, the slope of it, and what is counted.
 
 A network has one, `network.criterion`, and every loop that trains or evaluates uses it: softmax
-cross-entropy over one output a class, or a loss of `models.losses` of one output.
+cross-entropy over one output a class, or a loss of `core.losses` of one output.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `Losses.gradient` is nabla f_u(theta_u; xi_u) for all users u of a group: a method is written once,
 in the words of its paper, on matrices with one row a user. `StackedLosses` computes it for all
-users at once where `models.stacked` can, `AutogradLosses` for one user of any network.
+users at once where `stacked` can, `AutogradLosses` for one user of any network.
 """
 
 from __future__ import annotations

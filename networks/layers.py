@@ -2,7 +2,7 @@
 
 Forward and backward are written out for the few layers that the built-in models have: a batched
 matrix product (or a grouped convolution) does one step of all users, and momentum takes the
-gradient in within the same product. `models.stacked` puts them together.
+gradient in within the same product. `stacked` puts them together.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def in_groups(
             with nullcontext() if together else seeded(network, orders[0][group[0]]):
                 found = [rows.cpu().numpy() for rows in work(losses)]
             if len(group) > 1 and not all(np.isfinite(rows).all() for rows in found):
-                # A grouped convolution may mix another user's NaN in: see heads.train_group.
+                # A grouped convolution may mix another user's NaN in: see parts.train_group.
                 todo = [[u] for u in group] + todo
                 continue
             out = out or [np.empty((len(data), *rows.shape[1:]), np.float32) for rows in found]

@@ -1,7 +1,7 @@
 """Losses of linear models of all users: f_i(theta) = sum or mean of phi(<w, a> + b, y) + ridge.
 
 theta_i = [w, b], as `torch.nn.Linear(p, 1)` is when flattened. Users have as many samples as they
-have: they lie in blocks of users with about as many (`models.padded`), without a loop over users.
+have: they lie in blocks of users with about as many (`padded`), without a loop over users.
 """
 
 from __future__ import annotations
