@@ -47,7 +47,7 @@ class PersonalStore:
     ) -> None:
         self._records = context.state
         self._folder = folder / safe_name(experiment) if folder else None
-        self._prefix = f"{experiment}/"
+        self._prefix = f"{safe_name(experiment)}/"
         self._durable = durable
         self._in_context = in_context or folder is None
         self._versions: dict[str, set[int]] = {}  # of each user, in memory

@@ -64,6 +64,15 @@ def test_another_experiment_has_states_of_its_own(tmp_path: Path) -> None:
     assert PersonalStore(ctx, tmp_path, "one").load("u", 1)["head"][0] == 1
 
 
+def test_names_of_experiments_may_be_any_text() -> None:
+    """One may begin as another does."""
+    ctx = context()
+    for name in ("e/f", "e", "", "a b/c/", "E"):
+        PersonalStore(ctx, None, name).save("u/v", 1, head(1), set())
+        assert PersonalStore(ctx, None, name).load("u/v", 1)["head"][0] == 1
+        assert len(ctx.state) == 1
+
+
 def test_simulated_users_with_a_folder_burden_no_message(tmp_path: Path) -> None:
     """Ray would copy what is in the context to a worker and back with every message."""
     ctx = context()
