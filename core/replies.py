@@ -60,30 +60,24 @@ def merge_replies(
     on the order in which the replies came.
     """
     merged = Replies(wire_messages=len(replies))
-    parts: list[tuple[float, Arrays]] = []
-    row_parts: list[Arrays] = []
-    metric_parts: list[dict[str, NDArray[np.float64]]] = []
+    found: list[Part] = []
     silent = dict(asked)
     for reply in sorted(replies, key=lambda r: asked.get(r.metadata.src_node_id, [""])[0]):
         users = silent.pop(reply.metadata.src_node_id, [])
         try:
-            good = _read(reply, users, template, needed, merged)
+            found.append(_read(reply, users, template, needed, merged))
         except BadReply as why:
             merged.dropped.update({user: str(why).removeprefix(f"user {user}: ") for user in users})
-            continue
-        names, weight, mean, rows, metrics = good
-        merged.users += names
-        parts.append((weight, mean))
-        row_parts.append(rows)
-        metric_parts.append(metrics)
     for users in silent.values():
         merged.dropped.update(dict.fromkeys(users, "no reply in time"))
-    merged.weight = sum(weight for weight, _ in parts)
+    parts = _alike(found, merged)
+    merged.users = [user for part in parts for user in part.users]
+    merged.weight = sum(part.weight for part in parts)
     merged.mean = _weighted_mean(parts, template)
     places = sorted(range(len(merged.users)), key=lambda i: reading_order(merged.users[i]))
     merged.users = [merged.users[i] for i in places]
-    merged.rows = _stack(row_parts, places)
-    merged.metrics = _stack(metric_parts, places)
+    merged.rows = _stack([part.rows for part in parts], places)
+    merged.metrics = _stack([part.metrics for part in parts], places)
     return merged
 
 
@@ -92,13 +86,38 @@ def reading_order(user: str) -> tuple[int, str]:
     return len(user), user
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one node's reply brings."""
+
+    users: list[str]
+    weight: float
+    mean: Arrays
+    rows: Arrays
+    metrics: dict[str, NDArray[np.float64]]
+
+
+def _alike(found: list[Part], merged: Replies) -> list[Part]:
+    """The parts that send as rows what most users' nodes send as rows; the others are dropped."""
+    counts: dict[frozenset[str], int] = {}
+    for part in found:
+        kind = frozenset(part.rows)
+        counts[kind] = counts.get(kind, 0) + len(part.users)
+    usual = max(counts, key=lambda kind: counts[kind], default=frozenset())
+    for part in found:
+        if frozenset(part.rows) != usual:
+            why = "malformed reply: rows where others send a mean, or a mean where they send rows"
+            merged.dropped.update(dict.fromkeys(part.users, why))
+    return [part for part in found if frozenset(part.rows) == usual or not part.users]
+
+
 def _read(
     reply: Message,
     asked: list[str],
     template: Mapping[str, NDArray[Any]],
     needed: Collection[str],
     merged: Replies,
-) -> tuple[list[str], float, Arrays, Arrays, dict[str, NDArray[np.float64]]]:
+) -> Part:
     """One node's reply, or BadReply."""
     if reply.has_error():
         raise BadReply(str(reply.error.reason).strip())
@@ -107,6 +126,9 @@ def _read(
         config, numbers = content["config"], content["metrics"]
         users = [str(user) for user in config.get("users", [])]  # type: ignore[union-attr]
         weight = float(numbers["weight"])  # type: ignore[arg-type]
+        failed = zip(config.get("failed", []), config.get("causes", []), strict=False)  # type: ignore[arg-type]
+        causes = {str(user): str(why) for user, why in failed if user in asked}
+        lost = set(asked) & set(config.get("lost", []))  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError) as error:
         raise BadReply(f"malformed reply: {type(error).__name__} {error}") from error
     if len(set(users)) != len(users) or not set(users) <= set(asked):
@@ -125,16 +147,17 @@ def _read(
             raise BadReply(f"malformed reply: {len(values)} values of {name}, {len(users)} users")
         if not np.isfinite(values).all():
             raise BadReply(f"not finite: {name}")
+        if name == "num-examples" and (values <= 0).any():
+            raise BadReply("malformed reply: users without samples")
     records = {n: r for n, r in content.items() if isinstance(r, ArrayRecord)}
     mean, rows = _arrays(records, users, template)
     merged.wire_bytes += sum(payload(record) for record in records.values())
     merged.kept |= bool(config.get("kept", False))
-    failed = zip(config.get("failed", []), config.get("causes", []), strict=False)  # type: ignore[arg-type]
-    merged.dropped.update({str(user): str(why) for user, why in failed if user in asked})
-    merged.lost |= set(config.get("lost", [])) & set(asked)  # type: ignore[arg-type]
+    merged.dropped.update(causes)
+    merged.lost |= lost
     for user in set(asked) - set(users):
         merged.dropped.setdefault(user, "left out of its node's reply")
-    return users, weight, mean, rows, metrics
+    return Part(users, weight, mean, rows, metrics)
 
 
 def _arrays(
@@ -148,7 +171,7 @@ def _arrays(
         raise BadReply(f"malformed reply: {error}") from error
     if not users:
         return {}, {}
-    if {*mean, *rows} != set(template):
+    if {*mean, *rows} != set(template) or set(mean) & set(rows):
         raise BadReply(f"wrong arrays: got {sorted({*mean, *rows})}, expected {sorted(template)}")
     for name, array in (*mean.items(), *rows.items()):
         shape = template[name].shape if name in mean else (len(users), *template[name].shape)
@@ -161,11 +184,9 @@ def _arrays(
     return mean, rows
 
 
-def _weighted_mean(
-    parts: list[tuple[float, Arrays]], template: Mapping[str, NDArray[Any]]
-) -> Arrays:
+def _weighted_mean(parts: list[Part], template: Mapping[str, NDArray[Any]]) -> Arrays:
     """The mean over users out of the nodes' means; summed in double precision."""
-    named = [(weight, mean) for weight, mean in parts if mean]
+    named = [(part.weight, part.mean) for part in parts if part.mean]
     if not named:
         return {}
     total = sum(weight for weight, _ in named)

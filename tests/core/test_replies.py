@@ -132,3 +132,50 @@ def test_a_round_fails_only_below_min_users() -> None:
         else:
             strategy.accept_round(1, replies)
             assert strategy.progress.dropped == {"b": 1}
+
+
+def rows_of(users: list[str], rows: Any) -> RecordDict:
+    """As `content`, but one row a user."""
+    found = content(users, np.zeros(SHAPE))
+    del found["arrays"]
+    found["rows"] = encode({"body": np.asarray(rows, np.float32)})
+    return found
+
+
+@pytest.mark.parametrize("most", ["mean", "rows"])
+def test_a_node_that_sends_rows_among_means_is_dropped_and_the_other_way_round(most: str) -> None:
+    """What most users' nodes do is what was asked for."""
+    one, two = np.ones(SHAPE), np.ones((2, *SHAPE))
+    replies = [
+        reply(2, content(["a"], one) if most == "rows" else rows_of(["a"], [one])),
+        reply(3, rows_of(["b", "c"], two) if most == "rows" else content(["b", "c"], one)),
+    ]
+    merged = merge_replies(replies, {2: ["a"], 3: ["b", "c"]}, TEMPLATE)
+    assert merged.users == ["b", "c"]
+    assert set(merged.dropped) == {"a"}
+    assert "malformed reply" in merged.dropped["a"]
+    assert list(merged.rows if most == "rows" else merged.mean) == ["body"]
+    assert merged.weight == 2
+
+
+def test_one_array_is_not_both_a_mean_and_rows() -> None:
+    both = content(["a", "b", "c"], np.zeros(SHAPE))
+    both["rows"] = encode({"body": np.zeros(SHAPE, np.float32)})
+    merged = merge_replies([reply(2, both)], {2: ["a", "b", "c"]}, TEMPLATE)
+    assert merged.users == []
+    assert "wrong arrays" in merged.dropped["a"]
+
+
+@pytest.mark.parametrize("samples", [0.0, -5.0])
+def test_a_user_has_samples(samples: float) -> None:
+    odd = content(["a"], np.zeros(SHAPE), **{"num-examples": [samples]})
+    merged = merge_replies([reply(2, odd)], {2: ["a"]}, TEMPLATE, ("num-examples",))
+    assert merged.dropped == {"a": "malformed reply: users without samples"}
+
+
+@pytest.mark.parametrize("name", ["users", "failed", "lost"])
+def test_a_number_is_no_list_of_users(name: str) -> None:
+    odd = content(["a"], np.zeros(SHAPE))
+    odd.config_records["config"][name] = 3
+    merged = merge_replies([reply(2, odd)], {2: ["a"]}, TEMPLATE)
+    assert "malformed reply: TypeError" in merged.dropped["a"]
