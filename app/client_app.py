@@ -26,11 +26,15 @@ from corsage.core.version import untested
 from corsage.core.wire import Task, config_record, decode, decode_task, encode
 
 
-def make_client_app(mods: Sequence[Mod] = ()) -> ClientApp:
-    """A client app for all algorithms, with Flower's client mods around it if any are given."""
+def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) -> ClientApp:
+    """A client app for all algorithms, with Flower's client mods around it if any are given.
+
+    `mods` see every message, `train_mods` those for training only: Flower's mods for differential
+    privacy refuse messages that ask for no update.
+    """
     app, nodes = ClientApp(mods=list(mods)), Nodes()
 
-    @app.train()
+    @app.train(mods=list(train_mods))
     def train(message: Message, context: Context) -> Message:
         return answer("train", message, context, nodes)
 

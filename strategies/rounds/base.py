@@ -7,7 +7,7 @@ the run stands is in `progress`, and who takes part is in `federation`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, cast, get_args
@@ -31,7 +31,7 @@ from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Finding, Result, weighted_metrics
 from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.state import Progress, arrays_of
-from corsage.strategies.rounds.turns import Parcel, Question, Script, Steps
+from corsage.strategies.rounds.turns import Parcel, Question, Script, Steps, answers
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -90,8 +90,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         self.callbacks = list(callbacks)
         self.train_options: Mapping[str, Any] = {}
         self.federation = Federation(self.name, self.config, self.keys, self.callbacks, experiment)
-        self._steps = Steps(self._scripts())
-        self._question: Question | None = None  # the evaluation that is under way
+        self._steps, self._opened = Steps(self._following), False
+        self._judging: tuple[Question, list[Message]] | None = None  # the evaluation under way
         self.check()
 
     @property
@@ -130,6 +130,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def merge(self, replies: Replies) -> S:
         """The state after a round: by default with the mean over the round's users."""
+        if missing := sorted(set(self.template()) - set(replies.mean)):
+            raise RoundFailed(f"{self.name}: a mean of {', '.join(missing)} is needed, none came.")
         return cast(S, replace(cast(Any, self.state), **replies.mean))
 
     def choose(self, number: int, users: list[str]) -> list[str]:
@@ -233,21 +235,23 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     ) -> Iterable[Message]:
         """Messages to all nodes: every user evaluates its own model; none amid a round."""
         self.begin(grid)
-        self._question = None
+        self._judging = None
         if not self._steps.between or not self.progress.round:
             return []
         self.take(decode(arrays))
-        self._question = self.evaluation(dict(config))
-        return self._question.messages()
+        question = self.evaluation(dict(config))
+        self._judging = question, question.messages()
+        return self._judging[1]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Merge the users' evaluations."""
-        question, self._question = self._question, None
-        if question is None:
+        judging, self._judging = self._judging, None
+        if judging is None:
             return None
-        question.answered([(reply, reply) for reply in replies])
+        question, messages = judging
+        question.answered(answers(messages, replies))
         return weighted_metrics(self.evaluated(question, question.replies()))
 
     def summary(self) -> None:
@@ -270,6 +274,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         Returns Flower's result with `summaries`, the rows of the final table.
         """
         self.federation.timeout = timeout or self.federation.timeout
+        self._steps.close()
         self.begin(grid)
         if initial_arrays is not None:
             self.take(decode(initial_arrays))
@@ -334,9 +339,17 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """Go on where a checkpoint stands."""
         self.federation.progress, self.state = progress, state
 
-    def _scripts(self) -> Iterator[Script[Any]]:
-        """The whole training, for whoever plays it from outside."""
-        self.federation.settle()
-        yield self.opening()
-        while not (self.progress.round > 0 and self.finished()):
-            yield self.one_round(self.progress.round + 1)
+    def _following(self) -> Script[Any] | None:
+        """The next script of the training, for whoever plays it from outside."""
+        if not self._opened:
+            self.federation.settle()
+            return self._open()
+        if self.progress.round > 0 and self.finished():
+            return None
+        self.federation.meet()
+        return self.one_round(self.progress.round + 1)
+
+    def _open(self) -> Script[None]:
+        """The opening, which is asked again if it failed."""
+        yield from self.opening()
+        self._opened = True

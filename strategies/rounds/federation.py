@@ -113,8 +113,10 @@ class Federation:
         return self.config.model.model == "linear" and self.loss != "cross-entropy"
 
     def join(self, grid: Grid) -> None:
-        """Wait until as many nodes are there as the config says."""
-        self.grid = grid
+        """Wait until as many nodes are there as the config says; another grid has others."""
+        if grid is not self.grid:
+            self.grid = grid
+            self.roster.clear()
         if not self.roster.members:
             keys = self.config.federation
             self.roster.wait(grid, max(keys.num_nodes, 1), keys.node_timeout)

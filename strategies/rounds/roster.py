@@ -50,6 +50,10 @@ class Roster:
     fixed: bool = False
     users: list[str] = field(default_factory=list)
 
+    def clear(self) -> None:
+        """Nobody is there; the shape of samples and the number of classes stay known."""
+        self.members, self.nodes, self.users = {}, set(), []
+
     def by_node(self, users: list[str]) -> dict[int, list[str]]:
         """The given users, grouped by the node that hosts them."""
         groups: dict[int, list[str]] = {}

@@ -6,7 +6,7 @@ An algorithm's training is a *script*: a generator that yields turns and is sent
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -87,11 +87,16 @@ class Question:
 class Steps:
     """Scripts played from outside, one exchange a call.
 
-    A script begins only when it is its turn, so that it sees what happened between two calls.
+    A script begins only when it is its turn, so that it sees what happened between two calls. One
+    that fails is over; what is to be played after it is for `following` to say.
+
+    Parameters
+    ----------
+    following : the script after the last one, None if there is none left.
     """
 
-    def __init__(self, scripts: Iterable[Script[Any]]) -> None:
-        self._scripts = iter(scripts)
+    def __init__(self, following: Callable[[], Script[Any] | None]) -> None:
+        self._following = following
         self._script: Script[Any] | None = None
         self._turn: Turn | None = None
         self._ready: list[Message] = []
@@ -104,7 +109,7 @@ class Steps:
     def messages(self) -> list[Message]:
         """What is to be sent next; [] if all scripts are at their ends."""
         while self._turn is None:
-            self._script = next(self._scripts, None)
+            self._script = self._following()
             if self._script is None:
                 return []
             self._begin(self._script)
@@ -114,14 +119,28 @@ class Steps:
         """Take the replies to all these messages; what came of the turn, if it is over."""
         if self._turn is None or self._script is None:
             return None
-        came = {reply.metadata.reply_to_message_id: reply for reply in replies}
-        self._turn.answered([(m, came.get(m.metadata.message_id)) for m in self._ready])
-        self._ready = self._turn.messages()
+        try:
+            return self._answered(self._turn, self._script, replies)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Leave the script that is under way, and let go what it holds."""
+        script, self._script, self._turn, self._ready = self._script, None, None, []
+        if script is not None:
+            script.close()
+
+    def _answered(
+        self, turn: Turn, script: Script[Any], replies: Iterable[Message]
+    ) -> Replies | None:
+        turn.answered(answers(self._ready, replies))
+        self._ready = turn.messages()
         if self._ready:
             return None
-        found, self._turn = self._turn.replies(), None
+        found, self._turn = turn.replies(), None
         with suppress(StopIteration):
-            self._enter(self._script.send(found))
+            self._enter(script.send(found))
         return found
 
     def _begin(self, script: Script[Any]) -> None:
@@ -136,3 +155,9 @@ class Steps:
             turn = self._script.send(turn.replies())
             self._ready = turn.messages()
         self._turn = turn
+
+
+def answers(messages: Sequence[Message], replies: Iterable[Message]) -> Done:
+    """Each message with its reply: replies to others are none."""
+    came = {reply.metadata.reply_to_message_id: reply for reply in replies}
+    return [(message, came.get(message.metadata.message_id)) for message in messages]
