@@ -153,6 +153,15 @@ class Worker:
 
     def check_shapes(self, group: list[int], sent: Sent) -> None:
         """One row a participant, and of the shape that was sent, where the same comes back."""
+        count = (len(group),)
+        for name, values in sent.metrics.items():
+            if np.shape(values) != count:
+                raise ValueError(f"wrong shape: metric {name} is {np.shape(values)}, not {count}")
+        for name, rows in sent.keep.items():
+            if np.shape(rows)[:1] != count:
+                raise ValueError(
+                    f"wrong shape: kept {name} is {np.shape(rows)}, not {count} and more"
+                )
         for name, rows in {**sent.mean, **sent.rows}.items():
             own = self.arrays[name].shape if name in self.arrays else rows.shape[1:]
             if rows.shape != (len(group), *own):
@@ -214,6 +223,9 @@ class Worker:
     def add_evaluation(self, users: list[str], metrics: Numbers) -> None:
         """Add an evaluation, user by user; one whose numbers are not finite is named."""
         columns = [np.asarray(values, np.float64) for values in metrics.values()]
+        for name, values in zip(metrics, columns, strict=True):
+            if values.shape != (len(users),):
+                raise ValueError(f"wrong shape: {name} is {values.shape}, not {(len(users),)}")
         good = np.all([np.isfinite(values) for values in columns], axis=0)
         for place in np.flatnonzero(~good):
             self.report.failed[users[place]] = "evaluate: its numbers are not finite"

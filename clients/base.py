@@ -18,7 +18,7 @@ from torch import Tensor
 
 from corsage.core.arrays import Array, Arrays, Floats32, Ints
 from corsage.core.cache import Cache
-from corsage.core.errors import UserError
+from corsage.core.errors import ConfigError, UserError
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys
 from corsage.core.seeding import generator
@@ -131,8 +131,7 @@ class Client(NumPyClient, Generic[K]):
         What it would send is let go.
         """
         self.settings = replace(self.settings, local_epochs=epochs)
-        kept = self.train(got, data).keep
-        self.states = [{n: rows[i] for n, rows in kept.items()} for i in range(len(self.users))]
+        self._remember(self.train(got, data).keep)
         return self.models(got)
 
     def loss(self, user: str, labels: Tensor) -> Loss:
@@ -162,23 +161,36 @@ class Client(NumPyClient, Generic[K]):
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
-        """Flower's door to `respond`; `config["names"]` names the parameters, with commas."""
+        """Flower's door to `respond`.
+
+        `config["names"]` names the parameters, with commas, and `config["rows"]` those that have
+        one row a user. What the users keep is remembered by this object. Flower takes a number a
+        metric: of several users it is their mean, weighted by samples.
+        """
         sent = self.respond(self._got(parameters, config))
-        metrics = dict(sent.metrics)
-        examples = int(np.sum(metrics["num-examples"]))
-        return list({**sent.mean, **sent.rows}.values()), examples, metrics
+        if sent.keep:
+            self._remember(sent.keep)
+        examples = int(np.sum(sent.metrics["num-examples"]))
+        return list({**sent.mean, **sent.rows}.values()), examples, averages(sent.metrics)
 
     def evaluate(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
-        """Flower's door to `judge`."""
-        metrics = dict(self.judge(self._got(parameters, config)))
-        n = metrics["num-examples"]
-        return float(np.average(metrics["loss"], weights=n)), int(n.sum()), metrics
+        """Flower's door to `judge`; as with `fit`."""
+        metrics = self.judge(self._got(parameters, config))
+        numbers = averages(metrics)
+        return numbers["loss"], int(np.sum(metrics["num-examples"])), numbers
 
     def _got(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> Got:
-        names = str(config.get("names", "model")).split(",")[: len(parameters)]
-        return Got(dict(zip(names, parameters, strict=True)), {}, config)
+        names = [name for name in str(config.get("names", "model")).split(",") if name]
+        if len(names) != len(parameters):
+            raise ConfigError(f"{len(parameters)} parameters came, names={','.join(names)}.")
+        arrays, by_user = dict(zip(names, parameters, strict=True)), str(config.get("rows", ""))
+        rows = {name: arrays.pop(name) for name in by_user.split(",") if name in arrays}
+        return Got(arrays, rows, config)
+
+    def _remember(self, kept: Arrays) -> None:
+        self.states = [{n: rows[i] for n, rows in kept.items()} for i in range(len(self.states))]
 
     # What algorithms build on.
 
@@ -292,3 +304,10 @@ class Client(NumPyClient, Generic[K]):
             x = self.data.vectors[x]
         tensors = to_tensors(x, y, shift, scale, self.network.device)
         return Examples(*tensors, np.array([len(labels) for _, labels in pairs], np.int64))
+
+
+def averages(metrics: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+    """Numbers of each user as one number: the mean over all samples, which are counted apart."""
+    weights = metrics["num-examples"]
+    others = ((name, values) for name, values in metrics.items() if name != "num-examples")
+    return {name: float(np.average(values, weights=weights)) for name, values in others}

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from corsage import IFCA
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.clients.base import Got
 from corsage.clients.ifca import IFCAClient
 from corsage.core.errors import ModelError
 from corsage.core.replies import Replies
@@ -148,7 +149,7 @@ def assert_picks_by_training_data(strategy: Strategy[Any, IFCAState]) -> None:
     task = Task("ifca", "", 0, data.shape, 10, train=config.train, keys=config.keys_of("ifca"))
     odd = dataclasses.replace(data, y=labels)
     client = IFCAClient(task, data.users, odd, strategy.federation.network, [{}] * 10)
-    _, _, metrics = client.evaluate([models], {"names": "models"})
+    metrics = client.judge(Got({"models": models}))
     assert dict(zip(data.users, metrics["cluster"], strict=True)) == strategy.state.clusters
     assert np.mean(metrics["correct"] / metrics["num-examples"]) < 0.4
 
