@@ -84,7 +84,7 @@ class UserLosses:
         scale: float | Tensor = 1.0,
         stream: int = 0,
     ) -> None:
-        """See `Losses`."""
+        """The batch gradient at theta, added into `out`: as `Losses.gradient` says."""
         raise NotImplementedError
 
 
