@@ -84,7 +84,7 @@ class UserLosses:
         scale: float | Tensor = 1.0,
         stream: int = 0,
     ) -> None:
-        """The batch gradient at theta, added into `out`: as `Losses.gradient` says."""
+        """out <- beta * out + scale * nabla f(theta; xi), as `Losses.gradient` says."""
         raise NotImplementedError
 
 
