@@ -246,7 +246,7 @@ def test_users_together_and_alone_are_torchs(loss: str, model: str, momentum: fl
     heads = rows[:, net.head]
     assert together.users_together(net, net.whole) > 0
     for got, part in (
-        (together.train_head_group(net, body, heads, data, orders, keys), net.head),
+        (together.train_heads(net, body, heads, data, orders, keys), net.head),
         (together.train_bodies(net, body, heads, data, orders, keys), net.body),
         (together.train_models(net, rows, data, orders, keys), net.whole),
     ):
