@@ -25,17 +25,11 @@ from corsage.core.seeding import generator
 from corsage.core.wire import Task
 from corsage.datasets.federated import FederatedData, UserData
 from corsage.networks.batches import Examples, Loss, Order
+from corsage.networks.evaluation import Scores, evaluate, evaluate_models, evaluate_picked
 from corsage.networks.network import Network
 from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
-from corsage.networks.training import (
-    Scores,
-    batches,
-    evaluate,
-    evaluate_models,
-    evaluate_picked,
-    to_tensors,
-)
+from corsage.networks.training import batches, to_tensors
 
 K = TypeVar("K", bound=Keys)
 Pair = tuple[Array, Array]

@@ -16,9 +16,10 @@ from corsage.core.arrays import Floats32
 from corsage.core.groups import TrainKeys
 from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order, Plan
+from corsage.networks.evaluation import all_features
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
-from corsage.networks.training import all_features, pulled_sgd, sgd
+from corsage.networks.training import pulled_sgd, sgd
 
 TOGETHER = 32
 GROUPED_CHANNELS = 16

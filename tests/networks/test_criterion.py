@@ -22,9 +22,10 @@ from corsage.networks import steps
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.criterion import CROSS_ENTROPY, criterion_of
+from corsage.networks.evaluation import evaluate, evaluate_models
 from corsage.networks.gradients import StackedLosses, training
 from corsage.networks.network import Network
-from corsage.networks.training import batches, evaluate, evaluate_models, sgd, to_tensors
+from corsage.networks.training import batches, sgd, to_tensors
 
 DELTA = 0.7
 # The mean loss of a batch as torch has it, or as its paper writes it.

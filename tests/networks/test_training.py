@@ -13,8 +13,9 @@ from corsage.networks import parts as together
 from corsage.networks import stacked
 from corsage.networks.batches import Examples, Plan
 from corsage.networks.build import build_network
+from corsage.networks.evaluation import evaluate, evaluate_models
 from corsage.networks.network import Network
-from corsage.networks.training import batches, evaluate, evaluate_models, sgd, to_tensors
+from corsage.networks.training import batches, sgd, to_tensors
 
 KEYS = TrainKeys(lr=0.1, momentum=0.5, weight_decay=1e-2, batch_size=4)
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}
