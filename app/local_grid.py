@@ -52,7 +52,7 @@ class LocalGrid(Grid):
 
     @property
     def run(self) -> Run:
-        """The run."""
+        """Flower's record of the run that this grid is of."""
         return self._run
 
     def create_message(

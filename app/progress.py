@@ -239,7 +239,7 @@ class Watcher(Callback):
         self.progress.start(strategy.name, self.num_rounds, strategy.progress.round)
 
     def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
-        """Move on."""
+        """Show the round that is done."""
         self.progress.update(row)
 
     def on_note(self, text: str) -> None:

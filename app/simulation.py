@@ -55,7 +55,7 @@ class Comparison:
         return [summary.json() for summary in self.summaries]
 
     def __str__(self) -> str:
-        """The table."""
+        """The table, as the terminal shows it."""
         console = Console(file=io.StringIO(), width=WIDE)
         console.print(summary_table(self.json()))
         text: str = console.file.getvalue()  # type: ignore[attr-defined]

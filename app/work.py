@@ -138,8 +138,8 @@ class Worker:
         ]
         users = names
         if self.cls.cohorts:
-            told, name = states[0].pop(MEMBERS, None), names[0]
-            users = self.members.get(name, [name]) if told is None else read_members(told)
+            stored, name = states[0].pop(MEMBERS, None), names[0]
+            users = self.members.get(name, [name]) if stored is None else read_members(stored)
             self.members[name] = users
         return self.cls(task, users, self.node.data, self.network, states, self.node.cache)
 

@@ -27,7 +27,7 @@ from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Order
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
-from corsage.networks.parts import train_bodies, train_head_group
+from corsage.networks.parts import train_bodies, train_heads
 from corsage.networks.training import batches
 
 SHAPE, CLASSES, USERS = (1, 28, 28), 10, 10
@@ -140,7 +140,7 @@ def corsage(case: Case, network: Network, data: Examples, turn: int) -> None:
 
     start = network.initial
     body, heads = start[network.body], np.tile(start[network.head], (USERS, 1))
-    heads = train_head_group(network, body, heads, data, orders("head", 10), case.keys)
+    heads = train_heads(network, body, heads, data, orders("head", 10), case.keys)
     train_bodies(network, body, heads, data, orders("body", 1), case.keys)
 
 

@@ -25,17 +25,11 @@ from corsage.core.seeding import generator
 from corsage.core.wire import Task
 from corsage.datasets.federated import FederatedData, UserData
 from corsage.networks.batches import Examples, Loss, Order
+from corsage.networks.evaluation import Scores, evaluate, evaluate_models, evaluate_picked
 from corsage.networks.network import Network
-from corsage.networks.parts import train_bodies, train_head_group, train_models
+from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
-from corsage.networks.training import (
-    Scores,
-    batches,
-    evaluate,
-    evaluate_models,
-    evaluate_picked,
-    to_tensors,
-)
+from corsage.networks.training import batches, to_tensors
 
 K = TypeVar("K", bound=Keys)
 Pair = tuple[Array, Array]
@@ -233,7 +227,7 @@ class Client(NumPyClient, Generic[K]):
     ) -> Floats32:
         """Heads (users, P_head) after epochs of SGD over one body, which is frozen."""
         orders = self.orders(purpose, data, epochs)
-        return train_head_group(self.network, body, heads, data, orders, self.settings, pull)
+        return train_heads(self.network, body, heads, data, orders, self.settings, pull)
 
     def sgd_bodies(self, body: Floats32, heads: Floats32, data: Examples, epochs: int) -> Floats32:
         """Bodies (users, P_body) from one start, each under its own head, which is frozen."""

@@ -14,7 +14,7 @@ from corsage.core.arrays import Array, Ints
 from corsage.core.errors import UserError
 from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
-from corsage.networks.training import Scores, score
+from corsage.networks.evaluation import Scores, score
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.linear_losses import Scale
 

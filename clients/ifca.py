@@ -12,7 +12,7 @@ import numpy as np
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32, Ints
 from corsage.networks.batches import Examples, Order
-from corsage.networks.training import evaluate_models
+from corsage.networks.evaluation import evaluate_models
 from corsage.strategies.ifca import IFCAKeys
 
 

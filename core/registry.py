@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, NoKeys, names
 
 if TYPE_CHECKING:
@@ -105,8 +106,10 @@ DEVICE = "csv"
 
 def found(name: str, floor: str, suffix: str = "") -> Any:
     """A class of an algorithm, out of its file on a floor: `strategies` or `clients`."""
-    module = import_module(f"corsage.{place_of(name, floor)}")
-    return getattr(module, ALGORITHMS[name].cls + suffix, None)
+    module, cls = import_module(f"corsage.{place_of(name, floor)}"), ALGORITHMS[name].cls + suffix
+    if not hasattr(module, cls):
+        raise ConfigError(f"strategy={name}: no class {cls} in {module.__file__}; see ALGORITHMS.")
+    return getattr(module, cls)
 
 
 def place_of(name: str, floor: str = "strategies") -> str:

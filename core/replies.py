@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
-from numpy.typing import NDArray
 
-from corsage.core.arrays import Arrays
+from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.wire import decode, payload
 
 
@@ -34,7 +33,7 @@ class Replies:
     users: list[str] = field(default_factory=list)
     mean: Arrays = field(default_factory=dict)
     rows: Arrays = field(default_factory=dict)
-    metrics: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    metrics: dict[str, Floats] = field(default_factory=dict)
     weight: float = 0.0
     dropped: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
@@ -47,38 +46,61 @@ class BadReply(ValueError):
     """A reply that cannot be used, and why."""
 
 
+@dataclass(frozen=True)
+class NodeReply:
+    """One node's usable reply; the fields are those of `Replies`, for the users of this node."""
+
+    users: list[str]
+    weight: float
+    mean: Arrays
+    rows: Arrays
+    metrics: dict[str, Floats]
+    dropped: dict[str, str]
+    lost: set[str]
+    kept: bool
+    wire_bytes: int
+
+
 def merge_replies(
     replies: list[Message],
     asked: Mapping[int, list[str]],
-    template: Mapping[str, NDArray[Any]],
+    template: Mapping[str, Array],
     needed: Collection[str] = (),
 ) -> Replies:
     """Check every reply against what was asked and merge the good ones.
 
     `template` holds arrays of the shape and dtype that one user sends, `needed` names the metrics
-    without which a reply is of no use. The result does not depend
-    on the order in which the replies came.
+    without which a reply is of no use. The result does not depend on the order in which the
+    replies came.
     """
-    merged = Replies(wire_messages=len(replies))
-    found: list[Part] = []
+    good: list[NodeReply] = []
+    dropped: dict[str, str] = {}
     silent = dict(asked)
     for reply in sorted(replies, key=lambda r: asked.get(r.metadata.src_node_id, [""])[0]):
         users = silent.pop(reply.metadata.src_node_id, [])
         try:
-            found.append(_read(reply, users, template, needed, merged))
+            good.append(_read(reply, users, template, needed))
+            dropped.update(good[-1].dropped)
         except BadReply as why:
-            merged.dropped.update({user: str(why).removeprefix(f"user {user}: ") for user in users})
+            dropped.update({user: str(why).removeprefix(f"user {user}: ") for user in users})
     for users in silent.values():
-        merged.dropped.update(dict.fromkeys(users, "no reply in time"))
-    parts = _alike(found, merged)
-    merged.users = [user for part in parts for user in part.users]
-    merged.weight = sum(part.weight for part in parts)
-    merged.mean = _weighted_mean(parts, template)
-    places = sorted(range(len(merged.users)), key=lambda i: reading_order(merged.users[i]))
-    merged.users = [merged.users[i] for i in places]
-    merged.rows = _stack([part.rows for part in parts], places)
-    merged.metrics = _stack([part.metrics for part in parts], places)
-    return merged
+        dropped.update(dict.fromkeys(users, "no reply in time"))
+    good, odd = _alike(good)
+    dropped.update(odd)
+    users = [user for part in good for user in part.users]
+    order = sorted(range(len(users)), key=lambda i: reading_order(users[i]))
+    return Replies(
+        users=[users[i] for i in order],
+        mean=_weighted_mean([(part.weight, part.mean) for part in good], template),
+        rows=_stack([part.rows for part in good], order),
+        metrics=_stack([part.metrics for part in good], order),
+        weight=sum(part.weight for part in good),
+        dropped=dropped,
+        lost={user for part in good for user in part.lost},
+        kept=any(part.kept for part in good),
+        wire_bytes=sum(part.wire_bytes for part in good),
+        wire_messages=len(replies),
+    )
 
 
 def reading_order(user: str) -> tuple[int, str]:
@@ -86,38 +108,22 @@ def reading_order(user: str) -> tuple[int, str]:
     return len(user), user
 
 
-@dataclass(frozen=True)
-class Part:
-    """What one node's reply brings."""
-
-    users: list[str]
-    weight: float
-    mean: Arrays
-    rows: Arrays
-    metrics: dict[str, NDArray[np.float64]]
-
-
-def _alike(found: list[Part], merged: Replies) -> list[Part]:
-    """The parts that send as rows what most users' nodes send as rows; the others are dropped."""
+def _alike(parts: list[NodeReply]) -> tuple[list[NodeReply], dict[str, str]]:
+    """The replies that send as rows what most users' nodes send as rows, and whom that drops."""
     counts: dict[frozenset[str], int] = {}
-    for part in found:
+    for part in parts:
         kind = frozenset(part.rows)
         counts[kind] = counts.get(kind, 0) + len(part.users)
     usual = max(counts, key=lambda kind: counts[kind], default=frozenset())
-    for part in found:
-        if frozenset(part.rows) != usual:
-            why = "malformed reply: rows where others send a mean, or a mean where they send rows"
-            merged.dropped.update(dict.fromkeys(part.users, why))
-    return [part for part in found if frozenset(part.rows) == usual or not part.users]
+    why = "malformed reply: rows where others send a mean, or a mean where they send rows"
+    odd = [user for part in parts if frozenset(part.rows) != usual for user in part.users]
+    kept = [part for part in parts if frozenset(part.rows) == usual or not part.users]
+    return kept, dict.fromkeys(odd, why)
 
 
 def _read(
-    reply: Message,
-    asked: list[str],
-    template: Mapping[str, NDArray[Any]],
-    needed: Collection[str],
-    merged: Replies,
-) -> Part:
+    reply: Message, asked: list[str], template: Mapping[str, Array], needed: Collection[str]
+) -> NodeReply:
     """One node's reply, or BadReply."""
     if reply.has_error():
         raise BadReply(str(reply.error.reason).strip())
@@ -135,6 +141,28 @@ def _read(
         raise BadReply("malformed reply: it speaks of users that were not asked")
     if not np.isfinite(weight) or weight < 0 or (users and weight == 0):
         raise BadReply(f"malformed reply: weight {weight}")
+    metrics = _metrics(numbers, users, needed)
+    records = {n: r for n, r in content.items() if isinstance(r, ArrayRecord)}
+    mean, rows = _arrays(records, users, template)
+    dropped = dict.fromkeys(sorted(set(asked) - set(users)), "left out of its node's reply")
+    dropped.update(causes)
+    return NodeReply(
+        users=users,
+        weight=weight,
+        mean=mean,
+        rows=rows,
+        metrics=metrics,
+        dropped=dropped,
+        lost=lost,
+        kept=bool(config.get("kept", False)),
+        wire_bytes=sum(payload(record) for record in records.values()),
+    )
+
+
+def _metrics(
+    numbers: Mapping[str, Any], users: list[str], needed: Collection[str]
+) -> dict[str, Floats]:
+    """The lists among a reply's metrics: one finite number for each of its users."""
     metrics = {
         name: np.asarray(value, dtype=np.float64)
         for name, value in numbers.items()
@@ -149,19 +177,11 @@ def _read(
             raise BadReply(f"not finite: {name}")
         if name == "num-examples" and (values <= 0).any():
             raise BadReply("malformed reply: users without samples")
-    records = {n: r for n, r in content.items() if isinstance(r, ArrayRecord)}
-    mean, rows = _arrays(records, users, template)
-    merged.wire_bytes += sum(payload(record) for record in records.values())
-    merged.kept |= bool(config.get("kept", False))
-    merged.dropped.update(causes)
-    merged.lost |= lost
-    for user in set(asked) - set(users):
-        merged.dropped.setdefault(user, "left out of its node's reply")
-    return Part(users, weight, mean, rows, metrics)
+    return metrics
 
 
 def _arrays(
-    records: Mapping[str, ArrayRecord], users: list[str], template: Mapping[str, NDArray[Any]]
+    records: Mapping[str, ArrayRecord], users: list[str], template: Mapping[str, Array]
 ) -> tuple[Arrays, Arrays]:
     """The arrays of a reply, each of the right name, shape and dtype, and finite."""
     try:
@@ -184,9 +204,9 @@ def _arrays(
     return mean, rows
 
 
-def _weighted_mean(parts: list[Part], template: Mapping[str, NDArray[Any]]) -> Arrays:
+def _weighted_mean(parts: list[tuple[float, Arrays]], template: Mapping[str, Array]) -> Arrays:
     """The mean over users out of the nodes' means; summed in double precision."""
-    named = [(part.weight, part.mean) for part in parts if part.mean]
+    named = [(weight, mean) for weight, mean in parts if mean]
     if not named:
         return {}
     total = sum(weight for weight, _ in named)
@@ -199,13 +219,13 @@ def _weighted_mean(parts: list[Part], template: Mapping[str, NDArray[Any]]) -> A
     return merged
 
 
-def _stack(parts: list[dict[str, NDArray[Any]]], places: list[int]) -> dict[str, NDArray[Any]]:
+def _stack(parts: Sequence[Mapping[str, Array]], order: list[int]) -> dict[str, Array]:
     """Per-user values of several nodes, in the order of the user ids."""
     filled = [part for part in parts if part]
     if not filled:
         return {}
     names = set.intersection(*(set(part) for part in filled))
-    return {name: np.concatenate([part[name] for part in filled])[places] for name in names}
+    return {name: np.concatenate([part[name] for part in filled])[order] for name in names}
 
 
 def by_cause(dropped: Mapping[str, str]) -> list[str]:

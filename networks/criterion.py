@@ -73,11 +73,11 @@ class CrossEntropy:
         return num_classes
 
     def mean(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """See `Criterion`."""
+        """The mean cross-entropy of a batch."""
         return F.cross_entropy(outputs, y)
 
     def each(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """See `Criterion`."""
+        """The cross-entropy of each sample."""
         return F.cross_entropy(outputs, y, reduction="none")
 
     def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -101,38 +101,38 @@ class OneOutput:
 
     @property
     def name(self) -> str:
-        """See `Criterion`."""
+        """As the key `loss` has it."""
         return self.loss.name
 
     @property
     def numbers(self) -> bool:
-        """See `Criterion`."""
+        """Whether labels are numbers and not classes."""
         return not self.loss.classes
 
     @property
     def measure(self) -> Measure:
-        """See `Criterion`."""
+        """Accuracy where labels are classes, RMSE where they are numbers."""
         return ACCURACY if self.loss.classes else RMSE
 
     @property
     def wants(self) -> str:
-        """See `Criterion`."""
+        """What the model must put out, for an error message."""
         return f"one number a sample, for loss={self.name}"
 
     def outputs(self, num_classes: int) -> int:
-        """One."""
+        """One number, whatever the labels."""
         return 1
 
     def mean(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """See `Criterion`."""
+        """The mean of phi(u, y) over a batch."""
         return self.each(outputs, y).mean()
 
     def each(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """phi(u, y)."""
+        """phi(u, y) of each sample."""
         return self.loss.value(outputs[:, 0], y)
 
     def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """phi'(u, y)."""
+        """phi'(u, y), the derivative in u."""
         return self.loss.slope(outputs, y)
 
     def counted(self, outputs: Tensor, y: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ class UserLosses:
         scale: float | Tensor = 1.0,
         stream: int = 0,
     ) -> None:
-        """See `Losses`."""
+        """out <- beta * out + scale * nabla f(theta; xi), as `Losses.gradient` says."""
         raise NotImplementedError
 
 

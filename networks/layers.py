@@ -177,7 +177,7 @@ class Relu(Untrained):
     """max(h, 0), in place."""
 
     def forward(self, h: Tensor) -> Tensor:
-        """Clip."""
+        """max(h, 0), remembered for `backward`."""
         self.h = h.relu_()
         return self.h
 

@@ -16,9 +16,10 @@ from corsage.core.arrays import Floats32
 from corsage.core.groups import TrainKeys
 from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order, Plan
+from corsage.networks.evaluation import all_features
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
-from corsage.networks.training import all_features, pulled_sgd, sgd
+from corsage.networks.training import pulled_sgd, sgd
 
 TOGETHER = 32
 GROUPED_CHANNELS = 16
@@ -47,7 +48,7 @@ def groups(orders: Sequence[Order], size: int) -> list[list[int]]:
     return [by_steps[i : i + size] for i in range(0, len(by_steps), size)]
 
 
-def train_heads(
+def train_linear_heads(
     network: Network,
     heads: Floats32,
     features: Examples,
@@ -66,7 +67,7 @@ def train_heads(
     return out
 
 
-def train_head_group(
+def train_heads(
     network: Network,
     body: Floats32,
     heads: Floats32,
@@ -85,7 +86,7 @@ def train_head_group(
         data = data.over(all_features(network, data.x))
         trained = all(b.trained for b in network.blocks_of(network.head))
         if network.linear_head and trained and data.losses is None:
-            return train_heads(network, heads, data, orders, keys, pull)
+            return train_linear_heads(network, heads, data, orders, keys, pull)
     out = np.array(heads, np.float32)
     job = Job(network, network.head, data, orders, keys, active(pull), network.cacheable)
     for u in range(len(orders)):

@@ -107,7 +107,7 @@ class LastStep(nn.Module):
         self.cells = nn.LSTM(width, size, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, size)."""
+        """The output after the last step (batch, size)."""
         output: Tensor = self.cells(x)[0]
         return output[:, -1]
 

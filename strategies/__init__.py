@@ -19,4 +19,5 @@ def strategy_class(name: str) -> type[Strategy[Any, Any]]:
         cls: type[Strategy[Any, Any]] = found(name, "strategies")
         return cls
     base = strategy_class(entry.of)
-    return type(entry.cls, (base,), {"name": name, "__doc__": base.__doc__})
+    body = {"name": name, "__doc__": base.__doc__, "__module__": base.__module__}
+    return type(entry.cls, (base,), body)

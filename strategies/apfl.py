@@ -50,5 +50,5 @@ class APFL(Strategy[APFLKeys, ModelState]):
     name = "apfl"
 
     def initial(self, network: Network) -> ModelState:
-        """w^0."""
+        """The first global model, w^0."""
         return ModelState(network.initial)

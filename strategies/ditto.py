@@ -42,5 +42,5 @@ class Ditto(Strategy[DittoKeys, ModelState]):
     name = "ditto"
 
     def initial(self, network: Network) -> ModelState:
-        """w^0."""
+        """The first global model, w^0."""
         return ModelState(network.initial)

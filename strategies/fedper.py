@@ -27,5 +27,5 @@ class FedPer(Strategy[NoKeys, BodyState]):
     name = "fedper"
 
     def initial(self, network: Network) -> BodyState:
-        """W_B^(0)."""
+        """The first base layers, W_B^(0)."""
         return BodyState(network.initial[network.body])

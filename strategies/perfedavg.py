@@ -58,5 +58,5 @@ class PerFedAvg(Strategy[PerFedAvgKeys, ModelState]):
     name = "perfedavg"
 
     def initial(self, network: Network) -> ModelState:
-        """w_0."""
+        """The first global model, w_0."""
         return ModelState(network.initial)

@@ -61,7 +61,7 @@ class PFedMe(Strategy[PFedMeKeys, ModelState]):
     name = "pfedme"
 
     def initial(self, network: Network) -> ModelState:
-        """w_0."""
+        """The first global model, w_0."""
         return ModelState(network.initial)
 
     def merge(self, replies: Replies) -> ModelState:

@@ -57,7 +57,7 @@ class ConvexClusteringClient(ConvexClient[NoKeys]):
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user takes the federation's model that fits its own samples best."""
-        known = self.tensor(got.rows["known"][0])
+        known = self.tensor(got.shared["known"])
         alike = (model.expand(len(self.users), -1) for model in known)
         losses = torch.stack([self.problem.value(x) for x in alike])
         return Models(numbers(known[losses.argmin(0)]))

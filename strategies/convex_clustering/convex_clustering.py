@@ -210,7 +210,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """Each user's model; refitted ones, or all there are for new users to choose from."""
         if options.get("adapt"):
-            return to_choose_from(self.models, users)
+            return to_choose_from(self.models)
         models = self.models
         if options.get("refit") and self.state.refit is not None:
             models = self.state.refit

@@ -141,7 +141,7 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """Each user's model; new users choose among all."""
         if options.get("adapt"):
-            return to_choose_from(self.models, users)
+            return to_choose_from(self.models)
         return Parcel(rows={"x": self.models[places(self.state.users, users)]})
 
     def findings(self) -> list[Finding]:

@@ -28,10 +28,9 @@ def check_convex(federation: Federation, network: Network) -> None:
     federation.note(f"model={model}: if its losses are not convex, the certificate is not valid")
 
 
-def to_choose_from(models: Floats, users: list[str]) -> Parcel:
-    """All different models, for each of the new users."""
-    known = np.unique(models, axis=0)
-    return Parcel(rows={"known": np.tile(known, (len(users), 1, 1))})
+def to_choose_from(models: Floats) -> Parcel:
+    """All different models, once for all the new users of a node."""
+    return Parcel({"known": np.unique(models, axis=0)})
 
 
 def refitted_models(losses: Losses, labels: Ints, x: Floats) -> tuple[Floats, int]:

@@ -56,7 +56,7 @@ class Pdmm:
 
     @property
     def models(self) -> Floats:
-        """X."""
+        """The users' models X (N, d)."""
         return self.x
 
     def request(self, problem: Problem, rules: Rules, rows: Ints) -> tuple[Floats, Floats]:

@@ -57,7 +57,7 @@ class Splitting:
 
     @property
     def models(self) -> Floats:
-        """Y, which is fused exactly."""
+        """The users' models: Y (N, d), whose rows are exactly equal where users are fused."""
         return self.y
 
     def request(self, problem: Problem, rules: Rules, rows: Ints) -> tuple[Floats, Floats]:

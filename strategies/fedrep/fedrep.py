@@ -36,7 +36,7 @@ class FedRep(Strategy[FedRepKeys, BodyState]):
     name = "fedrep"
 
     def initial(self, network: Network) -> BodyState:
-        """phi^0."""
+        """The first body, phi^0."""
         note_features(self, network)
         return BodyState(network.initial[network.body])
 

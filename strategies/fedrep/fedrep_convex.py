@@ -51,7 +51,8 @@ from corsage.strategies.rounds.turns import Parcel
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
-NAMED = 8  # users of a cluster that are named
+NAMED = 8
+"""How many users of a cluster are named in the findings."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
         return FedRepConvexState(body, [], nobody, nobody, np.zeros(0, np.int64))
 
     def shared(self) -> Arrays:
-        """phi^t."""
+        """The body phi^t, for all users."""
         return {"body": self.state.body}
 
     def send(self, users: list[str]) -> Parcel:

@@ -93,7 +93,7 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
         return FedRepKnownState(network.initial[network.body], [], nobody, {})
 
     def shared(self) -> Arrays:
-        """phi^t."""
+        """The body phi^t, for all users."""
         return {"body": self.state.body}
 
     def send(self, users: list[str]) -> Parcel:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
 
 TITLE = "clusters of heads"
-"""Heads what is found of them."""
+"""The title of the findings about them, in the report and on the terminal."""
 
 
 def check_pull(train: TrainKeys, key: str, strength: float) -> None:
@@ -53,7 +53,7 @@ def check_head(strategy: Strategy[Any, Any], network: Network, strength: float) 
 
 
 def body_and_head(body: Floats32, network: Network) -> Arrays:
-    """Arrays of the shape that one user sends back: phi_i and h_i."""
+    """The template of what one user sends back: phi_i and h_i."""
     return {"body": body, "head": network.initial[network.head]}
 
 

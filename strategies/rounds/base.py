@@ -102,7 +102,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     # What an algorithm overrides.
 
     def check(self) -> None:
-        """Refuse keys that cannot be meant; the users are not known yet."""
+        """Refuse keys that cannot be meant, and make the parts; no user is known yet."""
 
     def initial(self, network: Network) -> S:
         """What the server remembers before the first round."""
@@ -121,7 +121,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         return self.send(users)
 
     def options(self, number: int) -> dict[str, Any]:
-        """What users are told of a round besides arrays."""
+        """What goes to the users of a round besides arrays."""
         return {}
 
     def template(self) -> Arrays:
@@ -147,9 +147,9 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     def round(self, number: int) -> Script[Replies]:
         """One round: by default one exchange, and the server's step."""
         users = self.choose(number, self.federation.users)
-        parcel, told = self.send(users), {**self.train_options, **self.options(number)}
+        parcel, options = self.send(users), {**self.train_options, **self.options(number)}
         question = self.federation.ask(
-            "train", users, parcel, self.template(), told, ("num-examples", *self.needed), number
+            "train", users, parcel, self.template(), options, ("num-examples", *self.needed), number
         )
         replies = yield question
         self.accept_round(number, replies)
@@ -175,7 +175,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     def finished(self) -> bool:
         """Whether no round is left to do, though `num-rounds` has more: asked after each.
 
-        It is told from the state alone, so that a resumed run knows it too.
+        It must follow from the state alone, so that a resumed run knows it too.
         """
         return False
 
@@ -290,7 +290,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
             self.state = self.initial(self.federation.network)
 
     def take(self, arrays: Arrays) -> None:
-        """Take over arrays from outside: a wrapper's, or a model to begin with."""
+        """Put arrays from outside into the state: a wrapper's, or a model to begin with."""
         own = self.shared()
         if not arrays:
             return

@@ -14,7 +14,7 @@ PRESENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Sent:
+class Pending:
     """A message under way: which one, and when it was sent."""
 
     message: Message
@@ -36,7 +36,7 @@ class Exchange:
 
     def __init__(self, grid: Grid, timeout: float) -> None:
         self._grid, self._timeout = grid, timeout
-        self._pending: dict[str, Sent] = {}
+        self._pending: dict[str, Pending] = {}
         self._unsent: list[Message] = []
         self._next_look = time.monotonic() + PRESENCE_SECONDS
 
@@ -46,7 +46,7 @@ class Exchange:
         accepted = {str(i) for i in self._grid.push_messages(batch) if i}
         for message in batch:
             if message.metadata.message_id in accepted:
-                self._pending[message.metadata.message_id] = Sent(message, now)
+                self._pending[message.metadata.message_id] = Pending(message, now)
             else:
                 self._unsent.append(message)
 
@@ -84,8 +84,8 @@ class Exchange:
         late = [i for i, sent in self._pending.items() if now - sent.at >= self._timeout]
         if self._pending and now > self._next_look:
             self._next_look = now + PRESENCE_SECONDS
-            here = set(self._grid.get_node_ids())
-            late += [i for i, sent in self._pending.items() if sent.node not in here]
+            connected = set(self._grid.get_node_ids())
+            late += [i for i, sent in self._pending.items() if sent.node not in connected]
         return [(self._pending.pop(i).message, None) for i in dict.fromkeys(late)]
 
 

@@ -35,7 +35,7 @@ class Federation:
     Parameters
     ----------
     name, config, keys : the algorithm, all keys, and the algorithm's own.
-    callbacks : told what is worth a note.
+    callbacks : whose `on_note` is called with what is worth a line.
     experiment : names the run at the nodes: personal state is kept under this name.
     """
 
@@ -45,7 +45,7 @@ class Federation:
         self.name, self.config, self.keys, self.callbacks = name, config, keys, callbacks
         self.experiment = experiment or f"{name}-{uuid.uuid4().hex[:12]}"
         self.state_dir = ""  # where simulated users keep what is theirs; devices know themselves
-        self.durable: dict[str, int] | None = None  # versions that the last checkpoint holds
+        self.durable: dict[str, int] | None = None  # versions in the last checkpoint
         self.timeout = config.federation.round_timeout
         self.progress = Progress()
         self.grid: Grid | None = None

@@ -18,7 +18,7 @@ class GlobalModel(Strategy[K, M]):
     """The server holds the whole model w."""
 
     def initial(self, network: Network) -> M:
-        """w_0."""
+        """The first global model, w_0."""
         return cast(M, ModelState(network.initial))
 
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:

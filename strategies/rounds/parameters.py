@@ -15,13 +15,13 @@ from corsage.core.registry import algorithm_keys
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
 
-AnyStrategy = type["Strategy[Any, Any]"]
+StrategyClass = type["Strategy[Any, Any]"]
 
 
 class Parameters:
     """The signature that notebooks complete: the keys of a strategy, with their defaults."""
 
-    def __get__(self, _: object, cls: AnyStrategy) -> inspect.Signature:
+    def __get__(self, _: object, cls: StrategyClass) -> inspect.Signature:
         """Made when somebody asks."""
         own, foreign = set(names(cls.keys_class)), foreign_keys(cls)
         config = inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
@@ -33,7 +33,7 @@ class Parameters:
         return inspect.Signature([config, *keys])
 
 
-def foreign_keys(cls: AnyStrategy) -> dict[str, str]:
+def foreign_keys(cls: StrategyClass) -> dict[str, str]:
     """The keys that only other algorithms have, and one that has them."""
     own = set(names(cls.keys_class))
     return {
@@ -45,7 +45,7 @@ def foreign_keys(cls: AnyStrategy) -> dict[str, str]:
 
 
 def read_config(
-    cls: AnyStrategy, config: Config | Mapping[str, Any] | None, keys: Mapping[str, Any]
+    cls: StrategyClass, config: Config | Mapping[str, Any] | None, keys: Mapping[str, Any]
 ) -> Config:
     """A parsed configuration; keywords are keys with `_` for `-`, and win."""
     if isinstance(config, Config) and not keys:

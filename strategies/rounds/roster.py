@@ -36,7 +36,8 @@ class Roster:
     Parameters
     ----------
     users : ids in an order that depends on nothing but the ids.
-    shape, num_classes : of a sample, () until a node has told; no classes: labels are numbers.
+    shape, num_classes : of a sample, () until a node has answered; no classes: labels are
+        numbers.
     question : what the nodes are sent: the run's settings, as a task without users.
     fixed : the model is built: a node that cannot take part in it does not end the run.
     """

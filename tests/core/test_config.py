@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from corsage.clients import client_class
 from corsage.core.catalogue import catalogue, defaults, titled
 from corsage.core.config import RETIRED, Config, read_words
 from corsage.core.errors import ConfigError
 from corsage.core.keys import flatten
-from corsage.core.registry import ALGORITHMS, DATASETS, data_keys
+from corsage.core.registry import ALGORITHMS, DATASETS, Algorithm, data_keys
+from corsage.strategies import strategy_class
 
 
 def test_no_key_is_declared_twice() -> None:
@@ -127,3 +130,13 @@ def test_bad_words_and_files(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("lr = = 1")
     with pytest.raises(ConfigError, match="not valid TOML"):
         read_words([str(tmp_path / "x.toml")])
+
+
+@pytest.mark.parametrize("load", [strategy_class, client_class])
+def test_a_class_that_is_not_in_its_file_is_named(
+    load: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What somebody who adds an algorithm sees who misspells its class."""
+    monkeypatch.setitem(ALGORITHMS, "ditto", Algorithm("Dito"))
+    with pytest.raises(ConfigError, match=r"strategy=ditto: no class Dito(Client)? in .*ditto\.py"):
+        load.__wrapped__("ditto")  # type: ignore[attr-defined]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from corsage.benchmarks import __main__ as benchmarks
+from corsage.benchmarks import engines
 from corsage.benchmarks.measure import Measure, number
 from corsage.benchmarks.memory import family, proportional
 from corsage.core.errors import ConfigError
@@ -127,6 +130,29 @@ def test_benchmarks_by_name(
     assert "pass" in capsys.readouterr().out
     written = json.loads((tmp_path / "b.json").read_text())
     assert written["benchmarks"]["engines"][0]["met"] is True
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in Path(benchmarks.__file__).parent.glob("[a-z]*.py"))
+)
+def test_every_benchmark_can_be_imported(name: str) -> None:
+    import_module(f"corsage.benchmarks.{name}")
+
+
+def test_what_a_message_costs_beyond_the_clients_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "USERS", 2)
+    monkeypatch.setattr(engines, "ROUNDS", 12)
+    kinds: list[str] = []
+    end = engines.Laps.on_round_end
+
+    def on_round_end(laps: engines.Laps, strategy: Any, row: dict[str, Any]) -> None:
+        kinds.extend(kind for kind, seconds in laps.works.items() if len(seconds) == 2)
+        end(laps, strategy, row)
+
+    monkeypatch.setattr(engines.Laps, "on_round_end", on_round_end)
+    found = engines.local("small", "8", 1.0)
+    assert [measure.unit for measure in found] == ["ms/message"] * 2
+    assert set(kinds) == {"train", "evaluate"}
 
 
 def test_memory_of_a_process_tree() -> None:

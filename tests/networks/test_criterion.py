@@ -22,9 +22,10 @@ from corsage.networks import steps
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.criterion import CROSS_ENTROPY, criterion_of
+from corsage.networks.evaluation import evaluate, evaluate_models
 from corsage.networks.gradients import StackedLosses, training
 from corsage.networks.network import Network
-from corsage.networks.training import batches, evaluate, evaluate_models, sgd, to_tensors
+from corsage.networks.training import batches, sgd, to_tensors
 
 DELTA = 0.7
 # The mean loss of a batch as torch has it, or as its paper writes it.
@@ -246,7 +247,7 @@ def test_users_together_and_alone_are_torchs(loss: str, model: str, momentum: fl
     heads = rows[:, net.head]
     assert together.users_together(net, net.whole) > 0
     for got, part in (
-        (together.train_head_group(net, body, heads, data, orders, keys), net.head),
+        (together.train_heads(net, body, heads, data, orders, keys), net.head),
         (together.train_bodies(net, body, heads, data, orders, keys), net.body),
         (together.train_models(net, rows, data, orders, keys), net.whole),
     ):

@@ -123,7 +123,7 @@ def test_both_ways_of_training_are_torchs_proximal_sgd(model, part, sizes, epoch
         )
     else:
         heads = rows[:, net.head]
-        got = together.train_head_group(net, rows[0, net.body], heads, data, orders, keys, pull)
+        got = together.train_heads(net, rows[0, net.body], heads, data, orders, keys, pull)
     if size == 0:
         return
     work = (where, data, orders, keys, pull)
@@ -209,7 +209,7 @@ def test_what_is_not_trained_is_not_pulled():
     np.testing.assert_array_equal(pulled, plain)
     heads, body = net.initial[None, net.head], net.initial[net.body]
     far = Pull(1.0, np.full_like(heads[0], 9.0))
-    got = together.train_head_group(net, body, heads, data, orders, TrainKeys(), far)
+    got = together.train_heads(net, body, heads, data, orders, TrainKeys(), far)
     np.testing.assert_array_equal(got[0, :9], heads[0, :9])
     assert np.abs(got[0, 9:] - heads[0, 9:]).min() > 0.01
 

@@ -13,8 +13,9 @@ from corsage.networks import parts as together
 from corsage.networks import stacked
 from corsage.networks.batches import Examples, Plan
 from corsage.networks.build import build_network
+from corsage.networks.evaluation import evaluate, evaluate_models
 from corsage.networks.network import Network
-from corsage.networks.training import batches, evaluate, evaluate_models, sgd, to_tensors
+from corsage.networks.training import batches, sgd, to_tensors
 
 KEYS = TrainKeys(lr=0.1, momentum=0.5, weight_decay=1e-2, batch_size=4)
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}
@@ -197,7 +198,7 @@ def test_users_together_are_the_loop(model, momentum, decay):
     heads = rows[:, net.head]
     assert together.users_together(net, net.whole) > 0
     for got, part in (
-        (together.train_head_group(net, body, heads, data, orders, keys), net.head),
+        (together.train_heads(net, body, heads, data, orders, keys), net.head),
         (together.train_bodies(net, body, heads, data, orders, keys), net.body),
         (together.train_models(net, rows, data, orders, keys), net.whole),
     ):
@@ -232,7 +233,7 @@ def test_heads_together_are_the_loop(sizes, batch, epochs, momentum, bias, size)
     rows[:, net.body] = net.initial[net.body]
     before, together.TOGETHER = together.TOGETHER, size
     try:
-        got = together.train_head_group(
+        got = together.train_heads(
             net, net.initial[net.body], rows[:, net.head], data, orders, keys
         )
     finally:
@@ -259,7 +260,7 @@ def test_other_networks_go_one_by_one(kind):
     rows = rows_for(net, 2)
     rows[:, net.body] = rows[0, net.body]
     body, heads = rows[0, net.body], rows[:, net.head]
-    got = together.train_head_group(net, body, heads, data, orders, KEYS)
+    got = together.train_heads(net, body, heads, data, orders, KEYS)
     np.testing.assert_allclose(got, loop(net, rows, net.head, data, orders, KEYS), atol=1e-5)
     got = together.train_bodies(net, body, heads, data, orders, KEYS)
     np.testing.assert_array_equal(got, loop(net, rows, net.body, data, orders, KEYS))
@@ -274,7 +275,7 @@ def test_one_users_nan_stays_its_own(model, where):
     rows[:, net.body] = rows[0, net.body]
     clean = together.train_models(net, rows, data, orders, KEYS)
     heads = rows[:, net.head].copy()
-    fine = together.train_head_group(net, rows[0, net.body], heads, data, orders, KEYS)
+    fine = together.train_heads(net, rows[0, net.body], heads, data, orders, KEYS)
     if where == "data":
         data.x[8:17] = torch.nan
     else:
@@ -282,7 +283,7 @@ def test_one_users_nan_stays_its_own(model, where):
     got = together.train_models(net, rows, data, orders, KEYS)
     np.testing.assert_allclose(got[[0, 2]], clean[[0, 2]], atol=1e-5)
     assert np.isnan(got[1]).any()
-    got = together.train_head_group(net, rows[0, net.body], heads, data, orders, KEYS)
+    got = together.train_heads(net, rows[0, net.body], heads, data, orders, KEYS)
     np.testing.assert_allclose(got[[0, 2]], fine[[0, 2]], atol=1e-5)
     assert np.isnan(got[1]).any()
 

@@ -9,7 +9,8 @@ import pytest
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.core.registry import ALGORITHMS
+from corsage.core.registry import ALGORITHMS, place_of
+from corsage.strategies import strategy_class
 from tests.support.federations import (
     ASK_ALL,
     SEEDLESS,
@@ -94,3 +95,11 @@ def test_every_user_is_evaluated_and_the_rest_named(name: str) -> None:
     assert last.get("newcomers", {"users": 0})["users"] == 12 - trained
     drawn = [summary["per_user"][user] for user in strategy.progress.trained]
     assert last["participants"]["accuracy"] == pytest.approx(np.mean(drawn))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_class_says_which_file_it_is_of(name: str) -> None:
+    """A preset's, which is made and not written, too."""
+    cls = strategy_class(name)
+    assert cls.__module__ == f"corsage.{place_of(name)}"
+    assert cls.__name__ == ALGORITHMS[name].cls

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from corsage.core.errors import ConfigError, NodeError, RoundFailed
+from corsage.core.wire import decode
 from corsage.solvers.convex_clustering import sum_of_norms
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClusteringState
 from corsage.strategies.rounds.state import restored, stored
@@ -145,3 +146,12 @@ def test_new_users_take_the_model_that_fits_their_few_samples_best(
     assert 0 < new["users"] < 12
     assert new["dropped"] == {}
     assert new["accuracy"]["mean"] > 0.9
+
+
+def test_the_models_that_new_users_choose_from_go_to_a_node_once() -> None:
+    strategy, _, _ = cluster(new_users=0.5, num_rounds=2)
+    (message,) = strategy.evaluation({"adapt": True}).messages()
+    records = message.content.array_records.values()
+    sent = [array for record in records for array in decode(record).values()]
+    assert len(strategy.federation.new_users) > 1
+    assert sum(array.nbytes for array in sent) == np.unique(strategy.models, axis=0).nbytes
