@@ -44,8 +44,8 @@ class Comparison:
 
     Parameters
     ----------
-    results : each strategy's own result, by its name: shared arrays, metrics of each round. A second
-        strategy of the same name is `fedrep#2`.
+    results : each strategy's own result, by its name: shared arrays, metrics of each round. A
+        second strategy of the same name is `fedrep#2`.
     """
 
     results: Mapping[str, Result]

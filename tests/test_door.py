@@ -136,7 +136,7 @@ def test_what_cannot_be_simulated_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match=r"FedRep is no strategy; .*FedRep\(\)"):
         simulate([FedRep])  # type: ignore[list-item]
     for key, value in {"strategy": "ditto", "resume": "runs/x", "run_dir": "elsewhere"}.items():
-        with pytest.raises(ConfigError, match="simulate.. has no use for it"):
+        with pytest.raises(ConfigError, match="has no use for it"):
             simulate("local", **{key: value})  # type: ignore[arg-type]
 
 

@@ -55,7 +55,8 @@ def read_config(
         return config
     if not isinstance(config, Config | Mapping | None):
         raise ConfigError(
-            f"{cls.__name__}({config!r}): keys are keyword arguments, {cls.__name__}(num_users=20), "
+            f"{cls.__name__}({config!r}): keys are keyword arguments, "
+            f"{cls.__name__}(num_users=20), "
             'or a mapping, {"num-users": 20}.'
         )
     flat = config.flat() if isinstance(config, Config) else dict(config or {})
