@@ -32,6 +32,14 @@ from corsage.datasets.table import (
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 ENCODING = "utf-8-sig"  # UTF-8, with or without the mark that spreadsheets put first
 
+# What is wrong with a cell, and what to do.
+NO_CLASS = f"not a class; number the classes 0, 1, 2, ...{OR_NUMBERS}"
+NO_POINT = "not a number; write it with a decimal point and no comma"
+NO_NUMBER = (
+    "not a number; code it as one, name it as user-column or cluster-column, or leave it out by "
+    "feature-columns"
+)
+
 
 @dataclass(frozen=True)
 class CsvKeys(FeatureKeys, ColumnKeys):
@@ -229,18 +237,11 @@ def unusable(word: str, *, classes: bool) -> str | None:
     try:
         value = float("x" if "_" in word else word)  # Python reads 1_000, numpy does not
     except ValueError:
-        if classes:
-            return f"not a class; number the classes 0, 1, 2, ...{OR_NUMBERS}"
-        if word.count(",") == 1:
-            return "not a number; write it with a decimal point and no comma"
-        return (
-            "not a number; code it as one, name it as user-column or cluster-column, or leave it out "
-            "by feature-columns"
-        )
+        return NO_CLASS if classes else NO_POINT if word.count(",") == 1 else NO_NUMBER
     if not math.isfinite(value) or (not classes and abs(value) > FLOAT32_MAX):
         return "not a finite float32 number; fill it in, or drop the row"
     if classes and (value < 0 or value != int(value)):
-        return f"not a class; number the classes 0, 1, 2, ...{OR_NUMBERS}"
+        return NO_CLASS
     return None
 
 

@@ -109,6 +109,11 @@ def test_another_engine_is_refused_in_one_line() -> None:
         simulate("fedavg", engine="ray")
 
 
+def test_a_grid_without_nodes_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="num_nodes=0: must be at least 1"):
+        LocalGrid(client_app, num_nodes=0)
+
+
 def test_two_strategies_of_one_name_are_two_results() -> None:
     short, long = (FedRep(**{**QUICK, "head_epochs": epochs}) for epochs in (1, 5))
     found = simulate(

@@ -193,16 +193,6 @@ def test_slow_clients_are_late(
     assert all("user 7 is dropped: no reply in time" in line for line in dropped)
 
 
-@pytest.mark.parametrize(
-    "words", [["model=nowhere:net"], ["dataset=csv", "data-file=nowhere.csv"], ["new-cluster=a"]]
-)
-def test_what_cannot_be_used_is_a_user_s_mistake_and_nothing_to_resume(
-    here: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    assert run([*QUICK, *words], "") == 2
-    assert "--resume" not in capsys.readouterr().err
-
-
 def test_when_every_client_fails_so_does_the_run(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
