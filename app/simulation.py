@@ -77,7 +77,7 @@ class Comparison:
     def __str__(self) -> str:
         """The table."""
         console = Console(file=io.StringIO(), width=WIDE)
-        console.print(summary_table(self.json()))
+        console.print(summary_table(self.json()), crop=False)
         text: str = console.file.getvalue()  # type: ignore[attr-defined]
         return text
 
