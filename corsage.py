@@ -100,15 +100,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first used."""
-    if name in PLACES:
-        place = import_module(f"corsage.{PLACES[name]}")
-        return place.app if name == "client_app" else getattr(place, name)
-    for algorithm, entry in ALGORITHMS.items():
-        if entry.cls == name:
-            return import_module("corsage.strategies").strategy_class(algorithm)
-    raise AttributeError(f"corsage has no {name!r}")
+if not TYPE_CHECKING:  # a name that there is not is an error to type checkers
+
+    def __getattr__(name: str) -> Any:
+        """A public name, imported when it is first used."""
+        if name in PLACES:
+            place = import_module(f"corsage.{PLACES[name]}")
+            return place.app if name == "client_app" else getattr(place, name)
+        for algorithm, entry in ALGORITHMS.items():
+            if entry.cls == name:
+                return import_module("corsage.strategies").strategy_class(algorithm)
+        raise AttributeError(f"corsage has no {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -68,7 +68,8 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes) -> Messa
         return _failure(message, f"{kind}: {describe(error)}")
     if not report.users and not report.lost:
         causes = [f"user {u}: {why}" for u, why in list(report.failed.items())[:3]]
-        return _failure(message, "; ".join(causes))
+        shared = set(report.failed.values())
+        return _failure(message, shared.pop() if len(shared) == 1 else "; ".join(causes))
     return Message(_reply(report), reply_to=message)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from corsage.core.catalogue import Declared, catalogue
 from corsage.core.config import Config, read_words
-from corsage.core.errors import ConfigError, CorsageError
+from corsage.core.errors import UNUSABLE, ConfigError, CorsageError
 from corsage.core.keys import Value
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(words: list[str], title: str) -> int:
         values, json_file = parse(words)
         config = Config.parse(values)
         simulate_and_report(config, json_file)
-    except ConfigError as error:
+    except UNUSABLE as error:
         return complain(error, 2)
     except CorsageError as error:
         return complain(error, 1)

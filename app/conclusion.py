@@ -47,7 +47,7 @@ def all_rows(folder: Path, config: Config) -> list[dict[str, Any]]:
 def show(found: list[Result], folder: Path) -> None:
     """The table, what the methods found, and where all of it lies."""
     console = Console()
-    console.print(summary_table(found))
+    console.print(summary_table(found), crop=False)
     for table in findings_tables(found):
         console.print(table)
     console.print(f"Run folder: {folder}", soft_wrap=True, highlight=False)

@@ -17,6 +17,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from corsage.core.errors import ConfigError
+
 
 class LocalGrid(Grid):
     """Nodes that live in this process.
@@ -28,6 +30,8 @@ class LocalGrid(Grid):
     """
 
     def __init__(self, client_app: ClientApp, num_nodes: int) -> None:
+        if num_nodes < 1:
+            raise ConfigError(f"LocalGrid: num_nodes={num_nodes}: must be at least 1.")
         self._app = client_app
         self._run = Run.create_empty(run_id=secrets.randbits(62))
         TaskIdentity.run_id = self._run.run_id

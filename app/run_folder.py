@@ -24,7 +24,7 @@ from corsage.app.conclusion import conclude
 from corsage.app.progress import Watcher
 from corsage.app.recorder import Recorder
 from corsage.core.config import Config
-from corsage.core.errors import CheckpointError, CorsageError
+from corsage.core.errors import UNUSABLE, CheckpointError, CorsageError
 from corsage.core.files import guarded, write_atomically
 from corsage.core.keys import Value
 from corsage.core.version import VERSION, warn_if_untested
@@ -80,7 +80,7 @@ class RunFolder:
     ) -> None:
         if kind is None:
             conclude(self.folder, self.config)
-        else:
+        elif not isinstance(error, UNUSABLE):
             print(f"The run can be finished: --resume {self.folder}", file=sys.stderr)
 
     def unfinished(self) -> list[str]:

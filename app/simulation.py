@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from logging import WARNING
 from typing import Any, Unpack
 
+from flwr.supercore import log
 from rich.console import Console
 
 from corsage.app.client_app import app as client_app
@@ -16,6 +18,7 @@ from corsage.app.progress import Watcher
 from corsage.app.summary import summary_table
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
+from corsage.core.keys import flatten
 from corsage.core.keywords import Keywords
 from corsage.core.version import warn_if_untested
 from corsage.strategies import strategy_class
@@ -25,6 +28,14 @@ from corsage.strategies.rounds.results import Json, Result, Summary
 AnyStrategy = Strategy[Any, Any]
 WIDE = 120
 """Columns of the table as text."""
+FILES = "it writes no files; the command line does (python run_simulation.py)"
+ELSEWHERE = {
+    "strategy": "name strategies in the first argument",
+    "resume": FILES,
+    "run_dir": FILES,
+    "checkpoint_every": FILES,
+}
+"""Keys that would do nothing here."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,8 @@ class Comparison:
 
     Parameters
     ----------
-    results : each strategy's own result, by its name: shared arrays, metrics of each round.
+    results : each strategy's own result, by its name: shared arrays, metrics of each round. A
+        second strategy of the same name is `fedrep#2`.
     """
 
     results: Mapping[str, Result]
@@ -42,6 +54,14 @@ class Comparison:
     def summaries(self) -> list[Summary]:
         """The rows of the table."""
         return [summary for result in self.results.values() for summary in result.summaries]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the rows."""
+        return (summary.strategy for summary in self.summaries)
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.summaries)
 
     def __getitem__(self, name: str) -> Summary:
         """The row of that name: `comparison["fedavg+ft"].score.mean`."""
@@ -57,7 +77,7 @@ class Comparison:
     def __str__(self) -> str:
         """The table, as the terminal shows it."""
         console = Console(file=io.StringIO(), width=WIDE)
-        console.print(summary_table(self.json()))
+        console.print(summary_table(self.json()), crop=False)
         text: str = console.file.getvalue()  # type: ignore[attr-defined]
         return text
 
@@ -96,13 +116,28 @@ def simulate(
         warn_if_untested()
     several = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
     made = [strategy for entry in several for strategy in strategies_of(entry, keys)]
-    return Comparison({s.name: run(s, progress) for s in made})
+    if not made:
+        raise ConfigError("simulate: no strategy is given; name at least one.")
+    fresh(made)
+    warn_of_other_users(made)
+    results: dict[str, Result] = {}
+    for strategy in made:
+        count = sum(strategy.name == name.partition("#")[0] for name in results)
+        label = f"{strategy.name}#{count + 1}" if count else strategy.name
+        results[label] = renamed(run(strategy, progress), strategy.name, label)
+    return Comparison(results)
 
 
 def strategies_of(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> list[AnyStrategy]:
     """A strategy as it is, or those of some names under the keys."""
     if isinstance(entry, Strategy):
         return [entry]
+    if not isinstance(entry, str):
+        name = getattr(entry, "__name__", repr(entry))
+        raise ConfigError(f"simulate: {name} is no strategy; give a name, or one made: {name}().")
+    for key, instead in ELSEWHERE.items():
+        if key in keys:
+            raise ConfigError(f"{key.replace('_', '-')}: simulate() has no use for it; {instead}.")
     values = {name.replace("_", "-"): value for name, value in keys.items()}
     config = Config.parse({**values, "strategy": entry})
     if config.run.engine != "local":
@@ -111,6 +146,40 @@ def strategies_of(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> list[Any
             "(python run_simulation.py engine=ray ...)."
         )
     return [strategy_class(name)(config) for name in config.run.strategy]
+
+
+def fresh(strategies: list[AnyStrategy]) -> None:
+    """Refuse strategies that have run already: their users are gone, and their rounds are done."""
+    for place, strategy in enumerate(strategies):
+        if strategy.federation.grid is not None or strategy in strategies[:place]:
+            raise ConfigError(
+                f"{strategy.name}: this object has run already, or is given twice; make another "
+                f"for another run: {type(strategy).__name__}(...)."
+            )
+
+
+def warn_of_other_users(strategies: list[AnyStrategy]) -> None:
+    """Say which keys of users and data differ between strategies that are to be compared."""
+    first, *others = [
+        flatten(c.data) | flatten(c.new) | {"num-users": c.federation.num_users, "seed": c.run.seed}
+        for c in (strategy.config for strategy in strategies)
+    ]
+    for strategy, keys in zip(strategies[1:], others, strict=True):
+        unlike = [key for key in {**first, **keys} if first.get(key) != keys.get(key)]
+        if unlike:
+            said = ", ".join(f"{key}={keys.get(key)} ({first.get(key)})" for key in unlike)
+            log(
+                WARNING, "%s is not on the users of %s: %s", strategy.name, strategies[0].name, said
+            )
+
+
+def renamed(result: Result, name: str, label: str) -> Result:
+    """A result whose rows are called by a label."""
+    result.summaries = [
+        replace(summary, strategy=label + summary.strategy.removeprefix(name))
+        for summary in result.summaries
+    ]
+    return result
 
 
 def run(strategy: AnyStrategy, progress: bool) -> Result:

@@ -20,6 +20,9 @@ Row = Mapping[str, Any]
 Result = Mapping[str, Any]
 """One strategy at its end, as in the JSON summary."""
 
+NAME = 12
+"""Columns of a strategy's name that the table has at least."""
+
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
 """A line: where, and how high, as shown (percent)."""
 
@@ -108,7 +111,12 @@ def cells(result: Result) -> list[str]:
 
 
 class Airy(Table):
-    """A table with 1 to 4 blanks between its columns, as the console has room."""
+    """A table with 1 to 4 blanks between its columns, as the console has room.
+
+    Where there is no room for the least of it, it is wider: print it with `crop=False`.
+    """
+
+    spare = 0  # columns by which names may be folded
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for gap in (3, 2, 1, 0):
@@ -117,12 +125,17 @@ class Airy(Table):
                 options.max_width
             ):
                 break
-        yield from super().__rich_console__(console, options)
+        whole = console.measure(self, options=options.update(max_width=10_000)).maximum
+        least = whole - self.spare
+        room = options.update(max_width=max(options.max_width, least))
+        yield from super().__rich_console__(console, room)
 
 
 def summary_table(results: Sequence[Result]) -> Table:
     """One line a strategy; the best mean is bold, users without a reply are named below."""
     table = Airy(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    longest = max((len(str(result["strategy"])) for result in results), default=0)
+    table.spare = max(longest - NAME, 0)
     for place, title in enumerate(columns(shared_measure(results))):
         # Text, not markup: a name with brackets in it is printed as it is.
         # Only the name may be folded where there is no room: half a number is a wrong number.
@@ -131,6 +144,7 @@ def summary_table(results: Sequence[Result]) -> Table:
             justify="right" if place else "left",
             no_wrap=place > 0,
             overflow="fold",
+            min_width=None if place else min(longest, NAME),
             vertical="bottom",
         )
     for result, top in zip(results, best(results), strict=True):

@@ -32,6 +32,7 @@ from corsage.networks.build import build_network
 GROUP_BYTES = 64 * 2**20
 GROUP_USERS = 256
 Numbers = Mapping[str, NDArray[Any]]
+DIVERGED = "; if training diverges: a smaller lr, or inputs scaled to about 1"
 
 
 @dataclass
@@ -70,6 +71,8 @@ class Report:
         frames = traceback.extract_tb(error.__traceback__)
         where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
         text = " ".join(str(error).split())
+        if text.startswith("Expected more than 1 value per channel"):
+            text += "; a batch has one sample, too few for BatchNorm: set another batch-size"
         self.failed[user] = f"{phase}: {type(error).__name__}: {text} ({where})"
 
 
@@ -175,7 +178,7 @@ class Worker:
             fine = np.isfinite(rows).all(axis=1)
             for place in np.flatnonzero(good & ~fine):
                 user = self.task.users[group[place]]
-                self.report.failed[user] = f"{self.kind}: {name} is not finite"
+                self.report.failed[user] = f"{self.kind}: {name} is not finite{DIVERGED}"
             good &= fine
         return good
 
@@ -228,7 +231,7 @@ class Worker:
                 raise ValueError(f"wrong shape: {name} is {values.shape}, not {(len(users),)}")
         good = np.all([np.isfinite(values) for values in columns], axis=0)
         for place in np.flatnonzero(~good):
-            self.report.failed[users[place]] = "evaluate: its numbers are not finite"
+            self.report.failed[users[place]] = f"evaluate: its numbers are not finite{DIVERGED}"
         self.report.add_numbers(users, good, metrics)
         self.report.weight += float(good.sum())
 

@@ -19,6 +19,10 @@ class ModelError(CorsageError):
     """A model that cannot be built or split into a body and a head."""
 
 
+UNUSABLE = (ConfigError, DataError, ModelError)
+"""A key, a value or a file that cannot be used: the same run would end so again."""
+
+
 class NodeError(CorsageError):
     """Nodes that did not come, or left."""
 

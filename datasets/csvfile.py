@@ -32,6 +32,14 @@ from corsage.datasets.table import (
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 ENCODING = "utf-8-sig"  # UTF-8, with or without the mark that spreadsheets put first
 
+# What is wrong with a cell, and what to do.
+NO_CLASS = f"not a class; number the classes 0, 1, 2, ...{OR_NUMBERS}"
+NO_POINT = "not a number; write it with a decimal point and no comma"
+NO_NUMBER = (
+    "not a number; code it as one, name it as user-column or cluster-column, or leave it out by "
+    "feature-columns"
+)
+
 
 @dataclass(frozen=True)
 class CsvKeys(FeatureKeys, ColumnKeys):
@@ -102,6 +110,8 @@ def read_table(path: Path, columns: Columns) -> Table:
         raise
     users = coded[columns.user].words(cells[:, columns.user]) if columns.user >= 0 else None
     if users is not None:
+        if (users == "").any():
+            blame(path, columns)
         check_users(users, str(path))
     where = columns.cluster
     clusters = coded[where].words(cells[:, where]) if where >= 0 else None
@@ -162,6 +172,11 @@ def read_header(path: Path) -> tuple[int, list[str]]:
             f"{path}: line {line}: column {names.index('') + 1} has no name; name it, or drop it "
             "(pandas: index=False)."
         )
+    if len(names) == 1 and {";", "\t"} & set(names[0]):
+        raise DataError(
+            f"{path}: line {line}: its cells are not separated by commas; save it with commas, and "
+            "with decimal points."
+        )
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if twice:
         raise DataError(f"{path}: line {line}: the column {twice[0]!r} is there twice; rename one.")
@@ -209,6 +224,8 @@ def blame(path: Path, columns: Columns) -> None:
         for i, name in enumerate(columns.names):
             classes = i == columns.label and not columns.numbers
             fault = None if i in unread else unusable(row[i], classes=classes)
+            if i == columns.user and not row[i].strip():
+                fault = "empty; a user's id belongs there: fill it in, or drop the row"
             if fault:
                 raise DataError(f"{path}: line {number}, column {name!r}: {row[i]!r} is {fault}.")
 
@@ -220,11 +237,11 @@ def unusable(word: str, *, classes: bool) -> str | None:
     try:
         value = float("x" if "_" in word else word)  # Python reads 1_000, numpy does not
     except ValueError:
-        return "not a number; code it as one, or name it as user-column or cluster-column"
+        return NO_CLASS if classes else NO_POINT if word.count(",") == 1 else NO_NUMBER
     if not math.isfinite(value) or (not classes and abs(value) > FLOAT32_MAX):
         return "not a finite float32 number; fill it in, or drop the row"
     if classes and (value < 0 or value != int(value)):
-        return f"not a class; number the classes 0, 1, 2, ...{OR_NUMBERS}"
+        return NO_CLASS
     return None
 
 

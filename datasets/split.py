@@ -65,8 +65,8 @@ def lone(users: list[str]) -> DataError:
     """The error for users with one sample, of which none can be a test sample."""
     who = f"user {users[0]}: 1 sample" if len(users) == 1 else f"users {some(users)}: 1 sample each"
     return DataError(
-        f"{who}, no test data possible beside a training sample; give them more, leave such users "
-        "out (partition=natural: min-samples=2), or set test-fraction=0."
+        f"{who}, no test data possible beside a training sample; give them more, or leave such "
+        "users out (partition=natural: min-samples=2)."
     )
 
 

@@ -66,6 +66,10 @@ def test_keywords_are_refused_like_keys() -> None:
         FedRep(head_epoch=3)
     with pytest.raises(ConfigError, match="ditto-lambda: a key of ditto, not of fedrep"):
         FedRep(ditto_lambda=3)
+    with pytest.raises(ConfigError, match="head-epochs: a key of fedrep, not of ditto"):
+        Ditto(head_epochs=3)
+    with pytest.raises(ConfigError, match=r"FedRep\(3\): keys are keyword arguments"):
+        FedRep(3)  # type: ignore[arg-type]
 
 
 def test_completion_sees_the_keys_of_an_algorithm() -> None:
@@ -103,3 +107,47 @@ def test_a_summary_has_named_fields_and_the_files_json() -> None:
 def test_another_engine_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"engine=ray: .*command line"):
         simulate("fedavg", engine="ray")
+
+
+def test_a_grid_without_nodes_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="num_nodes=0: must be at least 1"):
+        LocalGrid(client_app, num_nodes=0)
+
+
+def test_two_strategies_of_one_name_are_two_results() -> None:
+    short, long = (FedRep(**{**QUICK, "head_epochs": epochs}) for epochs in (1, 5))
+    found = simulate(
+        [short, long, "fedavg", "fedavg"], progress=False, **{**QUICK, "fine_tune_epochs": 1}
+    )
+    names = ["fedrep", "fedrep#2", "fedavg", "fedavg+ft", "fedavg#2", "fedavg#2+ft"]
+    assert list(found) == names
+    assert list(found.results) == ["fedrep", "fedrep#2", "fedavg", "fedavg#2"]
+    assert len(found) == len(names)
+    assert "fedrep#2" in found
+    assert found["fedrep"].loss != found["fedrep#2"].loss
+
+
+def test_what_cannot_be_simulated_is_refused_before_anything_runs() -> None:
+    used = FedRep(**QUICK)
+    with pytest.raises(
+        ConfigError, match=r"fedrep: this object has run already, or is given twice"
+    ):
+        simulate([used, used], progress=False)
+    simulate(used, progress=False)
+    with pytest.raises(ConfigError, match=r"make another for another run: FedRep\(\.\.\.\)"):
+        simulate(used, progress=False)
+    with pytest.raises(ConfigError, match="name at least one"):
+        simulate([])
+    with pytest.raises(ConfigError, match=r"FedRep is no strategy; .*FedRep\(\)"):
+        simulate([FedRep])  # type: ignore[list-item]
+    for key, value in {"strategy": "ditto", "resume": "runs/x", "run_dir": "elsewhere"}.items():
+        with pytest.raises(ConfigError, match="has no use for it"):
+            simulate("local", **{key: value})  # type: ignore[arg-type]
+
+
+def test_a_comparison_of_different_users_is_said_to_be_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("WARNING", "flwr"):
+        simulate([FedRep(**QUICK), "local"], progress=False, **{**QUICK, "seed": 7})
+    assert "local is not on the users of fedrep: seed=7 (0)" in caplog.text

@@ -85,12 +85,14 @@ def test_from_the_checkout_the_installed_datasets_wins(tmp_path: Path) -> None:
 
 
 USER = """\
+import corsage
 from corsage import Config, FedRep
 
 strategy = FedRep(num_users=20)
 reveal_type(strategy)
 reveal_type(Config.parse())
 Config.parse().rounds
+corsage.FedFoo
 """
 ALONE = """\
 [mypy]
@@ -120,7 +122,8 @@ def test_a_users_type_checker_sees_types(wheel: Path, tmp_path: Path) -> None:
         'note: Revealed type is "corsage.strategies.fedrep.fedrep.FedRep"',
         'note: Revealed type is "corsage.core.config.Config"',
     ], done.stdout + done.stderr
-    assert shown[2].startswith('error: "Config" has no attribute "rounds"') and len(shown) == 4
+    assert shown[2].startswith('error: "Config" has no attribute "rounds"')
+    assert 'no attribute "FedFoo"' in shown[3] and len(shown) == 5
 
 
 def test_the_app_bundle_holds_the_app(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 NAMED, USERS = 12, 6
 """Clusters that are listed one by one, and users of a cluster that are named."""
+FAR = 0.01
+"""A relative gap above this certifies nothing that is of use."""
 Row = tuple[str, str]
 """A label and a text."""
 
@@ -106,6 +108,10 @@ class Report:
         proof = "not certified: not all users answered, or one has no best model under its duals"
         if certificate is not None and certificate.relative is not None:
             proof = f"certified: relative gap {certificate.relative:.0e}"
+            if not certificate.within(FAR):
+                proof = (
+                    f"far from optimal: relative gap {certificate.relative:.0e}; more num-rounds"
+                )
         rows = [("lambda", f"{choice.lam:.6g}{how}"), ("optimality", proof)]
         if certificate is not None and certificate.value is not None:
             rows.append(("objective", f"{certificate.value:.8g}"))

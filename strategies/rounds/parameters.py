@@ -30,15 +30,18 @@ class Parameters:
             for name, value in defaults().items()
             if name in own or name not in foreign
         ]
-        return inspect.Signature([config, *keys])
+        callbacks = inspect.Parameter(
+            "callbacks", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=()
+        )
+        return inspect.Signature([config, callbacks, *keys])
 
 
 def foreign_keys(cls: StrategyClass) -> dict[str, str]:
-    """The keys that only other algorithms have, and one that has them."""
+    """The keys that only other algorithms have, and the first that has them."""
     own = set(names(cls.keys_class))
     return {
         key: name
-        for name, keys in algorithm_keys().items()
+        for name, keys in reversed(algorithm_keys().items())
         for key in names(keys)
         if key not in own
     }
@@ -50,6 +53,12 @@ def read_config(
     """A parsed configuration; keywords are keys with `_` for `-`, and win."""
     if isinstance(config, Config) and not keys:
         return config
+    if not isinstance(config, Config | Mapping | None):
+        raise ConfigError(
+            f"{cls.__name__}({config!r}): keys are keyword arguments, "
+            f"{cls.__name__}(num_users=20), "
+            'or a mapping, {"num-users": 20}.'
+        )
     flat = config.flat() if isinstance(config, Config) else dict(config or {})
     given, foreign = (
         {key.replace("_", "-"): value for key, value in keys.items()},

@@ -79,7 +79,7 @@ def make_run(
 
 def shown(results: list[Any], width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO(), color_system=None)
-    console.print(summary_table(results))
+    console.print(summary_table(results), crop=False)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

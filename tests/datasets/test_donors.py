@@ -150,7 +150,7 @@ def test_brackets(csv, income, name):
         (rows("02139", "5", 5, response=2), "a response that is not 0 or 1"),
         (["0,hm,02139,-1,0,5"] * 5, "or a recency or frequency below 0"),
         (["0,hm,02139,,0,5"] * 5, "line 2, column 'Recency': '' is empty"),
-        (["0,hm,,3,0,5"] * 5, "sample 0 has an empty user id"),
+        (["0,hm,,3,0,5"] * 5, "line 2, column 'ZIP': '' is empty"),
         (["0,hm,02139,3,0"] * 5, "line 2: 5 cells; the header has 6"),
     ],
 )

@@ -169,9 +169,11 @@ def test_csv_without_users_if_said(csv):
         ("a,user,label\n1,x,0\n1e39,x,1\n", r"line 3, column 'a': '1e39' is not a finite"),
         ("a,user,label\n1,x,0\n1,x,1.5\n", r"line 3, column 'label': '1.5' is not a class"),
         ("a,user,label\n1,x,0\n1,x,-1\n", r"line 3, column 'label': '-1' is not a class"),
-        ("a,user,label\n1,x,cat\n", r"line 2, column 'label': 'cat' is not a number"),
+        ("a,user,label\n1,x,cat\n", r"line 2, column 'label': 'cat' is not a class; number"),
+        ('a,user,label\n"1,5",x,1\n', r"column 'a': '1,5' is not a number; .* decimal point"),
+        ("a\tuser\tlabel\n1\tx\t0\n", "line 1: its cells are not separated by commas"),
         ("a,user,label\n1,x,12345678\n", "is this the right label-column"),
-        ("a,user,label\n1,x,0\n1, ,0\n", "sample 1 has an empty user id"),
+        ("a,user,label\n1,x,0\n1, ,0\n", r"line 3, column 'user': ' ' is empty; a user's id"),
         (b"a,user,label\n1,\xff\xfe,0\n", "not UTF-8"),
     ],
 )

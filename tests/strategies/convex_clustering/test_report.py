@@ -186,6 +186,12 @@ def test_the_solution_is_told_with_its_proof_and_what_it_cost() -> None:
     )
 
 
+def test_a_large_gap_is_no_certificate() -> None:
+    far = Certificate(3, 2.5, 2.5, 1.0)
+    (first,) = report(1).findings(replace(solved(), certificate=far), None)
+    assert "optimality: far from optimal: relative gap 1e+00; more num-rounds" in text(first.rows)
+
+
 @pytest.mark.parametrize("certificate", [None, Certificate(3), Certificate(3, 2.5)])
 def test_what_is_not_certified_is_told_so(certificate: Certificate | None) -> None:
     found = report(1).findings(replace(solved(), certificate=certificate), Reading([0, 0, 1, 1], 2))
