@@ -17,14 +17,13 @@ from corsage.clients.known_clusters.cohort import CohortClient
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.networks.batches import Examples
 from corsage.solvers.known_clusters.laplace import laplace_sums
-from corsage.solvers.known_clusters.mixed_model import (
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, personal
+from corsage.solvers.known_clusters.newton_rounds import (
     ABOVE,
     EXACT,
     NEWTON,
-    ClusterSums,
     damped,
     newton_message,
-    personal,
     travelled,
 )
 from corsage.solvers.known_clusters.reml import level_sums

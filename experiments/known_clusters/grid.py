@@ -19,15 +19,8 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.losses import LOGISTIC
 from corsage.core.seeding import generator
 from corsage.datasets.federated import FederatedData
-from corsage.solvers.known_clusters.mixed_model import (
-    ClusterSums,
-    centres,
-    change,
-    damped,
-    newton_message,
-    personal,
-    travelled,
-)
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
+from corsage.solvers.known_clusters.newton_rounds import change, damped, newton_message, travelled
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 
 Scale = Literal["sum", "mean"]

@@ -20,13 +20,8 @@ from corsage.core.seeding import uniforms, user_keys
 from corsage.solvers.known_clusters import async_al2sgd, async_l2gd, katyusha
 from corsage.solvers.known_clusters.coins import Coins
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
-from corsage.solvers.known_clusters.mixed_model import (
-    ClusterSums,
-    centres,
-    damped,
-    newton_message,
-    personal,
-)
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
+from corsage.solvers.known_clusters.newton_rounds import damped, newton_message
 from corsage.solvers.known_clusters.objective import lambda_of
 from corsage.solvers.known_clusters.settings import (
     Parameters,

@@ -51,11 +51,9 @@ class Momenta:
 
 @dataclass(frozen=True, eq=False)
 class KatyushaParameters(Parameters, Momenta):
-    """The settings of Algorithm 2: those of Algorithm 1, the momenta, and rho.
+    """The settings of Algorithm 2: those of Algorithm 1, the momenta, and the refreshes'.
 
-    Parameters
-    ----------
-    rho : the probability that the anchors x_i are renewed after an iteration.
+    `rho` is the probability that the anchors x_i are renewed after an iteration.
     """
 
     rho: float

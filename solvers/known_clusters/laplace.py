@@ -2,7 +2,7 @@
 
 The model is that of Lyu et al. 2022, (5.1), with any negative log likelihood f_i and variances
 s_c^2, sb_c^2 of each coordinate c. A round's quadratics (Laplace's approximation: A_i the Hessian
-at the present models, as in `mixed_model.newton_message`) say how far theta_i is from w_j, and how
+at the present models, as in `newton_message`) say how far theta_i is from w_j, and how
 sure that is. The mean over the users of the expected (theta_ic - w_jc)^2 is the next s_c^2; its
 inverse is the next gamma of that coordinate. The same holds for clusters, around wbar.
 """

@@ -11,7 +11,7 @@ to wbar what a user is to its w_j: the server does the same once more (`centres`
 find their models from their centres (`personal`). One round, and secure sums will do.
 
 Other smooth losses take a few such rounds: A_i is the Hessian at the present theta_i, and b_i
-makes the gradient right (`newton_message`).
+makes the gradient right (newton_rounds.py).
 
 Arrays are float64 with the users, or clusters, as the first axis. Strengths gamma and lambda are
 one number, one a user (n,), or one a user and coordinate (n, d). The first two may be 0 (no tie:
@@ -29,14 +29,8 @@ from numpy.typing import ArrayLike
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
 
-EXACT, NEWTON, ABOVE = "exact", "newton", "above"
-"""What A_i and b_i are: f_i itself; its like near theta_i; or a quadratic that f_i is below."""
-IN_CIRCLES, FIRST_SPELL = 4, 5
-"""Newton rounds without progress that are too many; rounds of the other kind that then follow."""
 ROUNDING = 10 * float(np.finfo(np.float64).eps)
 """Eigenvalues below this share of d times the largest are 0."""
-REACH = 3.0
-"""A Newton step changes no score of a user's by more than this."""
 
 
 @dataclass(frozen=True)
@@ -233,65 +227,3 @@ def unpack(numbers: Floats, d: int) -> Floats:
     p[..., rows, columns] = numbers
     p[..., columns, rows] = numbers
     return p
-
-
-# Losses that are not quadratic: block Newton, one such round a step.
-
-
-def newton_message(hessian: Floats, gradient: Floats, theta: Floats) -> tuple[Floats, Floats]:
-    """A_i, b_i of the quadratic that f_i is like near theta_i: A = H, b = H theta - gradient."""
-    return hessian, np.asarray((hessian @ theta[..., None])[..., 0] - gradient)
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Which quadratics are next.
-
-    Where curvature jumps, as of Huber's and the hinge loss, Newton's method can run in circles.
-    Quadratics from above never do, but are slow. So if the changes of Newton's rounds stop getting
-    less, a spell of the others follows, each time a longer one, until Newton's method ends it.
-
-    Parameters
-    ----------
-    left : rounds of the present spell that are to come.
-    spells : how many there have been.
-    least, since : the least change in Newton's rounds since, and the rounds since then.
-    """
-
-    left: int = 0
-    spells: int = 0
-    least: float | None = None
-    since: int = 0
-
-    @property
-    def kind(self) -> str:
-        """What the next quadratics are."""
-        return ABOVE if self.left else NEWTON
-
-    def after(self, moved: float) -> Pace:
-        """After a round that moved the models by so much."""
-        if self.left:
-            return Pace(self.left - 1, self.spells)
-        if self.least is None or moved < 0.9 * self.least:
-            return Pace(0, self.spells, moved)
-        if self.since + 1 < IN_CIRCLES:
-            return Pace(0, self.spells, self.least, self.since + 1)
-        return Pace(FIRST_SPELL * 2**self.spells, self.spells + 1)
-
-
-def damped(step: Floats, reach: Floats, limit: float = REACH) -> Floats:
-    """Steps (n, d) cut to where no score moves by more than `limit`; reach (n,) = max |X_i step|.
-
-    Beyond that the quadratic says little of a logistic loss.
-    """
-    return np.asarray(step * (limit / np.maximum(reach, limit))[..., None])
-
-
-def travelled(step: Floats, theta: Floats) -> Floats:
-    """[sum |step_i|^2, sum |theta_i|^2] of a node's users: two numbers that add over nodes."""
-    return np.array([np.square(step).sum(), np.square(theta).sum()])
-
-
-def change(sums: Floats) -> float:
-    """How far a round moved the models, as a share of their length (of 1 if they are shorter)."""
-    return float(np.sqrt(sums[0] / max(sums[1], 1.0)))

@@ -188,16 +188,10 @@ def evaluation_of(
     groups: dict[int, list[Request]] = {}
     for request in requests:
         groups.setdefault(request.cohort.node, []).append(request)
-    messages = [
-        federation.message(
-            "evaluate",
-            node,
-            encode({}),
-            stacked(group),
-            cohort_task(federation, group, number, options, new),
-        )
-        for node, group in groups.items()
-    ]
+    messages = []
+    for node, group in groups.items():
+        task = cohort_task(federation, group, number, options, new)
+        messages.append(federation.message("evaluate", node, encode({}), stacked(group), task))
     asked = {node: [u for r in group for u in r.cohort.users] for node, group in groups.items()}
     needed = ("num-examples", federation.measure.counted, "loss")
     down = sum(len(r.cohort.users) * size_of(r.rows.values()) for r in requests)

@@ -32,7 +32,7 @@ from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
 from corsage.core.wire import encode
-from corsage.solvers.known_clusters.mixed_model import Pace
+from corsage.solvers.known_clusters.newton_rounds import Pace
 from corsage.strategies.known_clusters.cohorts import ClusterNames, KnownClusters
 from corsage.strategies.known_clusters.conversation import evaluation_of
 from corsage.strategies.known_clusters.estimation import Estimates

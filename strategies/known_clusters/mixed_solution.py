@@ -17,14 +17,8 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.laplace import centre_covariance
-from corsage.solvers.known_clusters.mixed_model import (
-    EXACT,
-    NEWTON,
-    Centres,
-    ClusterSums,
-    centres,
-    change,
-)
+from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, centres
+from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters, Present
 from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
 from corsage.strategies.known_clusters.estimation import VarianceEstimation, check_estimable

@@ -13,16 +13,13 @@ from corsage.solvers.known_clusters.mixed_model import (
     ClusterSums,
     by_cluster,
     centres,
-    change,
-    damped,
-    newton_message,
     objective,
     pack,
     personal,
     shrunk,
-    travelled,
     unpack,
 )
+from corsage.solvers.known_clusters.newton_rounds import change, damped, newton_message, travelled
 
 SEEDS = st.integers(0, 2**32 - 1)
 N, K, D = 9, 3, 4

@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.core.losses import LOGISTIC, SQUARED, SQUARED_HINGE, ScalarLoss, huber
-from corsage.solvers.known_clusters.mixed_model import ABOVE, FIRST_SPELL, IN_CIRCLES, NEWTON, Pace
+from corsage.solvers.known_clusters.newton_rounds import (
+    ABOVE,
+    FIRST_SPELL,
+    IN_CIRCLES,
+    NEWTON,
+    Pace,
+)
 
 LOSSES = [LOGISTIC, SQUARED_HINGE, SQUARED, huber(0.7)]
 NUMBERS = st.floats(-30, 30)
