@@ -17,9 +17,10 @@ LONGEST = (
     "tests/deploy/test_devices.py",
     "tests/test_ray.py",
     "tests/test_kill.py",
+    "tests/test_docs.py",
     "tests/test_package.py",
 )
-"""Files whose tests have processes of their own, which they share: the longest first."""
+"""Files whose tests start processes of their own and share what these need: the longest first."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -200,7 +200,7 @@ def test_an_algorithm_is_two_files_and_a_line(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, *shlex.split(command.replace("\\\n", " "))[1:]],
             cwd=copy,
-            env={**os.environ, "PYTHONPATH": ""},
+            env={**os.environ, "PYTHONPATH": "", "PYTEST_ADDOPTS": "-n0"},
             capture_output=True,
             text=True,
             check=False,

@@ -9,17 +9,17 @@ import pytest
 from tests.support.fleet import Fleet
 from tests.support.killing import Point
 
+HELD = {"2": 2, "0": 3}
+"""Who stands still before a state is kept, and of which round."""
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A SuperLink and three SuperNodes; none of their processes outlives the tests.
 
-    The first run of three rounds stands still in round 2 at user 2, and in round 3 at the server.
+    Of the first run, user 2's second round and user 0's third end only when a test lets them.
     """
-    points = {
-        "superlink": Point("/fedrep/metrics.jsonl$", rounds=2),
-        "2": Point("/state-2/fedrep-.*/2.safetensors$"),
-    }
+    points = {user: Point(f"/state-{user}/fedrep-.*/{n}.safetensors$") for user, n in HELD.items()}
     fleet = Fleet(tmp_path_factory.mktemp("fleet"), points=points)
     try:
         fleet.start("seed=3")

@@ -99,7 +99,8 @@ def test_a_device_and_then_the_server_are_killed(fleet, tmp_path, monkeypatch):
     before = fleet.states("2", experiment)
     fleet.start_node("2")
 
-    fleet.stands_still("superlink", run)
+    fleet.stands_still("0", run)
+    fleet.until(lambda: 3 in fleet.states("2", experiment), run)
     fleet.kill_server_app()
     log = fleet.log(run)
     assert [row["users"] for row in rows(folder, "fedrep")] == [3, 2]
@@ -107,6 +108,7 @@ def test_a_device_and_then_the_server_are_killed(fleet, tmp_path, monkeypatch):
     assert fleet.states("2", experiment)[1] == before[1]
     assert set(fleet.states("2", experiment)) == {1, 3}
     fleet.kill(run)  # the command only shows the log
+    fleet.go_on("0")  # and answers to nobody
 
     assert fleet.finish(fleet.run(RESUME.format(name=folder.name))) == folder
     assert [row["users"] for row in rows(folder, "fedrep")] == [3, 2, 3]
@@ -118,13 +120,16 @@ def test_a_device_and_then_the_server_are_killed(fleet, tmp_path, monkeypatch):
 
 
 def test_same_devices_for_any_strategy(fleet, tmp_path):
-    """The devices run on untouched; what they compute is what a simulation computes."""
-    keys = FEDAVG.replace("fedavg", "fedavg,fedrep").replace("num-rounds=3", "num-rounds=1")
+    """The devices run on untouched; what they compute is what a simulation computes.
+
+    Users that are not drawn are evaluated all the same.
+    """
+    keys = FEDAVG.replace("num-rounds=3", "num-rounds=1").replace("train=1.0", "train=0.4")
     processes = [fleet.processes[user].pid for user in USERS]
     folder = fleet.finish(fleet.run(keys + WORDS))
-    simulation = simulated(tmp_path, strategy="fedavg,fedrep", num_rounds=1)
+    simulation = simulated(tmp_path, strategy="fedavg", num_rounds=1, fraction_train=0.4)
+    assert result(folder, "fedavg")["never_drawn"] == 2
     assert_same(folder, simulation, "fedavg")
-    assert_same(folder, simulation, "fedrep")
     assert processes == [fleet.processes[user].pid for user in USERS]
     assert all(fleet.processes[user].poll() is None for user in USERS)
 

@@ -142,6 +142,10 @@ class Fleet:
         """Wait until a process that this one has started stands still."""
         self.until(self.flag(name).exists, name, *needed)
 
+    def go_on(self, name: str) -> None:
+        """Let it."""
+        self.flag(name).write_text("go on")
+
     def flag(self, name: str) -> Path:
         """What tells that it does."""
         return self.folder / f"{name}-stands-still"

@@ -50,13 +50,14 @@ def rounds(file: Path) -> int:
 
 
 def stand_still(flag: Path) -> None:
-    """Say so, once in a folder, and wait to be killed; not longer than whoever started this."""
+    """Say so, once in a folder, and wait to be killed, or until something stands in the flag."""
     if flag.exists():
         return
     flag.touch()
-    while os.getppid() == parent:
+    while not flag.exists() or not flag.stat().st_size:
+        if os.getppid() != parent:
+            os._exit(1)  # who started this is gone
         time.sleep(0.02)
-    os._exit(1)
 
 
 if POINT:
