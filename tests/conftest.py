@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # however busy it is
+hypothesis.settings.load_profile("any machine")
 
 LONGEST = (
     "tests/deploy/test_devices.py",
