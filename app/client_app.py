@@ -115,9 +115,8 @@ def _store(context: Context, node: Node, task: Task) -> PersonalStore:
     """A device keeps states where it says itself; a simulated node where the server says."""
     if not node.simulated:
         return PersonalStore(context, node.state_dir, task.experiment, durable=True)
-    folder = Path(str(task.options["state-dir"])) if "state-dir" in task.options else None
-    alone = not task.options.get("many-machines", False)
-    return PersonalStore(context, folder, task.experiment, in_context=not alone)
+    folder = Path(task.state_dir) if task.state_dir else None
+    return PersonalStore(context, folder, task.experiment, in_context=task.many_machines)
 
 
 def _reply(report: Report) -> RecordDict:

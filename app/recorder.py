@@ -31,7 +31,7 @@ class Recorder(Callback):
         if checkpoint.exists():
             strategy.restore(*read_checkpoint(checkpoint, self.identity, type(strategy.state)))
         progress = strategy.progress
-        strategy.federation.durable = dict(progress.versions)
+        strategy.federation.checkpointed()
         kept = [row for row in read_rows(self.folder) if row["round"] <= progress.round]
         text = "".join(json.dumps(row) + "\n" for row in kept)
         guarded(write_atomically, self.folder / "metrics.jsonl", text)
@@ -43,7 +43,7 @@ class Recorder(Callback):
         if last or row["round"] % self.config.run.checkpoint_every == 0:
             path, progress = self.folder / "checkpoint", strategy.progress
             guarded(write_checkpoint, path, progress, strategy.state, self.identity)
-            strategy.federation.durable = dict(progress.versions)
+            strategy.federation.checkpointed()
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """The result, and the shared arrays under their names in the model."""

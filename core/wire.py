@@ -34,6 +34,9 @@ _NPY = b"\x93NUMPY\x01\x00"
 class Task:
     """What a node is to do: for whom, in which round, by which algorithm, with which settings.
 
+    `state_dir` is where simulated users keep what is theirs, on one machine or on `many_machines`;
+    a device knows itself.
+
     It holds all that a node has to know of a run, since Flower passes a run's config to nodes in
     deployments only, and there not that of the run that is resumed.
 
@@ -59,6 +62,8 @@ class Task:
     train: TrainKeys = TrainKeys()
     model: ModelKeys = ModelKeys()
     keys: Keys = NoKeys()
+    state_dir: str = ""
+    many_machines: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -80,6 +85,8 @@ def encode_task(task: Task) -> ConfigRecord:
             "users": task.users,
             "versions": task.versions,
             "keep": task.keep,
+            "state-dir": task.state_dir,
+            "many-machines": task.many_machines,
             **task.options,
         }
     )
@@ -116,13 +123,15 @@ def _fixed(
 
 def decode_task(record: ConfigRecord) -> Task:
     """The task of a message; keys that are not the task's own are the strategy's options."""
-    own = ("settings", "round", "users", "versions", "keep")
+    own = (*("settings", "round", "users", "versions", "keep"), "state-dir", "many-machines")
     return replace(
         _settings(str(record["settings"])),
         round=int(record["round"]),  # type: ignore[arg-type]
         users=list(record.get("users", [])),  # type: ignore[arg-type]
         versions=list(record.get("versions", [])),  # type: ignore[arg-type]
         keep=list(record.get("keep", [])),  # type: ignore[arg-type]
+        state_dir=str(record.get("state-dir", "")),
+        many_machines=bool(record.get("many-machines", False)),
         options={name: value for name, value in record.items() if name not in own},
     )
 

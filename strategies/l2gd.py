@@ -79,7 +79,7 @@ class L2GD(Strategy[L2GDKeys, L2GDState]):
 
     name = "l2gd"
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """Aggregation steps must not go beyond the mean, which counts each user once."""
         once = replace(self.config.train, weighting="uniform")
         self.federation.config = replace(self.config, train=once)

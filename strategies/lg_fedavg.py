@@ -52,7 +52,7 @@ class LGFedAvg(Strategy[LGFedAvgKeys, LGFedAvgState]):
 
     name = "lg-fedavg"
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """The warm-up must not be all there is."""
         warmup, rounds = self.keys.lg_fedavg_warmup_rounds, self.config.run.num_rounds
         if warmup >= rounds:

@@ -78,7 +78,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     name = "convex-clustering"
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """Read the numbers among the keys, and make the parts."""
         self.given_lambda, self.rules = given_lambda(self.keys), rules_of(self.keys, self.config)
         self.questions = Questions(self.federation)

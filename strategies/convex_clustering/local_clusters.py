@@ -70,7 +70,7 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
 
     name = "local-clusters"
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """k-means must be told how many clusters there are."""
         keys = self.keys
         if keys.local_clusters_by == "kmeans" and not keys.local_clusters_number:

@@ -57,7 +57,7 @@ class Questions:
         )
         replies = yield turn
         federation = self.federation
-        federation.noted(replies, version=federation.progress.round)
+        federation.record(replies, version=federation.progress.round)
         federation.progress.questions += 1
         if strict and len(replies.users) < len(users):
             raise RoundFailed(
@@ -89,7 +89,7 @@ class Questions:
         parcel = Parcel(rows=rows)
         if len(present) < len(users):
             parcel = Parcel(rows=parcel.pick(places(users, present).tolist()))
-        return self.federation.ask("train", present, parcel, template, options, number=number)
+        return self.federation.question("train", present, parcel, template, options, number=number)
 
 
 def in_order(replies: Replies, users: list[str]) -> Replies:

@@ -98,7 +98,7 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
 
     name = "fedrep-convex"
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """The users' pull is rho."""
         check_pull(self.config.train, "fedrep-convex-rho", self.keys.fedrep_convex_rho)
 

@@ -81,7 +81,7 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
 
     name = "fedrep-known"
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """The users' pull is gamma."""
         check_pull(self.config.train, "fedrep-known-gamma", self.keys.fedrep_known_gamma)
 

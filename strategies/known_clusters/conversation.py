@@ -135,7 +135,7 @@ class Conversation(Generic[T]):
         asked = {message.metadata.dst_node_id: list(requests)}
         template = next(iter(requests.values())).template
         found = merge_replies([reply] if reply else [], asked, template, ("num-examples",))
-        self.federation.noted(found, version=int(message.metadata.group_id))
+        self.federation.record(found, version=int(message.metadata.group_id))
         self._whole.dropped |= found.dropped
         answers = {}
         for row, name in enumerate(found.users):

@@ -19,7 +19,7 @@ from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
 from corsage.core.config import Config
-from corsage.core.errors import ModelError, RoundFailed
+from corsage.core.errors import RoundFailed
 from corsage.core.keys import Keys, NoKeys, flatten
 from corsage.core.keywords import Keywords
 from corsage.core.replies import Replies, by_cause
@@ -27,24 +27,19 @@ from corsage.core.seeding import generator
 from corsage.core.wire import decode, encode
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.model_arrays import by_parameter, fitted, parts_of
+from corsage.strategies.rounds.outside import Outside
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Finding, Result, weighted_metrics
 from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.state import Progress, arrays_of
-from corsage.strategies.rounds.turns import Parcel, Question, Script, Steps, answers
+from corsage.strategies.rounds.turns import Parcel, Question, Script
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
 K = TypeVar("K", bound=Keys)
 S = TypeVar("S")
-
-PARTS = ("body", "head", "model")  # arrays of these names are parts of the model
-
-
-def part(network: Network, name: str) -> slice:
-    """Where an array called body, head or model lies in a network's flat vector."""
-    return {"body": network.body, "head": network.head, "model": network.whole}[name]
 
 
 class Strategy(FlowerStrategy, Generic[K, S]):
@@ -90,9 +85,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         self.callbacks = list(callbacks)
         self.train_options: Mapping[str, Any] = {}
         self.federation = Federation(self.name, self.config, self.keys, self.callbacks, experiment)
-        self._steps, self._opened = Steps(self._following), False
-        self._judging: tuple[Question, list[Message]] | None = None  # the evaluation under way
-        self.check()
+        self._outside = Outside(self)
+        self.prepare()
 
     @property
     def progress(self) -> Progress:
@@ -101,7 +95,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     # What an algorithm overrides.
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """Refuse keys that cannot be meant, and make the parts; no user is known yet."""
 
     def initial(self, network: Network) -> S:
@@ -148,7 +142,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """One round: by default one exchange, and the server's step."""
         users = self.choose(number, self.federation.users)
         parcel, options = self.send(users), {**self.train_options, **self.options(number)}
-        question = self.federation.ask(
+        question = self.federation.question(
             "train", users, parcel, self.template(), options, ("num-examples", *self.needed), number
         )
         replies = yield question
@@ -166,7 +160,9 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         federation = self.federation
         users = federation.new_users if options.get("adapt") else federation.users
         needed = ("num-examples", federation.measure.counted, "loss", *self.needed)
-        return federation.ask("evaluate", users, self.show(users, options), {}, options, needed)
+        return federation.question(
+            "evaluate", users, self.show(users, options), {}, options, needed
+        )
 
     def length(self, rounds: int) -> int:
         """How many rounds there will be, where `rounds` are wanted; asked after `opening`."""
@@ -191,21 +187,12 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """The first state out of a model's state dict, by parameter names."""
         network = self.federation.network
         first = self.initial(network)
-        own = [name for name in arrays_of(first) if name in PARTS]
-        model = {name: network.flatten(named, part(network, name)) for name in own}
-        if not model:
-            raise ModelError(
-                f"{self.name}: initial_arrays cannot be given: users begin with the run's own."
-            )
-        return cast(S, replace(cast(Any, first), **model))
+        parts = parts_of(self.name, network, named, list(arrays_of(first)))
+        return cast(S, replace(cast(Any, first), **parts))
 
     def named_arrays(self) -> ArrayRecord:
         """The shared arrays at the end, under the names that a Flower user expects."""
-        network, named = self.federation.network, Arrays()
-        for name, array in self.shared().items():
-            if name in PARTS:
-                named |= network.named(array, part(network, name))
-        return encode(named)
+        return encode(by_parameter(self.federation.network, self.shared()))
 
     def arrays(self, grid: Grid) -> ArrayRecord:
         """What all users get now: the arrays that a wrapper of Flower's is to begin with."""
@@ -221,13 +208,13 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         self.begin(grid)
         self.take(decode(arrays))
         self.train_options = dict(config)
-        return self._steps.messages()
+        return self._outside.training()
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the replies; RoundFailed if too few of them are usable."""
-        found = self._steps.answered(replies)
+        found = self._outside.trained(replies)
         return encode(self.shared()), weighted_metrics(found) if found else None
 
     def configure_evaluate(
@@ -235,24 +222,14 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     ) -> Iterable[Message]:
         """Messages to all nodes: every user evaluates its own model; none amid a round."""
         self.begin(grid)
-        self._judging = None
-        if not self._steps.between or not self.progress.round:
-            return []
-        self.take(decode(arrays))
-        question = self.evaluation(dict(config))
-        self._judging = question, question.messages()
-        return self._judging[1]
+        return self._outside.evaluation(decode(arrays), dict(config))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Merge the users' evaluations."""
-        judging, self._judging = self._judging, None
-        if judging is None:
-            return None
-        question, messages = judging
-        question.answered(answers(messages, replies))
-        return weighted_metrics(self.evaluated(question, question.replies()))
+        found = self._outside.evaluated(replies)
+        return weighted_metrics(found) if found else None
 
     def summary(self) -> None:
         """Log the settings."""
@@ -274,11 +251,12 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         Returns Flower's result with `summaries`, the rows of the final table.
         """
         self.federation.timeout = timeout or self.federation.timeout
-        self._steps.close()
+        self._outside.close()
         self.begin(grid)
         if initial_arrays is not None:
             self.take(decode(initial_arrays))
-        run = Run(self, dict(train_config or {}), dict(evaluate_config or {}), evaluate_fn)
+        self.train_options = dict(train_config or {})
+        run = Run(self, dict(evaluate_config or {}), evaluate_fn)
         return run.to_its_end(num_rounds or self.config.run.num_rounds)
 
     # The steps of a run.
@@ -290,24 +268,19 @@ class Strategy(FlowerStrategy, Generic[K, S]):
             self.state = self.initial(self.federation.network)
 
     def take(self, arrays: Arrays) -> None:
-        """Put arrays from outside into the state: a wrapper's, or a model to begin with."""
+        """Take over arrays from outside: a wrapper's, or a model to begin with."""
         own = self.shared()
         if not arrays:
             return
         if not set(arrays) <= set(own):
             self.state = self.accept(arrays)
             return
-        for name, array in arrays.items():
-            if array.shape != own[name].shape:
-                raise ModelError(
-                    f"{self.name}: {name} has shape {array.shape}, the model {own[name].shape}."
-                )
-        changed = {name: array.astype(own[name].dtype) for name, array in arrays.items()}
+        changed = fitted(self.name, arrays, own)
         self.state = cast(S, replace(cast(Any, self.state), **changed))
 
     def accept_round(self, number: int, replies: Replies) -> None:
         """Note what came; RoundFailed if it is too little."""
-        self.federation.noted(replies, version=number)
+        self.federation.record(replies, version=number)
         least = self.config.federation.min_users
         if len(replies.users) < least:
             raise RoundFailed(
@@ -328,7 +301,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def evaluated(self, question: Question, replies: Replies) -> Replies:
         """Note and count an evaluation; RoundFailed if it is of nobody."""
-        self.federation.noted(replies, version=self.progress.round + 1)
+        self.federation.record(replies, version=self.progress.round + 1)
         if not replies.users:
             causes = "; ".join(by_cause(replies.dropped)[:3])
             raise RoundFailed(f"round {self.progress.round}: no user could be evaluated. {causes}")
@@ -338,18 +311,3 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     def restore(self, progress: Progress, state: S) -> None:
         """Go on where a checkpoint stands."""
         self.federation.progress, self.state = progress, state
-
-    def _following(self) -> Script[Any] | None:
-        """The next script of the training, for whoever plays it from outside."""
-        if not self._opened:
-            self.federation.settle()
-            return self._open()
-        if self.progress.round > 0 and self.finished():
-            return None
-        self.federation.meet()
-        return self.one_round(self.progress.round + 1)
-
-    def _open(self) -> Script[None]:
-        """The opening, which is asked again if it failed."""
-        yield from self.opening()
-        self._opened = True

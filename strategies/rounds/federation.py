@@ -49,7 +49,7 @@ class Federation:
         self.timeout = config.federation.round_timeout
         self.progress = Progress()
         self.grid: Grid | None = None
-        self.roster = Roster(note=self.note, question=lambda: self.task(0, [], {}))
+        self.roster = Roster(note=self.note, task=lambda: self.task(0, [], {}))
 
     def beside(self, name: str, purpose: str) -> Federation:
         """The same nodes and traffic for another algorithm, whose users keep states of their own.
@@ -121,7 +121,7 @@ class Federation:
             keys = self.config.federation
             self.roster.wait(grid, max(keys.num_nodes, 1), keys.node_timeout)
 
-    def meet(self) -> None:
+    def refresh(self) -> None:
         """Learn which nodes came and went; if none is left, wait for one."""
         assert self.grid is not None
         patience = self.config.federation.node_timeout
@@ -129,7 +129,7 @@ class Federation:
         if not self.roster.members:
             self.roster.wait(self.grid, 1, patience)
 
-    def settle(self) -> None:
+    def check_data(self) -> None:
         """The model is built for the data of the first start, also when the run is resumed."""
         progress, roster = self.progress, self.roster
         if not progress.shape:  # nothing is built yet
@@ -150,9 +150,13 @@ class Federation:
                 f"Known clusters: {', '.join(known) or 'none'}."
             )
 
+    def checkpointed(self) -> None:
+        """A checkpoint holds what the users keep now: until the next one they keep it."""
+        self.durable = dict(self.progress.versions)
+
     # What goes out.
 
-    def ask(
+    def question(
         self,
         kind: str,
         users: Sequence[str],
@@ -194,9 +198,6 @@ class Federation:
     def task(self, number: int, users: list[str], options: dict[str, Any]) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run."""
         versions = self.progress.versions
-        if self.state_dir:
-            many = bool(self.config.federation.ray_address)
-            options = {**options, "state-dir": self.state_dir, "many-machines": many}
         durable = versions if self.durable is None else self.durable
         return encode_task(
             Task(
@@ -215,13 +216,15 @@ class Federation:
                 train=self.config.train,
                 model=self.config.model,
                 keys=self.keys,
+                state_dir=self.state_dir,
+                many_machines=bool(self.config.federation.ray_address),
                 options=options,
             )
         )
 
     # What comes back.
 
-    def hold(self, turn: Turn) -> Replies:
+    def complete(self, turn: Turn) -> Replies:
         """Send and wait until a turn is over."""
         assert self.grid is not None
         line = Exchange(self.grid, self.timeout)
@@ -236,14 +239,14 @@ class Federation:
         try:
             turn = next(script)
             while True:
-                turn = script.send(self.hold(turn))
+                turn = script.send(self.complete(turn))
         except StopIteration as end:
             found: T = end.value
             return found
         finally:
             script.close()  # also where the exchange failed: nothing of it stays under way
 
-    def noted(self, replies: Replies, version: int) -> None:
+    def record(self, replies: Replies, version: int) -> None:
         """Note who was dropped or lost, and that the personal states of the rest moved on."""
         progress = self.progress
         if replies.dropped:

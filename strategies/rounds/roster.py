@@ -38,7 +38,7 @@ class Roster:
     users : ids in an order that depends on nothing but the ids.
     shape, num_classes : of a sample, () until a node has answered; no classes: labels are
         numbers.
-    question : what the nodes are sent: the run's settings, as a task without users.
+    task : what the nodes are sent: the run's settings, as a task without users.
     fixed : the model is built: a node that cannot take part in it does not end the run.
     """
 
@@ -47,7 +47,7 @@ class Roster:
     shape: tuple[int, ...] = ()
     num_classes: int = 0
     note: Callable[[str], None] = print
-    question: Callable[[], ConfigRecord] = ConfigRecord
+    task: Callable[[], ConfigRecord] = ConfigRecord
     fixed: bool = False
     users: list[str] = field(default_factory=list)
 
@@ -103,7 +103,7 @@ class Roster:
         self.nodes = found
         if not new:
             return
-        content = RecordDict({"config": self.question()})
+        content = RecordDict({"config": self.task()})
         questions = [Message(content, node, "query", ttl=max(timeout, 1.0)) for node in new]
         replies, silent = exchange(grid, questions, timeout)
         for node in silent:

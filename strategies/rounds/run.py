@@ -34,26 +34,24 @@ class Run:
     Parameters
     ----------
     strategy : knows its users, and holds its first state.
-    train, evaluate : options of all rounds, and of all evaluations, from Flower's configs.
+    evaluate : options of all evaluations, from Flower's config.
     evaluate_fn : the server's own evaluation, as Flower has it.
     """
 
     def __init__(
         self,
         strategy: Strategy[Any, Any],
-        train: Options,
         evaluate: Options,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> None:
         self.strategy, self.federation = strategy, strategy.federation
         self.evaluate_options, self.evaluate_fn = evaluate, evaluate_fn
-        strategy.train_options = train
 
     def to_its_end(self, rounds: int) -> Result:
         """All rounds, and what is reported after them."""
         strategy = self.strategy
         self._call("on_start")  # may put a checkpoint in place
-        self.federation.settle()
+        self.federation.check_data()
         strategy.summary()
         self.federation.play(strategy.opening())
         rounds, result, evaluation = strategy.length(rounds), Result(), None
@@ -61,7 +59,7 @@ class Run:
         while not strategy.is_over(rounds):
             number = strategy.progress.round + 1
             self._call("on_round_start", number)
-            self.federation.meet()
+            self.federation.refresh()
             training = self.federation.play(strategy.one_round(number))
             strategy.progress.seconds = before + time.monotonic() - begin
             evaluation = self._evaluate_round(result) if self._is_due(number, rounds) else None
@@ -80,7 +78,7 @@ class Run:
 
     def _evaluate(self, options: Options) -> Replies:
         question = self.strategy.evaluation(options)
-        return self.strategy.evaluated(question, self.federation.hold(question))
+        return self.strategy.evaluated(question, self.federation.complete(question))
 
     def _evaluate_round(self, result: Result) -> Replies:
         """All users' evaluation after a round, a point of the curve."""

@@ -72,7 +72,7 @@ def test_the_word_of_the_superlink_is_no_reply_of_the_node() -> None:
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_dead_node_does_not_end_a_run_that_begins(listed: bool) -> None:
     notes: list[str] = []
-    roster = Roster(note=notes.append, question=question)
+    roster = Roster(note=notes.append, task=question)
     roster.wait(Mourning(listed), 2, 0.3)
     assert roster.users == ["0", "1", "2", "3"] and DEAD not in roster.nodes
     assert notes == [f"node {DEAD} is left out: did not say who its users are in time"]
@@ -80,7 +80,7 @@ def test_a_dead_node_does_not_end_a_run_that_begins(listed: bool) -> None:
 
 def test_a_dead_node_is_not_counted_as_one_that_came() -> None:
     with pytest.raises(NodeError, match=r"only 2 of 3 nodes connected within 0\.3 s"):
-        Roster(note=lambda text: None, question=question).wait(Mourning(), 3, 0.3)
+        Roster(note=lambda text: None, task=question).wait(Mourning(), 3, 0.3)
 
 
 @pytest.fixture

@@ -118,8 +118,8 @@ def test_a_resumed_run_needs_data_like_those_it_began_with(
     where.shape, where.num_classes = shape, classes
     if began:
         with pytest.raises(NodeError, match=rf"with 10 classes, the run began {began}\."):
-            federation.settle()
+            federation.check_data()
     else:
-        federation.settle()
+        federation.check_data()
         assert where.num_classes == federation.roster.num_classes == max(classes, 10)
         assert where.shape == (1, 8, 8)

@@ -1,0 +1,48 @@
+"""Arrays of a state that are parts of the model, and the names that its parameters have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from corsage.core.arrays import Array, Arrays
+from corsage.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
+
+PARTS = ("body", "head", "model")  # arrays of these names are parts of the model
+
+
+def part(network: Network, name: str) -> slice:
+    """Where an array called body, head or model lies in a network's flat vector."""
+    return {"body": network.body, "head": network.head, "model": network.whole}[name]
+
+
+def by_parameter(network: Network, arrays: Mapping[str, Array]) -> Arrays:
+    """The parts of the model among some arrays, parameter by parameter."""
+    named = Arrays()
+    for name, array in arrays.items():
+        if name in PARTS:
+            named |= network.named(array, part(network, name))
+    return named
+
+
+def parts_of(strategy: str, network: Network, named: Arrays, names: Sequence[str]) -> Arrays:
+    """Those parts of the model that a state has, out of a model's state dict."""
+    own = [name for name in names if name in PARTS]
+    if not own:
+        raise ModelError(
+            f"{strategy}: initial_arrays cannot be given: users begin with the run's own."
+        )
+    return {name: network.flatten(named, part(network, name)) for name in own}
+
+
+def fitted(strategy: str, arrays: Arrays, own: Arrays) -> Arrays:
+    """Arrays from outside as a state has them; ModelError if their shapes are others."""
+    for name, array in arrays.items():
+        if array.shape != own[name].shape:
+            raise ModelError(
+                f"{strategy}: {name} has shape {array.shape}, the model {own[name].shape}."
+            )
+    return {name: array.astype(own[name].dtype) for name, array in arrays.items()}
