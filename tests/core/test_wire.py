@@ -38,6 +38,8 @@ def test_a_task_arrives_as_it_was_sent(values: dict[str, Any]) -> None:
         train=config.train,
         model=config.model,
         keys=config.keys_of("ditto"),
-        options={"state-dir": "x"},
+        state_dir="x",
+        many_machines=True,
+        options={"ask": "facts"},
     )
     assert decode_task(encode_task(task)) == task
