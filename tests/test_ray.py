@@ -154,5 +154,5 @@ def test_errors_on_ray_reach_the_user(
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv(*workers(1))
     words = ["engine=ray", "num-users=12", "num-nodes=2", "head=absent", f"run-dir={tmp_path}"]
-    assert run(words, "") == 1
+    assert run(words, "") == 2
     assert "absent" in capsys.readouterr().err
