@@ -194,5 +194,6 @@ def estimated_strengths(
 
 def copied(state: S) -> S:
     """A state with arrays and dictionaries of its own: steps write into them."""
-    own = {n: v.copy() for n, v in vars(state).items() if isinstance(v, np.ndarray | dict)}
+    kinds = np.ndarray | dict
+    own: dict[str, Any] = {n: v.copy() for n, v in vars(state).items() if isinstance(v, kinds)}
     return replace(state, **own)
