@@ -29,6 +29,8 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
 
     def opening(self) -> Script[None]:
         """The first refresh: x = y = z = theta^0, and its gradients."""
+        if self.state.begun:
+            return
         self.enter()
         template = {"slope": self.state.model}
         request = partial(Request, options={"ask": "begin"}, template=template)
@@ -38,6 +40,7 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
         for answers in asked.found.values():
             self.rows.hear(answers, ("slope",))
         self.rows.settle_anchors()
+        self.state.begun = True
 
     def enter(self) -> None:
         """Rows for those who are new."""

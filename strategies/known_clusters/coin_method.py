@@ -7,9 +7,11 @@ each other. All users take part: (2.1) is a sum over all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
+import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays
@@ -31,8 +33,14 @@ from corsage.strategies.known_clusters.coins import (
 )
 from corsage.strategies.known_clusters.conversation import Conversation, evaluation_of
 from corsage.strategies.known_clusters.schedule import CoinSchedule, hierarchy_of
-from corsage.strategies.known_clusters.strengths import Strengths, given_strengths, settle
+from corsage.strategies.known_clusters.strengths import (
+    ClusterKeys,
+    Strengths,
+    given_strengths,
+    settle,
+)
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Question, Script
 
@@ -85,13 +93,17 @@ class CoinMethod(Strategy[K, S]):
         return {}
 
     def opening(self) -> Script[None]:
+        """The settings, and what the server asks besides before the first round."""
+        if not self.state.settings.eta:
+            yield from self._settled()
+        yield from self.server.opening()
+
+    def _settled(self) -> Script[None]:
         """The strengths; then, from L and mu of the losses, p_0, p_j, tau_j and eta."""
         state, keys, clusters = self.state, self.keys, self.clusters
-        if state.settings.eta:
-            return
         strengths = Strengths()
         if keys.estimated:
-            strengths, state.estimates = yield from self._estimated()
+            strengths, state.estimates = yield from estimated_strengths(self.federation, keys)
         state.strengths = given_strengths(keys, strengths)
         settle(state.strengths, keys, state.clusters, clusters.meet(state.clusters))
         smoothness, convexity = yield from loss_constants(self.federation, clusters, state)
@@ -102,21 +114,17 @@ class CoinMethod(Strategy[K, S]):
             text = f"known-eta={eta:g} is above {safe:.3g}, the largest step that is safe"
             self.federation.note(text)
         check_end(self.name, state.settings.p0, keys.iterations)
-        yield from self.server.opening()
-
-    def _estimated(self) -> Script[tuple[Strengths, list[Finding]]]:
-        """Strengths on auto are the mixed model's, which solves the problem on the way."""
-        keys = self.keys
-        if not self.federation.convex:
-            raise ConfigError(
-                f"known-gamma={keys.known_gamma} known-lambda={keys.known_lambda}: auto is for "
-                "model=linear with a loss of one output; give numbers."
-            )
-        solver: type[Any] = found("mixed-model", "strategies")
-        estimates: Script[tuple[Strengths, list[Finding]]] = solver.strengths(self.federation)
-        return (yield from estimates)
 
     def round(self, number: int) -> Script[Replies]:
+        """A stretch of iterations; one that fails, or is left in the middle, has not been."""
+        before, versions = copied(self.state), dict(self.progress.versions)
+        try:
+            return (yield from self._stretch(number))
+        except BaseException:
+            self.state, self.progress.versions = before, versions
+            raise
+
+    def _stretch(self, number: int) -> Script[Replies]:
         """Global steps, which are the server's alone, then each cluster's walk."""
         schedule, state, server = self.schedule, self.state, self.server
         schedule.present.need_somebody(number)
@@ -168,3 +176,24 @@ class CoinMethod(Strategy[K, S]):
         """thbar, by the names of the model's parameters."""
         network = self.federation.network
         return encode(network.named(self.state.model, network.whole))
+
+
+def estimated_strengths(
+    federation: Federation, keys: ClusterKeys
+) -> Script[tuple[Strengths, list[Finding]]]:
+    """Strengths on auto are the mixed model's, which solves the problem on the way."""
+    if not federation.convex:
+        raise ConfigError(
+            f"known-gamma={keys.known_gamma} known-lambda={keys.known_lambda}: auto is for "
+            "model=linear with a loss of one output; give numbers."
+        )
+    solver: type[Any] = found("mixed-model", "strategies")
+    estimates: Script[tuple[Strengths, list[Finding]]] = solver.strengths(federation)
+    return (yield from estimates)
+
+
+def copied(state: S) -> S:
+    """A state with arrays and dictionaries of its own: steps write into them."""
+    kinds = np.ndarray | dict
+    own: dict[str, Any] = {n: v.copy() for n, v in vars(state).items() if isinstance(v, kinds)}
+    return replace(state, **own)

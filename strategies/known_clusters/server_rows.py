@@ -41,7 +41,7 @@ class AsyncAL2SGDState(CoinState):
     xbar_j : the mean of x over each row's cluster (rows, d).
     xbar : the mean of x over all users (d,).
     missed : by name, the aggregation steps since the users of a row last answered.
-    refreshes : how often all x were renewed.
+    begun, refreshes : whether the first gradients are known; how often all x were renewed since.
     """
 
     momenta: Momenta = Momenta(0.0, 0.0, 0.0, 0.0, 0.0)
@@ -55,6 +55,7 @@ class AsyncAL2SGDState(CoinState):
     xbar_j: Floats = field(default_factory=lambda: np.empty((0, 0)))
     xbar: Floats = field(default_factory=lambda: np.empty(0))
     missed: dict[str, Missed] = field(default_factory=dict)
+    begun: bool = False
     refreshes: int = 0
 
     @classmethod

@@ -42,7 +42,11 @@ def judged(strategy: Strategy[Any, Any], grid: LocalGrid) -> list[Message]:
     return list(grid.send_and_receive(messages))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "cfl", "convex-clustering", "local-clusters"])
+REDONE = ["fedavg", "cfl", "convex-clustering", "local-clusters", "async-l2gd", "async-al2sgd"]
+REDONE += ["mixed-model", "single-cluster"]
+
+
+@pytest.mark.parametrize("name", REDONE)
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_an_exchange_whose_replies_are_lost_is_done_again(name: str, lost: int) -> None:
     """Also one of the opening: without it there is nothing to begin a round with."""

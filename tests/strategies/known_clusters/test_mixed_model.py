@@ -238,6 +238,19 @@ def test_who_fails_in_the_one_round_is_asked_again(gamma: str, seen: Seen) -> No
         assert far(users.rows(found), dense(users, np.ones(12), np.full(3, 0.8))) < 1e-10
 
 
+@pytest.mark.parametrize("auto", ["gamma", "lambda"])
+@pytest.mark.parametrize("name", ["mixed-model", "async-l2gd"])
+def test_one_strength_may_be_on_auto_and_the_other_given(name: str, auto: str) -> None:
+    given = {"gamma": "lambda", "lambda": "gamma"}[auto]
+    keys = {**LOGISTIC, f"known_{auto}": "auto", f"known_{given}": 0.7, "num_rounds": 12}
+    strategy, result, _ = federate(name, 3, mixed_em_rounds=4, **keys)
+    tables = {table["title"]: dict(table["rows"]) for table in result.json()[0]["findings"]}
+    spread = tables["variances by coefficient (Laplace's approximation)"]
+    assert list(spread) == [{"gamma": "users", "lambda": "clusters"}[auto]]
+    strengths = strategy.state.strengths
+    assert {"gamma": strengths.gamma, "lambda": strengths.lam}[given] == {"": 0.7}
+
+
 @pytest.mark.parametrize("gamma", [1.0, 10.0])
 @pytest.mark.parametrize("name", ["mixed-model", "exact-cluster", "exact-global"])
 def test_hubers_loss_is_minimised_where_newton_runs_in_circles(

@@ -244,3 +244,16 @@ def test_who_answers_has_missed_nothing_and_may_be_renewed() -> None:
     server.refresh()
     assert server.state.x[1].tolist() == [2 / 3, 2 / 3]
     assert np.array_equal(server.state.x[0], before[0]) and server.state.refreshes == 1
+
+
+def test_who_is_not_here_keeps_the_means_that_it_knows() -> None:
+    found = schedule(u4=2.0)
+    server, _, _ = rows_of(found)
+    state = server.state
+    state.names = [*state.names, "gone"]
+    for kind in ("z", "y", "x", "slope", "xbar_j"):
+        setattr(state, kind, np.concatenate([getattr(state, kind), np.full((1, D), 7.0)]))
+    later = ServerRows(found, state)
+    later.settle_anchors()
+    assert state.xbar_j[-1].tolist() == [7.0, 7.0] and (state.xbar_j[:-1] != 7.0).all()
+    assert len(later.here) == 5
