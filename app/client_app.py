@@ -1,5 +1,7 @@
 """The client app: one for all algorithms. A message names the algorithm, so a device that runs
 this app never needs another one.
+
+Whoever is only asked who its users are does not load torch: on a device each message is a process.
 """
 
 from __future__ import annotations
@@ -9,10 +11,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from logging import DEBUG, WARNING
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import threadpoolctl
-import torch
 from flwr.app import Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
@@ -21,9 +22,11 @@ from flwr.supercore import log
 
 from corsage.app.node import Node, Nodes
 from corsage.app.store import PersonalStore
-from corsage.app.work import Report, work
 from corsage.core.version import untested
 from corsage.core.wire import Task, config_record, decode, decode_task, encode
+
+if TYPE_CHECKING:
+    from corsage.app.work import Report
 
 
 def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) -> ClientApp:
@@ -51,6 +54,8 @@ def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) ->
 
 def answer(kind: str, message: Message, context: Context, nodes: Nodes) -> Message:
     """Train or evaluate the users that the message names."""
+    from corsage.app.work import work
+
     try:
         content: Any = message.content
         task = decode_task(content["config"])
@@ -107,6 +112,8 @@ def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
 @lru_cache(maxsize=1)
 def limit_threads(number: int) -> None:
     """Torch and NumPy's BLAS share the cores with other nodes: more threads than cores spin."""
+    import torch
+
     torch.set_num_threads(number)
     threadpoolctl.threadpool_limits(number, user_api="blas")
 

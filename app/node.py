@@ -53,7 +53,8 @@ class Nodes:
     def of(self, context: Context, task: Task) -> Node:
         """The node that a context belongs to, with the data that the task means."""
         own = tuple(sorted(context.node_config.items()))
-        together = client_class(task.algorithm).cohorts
+        simulated = "data" not in context.node_config
+        together = simulated and client_class(task.algorithm).cohorts
         facts = task.data, task.device_data, task.num_users, task.seed, together
         return self._nodes.get((own, *facts), lambda: make_node(dict(own), *facts))
 

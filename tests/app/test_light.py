@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +50,25 @@ def test_a_run_loads_what_it_names(tmp_path: object) -> None:
     assert "corsage.clients.local" in found
     assert "corsage.clients.ditto" not in found
     assert not [name for name in found if name.startswith(("sklearn", "scipy", "ray"))]
+
+
+INTRODUCTION = """
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from corsage.app.client_app import introduce
+from corsage.app.node import Nodes
+from corsage.core.wire import Task, encode_task
+
+np.savez({file!r}, x=np.eye(8, 3), label=np.arange(8) % 2)
+TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+config = encode_task(Task("async-al2sgd", "e", 0, (), 0))
+context = Context(1, 2, dict(data={file!r}, user="ann"), RecordDict(), {{}})
+reply = introduce(Message(RecordDict(dict(config=config)), 1, "query"), context, Nodes())
+assert reply.content["config"]["users"] == ["ann"]
+"""
+
+
+def test_a_device_says_who_its_users_are_without_torch(tmp_path: Path) -> None:
+    """Each message to a device is a process of its own."""
+    assert not loaded(INTRODUCTION.format(file=str(tmp_path / "own.npz"))) & set(HEAVY)
