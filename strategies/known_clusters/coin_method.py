@@ -194,6 +194,6 @@ def estimated_strengths(
 
 def copied(state: S) -> S:
     """A state with arrays and dictionaries of its own: steps write into them."""
-    kinds = np.ndarray | dict
-    own: dict[str, Any] = {n: v.copy() for n, v in vars(state).items() if isinstance(v, kinds)}
+    fields: dict[str, Any] = vars(state)
+    own = {n: v.copy() for n, v in fields.items() if isinstance(v, np.ndarray | dict)}
     return replace(state, **own)
