@@ -195,5 +195,7 @@ def estimated_strengths(
 def copied(state: S) -> S:
     """A state with arrays and dictionaries of its own: steps write into them."""
     fields: dict[str, Any] = vars(state)
-    own = {n: v.copy() for n, v in fields.items() if isinstance(v, np.ndarray | dict)}
+    own: dict[str, Any] = {
+        name: value.copy() for name, value in fields.items() if isinstance(value, np.ndarray | dict)
+    }
     return replace(state, **own)
