@@ -17,7 +17,7 @@ from corsage.app.server_app import build_server_app
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Value
-from corsage.datasets.federated import simulated
+from corsage.datasets.dealing.federated import simulated
 from corsage.networks.build import check_available
 
 

@@ -21,8 +21,8 @@ from corsage.core.config import Config, read_words
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
 from corsage.datasets.data_set import load_table
-from corsage.datasets.deal import check_partition, deal
-from corsage.datasets.split import split_rows
+from corsage.datasets.dealing.deal import check_partition, deal
+from corsage.datasets.dealing.split import split_rows
 from corsage.datasets.table import model_input
 
 USAGE = """\

@@ -17,7 +17,7 @@ from corsage.core.groups import DataKeys
 from corsage.core.keys import flatten, names, read
 from corsage.core.wire import Task
 from corsage.datasets.csvfile import CsvKeys
-from corsage.datasets.federated import FederatedData, on_device, simulated
+from corsage.datasets.dealing.federated import FederatedData, on_device, simulated
 
 DEVICE_KEYS = ("data", "user", "cluster", "num-classes", "state-dir", "device", "torch-threads")
 

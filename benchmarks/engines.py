@@ -35,7 +35,7 @@ from corsage.clients import client_class
 from corsage.clients.base import Got
 from corsage.core.config import Config
 from corsage.core.wire import Task
-from corsage.datasets.federated import simulated
+from corsage.datasets.dealing.federated import simulated
 from corsage.networks.build import build_network
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy

@@ -26,7 +26,7 @@ from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.memory import Peak, watched
 from corsage.core.arrays import Floats32
 from corsage.core.config import Config
-from corsage.datasets.federated import FederatedData, simulated
+from corsage.datasets.dealing.federated import FederatedData, simulated
 from corsage.experiments.runner import say
 from corsage.solvers.known_clusters.coins import Coins
 from corsage.solvers.known_clusters.hierarchy import Hierarchy

@@ -18,7 +18,7 @@ import torch
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.config import Config
-from corsage.datasets.federated import simulated
+from corsage.datasets.dealing.federated import simulated
 from corsage.networks.batches import Examples
 from corsage.networks.training import to_tensors
 from corsage.strategies import strategy_class

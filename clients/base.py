@@ -23,7 +23,7 @@ from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys
 from corsage.core.seeding import generator
 from corsage.core.wire import Task
-from corsage.datasets.federated import FederatedData, UserData
+from corsage.datasets.dealing.federated import FederatedData, UserData
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.evaluation import Scores, evaluate, evaluate_models, evaluate_picked
 from corsage.networks.network import Network

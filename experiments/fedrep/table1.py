@@ -20,7 +20,7 @@ from corsage.core.config import Config
 from corsage.core.errors import DataError
 from corsage.core.keys import kebab
 from corsage.core.registry import ALGORITHMS
-from corsage.datasets.federated import simulated
+from corsage.datasets.dealing.federated import simulated
 from corsage.experiments.fedrep.fashion_mnist import CASES, PROTOCOL
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import compact, percents, run, say

@@ -27,7 +27,7 @@ import numpy as np
 
 from corsage.core.config import Config
 from corsage.core.keys import kebab
-from corsage.datasets.federated import simulated
+from corsage.datasets.dealing.federated import simulated
 from corsage.experiments.known_clusters.figure2 import picture
 from corsage.experiments.known_clusters.grid import Search, Split, search
 from corsage.experiments.known_clusters.scores import HIGH, Scores, constant, difference, scores

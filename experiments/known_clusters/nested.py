@@ -15,7 +15,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ConfigError
-from corsage.datasets.federated import FederatedData
+from corsage.datasets.dealing.federated import FederatedData
 from corsage.solvers.known_clusters.laplace import centre_covariance
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, by_cluster, centres
 from corsage.solvers.known_clusters.reml import GRID, Variances, fit, level_sums, refined_grid

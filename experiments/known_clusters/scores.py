@@ -17,7 +17,7 @@ from corsage.core.arrays import Floats
 from corsage.core.config import Config
 from corsage.core.keys import kebab
 from corsage.core.replies import Replies
-from corsage.datasets.federated import FederatedData
+from corsage.datasets.dealing.federated import FederatedData
 from corsage.strategies import strategy_class
 
 CAP = 100.0

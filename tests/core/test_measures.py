@@ -33,7 +33,7 @@ from corsage.core.measures import (
     spread,
     worst_share,
 )
-from corsage.datasets.federated import UserData, simulated
+from corsage.datasets.dealing.federated import UserData, simulated
 from corsage.strategies.rounds.base import Strategy
 from tests.support.federations import federate
 

@@ -9,7 +9,7 @@ from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import chem97
 from corsage.datasets.chem97 import Chem97Keys
 from corsage.datasets.data_set import load_table
-from corsage.datasets.federated import simulated
+from corsage.datasets.dealing.federated import simulated
 
 
 def test_without_the_package(monkeypatch):

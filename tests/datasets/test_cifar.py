@@ -11,9 +11,10 @@ import pytest
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.groups import DataKeys
-from corsage.datasets import federated, hub
+from corsage.datasets import hub
 from corsage.datasets.data_set import load_table, source_files
-from corsage.datasets.federated import simulated
+from corsage.datasets.dealing import federated
+from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.table import model_input
 from tests.support.published import CIFAR, cifar_batches, python2, write_cifar
 

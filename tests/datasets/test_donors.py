@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import donors
 from corsage.datasets.data_set import check_keys, load_table
+from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.donors import CLUSTERS, DonorsKeys, cluster_sizes, draw
-from corsage.datasets.federated import simulated
 
 
 @settings(max_examples=50, deadline=None)

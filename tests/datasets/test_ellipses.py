@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.datasets.data_set import check_keys, load_table
+from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.ellipses import SHAPES, draw
-from corsage.datasets.federated import simulated
 from corsage.datasets.shared_keys import ClusterKeys
 
 

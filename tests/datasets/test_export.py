@@ -6,7 +6,7 @@ import torch
 
 from corsage.app.export import run
 from corsage.core.config import Config
-from corsage.datasets.federated import on_device, simulated
+from corsage.datasets.dealing.federated import on_device, simulated
 from corsage.networks.training import to_tensors
 
 SITES = [("Ann/x", "north"), ("bob", "south"), ("eve", "")]

@@ -13,9 +13,10 @@ import pytest
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.registry import data_keys
-from corsage.datasets import cache, data_set, digits, federated
+from corsage.datasets import data_set, digits
 from corsage.datasets.csvfile import CsvKeys
-from corsage.datasets.federated import on_device, simulated
+from corsage.datasets.dealing import cache, federated
+from corsage.datasets.dealing.federated import on_device, simulated
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.datasets import hierarchical
 from corsage.datasets.data_set import check_keys, load_table
-from corsage.datasets.federated import simulated
+from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.hierarchical import HierarchicalKeys, draw
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from corsage.app import export
 from corsage.core.errors import ConfigError, DataError
-from corsage.datasets import federated, hub, partitions, words
+from corsage.datasets import hub, words
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import load_table, source_files
-from corsage.datasets.federated import on_device, simulated
+from corsage.datasets.dealing import federated, partitions
+from corsage.datasets.dealing.federated import on_device, simulated
 from corsage.datasets.femnist import FemnistKeys
 from corsage.datasets.sent140 import Sent140Keys
 from corsage.datasets.table import model_input

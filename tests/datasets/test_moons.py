@@ -13,7 +13,7 @@ from corsage.core.catalogue import catalogue
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.datasets.data_set import load_table
-from corsage.datasets.federated import simulated
+from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.moons import MoonsKeys
 from tests.support.federations import federate
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from corsage.core.errors import DataError
 from corsage.core.seeding import generator
-from corsage.datasets import partitions
+from corsage.datasets.dealing import partitions
 
 seeds = st.integers(0, 1000)
 balanced = st.integers(1, 12)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.core.errors import DataError
-from corsage.datasets.split import split_user
+from corsage.datasets.dealing.split import split_user
 
 some_labels = st.lists(st.integers(0, 4), min_size=2, max_size=80).map(np.array)
 quick = settings(max_examples=100, deadline=None)

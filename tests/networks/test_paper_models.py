@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from corsage.app import command
 from corsage.core.errors import ModelError
 from corsage.core.groups import ModelKeys, TrainKeys
-from corsage.datasets import federated
+from corsage.datasets.dealing import federated
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.parts import train_bodies, train_models

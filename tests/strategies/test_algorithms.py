@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from corsage.core.config import Config
 from corsage.core.seeding import generator
 from corsage.core.wire import decode
-from corsage.datasets.federated import FederatedData, simulated
+from corsage.datasets.dealing.federated import FederatedData, simulated
 from corsage.datasets.table import model_input
 from corsage.networks.build import build_network
 from corsage.networks.training import batches

@@ -19,7 +19,7 @@ from corsage.core.errors import ModelError
 from corsage.core.replies import Replies
 from corsage.core.seeding import torch_seed
 from corsage.core.wire import Task, decode
-from corsage.datasets.federated import FederatedData, simulated
+from corsage.datasets.dealing.federated import FederatedData, simulated
 from corsage.networks.build import build_network
 from corsage.strategies.ifca import IFCAState
 from corsage.strategies.rounds.base import Strategy

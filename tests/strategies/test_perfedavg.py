@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from corsage.clients import perfedavg
 from corsage.clients.perfedavg import meta_steps
 from corsage.core.groups import TrainKeys
-from corsage.datasets.federated import FederatedData
+from corsage.datasets.dealing.federated import FederatedData
 from corsage.strategies.perfedavg import PerFedAvgKeys
 from corsage.strategies.rounds.base import Strategy
 from tests.support.quadratic import Quadratics

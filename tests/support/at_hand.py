@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from corsage.core.losses import SQUARED_HINGE
-from corsage.datasets.federated import simulated
+from corsage.datasets.dealing.federated import simulated
 from corsage.networks.training import to_tensors
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from tests.support.federations import settings

@@ -20,7 +20,7 @@ from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
 from corsage.core.replies import reading_order
-from corsage.datasets.federated import simulated
+from corsage.datasets.dealing.federated import simulated
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.strategies.rounds.base import Result, Strategy
 from corsage.strategies.rounds.federation import Federation

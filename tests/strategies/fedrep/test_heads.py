@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from corsage.core.wire import decode
-from corsage.datasets.federated import simulated
+from corsage.datasets.dealing.federated import simulated
 from corsage.solvers.convex_clustering.edges import Edges
 from corsage.solvers.convex_clustering.sum_of_norms import prox
 from corsage.strategies.rounds.base import Strategy

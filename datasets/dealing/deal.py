@@ -14,8 +14,8 @@ from corsage.core.errors import ConfigError, DataError
 from corsage.core.groups import DataKeys
 from corsage.core.registry import DATASETS
 from corsage.core.seeding import generator
-from corsage.datasets import clustermap, partitions
 from corsage.datasets.data_set import check_keys, data_set
+from corsage.datasets.dealing import clustermap, partitions
 from corsage.datasets.shared_keys import ColumnKeys, LabelKeys
 from corsage.datasets.table import Table
 

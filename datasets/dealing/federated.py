@@ -14,12 +14,13 @@ from corsage.core.arrays import Array, Arrays, Floats32, Ints
 from corsage.core.errors import DataError
 from corsage.core.groups import DataKeys
 from corsage.core.seeding import generator
-from corsage.datasets import cache, clustermap, csvfile, npzfile, partitions
+from corsage.datasets import csvfile, npzfile
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import load_table, source_files
-from corsage.datasets.deal import Dealt, check_partition, deal, known_clusters
+from corsage.datasets.dealing import cache, clustermap, partitions
+from corsage.datasets.dealing.deal import Dealt, check_partition, deal, known_clusters
+from corsage.datasets.dealing.split import lone, split_rows
 from corsage.datasets.shared_keys import check_clusters
-from corsage.datasets.split import lone, split_rows
 from corsage.datasets.table import Table
 
 Facts = dict[str, Any]

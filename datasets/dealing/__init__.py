@@ -1,0 +1,1 @@
+"""How a table is dealt to users, and kept prepared."""
