@@ -93,8 +93,8 @@ def encode_task(task: Task) -> ConfigRecord:
 
 
 def config_record(values: Mapping[str, Any]) -> ConfigRecord:
-    """A record without its empty lists: Flower cannot measure the size of one that has any."""
-    return ConfigRecord({name: value for name, value in values.items() if value != []})
+    """A record without empty lists and texts: Flower cannot measure one that has any."""
+    return ConfigRecord({name: value for name, value in values.items() if value not in ([], "")})
 
 
 @lru_cache(maxsize=64)

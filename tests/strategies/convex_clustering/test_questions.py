@@ -29,7 +29,7 @@ def federation(grid: LocalGrid | None = None) -> Federation:
     keys = config.keys_of("convex-clustering")
     found = Federation("convex-clustering", config, keys, [Notes()])
     found.join(grid or LocalGrid(app, 3))
-    found.settle()
+    found.check_data()
     return found
 
 
@@ -92,7 +92,7 @@ def test_who_is_gone_is_not_asked_and_the_others_rows_are_theirs() -> None:
     there = federation(Watched(12))
     assert isinstance(there.grid, Watched)
     there.grid.absent = {7}
-    there.meet()
+    there.refresh()
     (gone,) = set(USERS) - set(there.users)
     slope = np.arange(36.0).reshape(12, 3) / 100
     rows, template = {"x": slope}, {"gradient": np.zeros(3)}
