@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corsage.app import commands
 from corsage.core.catalogue import Declared, catalogue
 from corsage.core.config import Config, read_words
 from corsage.core.errors import UNUSABLE, ConfigError, CorsageError
@@ -27,7 +28,12 @@ usage: python run_simulation.py [key=value ...] [FILE.toml] [--resume RUN_FOLDER
 
 
 def run(words: list[str], title: str) -> int:
-    """Do what the words say; 0, or 2 for a user's mistake, 1 for a failed run."""
+    """Do what the words say; 0, or 2 for a user's mistake, 1 for a failed run.
+
+    A subcommand in front has words of its own (`app/commands.py`).
+    """
+    if command := commands.named(words):
+        return command.run(words[1:])
     try:
         if {"-h", "--help"} & set(words):
             show_help(title)
@@ -69,6 +75,9 @@ def parse(words: list[str]) -> tuple[dict[str, Any], str]:
                 raise ConfigError(f"{name}: needs a {'folder' if name == '--resume' else 'file'}.")
         else:
             plain.append(word)
+    if plain and not ("=" in plain[0] or plain[0].endswith(".toml")):
+        hint = commands.suggestion(plain[0])
+        raise ConfigError(f"{plain[0]}: expected key=value or a TOML file.{hint}")
     values = read_words(plain)
     resume = options["--resume"] or values.get("resume", "")
     if resume:
@@ -84,7 +93,7 @@ def show_help(title: str) -> None:
 
     console = Console(highlight=False)
     console.print(title.strip(), markup=False, soft_wrap=True)
-    console.print(f"\n{USAGE}", markup=False, soft_wrap=True)
+    console.print(f"\n{USAGE}\n{commands.listing()}", markup=False, soft_wrap=True)
     for heading, keys in catalogue().items():
         console.print(key_table(heading, keys))
 

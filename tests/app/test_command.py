@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from corsage.app.command import run
+from corsage.app.commands import COMMANDS
 from corsage.clients.base import Got, Sent
 from corsage.clients.fedavg import FedAvgClient
 from corsage.clients.fedrep.fedrep import FedRepClient
@@ -71,6 +72,14 @@ def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
         assert f" {key} " in out
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_a_help_and_is_listed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"], "") == 0
+    assert "usage: " in capsys.readouterr().out
+    assert run(["--help"], "") == 0
+    assert f"  {name} " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -98,6 +107,11 @@ def test_mistakes_are_one_line(
 ) -> None:
     _, line = fail([*QUICK, *words], capsys)
     assert message in line
+
+
+def test_a_command_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    code, line = fail(["exprt", "devices"], capsys)
+    assert code == 2 and "Did you mean the command export?" in line
 
 
 def csv(here: Path, text: str) -> list[str]:

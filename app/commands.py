@@ -1,0 +1,54 @@
+"""The subcommands: `corsage NAME ...`, or `python run_simulation.py NAME ...` in a checkout.
+
+To add one: a module with `run(words: list[str]) -> int`, which prints its usage for `--help` and
+returns an exit code, and a line in the table below. It is imported only when it is named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+
+
+@dataclass(frozen=True)
+class Command:
+    """One subcommand.
+
+    Parameters
+    ----------
+    module : where its `run(words)` is, in the package.
+    meaning : what it does, in a line.
+    """
+
+    module: str
+    meaning: str
+
+    def run(self, words: list[str]) -> int:
+        """Do it; returns the exit code."""
+        return int(import_module(f"corsage.{self.module}").run(words))
+
+
+COMMANDS = {
+    "export": Command("app.export", "deal a data set into one file a user, for devices"),
+    "keys": Command("app.keys", "print what repeats the keys: pyproject.toml, docs, keywords"),
+}
+"""What may stand in front; anything else is a run."""
+
+
+def named(words: list[str]) -> Command | None:
+    """The subcommand that the words begin with; without one they are those of a run."""
+    return COMMANDS.get(words[0]) if words else None
+
+
+def listing() -> str:
+    """The subcommands as the usage shows them."""
+    width = max(map(len, COMMANDS))
+    lines = (f"  {name:<{width}}  {command.meaning}\n" for name, command in COMMANDS.items())
+    return "or a command, each of which has a --help of its own:\n\n" + "".join(lines)
+
+
+def suggestion(word: str) -> str:
+    """What to say of a first word that is neither a command nor a key."""
+    close = get_close_matches(word, COMMANDS, 1)
+    return f" Did you mean the command {close[0]}?" if close else ""
