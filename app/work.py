@@ -192,7 +192,7 @@ class Worker:
             state = {key: rows[place] for key, rows in kept.items()}
             if self.members.get(name, [name]) != [name]:
                 state[MEMBERS] = write_members(self.members[name])
-            others = {self.task.versions[i], self.task.keep[i]}
+            others = {self.task.versions[i], *self.task.keep[i]}
             try:
                 self.store.save(name, self.task.round, state, others)
             except OSError as error:

@@ -45,7 +45,7 @@ class Federation:
         self.name, self.config, self.keys, self.callbacks = name, config, keys, callbacks
         self.experiment = experiment or f"{name}-{uuid.uuid4().hex[:12]}"
         self.state_dir = ""  # where simulated users keep what is theirs; devices know themselves
-        self.durable: dict[str, int] | None = None  # versions in the last checkpoint
+        self.durable: list[dict[str, int]] = []  # the versions that each kept checkpoint holds
         self.timeout = config.federation.round_timeout
         self.progress = Progress()
         self.grid: Grid | None = None
@@ -150,9 +150,14 @@ class Federation:
                 f"Known clusters: {', '.join(known) or 'none'}."
             )
 
-    def checkpointed(self) -> None:
-        """A checkpoint holds what the users keep now: until the next one they keep it."""
-        self.durable = dict(self.progress.versions)
+    def checkpointed(self, kept: int = 1) -> None:
+        """A checkpoint holds what the users keep now: as long as it is `kept`, they keep it too.
+
+        Parameters
+        ----------
+        kept : how many checkpoints there are now, this one among them; older ones are gone.
+        """
+        self.durable = [*self.durable, dict(self.progress.versions)][-kept:]
 
     # What goes out.
 
@@ -198,7 +203,6 @@ class Federation:
     def task(self, number: int, users: list[str], options: dict[str, Any]) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run."""
         versions = self.progress.versions
-        durable = versions if self.durable is None else self.durable
         return encode_task(
             Task(
                 algorithm=self.name,
@@ -207,7 +211,7 @@ class Federation:
                 seed=self.config.run.seed,
                 users=users,
                 versions=[versions.get(user, 0) for user in users],
-                keep=[durable.get(user, 0) for user in users],
+                keep=[[kept.get(user, 0) for kept in self.durable] for user in users],
                 shape=self.roster.shape,
                 num_classes=self.roster.num_classes,
                 num_users=self.config.federation.num_users,
