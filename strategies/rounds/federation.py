@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,9 @@ from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
 from corsage.core.config import Config
-from corsage.core.errors import ConfigError, NodeError
+from corsage.core.errors import ConfigError, NodeError, RoundFailed, StatesGone
 from corsage.core.keys import Keys
-from corsage.core.replies import Replies, by_cause
+from corsage.core.replies import Replies, by_cause, name_users, reading_order
 from corsage.core.seeding import generator
 from corsage.core.wire import Task, encode, encode_task, payload
 from corsage.strategies.rounds.exchange import Exchange
@@ -45,7 +45,10 @@ class Federation:
         self.name, self.config, self.keys, self.callbacks = name, config, keys, callbacks
         self.experiment = experiment or f"{name}-{uuid.uuid4().hex[:12]}"
         self.state_dir = ""  # where simulated users keep what is theirs; devices know themselves
-        self.durable: list[dict[str, int]] = []  # the versions that each kept checkpoint holds
+        self.gone: set[str] = set()  # users of this round whose states turned out to be gone
+        self.simulated = False  # whether the server's own files hold the users' states
+        self.durable: list[Mapping[str, int]] = []  # versions that each kept checkpoint holds
+        self.before: Mapping[str, int] = {}  # versions at the beginning of the round
         self.timeout = config.federation.round_timeout
         self.progress = Progress()
         self.grid: Grid | None = None
@@ -150,14 +153,9 @@ class Federation:
                 f"Known clusters: {', '.join(known) or 'none'}."
             )
 
-    def checkpointed(self, kept: int = 1) -> None:
-        """A checkpoint holds what the users keep now: as long as it is `kept`, they keep it too.
-
-        Parameters
-        ----------
-        kept : how many checkpoints there are now, this one among them; older ones are gone.
-        """
-        self.durable = [*self.durable, dict(self.progress.versions)][-kept:]
+    def hold(self, kept: Sequence[Mapping[str, int]]) -> None:
+        """Users keep the versions that the kept checkpoints hold, until others are kept."""
+        self.durable = list(kept)
 
     # What goes out.
 
@@ -203,6 +201,7 @@ class Federation:
     def task(self, number: int, users: list[str], options: dict[str, Any]) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run."""
         versions = self.progress.versions
+        kept = [*self.durable, self.before]
         return encode_task(
             Task(
                 algorithm=self.name,
@@ -211,7 +210,7 @@ class Federation:
                 seed=self.config.run.seed,
                 users=users,
                 versions=[versions.get(user, 0) for user in users],
-                keep=[[kept.get(user, 0) for kept in self.durable] for user in users],
+                keep=[[held.get(user, 0) for held in kept] for user in users],
                 shape=self.roster.shape,
                 num_classes=self.roster.num_classes,
                 num_users=self.config.federation.num_users,
@@ -258,12 +257,45 @@ class Federation:
                 progress.dropped[user] = progress.dropped.get(user, 0) + 1
             for line in by_cause(replies.dropped):
                 self.note(line)
-        for user in replies.lost:
-            progress.versions.pop(user, None)
+        self.reset(replies)
         if replies.kept:
             progress.versions.update(dict.fromkeys(replies.users, version))
         progress.traffic.wire_bytes_up += replies.wire_bytes
         progress.traffic.wire_messages += replies.wire_messages
+
+    def reset(self, replies: Replies) -> set[str]:
+        """Let the users start anew whose nodes no longer have their states; who they are.
+
+        In a simulation nobody loses them but by damage to the run's own files: StatesGone.
+        """
+        versions = self.progress.versions
+        gone = {user for user in replies.lost if versions.get(user)}
+        if gone and self.simulated:
+            why = next((replies.dropped[user] for user in gone if user in replies.dropped), "gone")
+            who = name_users(in_order(gone))
+            raise StatesGone(f"{who} without a state that the run has left there ({why}).")
+        for user in gone:
+            del versions[user]
+        self.gone |= gone
+        return gone
+
+    def unless_states_are_gone(self, script: Callable[[], Script[T]]) -> Script[T]:
+        """A script of a round; played again if it fails where it turned out that states are gone.
+
+        Their users start anew. A round that fails leaves no trace in what the others keep.
+        """
+        while True:
+            self.before, self.gone = dict(self.progress.versions), set()
+            try:
+                return (yield from script())
+            except BaseException as error:
+                rest = {u: n for u, n in self.before.items() if u not in self.gone}
+                self.progress.versions = rest
+                if not (self.gone and isinstance(error, RoundFailed)):
+                    raise
+            finally:
+                self.before = {}
+            self.note(f"{name_users(in_order(self.gone))} to start anew: the round is tried again")
 
     def count(self, question: Question, replies: Replies) -> None:
         """Count a training exchange as one-user devices would have it."""
@@ -281,3 +313,8 @@ class Federation:
             log(WARNING, "%s: %s", self.name, text)
         for callback in self.callbacks:
             callback.on_note(text)
+
+
+def in_order(users: Iterable[str]) -> list[str]:
+    """Users as a reader has them."""
+    return sorted(users, key=reading_order)
