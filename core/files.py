@@ -18,30 +18,41 @@ TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}")
 """Names of files that are being written."""
 
 
-def write_atomically(path: Path, data: bytes | str, durable: bool = False) -> None:
+def write_atomically(
+    path: Path, data: bytes | str, durable: bool = False, private: bool = False
+) -> None:
     """Write a file so that at any moment there is the old content or the new, never a part.
 
-    `durable` waits until the data are on the disk, for machines that may lose power.
+    `durable` waits until the data are on the disk, for machines that may lose power. What is
+    `private` only its owner can read, from the first moment on and whatever the umask.
     """
     raw = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
-        with temporary.open("xb") as file:
+        with open(temporary, "xb", opener=_for_its_owner if private else None) as file:
             file.write(raw)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
         if durable:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
         raise
 
 
-def _sync_folder(folder: Path) -> None:
+def _for_its_owner(path: str, flags: int) -> int:
+    """Open a file that nobody else may read."""
+    handle = os.open(path, flags, 0o600)
+    if hasattr(os, "fchmod"):
+        os.fchmod(handle, 0o600)  # a umask may have taken rights even from the owner
+    return handle
+
+
+def sync_folder(folder: Path) -> None:
     """Make a rename durable; not possible on every system, and then not needed."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)

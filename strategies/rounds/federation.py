@@ -13,11 +13,17 @@ from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
 from corsage.core.config import Config
-from corsage.core.errors import ConfigError, NodeError, RoundFailed, StatesGone
+from corsage.core.errors import (
+    ConfigError,
+    NodeError,
+    RoundFailed,
+    StatesGone,
+    StorageError,
+)
 from corsage.core.keys import Keys
 from corsage.core.replies import Replies, by_cause, name_users, reading_order
 from corsage.core.seeding import generator
-from corsage.core.wire import Task, encode, encode_task, payload
+from corsage.core.wire import ENDS_THE_RUN, Task, encode, encode_task, payload
 from corsage.strategies.rounds.exchange import Exchange
 from corsage.strategies.rounds.roster import Roster, fitting, labels
 from corsage.strategies.rounds.state import Progress
@@ -62,7 +68,8 @@ class Federation:
         keys, experiment = self.config.keys_of(name), f"{self.experiment}-{purpose}"
         other = Federation(name, self.config, keys, [], experiment)
         other.roster, other.grid, other.timeout = self.roster, self.grid, self.timeout
-        other.state_dir, other.progress.traffic = self.state_dir, self.progress.traffic
+        other.state_dir, other.simulated = self.state_dir, self.simulated
+        other.progress.traffic = self.progress.traffic
         return other
 
     # Who is there.
@@ -233,9 +240,16 @@ class Federation:
         line = Exchange(self.grid, self.timeout)
         line.push(turn.messages())
         while done := line.pull():
+            self.heed(done)
             turn.answered(done)
             line.push(turn.messages())
         return turn.replies()
+
+    def heed(self, done: Sequence[tuple[Message, Message | None]]) -> None:
+        """End the run if a simulated node says that it cannot keep its users' states."""
+        for _, reply in done if self.simulated else ():
+            if reply is not None and reply.has_error() and reply.error.code == ENDS_THE_RUN:
+                raise StorageError(reply.error.reason)
 
     def play(self, script: Script[T]) -> T:
         """Play a script to its end."""
