@@ -22,9 +22,9 @@ from flwr.supercore import log
 
 from corsage.app.node import Node, Nodes
 from corsage.app.states.places import Places
-from corsage.core.errors import StorageError
+from corsage.core.errors import CheckpointError, StorageError
 from corsage.core.version import untested
-from corsage.core.wire import ENDS_THE_RUN, config_record, decode, decode_task, encode
+from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, config_record, decode, decode_task, encode
 
 if TYPE_CHECKING:
     from corsage.app.work import Report
@@ -72,8 +72,9 @@ def answer(
             decode(content["arrays"]),
             decode(content["rows"]) if "rows" in content else {},
         )
-    except StorageError as error:
-        return _failure(message, str(error), ENDS_THE_RUN)
+    except (StorageError, CheckpointError) as error:  # of simulated users
+        damaged = isinstance(error, CheckpointError)
+        return _failure(message, str(error), ENDS_THE_STRATEGY if damaged else ENDS_THE_RUN)
     except Exception as error:
         return _failure(message, f"{kind}: {describe(error)}")
     if not report.users and not report.lost:

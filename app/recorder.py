@@ -11,9 +11,10 @@ from safetensors.numpy import save
 
 from corsage.app.checkpoint import Checkpoints
 from corsage.app.endings import write_result
+from corsage.app.states.store import secure
 from corsage.core.config import Config
 from corsage.core.errors import CorsageError
-from corsage.core.files import append_line, guarded, sync, write_atomically
+from corsage.core.files import append_line, guarded, write_atomically
 from corsage.core.wire import decode
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
@@ -57,7 +58,8 @@ class Recorder(Callback):
         guarded(append_line, self.folder / "metrics.jsonl", json.dumps(row), durable=due)
         if due:
             # What it names must be there whatever happens: first the states, then the checkpoint.
-            guarded(sync, Path(strategy.federation.state_dir) / strategy.federation.experiment)
+            if strategy.federation.state_dir:
+                secure(Path(strategy.federation.state_dir), last)
             guarded(self.checkpoints.write, strategy.progress, strategy.state)
             strategy.federation.hold(list(self.checkpoints.held.values()))
 

@@ -25,7 +25,7 @@ from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Arrays, Bools
-from corsage.core.errors import StateLost, StorageError, UserError
+from corsage.core.errors import CheckpointError, StateLost, StorageError, UserError
 from corsage.core.wire import COHORT_OPTIONS, MEMBERS, Task
 from corsage.networks.build import build_network
 
@@ -87,7 +87,7 @@ def work(
         group = todo.pop(0)
         try:
             worker.run(group)
-        except StorageError:
+        except (StorageError, CheckpointError):
             raise
         except Exception as error:
             if len(group) > 1:

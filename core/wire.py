@@ -27,8 +27,10 @@ MEMBERS = "members"
 """The option that names the users of cohorts, and the array that does so in a cohort's state."""
 COHORT_OPTIONS = "cohort-options"
 """The option with one JSON text of options for each cohort."""
-ENDS_THE_RUN = 1010
-"""The code of an error reply with which a simulated node ends the run. A device's has no such say."""
+ENDS_THE_RUN, ENDS_THE_STRATEGY = 1010, 1011
+"""Codes of error replies with which a simulated node ends the run, since it cannot keep its users'
+states, or the strategy, whose states are damaged. A device has no such say.
+"""
 _NPY = b"\x93NUMPY\x01\x00"
 
 

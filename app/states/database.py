@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -23,12 +24,14 @@ import numpy as np
 
 from corsage.app.states.shelf import Kept
 from corsage.core.arrays import Arrays
-from corsage.core.errors import StateLost, StorageError
+from corsage.core.errors import CheckpointError, StateLost, StorageError
 
 PATIENCE = 120.0
 """Seconds for which a process waits for another one that writes."""
-BATCH = 2**18
-"""About as many bytes are written at once; the log is not much longer, or a part of the file."""
+BATCH = 2**20
+"""About as many bytes are written at once."""
+LOG = 2**21
+"""Bytes after which the log is emptied into the file, if that is more than a fourth of the file."""
 PAGES = (4096, 8192, 16384, 32768, 65536)
 MARK = 0x436F7273
 """What says in the file's head that it is one of these."""
@@ -99,8 +102,21 @@ class Database:
                 return []
             return sorted(version for _, version in connection.execute(ROWS, (user,)))
 
+    def secure(self) -> None:
+        """Wait until all that was kept is on the disk itself.
+
+        What is in the file is there already, so it is the log that matters. No lock is on that:
+        to open and close the file itself would let go of SQLite's locks in this process.
+        """
+        with self._named("kept"), contextlib.suppress(FileNotFoundError):
+            handle = os.open(self._log, os.O_RDWR)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
     def settle(self) -> None:
-        """Bring all into the file, on the disk itself, and empty the log beside it."""
+        """Bring all into the file, and make the log empty."""
         with self._reading() as connection:
             if connection is not None:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -149,6 +165,10 @@ class Database:
             self._layouts[number] = parts
         return self._layouts[number]
 
+    @property
+    def _log(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-wal")
+
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
         """A connection, None if there is no file; what goes wrong is a StorageError."""
@@ -184,9 +204,9 @@ class Database:
             ) from error
         except sqlite3.DatabaseError as error:
             self.close()
-            raise StorageError(
-                f"{self.path}: damaged ({error}). Restore it from a copy, or remove it: its users "
-                "then start anew."
+            raise CheckpointError(
+                f"{self.path}: damaged ({error}). Put a copy of it back, or remove it and begin "
+                "the strategy anew."
             ) from error
         except OSError as error:
             raise StorageError(
@@ -226,10 +246,9 @@ def working(path: Path, page: int) -> sqlite3.Connection:
     connection = connect(path)
     try:
         connection.execute(f"PRAGMA page_size = {page}")
-        patiently(connection, "PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = OFF")
-        (mark,) = connection.execute("PRAGMA application_id").fetchone()
-        if mark == 0:
+        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            patiently(connection, "PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("BEGIN IMMEDIATE")
             for statement in TABLES.split(";")[:-1]:
                 connection.execute(statement)
@@ -237,6 +256,7 @@ def working(path: Path, page: int) -> sqlite3.Connection:
             connection.execute(f"PRAGMA user_version = {LAYOUT}")
             connection.execute("COMMIT")
         check(path, connection)
+        connection.execute("PRAGMA synchronous = NORMAL")
         limit_log(connection)
     except BaseException:
         connection.close()
@@ -287,17 +307,20 @@ def check(path: Path, connection: sqlite3.Connection) -> None:
     (mark,) = connection.execute("PRAGMA application_id").fetchone()
     (layout,) = connection.execute("PRAGMA user_version").fetchone()
     if (mark, layout) != (MARK, LAYOUT):
-        raise StorageError(
+        raise CheckpointError(
             f"{path}: not personal states as this version of Corsage keeps them: finish the run "
             "with the version that began it, or start it anew."
         )
 
 
 def limit_log(connection: sqlite3.Connection) -> None:
-    """The log is emptied into the file when it is as long as a batch, or a part of a large file."""
+    """The log is emptied into the file when it is long, if nobody asked for it before.
+
+    That waits for the disk, twice: it is to be rare.
+    """
     (page,) = connection.execute("PRAGMA page_size").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    most = max(BATCH, page * pages // 16)
+    most = max(LOG, page * pages // 4)
     connection.execute(f"PRAGMA wal_autocheckpoint = {most // page}")
     connection.execute(f"PRAGMA journal_size_limit = {most}")
 

@@ -79,6 +79,19 @@ def database_of(folder: Path, experiment: str) -> Path:
     return folder / f"{safe_name(experiment)}.sqlite"
 
 
+def secure(folder: Path, last: bool = False) -> None:
+    """Wait until what simulated users keep in a folder is on the disk itself.
+
+    To be done before a checkpoint that names it; the `last` time the files' logs are made empty.
+    """
+    for path in sorted(folder.glob("*.sqlite")):
+        database = Database(path)
+        if last:
+            database.settle()
+            database.close()
+        database.secure()
+
+
 def states_of(folder: Path, strategy: str, run: str) -> PersonalStore:
     """What the simulated users of a run folder keep, to be read only.
 

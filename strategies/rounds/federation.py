@@ -14,6 +14,7 @@ from flwr.supercore import log
 from corsage.core.arrays import Arrays
 from corsage.core.config import Config
 from corsage.core.errors import (
+    CheckpointError,
     ConfigError,
     NodeError,
     RoundFailed,
@@ -23,7 +24,7 @@ from corsage.core.errors import (
 from corsage.core.keys import Keys
 from corsage.core.replies import Replies, by_cause, name_users, reading_order
 from corsage.core.seeding import generator
-from corsage.core.wire import ENDS_THE_RUN, Task, encode, encode_task, payload
+from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, Task, encode, encode_task, payload
 from corsage.strategies.rounds.exchange import Exchange
 from corsage.strategies.rounds.roster import Roster, fitting, labels
 from corsage.strategies.rounds.state import Progress
@@ -246,10 +247,14 @@ class Federation:
         return turn.replies()
 
     def heed(self, done: Sequence[tuple[Message, Message | None]]) -> None:
-        """End the run if a simulated node says that it cannot keep its users' states."""
+        """Stop if a simulated node says that it cannot keep its users' states, or read them."""
         for _, reply in done if self.simulated else ():
-            if reply is not None and reply.has_error() and reply.error.code == ENDS_THE_RUN:
+            if reply is None or not reply.has_error():
+                continue
+            if reply.error.code == ENDS_THE_RUN:
                 raise StorageError(reply.error.reason)
+            if reply.error.code == ENDS_THE_STRATEGY:
+                raise CheckpointError(reply.error.reason)
 
     def play(self, script: Script[T]) -> T:
         """Play a script to its end."""
