@@ -71,15 +71,6 @@ def append_line(path: Path, line: str, durable: bool = False) -> None:
             os.fsync(file.fileno())
 
 
-def sync(folder: Path) -> None:
-    """Wait until the files of a folder are on the disk, whoever wrote them."""
-    with contextlib.suppress(FileNotFoundError):
-        for path in [path for path in folder.iterdir() if path.is_file()]:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        _sync_folder(folder)
-
-
 def clear_temporaries(folder: Path) -> None:
     """Delete what a killed `write_atomically` left in a folder: nobody else may be writing."""
     with contextlib.suppress(FileNotFoundError):
@@ -93,7 +84,7 @@ def delete(*paths: Path) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
     for folder in {path.parent for path in paths if path.parent.is_dir()}:
-        _sync_folder(folder)
+        sync_folder(folder)
 
 
 def sealed(content: Mapping[str, Any]) -> str:
