@@ -1,10 +1,17 @@
-"""Checkpoints: the whole state of a strategy in one file that is either whole or not there."""
+"""Checkpoints: the whole state of a strategy in one file that is either whole or not there.
+
+The last few are kept. A run goes on from the newest that is sane, and may go back to any of them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,21 +19,99 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from corsage.core.arrays import Arrays
 from corsage.core.errors import CheckpointError
-from corsage.core.files import write_atomically
+from corsage.core.files import delete, write_atomically
 from corsage.strategies.rounds.state import Progress, restored, stored
 
-FORMAT = "corsage-checkpoint-2"
+FORMAT = "corsage-checkpoint-3"
 S = TypeVar("S")
 
 
+@dataclass
+class Checkpoints:
+    """The checkpoints of one strategy in one run.
+
+    Parameters
+    ----------
+    folder : the strategy's.
+    identity : which run and strategy they are of, and under which keys.
+    config : all keys, by which the run folder's own file of them can be made anew.
+    number : how many are kept.
+    note : is told what was skipped.
+    """
+
+    folder: Path
+    identity: dict[str, Any]
+    config: dict[str, Any] = field(default_factory=dict)
+    number: int = 3
+    note: Callable[[str], None] = print
+    held: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def write(self, progress: Progress, state: object) -> None:
+        """Write one, and only then delete the oldest."""
+        path = checkpoint_of(self.folder, progress.round)
+        write_checkpoint(path, progress, state, self.identity, self.config)
+        self.held[progress.round] = dict(progress.versions)
+        for old in sorted(self.held)[: -self.number]:
+            del self.held[old]
+        delete(*(path for number, path in found(self.folder) if number not in self.held))
+
+    def newest(self, kind: type[S]) -> tuple[Progress, S] | None:
+        """The newest that is sane, None if there was never one; what is skipped is said."""
+        skipped: list[tuple[Path, str]] = []
+        chosen: tuple[Progress, S] | None = None
+        for number, path in reversed(found(self.folder)):
+            try:
+                progress, state = read_checkpoint(path, self.identity, kind)
+                check_sane(path, state)
+            except CheckpointError as why:
+                skipped.append((path, str(why)))
+                continue
+            chosen = chosen or (progress, state)
+            self.held[number] = progress.versions
+        self.held = dict(sorted(self.held.items()))
+        if skipped and chosen is None:
+            raise CheckpointError(
+                f"{skipped[0][1].rstrip('.')}; no other checkpoint is of use. Put a copy of one "
+                "back, or begin this strategy anew: --from-round 0."
+            )
+        for path, text in skipped:
+            self.note(f"{path.name} is skipped: {text}")
+            path.replace(path.with_name(f"unusable-{path.name}"))
+        return chosen
+
+
+def checkpoint_of(folder: Path, number: int) -> Path:
+    """The file of a round's checkpoint."""
+    return folder / f"checkpoint-{number:06}"
+
+
+def found(folder: Path) -> list[tuple[int, Path]]:
+    """The rounds that there are checkpoints of, oldest first, and their files."""
+    with suppress(OSError):
+        named = [(re.fullmatch(r"checkpoint(?:-(\d+))?", p.name), p) for p in folder.iterdir()]
+        return sorted((int(match[1] or 0), path) for match, path in named if match)
+    return []
+
+
+def go_back(folder: Path, number: int) -> None:
+    """Delete the checkpoints of later rounds, the newest first; all of them for round 0."""
+    late = [path for later, path in reversed(found(folder)) if later > number or not number]
+    delete(*late)
+
+
 def write_checkpoint(
-    path: Path, progress: Progress, state: object, identity: dict[str, Any]
+    path: Path,
+    progress: Progress,
+    state: object,
+    identity: dict[str, Any],
+    config: dict[str, Any] | None = None,
 ) -> None:
     """Write where a run stands and what its algorithm remembers; `identity` says which it is."""
     (where, _), (plain, named) = stored(progress), stored(state)
     body = {"format": FORMAT, "identity": identity, "progress": where, "state": plain}
-    head = json.dumps(body).encode()
+    head = json.dumps({**body, "config": config or {}}).encode()
     arrays = save({name: np.asarray(a, order="C") for name, a in named.items()})
     payload = struct.pack("<Q", len(head)) + head + arrays
     digest = hashlib.blake2b(payload, digest_size=32).digest()
@@ -36,29 +121,47 @@ def write_checkpoint(
 
 def read_checkpoint(path: Path, identity: dict[str, Any], kind: type[S]) -> tuple[Progress, S]:
     """Read both back; CheckpointError if the file is damaged or of another run or version."""
+    body, arrays = opened(path)
+    check_identity(path, body["identity"], identity)
+    try:
+        progress = restored(Progress, body["progress"], {})
+        state = restored(kind, body["state"], arrays)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: written by another version of Corsage.") from error
+    return progress, state
+
+
+def opened(path: Path) -> tuple[dict[str, Any], Arrays]:
+    """A checkpoint's head and arrays; CheckpointError if it is none of this version's."""
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from error
     digest, payload = raw[:32], raw[32:]
     if len(raw) < 40 or hashlib.blake2b(payload, digest_size=32).digest() != digest:
-        raise CheckpointError(
-            f"{path}: damaged, or not a checkpoint of Corsage; restore it from a copy, or start "
-            "the run anew."
-        )
+        raise CheckpointError(f"{path}: damaged, or not a checkpoint of Corsage.")
     (size,) = struct.unpack("<Q", payload[:8])
     try:
         body = json.loads(payload[8 : 8 + size])
         arrays = load(payload[8 + size :])
     except (ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of Corsage ({error}).") from error
-    if body.get("format") != FORMAT:
+    form = body.get("format") if isinstance(body, dict) else None
+    if form != FORMAT or not isinstance(body.get("identity"), dict):
         raise CheckpointError(
-            f"{path}: written by another version of Corsage ({body.get('format')}, this one reads "
-            f"{FORMAT}): finish the run with that version, or start it anew."
+            f"{path}: written by another version of Corsage ({form}, this one reads {FORMAT}): "
+            "finish the run with that version."
         )
-    check_identity(path, body["identity"], identity)
-    return restored(Progress, body["progress"], {}), restored(kind, body["state"], arrays)
+    return body, arrays
+
+
+def check_sane(path: Path, state: object) -> None:
+    """Refuse a state with a number that is not finite: no round would come of it."""
+    for name, array in stored(state)[1].items():
+        if array.dtype.kind in "fc" and not np.isfinite(array).all():
+            raise CheckpointError(f"{path}: {name} is not finite.")
 
 
 def check_identity(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -21,9 +21,10 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from corsage.app.node import Node, Nodes
-from corsage.app.store import PersonalStore
+from corsage.app.states.places import Places
+from corsage.core.errors import CheckpointError, StorageError
 from corsage.core.version import untested
-from corsage.core.wire import Task, config_record, decode, decode_task, encode
+from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, config_record, decode, decode_task, encode
 
 if TYPE_CHECKING:
     from corsage.app.work import Report
@@ -35,15 +36,15 @@ def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) ->
     `mods` see every message, `train_mods` those for training only: Flower's mods for differential
     privacy refuse messages that ask for no update.
     """
-    app, nodes = ClientApp(mods=list(mods)), Nodes()
+    app, nodes, places = ClientApp(mods=list(mods)), Nodes(), Places()
 
     @app.train(mods=list(train_mods))
     def train(message: Message, context: Context) -> Message:
-        return answer("train", message, context, nodes)
+        return answer("train", message, context, nodes, places)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        return answer("evaluate", message, context, nodes)
+        return answer("evaluate", message, context, nodes, places)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
@@ -52,7 +53,9 @@ def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) ->
     return app
 
 
-def answer(kind: str, message: Message, context: Context, nodes: Nodes) -> Message:
+def answer(
+    kind: str, message: Message, context: Context, nodes: Nodes, places: Places
+) -> Message:
     """Train or evaluate the users that the message names."""
     from corsage.app.work import work
 
@@ -65,10 +68,13 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes) -> Messa
             kind,
             task,
             node,
-            _store(context, node, task),
+            places.of(context, node, task),
             decode(content["arrays"]),
             decode(content["rows"]) if "rows" in content else {},
         )
+    except (StorageError, CheckpointError) as error:  # of simulated users
+        damaged = isinstance(error, CheckpointError)
+        return _failure(message, str(error), ENDS_THE_STRATEGY if damaged else ENDS_THE_RUN)
     except Exception as error:
         return _failure(message, f"{kind}: {describe(error)}")
     if not report.users and not report.lost:
@@ -118,14 +124,6 @@ def limit_threads(number: int) -> None:
     threadpoolctl.threadpool_limits(number, user_api="blas")
 
 
-def _store(context: Context, node: Node, task: Task) -> PersonalStore:
-    """A device keeps states where it says itself; a simulated node where the server says."""
-    if not node.simulated:
-        return PersonalStore(context, node.state_dir, task.experiment, durable=True)
-    folder = Path(task.state_dir) if task.state_dir else None
-    return PersonalStore(context, folder, task.experiment, in_context=task.many_machines)
-
-
 def _reply(report: Report) -> RecordDict:
     """A report as the records of a reply."""
     content = RecordDict(
@@ -149,10 +147,11 @@ def _reply(report: Report) -> RecordDict:
     return content
 
 
-def _failure(message: Message, reason: str) -> Message:
+def _failure(
+    message: Message, reason: str, code: int = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+) -> Message:
     log(DEBUG, "the message failed:\n%s", traceback.format_exc())
-    error = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason)
-    return Message(error, reply_to=message)
+    return Message(Error(code=code, reason=reason), reply_to=message)
 
 
 def describe(error: BaseException) -> str:

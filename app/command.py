@@ -10,21 +10,28 @@ from typing import TYPE_CHECKING, Any
 from corsage.app import commands
 from corsage.core.catalogue import Declared, catalogue
 from corsage.core.config import Config, read_words
-from corsage.core.errors import UNUSABLE, ConfigError, CorsageError
+from corsage.core.errors import UNUSABLE, ConfigError, CorsageError, StrategiesFailed
+from corsage.core.files import guarded, write_atomically
 from corsage.core.keys import Value
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 USAGE = """\
-usage: python run_simulation.py [key=value ...] [FILE.toml] [--resume RUN_FOLDER] [--json FILE]
+usage: python run_simulation.py [key=value ...] [FILE.toml]
+                                [--resume RUN_FOLDER [--from-round N]] [--json FILE]
 
   key=value            set a key; the same words go into `flwr run . --run-config "..."`
   FILE.toml            a file of keys; words after it win over it
-  --resume RUN_FOLDER  finish an interrupted run
+  --resume RUN_FOLDER  finish an interrupted run, try what failed again, or do more rounds
+  --from-round N       go back to a round first: to 0, or one that a checkpoint is kept of
   --json FILE          also write the summary there
   --help               this text, and all keys with their defaults
 """
+
+
+NEEDED = {"--resume": "folder", "--json": "file", "--from-round": "round"}
+"""What stands after the options."""
 
 
 def run(words: list[str], title: str) -> int:
@@ -51,28 +58,37 @@ def run(words: list[str], title: str) -> int:
 
 
 def simulate_and_report(config: Config, json_file: str) -> None:
-    """Run the simulation, then copy its summary to where the user wants it."""
+    """Run the simulation, then copy its summary, also of a comparison that is not whole."""
     from corsage.app.engines import simulate
 
     logging.getLogger("flwr").setLevel(logging.ERROR)  # Flower sets it when it is imported
     target = Path(json_file).expanduser() if json_file else None
     if target and not target.parent.is_dir():
         raise ConfigError(f"--json {json_file}: its folder does not exist.")
-    folder = simulate(config)
+    try:
+        folder = simulate(config)
+    except StrategiesFailed as error:
+        copy_summary(error.folder, target)
+        raise
+    copy_summary(folder, target)
+
+
+def copy_summary(folder: Path, target: Path | None) -> None:
+    """Copy a run's summary to where the user wants it."""
     if target:
-        target.write_text((folder / "summary.json").read_text(encoding="utf-8"), encoding="utf-8")
+        guarded(write_atomically, target, (folder / "summary.json").read_bytes())
 
 
 def parse(words: list[str]) -> tuple[dict[str, Any], str]:
     """The keys, and the file for the summary. A resumed run brings its own keys along."""
-    plain, options = [], {"--resume": "", "--json": ""}
+    plain, options = [], {"--resume": "", "--json": "", "--from-round": ""}
     rest = iter(words)
     for word in rest:
         name, _, value = word.partition("=")
         if name in options:
             options[name] = value or next(rest, "")
             if not options[name]:
-                raise ConfigError(f"{name}: needs a {'folder' if name == '--resume' else 'file'}.")
+                raise ConfigError(f"{name}: needs a {NEEDED[name]}.")
         else:
             plain.append(word)
     if plain and not ("=" in plain[0] or plain[0].endswith(".toml")):
@@ -81,9 +97,11 @@ def parse(words: list[str]) -> tuple[dict[str, Any], str]:
     values = read_words(plain)
     resume = options["--resume"] or values.get("resume", "")
     if resume:
-        from corsage.app.run_folder import read_config
+        from corsage.app.resuming import read_config
 
         values = {**read_config(Path(resume).expanduser())["config"], **values, "resume": resume}
+    if options["--from-round"]:
+        values["from-round"] = options["--from-round"]
     return values, options["--json"]
 
 

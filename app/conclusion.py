@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from corsage.app.endings import read_failure, read_result
 from corsage.app.findings import findings_tables
 from corsage.app.recorder import read_rows
 from corsage.app.summary import Result, summary_table
@@ -21,22 +22,34 @@ def conclude(folder: Path, config: Config) -> None:
     from corsage.app.plots import write_plots  # matplotlib: only now, and not in every process
     from corsage.app.report import write_report
 
-    found, rows = results(folder, config), all_rows(folder, config)
-    text = json.dumps({"corsage": VERSION, "config": config.flat(), "results": found}, indent=2)
-    guarded(write_atomically, folder / "summary.json", text)
-    plots = guarded(write_plots, folder, found, rows)
-    guarded(write_report, folder, config.flat(), found, VERSION, rows, plots)
-    show(found, folder)
+    found, rows, failed = (
+        results(folder, config),
+        all_rows(folder, config),
+        failures(folder, config),
+    )
+    content = {"corsage": VERSION, "config": config.flat(), "results": found, "failed": failed}
+    guarded(write_atomically, folder / "summary.json", json.dumps(content, indent=2))
+    if found:
+        plots = guarded(write_plots, folder, found, rows)
+        guarded(write_report, folder, config.flat(), found, VERSION, rows, plots, failed)
+    show(found, folder, failed)
 
 
 def results(folder: Path, config: Config) -> list[Result]:
     """All results so far, in the order of the config."""
-    found: list[Result] = []
-    for name in config.run.strategy:
-        path = folder / name / "result.json"
-        if path.exists():
-            found += json.loads(path.read_text(encoding="utf-8"))
-    return found
+    rounds = config.run.num_rounds
+    parts = (read_result(folder / name, rounds) or [] for name in config.run.strategy)
+    return [result for part in parts for result in part]
+
+
+def failures(folder: Path, config: Config) -> dict[str, str]:
+    """The strategies that have no result, and why."""
+    rounds = config.run.num_rounds
+    return {
+        name: read_failure(folder / name) or "it was not run"
+        for name in config.run.strategy
+        if read_result(folder / name, rounds) is None
+    }
 
 
 def all_rows(folder: Path, config: Config) -> list[dict[str, Any]]:
@@ -44,10 +57,10 @@ def all_rows(folder: Path, config: Config) -> list[dict[str, Any]]:
     return [row for name in config.run.strategy for row in read_rows(folder / name)]
 
 
-def show(found: list[Result], folder: Path) -> None:
+def show(found: list[Result], folder: Path, failed: dict[str, str]) -> None:
     """The table, what the methods found, and where all of it lies."""
     console = Console()
-    console.print(summary_table(found), crop=False)
+    console.print(summary_table(found, failed), crop=False)
     for table in findings_tables(found):
         console.print(table)
     console.print(f"Run folder: {folder}", soft_wrap=True, highlight=False)

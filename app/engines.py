@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, RecordDict
+from flwr.serverapp import ServerApp
 
 from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
@@ -16,7 +17,6 @@ from corsage.app.run_folder import RunFolder
 from corsage.app.server_app import build_server_app
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
-from corsage.core.keys import Value
 from corsage.datasets.dealing.federated import simulated
 from corsage.networks.build import check_available
 
@@ -29,12 +29,12 @@ def simulate(config: Config) -> Path:
     config.check_simulated()
     # Prepared once here, so that workers find it ready and bad data are known before they start.
     simulated(config.data, config.federation.num_users, config.run.seed)
-    # Made before any engine starts, so that a folder that cannot be written is known at once. To
-    # the server script it is the folder of a run that stands at round 0.
-    folder = RunFolder.open(config).folder
-    values = {**config.flat(), "num-nodes": nodes, "resume": str(folder)}
-    {"local": _local, "ray": _ray}[config.run.engine](config, values, nodes)
-    return folder
+    # Made before any engine starts, so that a folder that cannot be written, or that another
+    # process works on, is known at once.
+    with RunFolder.open(config, nodes) as run:
+        engine = {"local": local, "ray": on_ray}[config.run.engine]
+        engine(config, nodes, build_server_app(run))
+    return run.folder
 
 
 def number_of_nodes(config: Config) -> int:
@@ -51,12 +51,14 @@ def number_of_nodes(config: Config) -> int:
     return number
 
 
-def _local(config: Config, values: dict[str, Value], nodes: int) -> None:
+def local(config: Config, nodes: int, server_app: ServerApp) -> None:
+    """Run a server script in this process."""
     grid = LocalGrid(client_app, nodes)
-    build_server_app(values)(grid, Context(grid.run.run_id, 0, {}, RecordDict(), {}))
+    server_app(grid, Context(grid.run.run_id, 0, {}, RecordDict(), {}))
 
 
-def _ray(config: Config, values: dict[str, Value], nodes: int) -> None:
+def on_ray(config: Config, nodes: int, server_app: ServerApp) -> None:
+    """Run a server script on Ray."""
     try:
         import ray
     except ImportError as error:
@@ -77,7 +79,7 @@ def _ray(config: Config, values: dict[str, Value], nodes: int) -> None:
         warnings.simplefilter("ignore")
         try:
             run_simulation(  # the only call: Flower deprecates it in favour of `flwr run`
-                server_app=build_server_app(values),
+                server_app=server_app,
                 client_app=client_app,
                 num_supernodes=nodes,
                 backend_config=backend,

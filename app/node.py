@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import Context
 
-from corsage.app.store import writable_folder
+from corsage.app.states.state_dir import KEEP_RUNS, state_folder
 from corsage.clients import client_class
 from corsage.core.cache import Cache
 from corsage.core.config import check_data
@@ -19,7 +19,10 @@ from corsage.core.wire import Task
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.dealing.federated import FederatedData, on_device, simulated
 
-DEVICE_KEYS = ("data", "user", "cluster", "num-classes", "state-dir", "device", "torch-threads")
+DEVICE_KEYS = (
+    *("data", "user", "cluster", "num-classes", "state-dir", "keep-runs", "device"),
+    "torch-threads",
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Node:
     data : the data of its users, and perhaps of others.
     users : the users that this node hosts.
     state_dir : folder for personal states on a device, None in a simulation.
+    keep_runs : the states of how many runs stay there.
     device, threads : what to compute on, if the node says so itself.
     cache : what was prepared for its users in earlier messages.
     """
@@ -39,6 +43,7 @@ class Node:
     users: tuple[str, ...]
     simulated: bool
     state_dir: Path | None = None
+    keep_runs: int = KEEP_RUNS
     device: str = ""
     threads: int = 0
     cache: Cache = field(default_factory=Cache)
@@ -121,7 +126,15 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
         replace(data, num_classes=classes),
         tuple(data.users),
         simulated=False,
-        state_dir=writable_folder(state_dir) if state_dir else None,
+        state_dir=state_folder(state_dir) if state_dir else None,
+        keep_runs=runs_to_keep(node_config.get("keep-runs", KEEP_RUNS)),
         device=str(node_config.get("device", "")),
         threads=int(node_config.get("torch-threads", 0)),
     )
+
+
+def runs_to_keep(value: Any) -> int:
+    """What the node config says of it: at least the run that is going on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"node config: keep-runs={value!r:.40}: must be a whole number from 1 on.")
+    return value

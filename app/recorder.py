@@ -9,53 +9,98 @@ from typing import Any
 
 from safetensors.numpy import save
 
-from corsage.app.checkpoint import read_checkpoint, write_checkpoint
+from corsage.app.checkpoint import Checkpoints
+from corsage.app.endings import write_result
+from corsage.app.states.store import secure
 from corsage.core.config import Config
+from corsage.core.errors import CorsageError
 from corsage.core.files import append_line, guarded, write_atomically
 from corsage.core.wire import decode
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import Summary
 
+COUNTS = ("round", "users", "dropped", "seconds", "bytes_up", "bytes_down", "messages")
+"""Numbers that every row of the metrics has."""
+
 
 class Recorder(Callback):
-    """Writes metrics, checkpoints and results; a resumed run goes on where its checkpoint is."""
+    """Writes metrics, checkpoints and results; a resumed run goes on where its checkpoint is.
+
+    Parameters
+    ----------
+    folder : the strategy's.
+    identity : which run and strategy it is, and under which keys.
+    """
 
     def __init__(self, folder: Path, identity: dict[str, Any], config: Config) -> None:
-        self.folder, self.identity, self.config = folder, identity, config
+        self.folder, self.config = folder, config
+        self.checkpoints = Checkpoints(folder, identity, config.flat(), config.run.keep_checkpoints)
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
-        """Take over the checkpoint, if there is one, and the metrics up to it."""
+        """Take over the newest sane checkpoint, if there is one, and the metrics up to it."""
         guarded(self.folder.mkdir, parents=True, exist_ok=True)
-        checkpoint = self.folder / "checkpoint"
-        if checkpoint.exists():
-            strategy.restore(*read_checkpoint(checkpoint, self.identity, type(strategy.state)))
-        progress = strategy.progress
-        strategy.federation.checkpointed()
-        kept = [row for row in read_rows(self.folder) if row["round"] <= progress.round]
-        text = "".join(json.dumps(row) + "\n" for row in kept)
+        self.checkpoints.note = strategy.federation.note
+        if found := self.checkpoints.newest(type(strategy.state)):
+            strategy.restore(*found)
+        strategy.federation.hold(list(self.checkpoints.held.values()))
+        kept, damaged = readable_rows(self.folder)
+        if damaged:
+            strategy.federation.note(f"metrics.jsonl: {damaged} damaged lines are left out")
+        rows = [row for row in kept if row["round"] <= strategy.progress.round]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
         guarded(write_atomically, self.folder / "metrics.jsonl", text)
 
     def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         """One line of metrics, and a checkpoint when it is due."""
-        guarded(append_line, self.folder / "metrics.jsonl", json.dumps(row))
         last = strategy.is_over(self.config.run.num_rounds)
-        if last or row["round"] % self.config.run.checkpoint_every == 0:
-            path, progress = self.folder / "checkpoint", strategy.progress
-            guarded(write_checkpoint, path, progress, strategy.state, self.identity)
-            strategy.federation.checkpointed()
+        due = last or row["round"] % self.config.run.checkpoint_every == 0
+        guarded(append_line, self.folder / "metrics.jsonl", json.dumps(row), durable=due)
+        if due:
+            # What it names must be there whatever happens: first the states, then the checkpoint.
+            if strategy.federation.state_dir:
+                secure(Path(strategy.federation.state_dir), last)
+            guarded(self.checkpoints.write, strategy.progress, strategy.state)
+            strategy.federation.hold(list(self.checkpoints.held.values()))
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """The result, and the shared arrays under their names in the model."""
         arrays = decode(strategy.named_arrays())
-        if arrays:
-            guarded(write_atomically, self.folder / "model.safetensors", save(arrays))
-        text = json.dumps([summary.json() for summary in results], indent=2)
-        guarded(write_atomically, self.folder / "result.json", text)
+        found = [summary.json() for summary in results]
+        rounds = self.config.run.num_rounds
+        write_result(self.folder, found, rounds, save(arrays) if arrays else b"")
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rounds in a strategy's metrics; a line that a crash cut short is not one."""
-    path = folder / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    """The rounds in a strategy's metrics."""
+    return readable_rows(folder)[0]
+
+
+def readable_rows(folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """The rounds in a strategy's metrics, in order, and how many lines are damaged.
+
+    A line that a crash cut short, at the end, is none.
+    """
+    try:
+        raw = (folder / "metrics.jsonl").read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    except OSError as error:
+        raise CorsageError(f"{error.filename}: cannot be read ({error.strerror}).") from error
+    lines = raw.split(b"\n")[:-1]
+    rows: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        row = read_row(line, folder.name)
+        if row and row["round"] > max(rows, default=0):
+            rows[row["round"]] = row
+    return list(rows.values()), len(lines) - len(rows)
+
+
+def read_row(line: bytes, strategy: str) -> dict[str, Any] | None:
+    """A line of metrics; None if it is damaged."""
+    try:
+        row = json.loads(line)
+        sound = row["strategy"] == strategy and all(row[name] >= 0 for name in COUNTS)
+        return row if sound and isinstance(row["round"], int) else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None

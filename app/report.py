@@ -111,16 +111,17 @@ def write_report(
     version: str,
     rows: Sequence[Row] = (),
     plots: Sequence[Path] = (),
+    failed: Mapping[str, str] | None = None,
 ) -> Path:
     """Write `report.html` into the run's folder: there whole, or not at all.
 
     `config` are the flat keys, as `Config.flat()` gives them. With rows, learning curves get
     their bands and bytes are exact in between. `plots` are the files of the three plots, if they
-    are drawn already.
+    are drawn already, and `failed` the strategies without a result, and why.
     """
     path = Path(folder) / "report.html"
     name = path.resolve().parent.name
-    write_atomically(path, page(name, config, results, version, rows, plots))
+    write_atomically(path, page(name, config, results, version, rows, plots, failed))
     return path
 
 
@@ -131,6 +132,7 @@ def page(
     version: str,
     rows: Sequence[Row] = (),
     plots: Sequence[Path] = (),
+    failed: Mapping[str, str] | None = None,
 ) -> str:
     """The whole report as text; everything that a user may have named is escaped."""
     title = escape(f"{', '.join(str(r['strategy']) for r in results)} on {config.get('dataset')}")
@@ -147,6 +149,7 @@ def page(
 <h1>{title}</h1>
 <p class="soft">Run {escape(name)}, Corsage {escape(version)}</p>
 {headline(results)}
+{without_result(failed or {})}
 {findings_section(results)}
 <h2>Plots</h2>
 {figures(results, rows, plots)}
@@ -185,6 +188,15 @@ def headline(results: Sequence[Result]) -> str:
             if (note := dropped_note(result, names=50))
         )
     )
+
+
+def without_result(failed: Mapping[str, str]) -> str:
+    """The strategies that failed, and why; empty if there are none."""
+    lines = (
+        f"<p><strong>{escape(name)} failed:</strong> {escape(why)}</p>"
+        for name, why in failed.items()
+    )
+    return "\n".join(lines)
 
 
 def figures(results: Sequence[Result], rows: Sequence[Row], plots: Sequence[Path] = ()) -> str:

@@ -3,70 +3,91 @@
 config.json              the resolved configuration
 summary.json             the results, as `--json` writes them
 report.html, *.png       what to look at
+lock.json                the process that is at work on it, while there is one
 STRATEGY/metrics.jsonl   one line a round
-STRATEGY/checkpoint      the whole state of the server after the last round
+STRATEGY/checkpoint-*    the whole state of the server after a round, of the last few
+STRATEGY/result.json     its results, when it is done
+STRATEGY/failure.json    why it failed, if it did
 STRATEGY/model.safetensors  the shared arrays at the end
 STRATEGY/users/          what simulated users keep for themselves (on devices: their state-dir)
 """
 
 from __future__ import annotations
 
-import json
+import shutil
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from corsage.app.checkpoint import found, go_back
 from corsage.app.conclusion import conclude
+from corsage.app.endings import FAILURE, RESULT, Attempts, read_result
+from corsage.app.lock import RunLock
 from corsage.app.progress import Watcher
 from corsage.app.recorder import Recorder
+from corsage.app.resuming import (
+    begun,
+    check_rounds,
+    check_same,
+    description,
+    identity,
+    is_text_of,
+    not_a_run,
+    read_config,
+    spelled,
+    text_of,
+)
 from corsage.core.config import Config
-from corsage.core.errors import UNUSABLE, CheckpointError, CorsageError
-from corsage.core.files import guarded, write_atomically
-from corsage.core.keys import Value
+from corsage.core.errors import UNUSABLE, CheckpointError, CorsageError, StatesGone
+from corsage.core.files import clear_temporaries, delete, guarded, write_atomically
 from corsage.core.version import VERSION, warn_if_untested
+from corsage.strategies import strategy_class
+from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 
-# Keys that may change when a run is resumed: they do not change its numbers.
-FREE = {
-    "engine",
-    "num-nodes",
-    "run-dir",
-    "resume",
-    "cache-dir",
-    "ray-address",
-    "node-timeout",
-    "round-timeout",
-    "node-cpus",
-    "node-gpus",
-    "device",
-    "torch-threads",
-    "checkpoint-every",
-}
+AnyStrategy = Strategy[Any, Any]
 
 
 class RunFolder:
-    """One run on disk; a context manager that writes the summary when all went well."""
+    """One run on disk, which no other process may work on; a context manager for the time of it.
 
-    def __init__(self, folder: Path, config: Config, identity: dict[str, Any]) -> None:
-        self.folder, self.config, self.identity = folder, config, identity
+    Parameters
+    ----------
+    folder, run : where it is, and its name at the nodes.
+    config : all keys.
+    lock : is held, until the end.
+    simulated : the users' states are in this folder too.
+    """
+
+    def __init__(
+        self, folder: Path, run: str, config: Config, lock: RunLock, simulated: bool
+    ) -> None:
+        self.folder, self.run, self.config = folder, run, config
+        self.lock, self.simulated = lock, simulated
+        self.attempts = Attempts(folder)
 
     @classmethod
-    def open(cls, config: Config) -> RunFolder:
-        """A new folder, or with `resume` the one of an interrupted run."""
-        if config.run.resume:
-            folder = Path(config.run.resume).expanduser()
-            stored = read_config(folder)
-            check_same(folder, stored["config"], config.flat())
-            return cls(folder, config, {"run": stored["run"], **fixed(config.flat())})
-        run = uuid.uuid4().hex[:12]
-        folder = new_folder(Path(config.run.run_dir).expanduser(), config.run.strategy)
-        content = {"corsage": VERSION, "run": run, "config": config.flat()}
-        guarded(write_atomically, folder / "config.json", json.dumps(content, indent=2))
-        return cls(folder, config, {"run": run, **fixed(config.flat())})
+    def open(cls, config: Config, nodes: int = 0) -> RunFolder:
+        """A new folder, or with `resume` the one of an earlier run; CheckpointError if it is busy.
+
+        `nodes` : how many a simulation has; its users' states are in this folder too.
+        """
+        folder = run_folder(config)
+        lock = RunLock(folder)
+        lock.take()
+        try:
+            run = resume(folder, config) if config.run.resume else begin(folder, config)
+        except BaseException:
+            lock.release()
+            raise
+        keys = replace(config.run, resume="", from_round=-1)
+        federation = replace(config.federation, num_nodes=nodes or config.federation.num_nodes)
+        config = replace(config, run=keys, federation=federation)
+        return cls(folder, run, config, lock, simulated=nodes > 0)
 
     def __enter__(self) -> RunFolder:
         warn_if_untested()
@@ -78,20 +99,47 @@ class RunFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            conclude(self.folder, self.config)
-        elif not isinstance(error, UNUSABLE):
+        self.lock.release()
+        if kind is not None and not isinstance(error, UNUSABLE):
             print(f"The run can be finished: --resume {self.folder}", file=sys.stderr)
 
     def unfinished(self) -> list[str]:
-        """The strategies that have no result yet."""
-        return [
-            n for n in self.config.run.strategy if not (self.folder / n / "result.json").exists()
-        ]
+        """The strategies that have no result yet, or one that is damaged or of fewer rounds."""
+        names, rounds = self.config.run.strategy, self.config.run.num_rounds
+        return [name for name in names if read_result(self.folder / name, rounds) is None]
+
+    def strategy(self, name: str) -> AnyStrategy:
+        """A strategy that writes into this folder; ConfigError if its keys cannot be meant."""
+        strategy: AnyStrategy = strategy_class(name)(
+            self.config, self.callbacks(name), self.experiment(name)
+        )
+        strategy.federation.state_dir = self.state_dir(name)
+        strategy.federation.simulated = self.simulated
+        return strategy
+
+    def older(self, name: str, error: StatesGone) -> AnyStrategy:
+        """The strategy as of an older checkpoint, if the newest names states that are not there."""
+        folder = self.folder / name
+        rounds = [number for number, _ in found(folder)]
+        if len(rounds) < 2:
+            raise CheckpointError(
+                f"{folder}: {str(error).rstrip('.')}; no checkpoint is left whose states are "
+                "there. Put a copy of users/ back, or begin this strategy anew: --from-round 0."
+            ) from error
+        go_back(folder, rounds[-2])
+        print(f"{name}: {error} The run goes back to round {rounds[-2]}.", file=sys.stderr)
+        return self.strategy(name)
+
+    def conclude(self) -> None:
+        """Summary, report and table; StrategiesFailed if a strategy has no result."""
+        asked = len(self.config.run.strategy)
+        self.attempts.raise_if_nothing_is_left(asked)
+        conclude(self.folder, self.config)
+        self.attempts.raise_at_the_end(asked)
 
     def experiment(self, name: str) -> str:
         """The name under which users keep their personal state."""
-        return f"{name}-{self.identity['run']}"
+        return f"{name}-{self.run}"
 
     def state_dir(self, name: str) -> str:
         """Where simulated users keep their personal state."""
@@ -99,8 +147,22 @@ class RunFolder:
 
     def callbacks(self, name: str) -> list[Callback]:
         """Checkpoints and metrics, and a progress line."""
-        recorder = Recorder(self.folder / name, {**self.identity, "strategy": name}, self.config)
+        recorder = Recorder(
+            self.folder / name, identity(self.run, name, self.config.flat()), self.config
+        )
         return [recorder, Watcher(self.config.run.num_rounds)]
+
+
+def run_folder(config: Config) -> Path:
+    """The folder of the run that is resumed, or one that nobody else has."""
+    if not config.run.resume:
+        if config.run.from_round >= 0:
+            raise CheckpointError("from-round: say which run goes back: --resume RUN_FOLDER.")
+        return new_folder(Path(config.run.run_dir).expanduser(), config.run.strategy)
+    folder = Path(config.run.resume).expanduser()
+    if not (folder / "config.json").exists() and not begun(folder):
+        raise not_a_run(folder, "no config.json in it")
+    return folder
 
 
 def new_folder(parent: Path, strategies: tuple[str, ...]) -> Path:
@@ -116,38 +178,51 @@ def new_folder(parent: Path, strategies: tuple[str, ...]) -> Path:
     raise CorsageError(f"{parent}: no free name for a run folder.")
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """What a run folder says about its run."""
-    try:
-        stored: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if {"run", "config"} <= set(stored):
-            return stored
-    except (OSError, ValueError):
-        pass
-    raise CheckpointError(f"{folder}: not a run folder of Corsage (no readable config.json in it).")
+def begin(folder: Path, config: Config) -> str:
+    """Write down what a new run is; its name at the nodes."""
+    run = uuid.uuid4().hex[:12]
+    text = text_of(description(run, VERSION, config))
+    guarded(write_atomically, folder / "config.json", text, durable=True)
+    return run
 
 
-def resumed(values: Mapping[str, Value]) -> dict[str, Any]:
-    """With `resume`, the keys of the run to be finished, unless they are given anew.
+def resume(folder: Path, config: Config) -> str:
+    """Make a run folder ready to go on; its run's name at the nodes."""
+    stored = read_config(folder)
+    check_same(folder, stored["config"], config.flat())
+    for place in (folder, *(path for path in folder.iterdir() if path.is_dir())):
+        guarded(clear_temporaries, place)
+    if config.run.from_round >= 0:
+        guarded(turn_back, folder, config)
+    check_rounds(folder, config.run.strategy, config.run.num_rounds)
+    run: str = stored["run"]
+    text = text_of(description(run, VERSION, config))
+    if not is_text_of(folder / "config.json", text):
+        guarded(write_atomically, folder / "config.json", text, durable=True)
+    return run
 
-    Flower passes all keys, the defaults among them: a key counts as given if it is not the default.
+
+def turn_back(folder: Path, config: Config) -> None:
+    """Forget the rounds after `from-round` of the strategies that have no result.
+
+    Of all strategies that are asked for, if each has one. One that has not come so far stays where
+    it is.
     """
-    if not values.get("resume"):
-        return dict(values)
-    defaults = Config.parse().flat()
-    given = {k: v for k, v in values.items() if v != defaults.get(k)}
-    stored: dict[str, Any] = read_config(Path(str(values["resume"])).expanduser())["config"]
-    return {**stored, **given}
-
-
-def check_same(folder: Path, stored: dict[str, Any], now: dict[str, Value]) -> None:
-    """Refuse to resume under settings that would change the numbers."""
-    differ = [k for k in sorted(fixed(now)) if k not in stored or stored[k] != now[k]]
-    if differ:
-        changes = ", ".join(f"{k} was {stored.get(k)!r}, now {now[k]!r}" for k in differ[:3])
-        raise CheckpointError(f"{folder}: cannot be resumed with another config: {changes}.")
-
-
-def fixed(flat: dict[str, Any]) -> dict[str, Any]:
-    """The keys that make a run what it is."""
-    return {key: value for key, value in flat.items() if key not in FREE}
+    number, asked = config.run.from_round, config.run.strategy
+    open_ones = [n for n in asked if read_result(folder / n, config.run.num_rounds) is None]
+    later = {
+        name: rounds
+        for name in open_ones or asked
+        if (rounds := [r for r, _ in found(folder / name)]) and (rounds[-1] > number or not number)
+    }
+    for name, rounds in later.items():
+        if number not in (0, *rounds):
+            raise CheckpointError(
+                f"{folder}: from-round={number}: of {name} the rounds {spelled({0, *rounds})} "
+                "are kept."
+            )
+    for name in later:
+        go_back(folder / name, number)
+        delete(folder / name / RESULT, folder / name / FAILURE)
+        if not number and (folder / name / "users").is_dir():
+            shutil.rmtree(folder / name / "users")  # nobody has trained yet

@@ -6,32 +6,48 @@ To use one strategy of your own choice, all that is needed is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from corsage.app.run_folder import RunFolder, resumed
+from corsage.app.resuming import resumed
+from corsage.app.run_folder import AnyStrategy, RunFolder
 from corsage.core.config import Config
-from corsage.core.keys import Value
-from corsage.strategies import strategy_class
+from corsage.core.errors import StatesGone
 
 
-def main(values: Mapping[str, Value], grid: Grid, context: Context) -> None:
-    """Run and compare the strategies; `values` are the flat keys if Flower does not pass them."""
-    config = Config.parse(values or resumed(context.run_config))
-    with RunFolder.open(config) as run:
-        for name in run.unfinished():
-            strategy = strategy_class(name)(config, run.callbacks(name), run.experiment(name))
-            strategy.federation.state_dir = run.state_dir(name)
+def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
+    """Run and compare the strategies; the keys are Flower's if no run folder is open yet."""
+    if opened:
+        compare(opened, grid)
+        return
+    with RunFolder.open(Config.parse(resumed(context.run_config))) as run:
+        compare(run, grid)
+
+
+def compare(run: RunFolder, grid: Grid) -> None:
+    """Those without a result, one after the other; one that fails does not end the others."""
+    strategies = {name: run.strategy(name) for name in run.unfinished()}
+    for name, strategy in strategies.items():
+        run.attempts.attempt(name, partial(play, run, strategy, grid))
+    run.conclude()
+
+
+def play(run: RunFolder, strategy: AnyStrategy, grid: Grid) -> None:
+    """A strategy to its end; from an older checkpoint if what the newest names is not there."""
+    while True:
+        try:
             strategy.start(grid)
+            return
+        except StatesGone as error:
+            strategy = run.older(strategy.name, error)
 
 
-def build_server_app(values: Mapping[str, Value] | None = None) -> ServerApp:
+def build_server_app(opened: RunFolder | None = None) -> ServerApp:
     """The server app of one run."""
     server_app = ServerApp()
-    server_app.main()(partial(main, dict(values or {})))
+    server_app.main()(partial(main, opened))
     return server_app
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from logging import WARNING
 from typing import Any, Unpack
 
@@ -12,12 +12,13 @@ from flwr.supercore import log
 from rich.console import Console
 
 from corsage.app.client_app import app as client_app
+from corsage.app.endings import in_a_line
 from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
 from corsage.app.progress import Watcher
 from corsage.app.summary import summary_table
 from corsage.core.config import Config
-from corsage.core.errors import ConfigError
+from corsage.core.errors import FOR_ALL, ConfigError
 from corsage.core.keys import flatten
 from corsage.core.keywords import Keywords
 from corsage.core.version import warn_if_untested
@@ -34,6 +35,8 @@ ELSEWHERE = {
     "resume": FILES,
     "run_dir": FILES,
     "checkpoint_every": FILES,
+    "keep_checkpoints": FILES,
+    "from_round": FILES,
 }
 """Keys that would do nothing here."""
 
@@ -46,9 +49,12 @@ class Comparison:
     ----------
     results : each strategy's own result, by its name: shared arrays, metrics of each round. A
         second strategy of the same name is `fedrep#2`.
+    failed : the errors of those that have no result, by their names. What would have ended every
+        strategy, or the only one, is raised instead.
     """
 
     results: Mapping[str, Result]
+    failed: Mapping[str, Exception] = field(default_factory=dict)
 
     @property
     def summaries(self) -> list[Summary]:
@@ -66,6 +72,8 @@ class Comparison:
     def __getitem__(self, name: str) -> Summary:
         """The row of that name: `comparison["fedavg+ft"].score.mean`."""
         rows = {summary.strategy: summary for summary in self.summaries}
+        if name in self.failed:
+            raise KeyError(f"{name} failed: {in_a_line(self.failed[name])}")
         if name not in rows:
             raise KeyError(f"{name}: no such row. There are: {', '.join(rows)}.")
         return rows[name]
@@ -77,7 +85,8 @@ class Comparison:
     def __str__(self) -> str:
         """The table, as the terminal shows it."""
         console = Console(file=io.StringIO(), width=WIDE)
-        console.print(summary_table(self.json()), crop=False)
+        failed = {name: in_a_line(error) for name, error in self.failed.items()}
+        console.print(summary_table(self.json(), failed), crop=False)
         text: str = console.file.getvalue()  # type: ignore[attr-defined]
         return text
 
@@ -103,7 +112,8 @@ def simulate(
     Returns
     -------
     Comparison
-        All results; printed, it is the table.
+        All results; printed, it is the table. A strategy that fails does not end the others: it is
+        among `failed`. If all of them fail, the first one's error is raised.
 
     Examples
     --------
@@ -121,11 +131,20 @@ def simulate(
     fresh(made)
     warn_of_other_users(made)
     results: dict[str, Result] = {}
+    failed: dict[str, Exception] = {}
     for strategy in made:
-        count = sum(strategy.name == name.partition("#")[0] for name in results)
+        count = sum(strategy.name == name.partition("#")[0] for name in (*results, *failed))
         label = f"{strategy.name}#{count + 1}" if count else strategy.name
-        results[label] = renamed(run(strategy, progress), strategy.name, label)
-    return Comparison(results)
+        try:
+            results[label] = renamed(run(strategy, progress), strategy.name, label)
+        except FOR_ALL:
+            raise
+        except Exception as error:
+            failed[label] = error
+            if not results and len(failed) == len(made):
+                raise next(iter(failed.values())) from None
+            log(WARNING, "%s failed: %s", label, in_a_line(error))
+    return Comparison(results, failed)
 
 
 def strategies_of(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> list[AnyStrategy]:

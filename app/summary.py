@@ -20,6 +20,8 @@ Row = Mapping[str, Any]
 Result = Mapping[str, Any]
 """One strategy at its end, as in the JSON summary."""
 
+FAILED = "failed"
+"""What stands where the measure would."""
 NAME = 12
 """Columns of a strategy's name that the table has at least."""
 
@@ -131,10 +133,16 @@ class Airy(Table):
         yield from super().__rich_console__(console, room)
 
 
-def summary_table(results: Sequence[Result]) -> Table:
-    """One line a strategy; the best mean is bold, users without a reply are named below."""
+def summary_table(results: Sequence[Result], failed: Mapping[str, str] | None = None) -> Table:
+    """One line a strategy; the best mean is bold, users without a reply are named below.
+
+    `failed` has the strategies without a result, and why they have none.
+    """
+    failed = failed or {}
     table = Airy(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    longest = max((len(str(result["strategy"])) for result in results), default=0)
+    longest = max(
+        (len(name) for name in (*(str(r["strategy"]) for r in results), *failed)), default=0
+    )
     table.spare = max(longest - NAME, 0)
     for place, title in enumerate(columns(shared_measure(results))):
         # Text, not markup: a name with brackets in it is printed as it is.
@@ -153,7 +161,10 @@ def summary_table(results: Sequence[Result]) -> Table:
             line[0].stylize("bold")
             line[1].stylize("bold")
         table.add_row(*line)
+    for name in failed:
+        table.add_row(Text(name), Text(FAILED, "red"), *[NONE] * (len(table.columns) - 2))
     notes = [note for result in results if (note := dropped_note(result, names=3))]
+    notes += [f"{name} failed: {why}" for name, why in failed.items()]
     if notes:
         table.caption = Text("\n".join(notes))
         table.caption_justify = "left"

@@ -20,11 +20,12 @@ from flwr.supercore import log
 from numpy.typing import NDArray
 
 from corsage.app.node import Node
-from corsage.app.store import PersonalStore
+from corsage.app.states.shelf import Kept
+from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Arrays, Bools
-from corsage.core.errors import StateLost, UserError
+from corsage.core.errors import CheckpointError, StateLost, StorageError, UserError
 from corsage.core.wire import COHORT_OPTIONS, MEMBERS, Task
 from corsage.networks.build import build_network
 
@@ -86,6 +87,8 @@ def work(
         group = todo.pop(0)
         try:
             worker.run(group)
+        except (StorageError, CheckpointError):
+            raise
         except Exception as error:
             if len(group) > 1:
                 todo = [[place] for place in group] + todo
@@ -186,18 +189,19 @@ class Worker:
         """Write new states; one that cannot be written takes its participant out."""
         if not kept:
             return
+        task, states = self.task, []
+        places: dict[str, int] = {}
         for place in np.flatnonzero(good):
             i = group[place]
-            name = self.task.users[i]
+            name = task.users[i]
             state = {key: rows[place] for key, rows in kept.items()}
             if self.members.get(name, [name]) != [name]:
                 state[MEMBERS] = write_members(self.members[name])
-            others = {self.task.versions[i], self.task.keep[i]}
-            try:
-                self.store.save(name, self.task.round, state, others)
-            except OSError as error:
-                good[place] = False
-                self.report.failed[name] = f"keep: {error.strerror or error}"
+            states.append(Kept(name, state, frozenset({task.versions[i], *task.keep[i]})))
+            places[name] = int(place)
+        for name, cause in self.store.save(task.round, states).items():
+            good[places[name]] = False
+            self.report.failed[name] = f"keep: {cause}"
         self.report.kept = True
 
     def add(self, group: list[int], good: Bools, sent: Sent) -> None:

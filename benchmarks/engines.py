@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -231,17 +231,10 @@ def on_ray() -> list[Measure]:
 
 def with_ray(config: Config, script: Callable[[Grid], None], client: ClientApp) -> None:
     """Run a server script and a client app on Ray as `engine=ray` starts it."""
-
-    def server(values: Mapping[str, Any]) -> ServerApp:
-        app = ServerApp()
-        app.main()(lambda grid, context: script(grid))
-        return app
-
-    with (
-        mock.patch.object(engines, "client_app", client),
-        mock.patch.object(engines, "build_server_app", server),
-    ):
-        engines._ray(config, config.flat(), WORKERS)
+    app = ServerApp()
+    app.main()(lambda grid, context: script(grid))
+    with mock.patch.object(engines, "client_app", client):
+        engines.on_ray(config, WORKERS, app)
 
 
 def empty_app() -> ClientApp:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class CorsageError(Exception):
     """Anything that Corsage itself refuses or cannot do."""
@@ -33,6 +35,26 @@ class RoundFailed(CorsageError):
 
 class CheckpointError(CorsageError):
     """A checkpoint that is damaged, or of another run."""
+
+
+class StorageError(CorsageError):
+    """A disk that is full, or files that cannot be written."""
+
+
+class StatesGone(CheckpointError):
+    """Simulated users' states that a checkpoint names and that are damaged or deleted."""
+
+
+class StrategiesFailed(CorsageError):
+    """Some strategies of a comparison have no result; those of the others are in `folder`."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        super().__init__(text)
+        self.folder = folder
+
+
+FOR_ALL = (NodeError, StorageError)
+"""What would end every other strategy of a comparison as well."""
 
 
 class UserError(CorsageError):

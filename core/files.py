@@ -3,39 +3,56 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
+import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from corsage.core.errors import CorsageError
+from corsage.core.errors import StorageError
+
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}")
+"""Names of files that are being written."""
 
 
-def write_atomically(path: Path, data: bytes | str, durable: bool = False) -> None:
+def write_atomically(
+    path: Path, data: bytes | str, durable: bool = False, private: bool = False
+) -> None:
     """Write a file so that at any moment there is the old content or the new, never a part.
 
-    `durable` waits until the data are on the disk, for machines that may lose power.
+    `durable` waits until the data are on the disk, for machines that may lose power. What is
+    `private` only its owner can read, from the first moment on and whatever the umask.
     """
     raw = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
-        with temporary.open("xb") as file:
+        with open(temporary, "xb", opener=_for_its_owner if private else None) as file:
             file.write(raw)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
         if durable:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
         raise
 
 
-def _sync_folder(folder: Path) -> None:
+def _for_its_owner(path: str, flags: int) -> int:
+    """Open a file that nobody else may read."""
+    handle = os.open(path, flags, 0o600)
+    if hasattr(os, "fchmod"):
+        os.fchmod(handle, 0o600)  # a umask may have taken rights even from the owner
+    return handle
+
+
+def sync_folder(folder: Path) -> None:
     """Make a rename durable; not possible on every system, and then not needed."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
@@ -45,10 +62,48 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def append_line(path: Path, line: str) -> None:
-    """Add a line to a file."""
+def append_line(path: Path, line: str, durable: bool = False) -> None:
+    """Add a line to a file; `durable` waits until it is on the disk, and all before it."""
     with path.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def clear_temporaries(folder: Path) -> None:
+    """Delete what a killed `write_atomically` left in a folder: nobody else may be writing."""
+    with contextlib.suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            if TEMPORARY.fullmatch(path.name) and path.is_file():
+                path.unlink(missing_ok=True)
+
+
+def delete(*paths: Path) -> None:
+    """Delete files, the first one first; what is not there is no error. Survives a power cut."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+    for folder in {path.parent for path in paths if path.parent.is_dir()}:
+        sync_folder(folder)
+
+
+def sealed(content: Mapping[str, Any]) -> str:
+    """JSON that knows when it was damaged."""
+    plain = json.loads(json.dumps(content))
+    return json.dumps({**plain, "seal": _seal(plain)}, indent=2)
+
+
+def unsealed(path: Path) -> dict[str, Any]:
+    """What `sealed` made a file of; ValueError if it is damaged, OSError if it cannot be read."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or content.pop("seal", "") != _seal(content):
+        raise ValueError(f"{path}: damaged")
+    return content
+
+
+def _seal(plain: Mapping[str, Any]) -> str:
+    text = json.dumps(plain, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def guarded(action: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -59,7 +114,7 @@ def guarded(action: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         raise
     except OSError as error:
         where = error.filename or (arguments[0] if arguments else "")
-        raise CorsageError(
+        raise StorageError(
             f"{where}: cannot be written ({error.strerror}). Free some space or choose another "
             "run-dir; what was written before is whole."
         ) from error

@@ -27,10 +27,18 @@ class RunKeys(Keys):
     seed: int = key(0, "seeds every random draw, with its purpose, round and user", low=0)
     run_dir: str = key("runs", "folder in which each run makes its own folder")
     resume: str = key("", "run folder of an interrupted run that is to be finished")
+    from_round: int = key(
+        -1,
+        "with resume: the round to go back to, 0 or one that a kept checkpoint is of; -1: the last",
+        low=-1,
+    )
     evaluate_every: int = key(
         5, "rounds between evaluations of all users; the last 10 always are", low=1
     )
     checkpoint_every: int = key(1, "rounds between checkpoints", low=1)
+    keep_checkpoints: int = key(
+        3, "checkpoints that are kept, and with them what users keep for each", low=1
+    )
 
 
 @dataclass(frozen=True)

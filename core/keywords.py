@@ -18,8 +18,10 @@ class Keywords(TypedDict, total=False):
     seed: int
     run_dir: str | float
     resume: str | float
+    from_round: int
     evaluate_every: int
     checkpoint_every: int
+    keep_checkpoints: int
     num_users: int
     num_nodes: int
     fraction_train: float

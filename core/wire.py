@@ -27,6 +27,10 @@ MEMBERS = "members"
 """The option that names the users of cohorts, and the array that does so in a cohort's state."""
 COHORT_OPTIONS = "cohort-options"
 """The option with one JSON text of options for each cohort."""
+ENDS_THE_RUN, ENDS_THE_STRATEGY = 1010, 1011
+"""Codes of error replies with which a simulated node ends the run, since it cannot keep its users'
+states, or the strategy, whose states are damaged. A device has no such say.
+"""
 _NPY = b"\x93NUMPY\x01\x00"
 
 
@@ -43,8 +47,10 @@ class Task:
     `data` says what a simulated node deals, `device_data` how a device reads a file of its own.
 
     `versions[i]` is the round in which user i's personal state was last merged by the server, 0 if
-    never; `keep[i]` is the version that the server's checkpoint holds. A node starts from the one
-    and forgets neither, so a round that the server never finished leaves no trace.
+    never; `keep[i]` are the versions that the server's checkpoints hold, one a checkpoint and as
+    many for every user (0: none; the same one may come several times). A node starts from the one
+    and forgets none of them, so a round that the server never finished leaves no trace, and the
+    server may go back to any of its checkpoints. On the wire `keep` is one flat list, user by user.
     """
 
     algorithm: str
@@ -56,7 +62,7 @@ class Task:
     round: int = 0
     users: list[str] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    keep: list[int] = field(default_factory=list)
+    keep: list[list[int]] = field(default_factory=list)
     data: DataKeys = DataKeys()
     device_data: DataKeys = DataKeys()
     train: TrainKeys = TrainKeys()
@@ -84,7 +90,7 @@ def encode_task(task: Task) -> ConfigRecord:
             "round": task.round,
             "users": task.users,
             "versions": task.versions,
-            "keep": task.keep,
+            "keep": [version for kept in task.keep for version in kept],
             "state-dir": task.state_dir,
             "many-machines": task.many_machines,
             **task.options,
@@ -123,17 +129,26 @@ def _fixed(
 
 def decode_task(record: ConfigRecord) -> Task:
     """The task of a message; keys that are not the task's own are the strategy's options."""
+    users: list[str] = list(record.get("users", []))  # type: ignore[arg-type]
     own = (*("settings", "round", "users", "versions", "keep"), "state-dir", "many-machines")
     return replace(
         _settings(str(record["settings"])),
         round=int(record["round"]),  # type: ignore[arg-type]
-        users=list(record.get("users", [])),  # type: ignore[arg-type]
+        users=users,
         versions=list(record.get("versions", [])),  # type: ignore[arg-type]
-        keep=list(record.get("keep", [])),  # type: ignore[arg-type]
+        keep=_by_user(list(record.get("keep", [])), len(users)),  # type: ignore[arg-type]
         state_dir=str(record.get("state-dir", "")),
         many_machines=bool(record.get("many-machines", False)),
         options={name: value for name, value in record.items() if name not in own},
     )
+
+
+def _by_user(flat: list[int], users: int) -> list[list[int]]:
+    """A flat list in as many equal parts as there are users."""
+    if len(flat) % max(users, 1):
+        raise ValueError(f"keep has {len(flat)} versions for {users} users")
+    each = len(flat) // max(users, 1)
+    return [flat[each * i : each * (i + 1)] for i in range(users)]
 
 
 @lru_cache(maxsize=64)

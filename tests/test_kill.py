@@ -35,7 +35,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 def test_killed_again_and_again_it_ends_the_same(tmp_path: Path, wanted: list[Any]) -> None:
     """Before a checkpoint is there, within rounds, in the second strategy, during a resume."""
-    kill_at(tmp_path, WORDS, Point("fedrep/checkpoint$", rounds=5))
+    kill_at(tmp_path, WORDS, Point("fedrep/checkpoint-", rounds=5))
     folder = run_folder(tmp_path)
     assert not (folder / "fedrep" / "result.json").exists()
     resume = ["--resume", str(folder)]
@@ -55,5 +55,5 @@ def test_killed_again_and_again_it_ends_the_same(tmp_path: Path, wanted: list[An
 def test_with_rare_checkpoints_too(tmp_path: Path, wanted: list[Any], every: int) -> None:
     """Users keep the version that the checkpoint holds, however many rounds came after it."""
     words = [*WORDS, f"checkpoint-every={every}"]
-    kill_after(tmp_path, words, 19, Point("fedrep/checkpoint$", rounds=21))
+    kill_after(tmp_path, words, 19, Point("fedrep/checkpoint-", rounds=21))
     assert finish(tmp_path, "--resume", str(run_folder(tmp_path))) == wanted

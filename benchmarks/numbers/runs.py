@@ -146,9 +146,14 @@ def add_files(found: Record, folder: Path, name: str) -> None:
     """What a strategy wrote: its rounds, its models, its checkpoint and what its users keep."""
     found["rounds"][name] = [{**row, "strategy": name} for row in rounds_of(folder)]
     found["models"][name] = arrays_of(folder.glob("model*.safetensors"))
-    found["checkpoint"][name] = arrays_of(folder.glob("checkpoint"))
+    found["checkpoint"][name] = arrays_of(newest(folder))
     if "kept" in found:
         found["kept"][name] = arrays_of(folder.glob("*/**/*.safetensors"))
+
+
+def newest(folder: Path) -> Iterator[Path]:
+    """A strategy's last checkpoint; earlier versions have only one, without a round's number."""
+    yield from sorted(folder.glob("checkpoint*"))[-1:]
 
 
 def arrays_of(paths: Iterator[Path]) -> list[str]:

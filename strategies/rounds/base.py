@@ -294,7 +294,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def one_round(self, number: int) -> Script[Replies]:
         """A round, and that it is done."""
-        replies = yield from self.round(number)
+        replies = yield from self.federation.unless_states_are_gone(lambda: self.round(number))
         self.progress.round = number
         self.progress.trained |= set(replies.users)
         return replies

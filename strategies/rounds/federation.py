@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,18 @@ from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
 from corsage.core.config import Config
-from corsage.core.errors import ConfigError, NodeError
+from corsage.core.errors import (
+    CheckpointError,
+    ConfigError,
+    NodeError,
+    RoundFailed,
+    StatesGone,
+    StorageError,
+)
 from corsage.core.keys import Keys
-from corsage.core.replies import Replies, by_cause
+from corsage.core.replies import Replies, by_cause, name_users, reading_order
 from corsage.core.seeding import generator
-from corsage.core.wire import Task, encode, encode_task, payload
+from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, Task, encode, encode_task, payload
 from corsage.strategies.rounds.exchange import Exchange
 from corsage.strategies.rounds.roster import Roster, fitting, labels
 from corsage.strategies.rounds.state import Progress
@@ -45,7 +52,10 @@ class Federation:
         self.name, self.config, self.keys, self.callbacks = name, config, keys, callbacks
         self.experiment = experiment or f"{name}-{uuid.uuid4().hex[:12]}"
         self.state_dir = ""  # where simulated users keep what is theirs; devices know themselves
-        self.durable: dict[str, int] | None = None  # versions in the last checkpoint
+        self.gone: set[str] = set()  # users of this round whose states turned out to be gone
+        self.simulated = False  # whether the server's own files hold the users' states
+        self.durable: list[Mapping[str, int]] = []  # versions that each kept checkpoint holds
+        self.before: Mapping[str, int] = {}  # versions at the beginning of the round
         self.timeout = config.federation.round_timeout
         self.progress = Progress()
         self.grid: Grid | None = None
@@ -59,7 +69,8 @@ class Federation:
         keys, experiment = self.config.keys_of(name), f"{self.experiment}-{purpose}"
         other = Federation(name, self.config, keys, [], experiment)
         other.roster, other.grid, other.timeout = self.roster, self.grid, self.timeout
-        other.state_dir, other.progress.traffic = self.state_dir, self.progress.traffic
+        other.state_dir, other.simulated = self.state_dir, self.simulated
+        other.progress.traffic = self.progress.traffic
         return other
 
     # Who is there.
@@ -150,9 +161,9 @@ class Federation:
                 f"Known clusters: {', '.join(known) or 'none'}."
             )
 
-    def checkpointed(self) -> None:
-        """A checkpoint holds what the users keep now: until the next one they keep it."""
-        self.durable = dict(self.progress.versions)
+    def hold(self, kept: Sequence[Mapping[str, int]]) -> None:
+        """Users keep the versions that the kept checkpoints hold, until others are kept."""
+        self.durable = list(kept)
 
     # What goes out.
 
@@ -198,7 +209,7 @@ class Federation:
     def task(self, number: int, users: list[str], options: dict[str, Any]) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run."""
         versions = self.progress.versions
-        durable = versions if self.durable is None else self.durable
+        kept = [*self.durable, self.before]
         return encode_task(
             Task(
                 algorithm=self.name,
@@ -207,7 +218,7 @@ class Federation:
                 seed=self.config.run.seed,
                 users=users,
                 versions=[versions.get(user, 0) for user in users],
-                keep=[durable.get(user, 0) for user in users],
+                keep=[[held.get(user, 0) for held in kept] for user in users],
                 shape=self.roster.shape,
                 num_classes=self.roster.num_classes,
                 num_users=self.config.federation.num_users,
@@ -230,9 +241,20 @@ class Federation:
         line = Exchange(self.grid, self.timeout)
         line.push(turn.messages())
         while done := line.pull():
+            self.heed(done)
             turn.answered(done)
             line.push(turn.messages())
         return turn.replies()
+
+    def heed(self, done: Sequence[tuple[Message, Message | None]]) -> None:
+        """Stop if a simulated node says that it cannot keep its users' states, or read them."""
+        for _, reply in done if self.simulated else ():
+            if reply is None or not reply.has_error():
+                continue
+            if reply.error.code == ENDS_THE_RUN:
+                raise StorageError(reply.error.reason)
+            if reply.error.code == ENDS_THE_STRATEGY:
+                raise CheckpointError(reply.error.reason)
 
     def play(self, script: Script[T]) -> T:
         """Play a script to its end."""
@@ -254,12 +276,45 @@ class Federation:
                 progress.dropped[user] = progress.dropped.get(user, 0) + 1
             for line in by_cause(replies.dropped):
                 self.note(line)
-        for user in replies.lost:
-            progress.versions.pop(user, None)
+        self.reset(replies)
         if replies.kept:
             progress.versions.update(dict.fromkeys(replies.users, version))
         progress.traffic.wire_bytes_up += replies.wire_bytes
         progress.traffic.wire_messages += replies.wire_messages
+
+    def reset(self, replies: Replies) -> set[str]:
+        """Let the users start anew whose nodes no longer have their states; who they are.
+
+        In a simulation nobody loses them but by damage to the run's own files: StatesGone.
+        """
+        versions = self.progress.versions
+        gone = {user for user in replies.lost if versions.get(user)}
+        if gone and self.simulated:
+            why = next((replies.dropped[user] for user in gone if user in replies.dropped), "gone")
+            who = name_users(in_order(gone))
+            raise StatesGone(f"{who} without a state that the run has left there ({why}).")
+        for user in gone:
+            del versions[user]
+        self.gone |= gone
+        return gone
+
+    def unless_states_are_gone(self, script: Callable[[], Script[T]]) -> Script[T]:
+        """A script of a round; played again if it fails where it turned out that states are gone.
+
+        Their users start anew. A round that fails leaves no trace in what the others keep.
+        """
+        while True:
+            self.before, self.gone = dict(self.progress.versions), set()
+            try:
+                return (yield from script())
+            except BaseException as error:
+                rest = {u: n for u, n in self.before.items() if u not in self.gone}
+                self.progress.versions = rest
+                if not (self.gone and isinstance(error, RoundFailed)):
+                    raise
+            finally:
+                self.before = {}
+            self.note(f"{name_users(in_order(self.gone))} to start anew: the round is tried again")
 
     def count(self, question: Question, replies: Replies) -> None:
         """Count a training exchange as one-user devices would have it."""
@@ -277,3 +332,8 @@ class Federation:
             log(WARNING, "%s: %s", self.name, text)
         for callback in self.callbacks:
             callback.on_note(text)
+
+
+def in_order(users: Iterable[str]) -> list[str]:
+    """Users as a reader has them."""
+    return sorted(users, key=reading_order)

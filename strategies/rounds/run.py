@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
-from corsage.core.replies import Replies
+from corsage.core.replies import Replies, by_cause
 from corsage.strategies.rounds.results import (
     LAST,
     NewUsers,
@@ -77,8 +77,26 @@ class Run:
         return due or self.strategy.is_over(rounds)
 
     def _evaluate(self, options: Options) -> Replies:
+        """All users' evaluation; once more if states turn out to be gone: they start anew."""
         question = self.strategy.evaluation(options)
-        return self.strategy.evaluated(question, self.federation.complete(question))
+        replies = self.federation.complete(question)
+        if self.federation.reset(replies):
+            for line in by_cause(replies.dropped):
+                self.federation.note(line)
+            question = self.strategy.evaluation(options)
+            replies = self.federation.complete(question)
+        return self.strategy.evaluated(question, replies)
+
+    def _last_evaluation(self) -> Replies:
+        """The last round's evaluation, which a killed run has had already: it counts once."""
+        progress = self.strategy.progress
+        if not any(number == progress.round for number, _ in progress.curve):
+            return self._evaluate(self.evaluate_options)
+        traffic, dropped = replace(progress.traffic), dict(progress.dropped)
+        found = self._evaluate(self.evaluate_options)
+        vars(progress.traffic).update(vars(traffic))  # others count in the same one
+        progress.dropped = dropped
+        return found
 
     def _evaluate_round(self, result: Result) -> Replies:
         """All users' evaluation after a round, a point of the curve."""
@@ -98,8 +116,8 @@ class Run:
     def _results(self, evaluation: Replies | None) -> list[Summary]:
         """What is asked at the end, the final evaluation of all users, and further rows."""
         strategy = self.strategy
+        last = evaluation or self._last_evaluation()  # before the closing, as in a whole run
         self.federation.play(strategy.closing())
-        last = evaluation or self._evaluate(self.evaluate_options)
         results = [summarised(strategy.name, strategy, last, LAST)]
         for name, more in strategy.extra_evaluations().items():
             extra = self._evaluate({**self.evaluate_options, **more})

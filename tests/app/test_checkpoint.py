@@ -88,7 +88,7 @@ def test_a_state_without_arrays_or_fields_too(tmp_path: Path) -> None:
 
 
 def test_fields_of_another_version_are_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"^NoState: written by another version \(body, "):
+    with pytest.raises(CheckpointError, match=r"c: NoState: written by another version \(body, "):
         read_checkpoint(written(tmp_path / "c"), ME, NoState)
 
 

@@ -232,11 +232,11 @@ def test_a_full_disk_ends_the_run_and_it_can_go_on(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full from the third checkpoint on; what was written before is whole."""
-    from corsage.app import recorder
+    from corsage.app import checkpoint
 
     words = [*QUICK, "strategy=fedrep", "num-rounds=5"]
     assert run([*words, "--json", "whole.json"], "") == 0
-    real, count = recorder.write_checkpoint, [0]
+    real, count = checkpoint.write_checkpoint, [0]
 
     def full(path: Path, *arguments: Any) -> None:
         count[0] += 1
@@ -244,14 +244,14 @@ def test_a_full_disk_ends_the_run_and_it_can_go_on(
             raise OSError(28, os.strerror(28), str(path))
         real(path, *arguments)
 
-    monkeypatch.setattr(recorder, "write_checkpoint", full)
+    monkeypatch.setattr(checkpoint, "write_checkpoint", full)
     capsys.readouterr()
     code = run(words, "")
     err = capsys.readouterr().err
     assert code == 1
     assert "No space left on device" in err
     folder = err.split("--resume ")[1].split()[0]
-    monkeypatch.setattr(recorder, "write_checkpoint", real)
+    monkeypatch.setattr(checkpoint, "write_checkpoint", real)
     assert run(["--resume", folder, "--json", "resumed.json"], "") == 0
     whole, resumed = (
         json.loads((here / f"{name}.json").read_text())["results"][0]
@@ -270,7 +270,8 @@ def test_resume_under_another_config_is_refused(
     _, line = fail(["--resume", str(folder), "lr=0.5"], capsys)
     assert "lr was 0.01, now 0.5" in line
     (folder / "local" / "result.json").unlink()
-    checkpoint = folder / "local" / "checkpoint"
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-3])
+    for checkpoint in (folder / "local").glob("checkpoint-*"):
+        checkpoint.write_bytes(checkpoint.read_bytes()[:-3])
     _, line = fail(["--resume", str(folder)], capsys)
     assert "damaged" in line
+    assert "--from-round 0" in line

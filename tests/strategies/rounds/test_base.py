@@ -91,9 +91,9 @@ def test_the_run_folder_has_the_last_round_of_an_early_end(tmp_path: Path) -> No
     watcher.progress = Progress(Console(file=stream))
     strategy = Early(config, [Recorder(folder, {}, config), watcher])
     strategy.start(LocalGrid(app, 1))
-    where, _ = read_checkpoint(folder / "checkpoint", {}, ModelState)
+    where, _ = read_checkpoint(folder / "checkpoint-000007", {}, ModelState)
     assert where.round == 7
-    (result,) = json.loads((folder / "result.json").read_text())
+    (result,) = json.loads((folder / "result.json").read_text())["results"]
     assert result["findings"] == [{"title": "Certificate", "rows": [["gap", "0.5"]]}]
     assert stream.getvalue().splitlines()[-1].startswith("fedavg: 7 rounds, done, accuracy ")
 

@@ -1,0 +1,118 @@
+"""How a strategy of a run ended: with results, or with an error that says why it has none."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from corsage.app.summary import Result
+from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed
+from corsage.core.files import delete, guarded, sealed, unsealed, write_atomically
+
+RESULT, FAILURE, MODEL = "result.json", "failure.json", "model.safetensors"
+
+
+def write_result(folder: Path, results: Sequence[Result], rounds: int, model: bytes) -> None:
+    """A strategy's results after `rounds`, and its model; nothing stands for its failure any more.
+
+    The results come last: they say that all is there.
+    """
+    if model:
+        guarded(write_atomically, folder / MODEL, model, durable=True)
+    content = {"num-rounds": rounds, "model": digest(model), "results": results}
+    guarded(write_atomically, folder / RESULT, sealed(content), durable=True)
+    delete(folder / FAILURE)
+
+
+def read_result(folder: Path, rounds: int) -> list[Result] | None:
+    """A strategy's results after `rounds`; None if there are none, or they are damaged."""
+    try:
+        content = unsealed(folder / RESULT)
+        model = (folder / MODEL).read_bytes() if content["model"] else b""
+    except (OSError, ValueError):
+        return None
+    if content["num-rounds"] != rounds or content["model"] != digest(model):
+        return None
+    results: list[Result] = content["results"]
+    return results
+
+
+def digest(model: bytes) -> str:
+    """What tells one model's file from another; `` if there is none."""
+    return hashlib.blake2b(model, digest_size=16).hexdigest() if model else ""
+
+
+def read_failure(folder: Path) -> str:
+    """Why a strategy failed when it was last tried; `` if it did not, or that cannot be read."""
+    try:
+        return str(unsealed(folder / FAILURE)["error"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def in_a_line(error: BaseException) -> str:
+    """An error in one line; what nobody foresaw with its type and place."""
+    text = " ".join(str(error).split())
+    if isinstance(error, CorsageError):
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {text}{where}"
+
+
+class Attempts:
+    """Strategies that are tried one after the other: one that fails does not end the others.
+
+    What would end all of them (a full disk, nodes that are gone) ends the run.
+
+    Parameters
+    ----------
+    folder : of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.errors: dict[str, Exception] = {}
+
+    def attempt(self, name: str, play: Callable[[], object]) -> None:
+        """Play a strategy; if it fails, note why and let the others go on."""
+        try:
+            play()
+        except FOR_ALL:
+            raise
+        except Exception as error:
+            self.errors[name] = error
+            self.write_down(name, error)
+
+    def write_down(self, name: str, error: Exception) -> None:
+        """Say why a strategy failed, for the table and for whoever looks for the cause."""
+        line = in_a_line(error)
+        content: dict[str, Any] = {"error": line}
+        if not isinstance(error, CorsageError):
+            content["traceback"] = "".join(traceback.format_exception(error))
+        folder = self.folder / name
+        guarded(write_atomically, folder / FAILURE, sealed(content))
+        print(f"{name} failed: {line}", file=sys.stderr)
+
+    def raise_if_nothing_is_left(self, asked: int) -> None:
+        """The error itself, if every strategy that was asked for failed."""
+        errors = list(self.errors.values())
+        if len(errors) == asked and (
+            asked == 1 or all(isinstance(error, UNUSABLE) for error in errors)
+        ):
+            raise errors[0]
+
+    def raise_at_the_end(self, asked: int) -> None:
+        """StrategiesFailed if a strategy failed, when all there is to say of the others is said."""
+        if not self.errors:
+            return
+        names = ", ".join(self.errors)
+        name, first = next(iter(self.errors.items()))
+        raise StrategiesFailed(
+            f"{len(self.errors)} of {asked} strategies failed: {names}. {name}: {in_a_line(first)}",
+            self.folder,
+        ) from first

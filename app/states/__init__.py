@@ -1,0 +1,1 @@
+"""Personal states: what users keep between rounds, and never send."""

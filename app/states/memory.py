@@ -1,0 +1,54 @@
+"""Personal states in a node's Flower context, which last as long as the node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flwr.app import ArrayRecord, Context
+
+from corsage.app.states.files import safe_name
+from corsage.app.states.shelf import Kept
+from corsage.core.arrays import Arrays
+from corsage.core.wire import decode, encode
+
+
+class InContext:
+    """States in a context; those of other experiments are let go."""
+
+    def __init__(self, context: Context, experiment: str) -> None:
+        self._records = context.state
+        self._prefix = f"{safe_name(experiment)}/"
+        self._versions: dict[str, set[int]] = {}
+        for name in list(self._records):
+            if name.startswith(self._prefix):
+                user, version = name.removeprefix(self._prefix).split("/")
+                self._versions.setdefault(user, set()).add(int(version))
+            else:
+                del self._records[name]
+
+    def load(self, user: str, version: int) -> Arrays | None:
+        """That version, None if it is not there."""
+        record = self._records.get(self._key(safe_name(user), version))
+        return decode(record) if isinstance(record, ArrayRecord) else None
+
+    def save(self, version: int, states: Sequence[Kept]) -> None:
+        """Keep a version of some users' states."""
+        for state in states:
+            name = safe_name(state.user)
+            self._records[self._key(name, version)] = encode(state.arrays)
+            versions = self._versions.setdefault(name, set())
+            for old in versions - state.others - {version}:
+                del self._records[self._key(name, old)]
+            versions &= state.others
+            versions.add(version)
+
+    def users(self) -> list[str]:
+        """Who has a state here, by names that are safe."""
+        return sorted(self._versions)
+
+    def versions(self, user: str) -> list[int]:
+        """Which versions a user has here."""
+        return sorted(self._versions.get(safe_name(user), ()))
+
+    def _key(self, name: str, version: int) -> str:
+        return f"{self._prefix}{name}/{version}"

@@ -1,0 +1,59 @@
+"""Where a node keeps its users' states."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from flwr.app import Context
+
+from corsage.app.node import Node
+from corsage.app.states.database import Database
+from corsage.app.states.files import Files
+from corsage.app.states.memory import InContext
+from corsage.app.states.state_dir import clear
+from corsage.app.states.store import PersonalStore, database_of
+from corsage.core.wire import Task
+
+OPEN = 4
+"""A strategy may have users that keep other states beside their own, in a file of their own."""
+
+
+class Places:
+    """Finds the store that a message needs; databases stay open, as long as they are in use."""
+
+    def __init__(self) -> None:
+        self._databases: dict[Path, Database] = {}
+
+    def of(self, context: Context, node: Node, task: Task) -> PersonalStore:
+        """A device keeps states where it says itself; a simulated node where the server says.
+
+        Ray copies a context to a worker and back with every message, so simulated users on one
+        machine keep theirs in a database alone. Those on many machines have them in the context,
+        too, and in files: SQLite does not work over a network.
+        """
+        memory = InContext(context, task.experiment)
+        if not node.simulated:
+            return self._device(memory, node, task.experiment)
+        if not task.state_dir:
+            return PersonalStore([memory], simulated=True)
+        folder = Path(task.state_dir)
+        if task.many_machines:
+            files = Files(folder, task.experiment, durable=False)
+            return PersonalStore([memory, files], simulated=True)
+        return PersonalStore([self._database(database_of(folder, task.experiment))], simulated=True)
+
+    def _device(self, memory: InContext, node: Node, experiment: str) -> PersonalStore:
+        if node.state_dir is None:
+            return PersonalStore([memory])
+        files = Files(node.state_dir, experiment)
+        files.on_new = partial(clear, node.state_dir, node.keep_runs, files.folder)
+        return PersonalStore([memory, files])
+
+    def _database(self, path: Path) -> Database:
+        """The open one, if there is one; the one that was not needed for longest is closed."""
+        found = self._databases.pop(path, None) or Database(path)
+        self._databases[path] = found
+        while len(self._databases) > OPEN:
+            self._databases.pop(next(iter(self._databases))).close()
+        return found

@@ -1,0 +1,123 @@
+"""A device's `state-dir`: a folder for each experiment, of which only the last few runs' stay.
+
+A run that may still be resumed cannot be told from one that never will: what counts is when its
+states were used last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from corsage.app.states.files import MARK, is_ours, remove_states
+from corsage.app.states.rights import KNOWN, OTHERS, WRITE, private_folder
+from corsage.core.errors import ConfigError
+
+KEEP_RUNS = 10
+_RUN = re.compile(r"-([0-9a-f]{12})(?=-|$)")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An experiment's states in a state-dir.
+
+    Parameters
+    ----------
+    folder : where they are.
+    run : which run they belong to; the strategies of one share it.
+    used : when they were used last.
+    size : bytes of all its files.
+    """
+
+    folder: Path
+    run: str
+    used: float
+    size: int
+
+
+def state_folder(path: str) -> Path:
+    """A folder for states that only its owner can read, made if it is not there.
+
+    One that holds other things too, say a home, is left as it is: within it the states' own
+    folders are shut.
+    """
+    folder = Path(path).expanduser()
+    try:
+        if not folder.exists():
+            private_folder(folder)
+        info = folder.stat()
+        if KNOWN and info.st_uid != os.geteuid():
+            raise ConfigError(
+                f"state-dir={path}: it belongs to another user (uid {info.st_uid}): give the node "
+                "a folder of its own, or make it the owner."
+            )
+        if KNOWN and info.st_mode & OTHERS:
+            if all(is_ours(entry) for entry in folder.iterdir()):
+                folder.chmod(0o700)
+            elif info.st_mode & WRITE:
+                raise ConfigError(
+                    f"state-dir={path}: others may write there, and it holds other files: give the "
+                    "node a folder of its own."
+                )
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied", path)
+        list(folder.iterdir())  # a file is none
+    except OSError as error:
+        raise ConfigError(f"state-dir={path}: cannot be used ({error.strerror}).") from error
+    return folder
+
+
+def experiments(folder: Path) -> list[Stored]:
+    """Whose states are in a state-dir, those used last first; what is not ours is passed over."""
+    found = [stored(path) for path in folder.iterdir() if is_ours(path)]
+    return sorted(found, key=lambda one: (-one.used, one.folder.name))
+
+
+def stored(folder: Path) -> Stored:
+    """What there is to know of an experiment's folder."""
+    infos = [path.lstat() for path in [folder, *folder.rglob("*")]]
+    name = name_of(folder)
+    runs = _RUN.findall(name)
+    return Stored(
+        folder,
+        run=runs[0] if runs else name,
+        used=max(info.st_mtime for info in infos),
+        size=sum(info.st_size for info in infos[1:]),
+    )
+
+
+def name_of(folder: Path) -> str:
+    """The experiment's own name; a folder may be called otherwise, see `safe_name`."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads((folder / MARK).read_text(encoding="utf-8"))["experiment"])
+    return folder.name
+
+
+def superfluous(folder: Path, keep: int, current: Path | None = None) -> Iterator[Stored]:
+    """The states of all runs but the current one and those used last, `keep` in all."""
+    found = experiments(folder)
+    order = [one.run for one in found if one.folder == current] + [one.run for one in found]
+    kept = list(dict.fromkeys(order))[:keep]
+    return (one for one in found if one.run not in kept)
+
+
+def clear(folder: Path, keep: int, current: Path) -> None:
+    """Remove the states of all runs but `keep`; what cannot be removed stays."""
+    for one in superfluous(folder, keep, current):
+        with suppress(OSError):
+            remove(one.folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove an experiment's states, and its folder if nothing else is in it."""
+    for path in [*folder.iterdir()]:
+        if not path.is_symlink() and path.is_dir():
+            remove_states(path)
+    (folder / MARK).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
