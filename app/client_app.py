@@ -71,11 +71,9 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes) -> Messa
         )
     except Exception as error:
         return _failure(message, f"{kind}: {describe(error)}")
-    if not report.users and not report.lost:
-        causes = [f"user {u}: {why}" for u, why in list(report.failed.items())[:3]]
-        shared = set(report.failed.values())
-        return _failure(message, shared.pop() if len(shared) == 1 else "; ".join(causes))
-    return Message(_reply(report), reply_to=message)
+    if not report.users and not report.lost and len(set(report.failed.values())) == 1:
+        return _failure(message, next(iter(report.failed.values())))
+    return Message(_reply(report, task.exchange), reply_to=message)
 
 
 def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
@@ -126,13 +124,14 @@ def _store(context: Context, node: Node, task: Task) -> PersonalStore:
     return PersonalStore(context, folder, task.experiment, in_context=task.many_machines)
 
 
-def _reply(report: Report) -> RecordDict:
+def _reply(report: Report, exchange: str) -> RecordDict:
     """A report as the records of a reply."""
     content = RecordDict(
         {
-            "metrics": MetricRecord({"weight": report.weight, **report.metrics}),
+            "metrics": MetricRecord(dict(report.metrics)),
             "config": config_record(
                 {
+                    "exchange": exchange,
                     "users": report.users,
                     "failed": list(report.failed),
                     "causes": list(report.failed.values()),

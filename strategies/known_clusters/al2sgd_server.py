@@ -10,7 +10,7 @@ import numpy as np
 
 from corsage.solvers.known_clusters.coins import Stretch, Walk
 from corsage.strategies.known_clusters.cohorts import Cohort
-from corsage.strategies.known_clusters.coin_server import CoinServer, StepCheck
+from corsage.strategies.known_clusters.coin_server import REACH, CoinServer, StepCheck
 from corsage.strategies.known_clusters.conversation import ClusterScript, Request, ask_each
 from corsage.strategies.known_clusters.schedule import CoinSchedule, Leg, legs
 from corsage.strategies.known_clusters.server_rows import AsyncAL2SGDState, ServerRows
@@ -76,7 +76,8 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
     def request(self, cohort: Cohort, options: dict[str, Any], kinds: Sequence[str]) -> Request:
         """What a cohort needs to know, and what it is to do."""
         shown, template = self.shown(cohort), dict.fromkeys(kinds, self.state.model)
-        return Request(cohort, shown.rows, {**shown.options, **options}, template)
+        options = {**shown.options, **options}
+        return Request(cohort, shown.rows, options, template, (REACH,))
 
     def shown(self, cohort: Cohort) -> Request:
         """Steps that were missed, the anchors' means, and where a new user begins."""

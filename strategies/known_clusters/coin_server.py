@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies
+from corsage.core.schema import Number
 from corsage.solvers.known_clusters.coins import Stretch, Walk
 from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters
 from corsage.strategies.known_clusters.coins import CoinState
@@ -22,6 +24,10 @@ from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.turns import Script
 
 S = TypeVar("S", bound=CoinState)
+CONSTANTS = Number("smoothness", low=0.0), Number("convexity")
+"""L and mu of a cohort, where they are known."""
+REACH = Number("reach", low=0.0)
+"""The largest norm of a model in a cohort."""
 FAR = 1e8
 """A model this far out, in units of the first round's, has diverged."""
 
@@ -135,7 +141,10 @@ def loss_constants(
 ) -> Script[tuple[float, float]]:
     """L and mu of the losses. A torch model's are not known: lr stands for 1/(2 L)."""
     present = clusters.meet(state.clusters)
-    asked = ask_each(federation, present, lambda c: Request(c, options={"ask": "facts"}))
+    numbers = CONSTANTS if federation.convex else ()
+    asked = ask_each(
+        federation, present, partial(Request, options={"ask": "facts"}, numbers=numbers)
+    )
     replies = yield asked
     StepCheck(federation, state).check(federation.progress.round, replies)
     if not federation.convex:

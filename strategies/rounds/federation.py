@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,9 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError, NodeError
 from corsage.core.keys import Keys
 from corsage.core.replies import Replies, by_cause
+from corsage.core.schema import Schema
 from corsage.core.seeding import generator
+from corsage.core.text import escaped
 from corsage.core.wire import Task, encode, encode_task, payload
 from corsage.strategies.rounds.exchange import Exchange
 from corsage.strategies.rounds.roster import Roster, fitting, labels
@@ -161,12 +165,14 @@ class Federation:
         kind: str,
         users: Sequence[str],
         parcel: Parcel,
-        template: Arrays,
+        schema: Schema,
         options: Mapping[str, Any] | None = None,
-        needed: tuple[str, ...] = ("num-examples",),
         number: int | None = None,
     ) -> Question:
-        """One exchange with some users: `parcel.rows` are in their order."""
+        """One exchange with some users: `parcel.rows` are in their order.
+
+        `schema` has the arrays and numbers that a user sends; the rest of it is filled in here.
+        """
         number = self.progress.round if number is None else number
         if not users:
             raise NodeError(f"round {number}: no users are connected.")
@@ -174,13 +180,31 @@ class Federation:
         place = {user: row for row, user in enumerate(users)}
         down = sum(a.nbytes for a in parcel.shared.values()) * len(users)
         down += sum(a.nbytes for a in parcel.rows.values())
+        schema = self.expected(kind, {user: [user] for user in users}, schema)
         messages = []
         for node, group in asked.items():
             places = [place[user] for user in group]
             rows = parcel.rows if len(asked) == 1 else parcel.pick(places)
-            task = self.task(number, group, dict(options or {}))
+            task = self.task(number, group, dict(options or {}), schema.exchange)
             messages.append(self.message(kind, node, shared, rows, task))
-        return Question(messages, asked, template, needed, down)
+        return Question(messages, asked, schema, down)
+
+    def expected(
+        self, kind: str, participants: Mapping[str, Sequence[str]], schema: Schema
+    ) -> Schema:
+        """What participants, each of some users, may reply: with samples, weights, and a token."""
+        members, training = self.roster.members, kind == "train"
+        samples = {
+            name: sum(members[u].train if training else members[u].test for u in users)
+            for name, users in participants.items()
+        }
+        return replace(
+            schema,
+            samples=samples,
+            by_samples=self.config.train.weighting == "examples",
+            training=training,
+            exchange=secrets.token_hex(8),
+        )
 
     def message(
         self, kind: str, node: int, shared: ArrayRecord, rows: Arrays, task: ConfigRecord
@@ -195,7 +219,9 @@ class Federation:
         self.progress.traffic.wire_messages += 1
         return Message(content, node, kind, ttl=self.timeout, group_id=str(task["round"]))
 
-    def task(self, number: int, users: list[str], options: dict[str, Any]) -> ConfigRecord:
+    def task(
+        self, number: int, users: list[str], options: dict[str, Any], exchange: str = ""
+    ) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run."""
         versions = self.progress.versions
         durable = versions if self.durable is None else self.durable
@@ -204,6 +230,7 @@ class Federation:
                 algorithm=self.name,
                 experiment=self.experiment,
                 round=number,
+                exchange=exchange,
                 seed=self.config.run.seed,
                 users=users,
                 versions=[versions.get(user, 0) for user in users],
@@ -256,8 +283,8 @@ class Federation:
                 self.note(line)
         for user in replies.lost:
             progress.versions.pop(user, None)
-        if replies.kept:
-            progress.versions.update(dict.fromkeys(replies.users, version))
+        kept = [user for user in replies.users if user in replies.kept]
+        progress.versions.update(dict.fromkeys(kept, version))
         progress.traffic.wire_bytes_up += replies.wire_bytes
         progress.traffic.wire_messages += replies.wire_messages
 
@@ -273,6 +300,7 @@ class Federation:
 
     def note(self, text: str) -> None:
         """One line for the log and for whoever watches."""
+        text = escaped(text)
         if not any(callback.shows_notes for callback in self.callbacks):
             log(WARNING, "%s: %s", self.name, text)
         for callback in self.callbacks:
