@@ -72,11 +72,15 @@ class Words:
 
 
 def merge_replies(
-    replies: list[Message], asked: Mapping[int, list[str]], schema: Schema
+    replies: list[Message],
+    asked: Mapping[int, list[str]],
+    schema: Schema,
+    tokens: Mapping[int, str] | None = None,
 ) -> Replies:
     """Check every reply against what was asked, and merge the good ones.
 
-    `asked` says for which users each node answers. Whatever is in a reply, it costs no more than
+    `asked` says for which users each node answers, `tokens` what its message had for it to repeat
+    and nobody else knows: no node speaks for another, nor twice by one reply. Whatever is in a reply, it costs no more than
     the users of its node this exchange, and they are named. The result does not depend on the
     order in which the replies came.
     """
@@ -86,7 +90,8 @@ def merge_replies(
     for reply in sorted(replies, key=lambda r: asked.get(r.metadata.src_node_id, [""])[0]):
         users = silent.pop(reply.metadata.src_node_id, [])
         try:
-            good.append(read(reply, users, schema))
+            token = (tokens or {}).get(reply.metadata.src_node_id, "")
+            good.append(read(reply, users, schema, token))
             dropped.update(good[-1].dropped)
         except BadReply as why:
             dropped.update(dict.fromkeys(users, line(why)))
@@ -114,7 +119,7 @@ def reading_order(user: str) -> tuple[int, str]:
     return len(user), user
 
 
-def read(reply: Message, asked: list[str], schema: Schema) -> NodeReply:
+def read(reply: Message, asked: list[str], schema: Schema, token: str) -> NodeReply:
     """One node's reply, or BadReply.
 
     A user whose rows or numbers are wrong is left out alone; in a mean it cannot be told apart.
@@ -124,7 +129,10 @@ def read(reply: Message, asked: list[str], schema: Schema) -> NodeReply:
     if not reply.has_content():
         raise BadReply("malformed reply: it is empty")
     content = reply.content
-    words = read_words(record(content, "config", ConfigRecord), asked, schema)
+    config = record(content, "config", ConfigRecord)
+    if config.get("exchange", "") != token:
+        raise BadReply("malformed reply: it answers another exchange")
+    words = read_words(config, asked, schema)
     dropped = dict.fromkeys(sorted(set(asked) - set(words.users)), "left out of its node's reply")
     dropped |= words.failed
     if not words.users:
@@ -168,9 +176,7 @@ def record(content: Mapping[str, Any], name: str, kind: type[R]) -> R:
 
 
 def read_words(config: ConfigRecord, asked: list[str], schema: Schema) -> Words:
-    """Who did what, of those that were asked, in the exchange in which they were."""
-    if config.get("exchange", "") != schema.exchange:
-        raise BadReply("malformed reply: it answers another exchange")
+    """Who did what, of those that were asked."""
     users, failed, causes, lost = (
         _texts(config, name, len(asked)) for name in ("users", "failed", "causes", "lost")
     )

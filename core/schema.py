@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -76,7 +76,6 @@ class Schema:
     samples : how many samples each user has, of those that the exchange is about.
     by_samples : whether means weigh users by their samples.
     training : whether users may keep a personal state of this exchange.
-    exchange : the token that the messages had.
     """
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -85,16 +84,11 @@ class Schema:
     samples: Mapping[str, int] = field(default_factory=dict)
     by_samples: bool = False
     training: bool = True
-    exchange: str = ""
 
     @property
     def means(self) -> list[str]:
         """The arrays of which the mean comes."""
         return [name for name in self.arrays if name not in self.by_user]
-
-    def of(self, exchange: str) -> Schema:
-        """The same, for messages with this token."""
-        return replace(self, exchange=exchange)
 
     def weight(self, users: list[str]) -> float:
         """What users weigh in a mean."""

@@ -235,10 +235,8 @@ def plain(
     if array.stype != "numpy.ndarray" or dtype is None:
         wanted = " or ".join(sorted(map(str, dtypes)))
         raise BadReply(f"wrong type: {name} is {line(array.dtype, 40)}, not {wanted}")
-    if tuple(array.shape) != shape:
-        raise BadReply(
-            f"wrong shape: {name} is {line(tuple(array.shape[:9]), 80)}, expected {shape}"
-        )
+    if array.shape != shape:
+        raise BadReply(f"wrong shape: {name} is {line(array.shape[:9], 80)}, expected {shape}")
     data, header = array.data, _header(dtype.str, shape)
     start = len(_NPY) + 2 + int.from_bytes(data[len(_NPY) : len(_NPY) + 2], "little")
     same = data[: len(_NPY)] == _NPY and start <= MOST_HEADER

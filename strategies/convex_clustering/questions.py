@@ -107,7 +107,7 @@ class Questions:
         parcel = Parcel(rows=rows)
         if len(present) < len(users):
             parcel = Parcel(rows=parcel.pick(places(users, present).tolist()))
-        schema = Schema(template, tuple(template), NUMBERS[options["ask"]])
+        schema = Schema(template, tuple(template), NUMBERS.get(options["ask"], ()))
         return self.federation.question("train", present, parcel, schema, options, number)
 
 

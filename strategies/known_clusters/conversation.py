@@ -21,7 +21,7 @@ from corsage.core.replies import Replies, by_cause, merge_replies
 from corsage.core.schema import Number, Schema
 from corsage.core.wire import COHORT_OPTIONS, MEMBERS, encode
 from corsage.strategies.known_clusters.cohorts import Cohort, Present
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.federation import Federation, new_token
 from corsage.strategies.rounds.turns import Done, Question, own
 
 T = TypeVar("T")
@@ -56,10 +56,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Asked:
-    """The requests in one message, by cohort, and what may be replied."""
+    """The requests in one message, by cohort, what may be replied, and what is to be repeated."""
 
     requests: Mapping[str, Request]
     schema: Schema
+    token: str
 
 
 ClusterScript = Generator[list[Request], list[Answer], T]
@@ -143,18 +144,18 @@ class Conversation(Generic[T]):
         schema = federation.expected(
             "train", {r.cohort.name: r.cohort.users for r in group}, schema
         )
-        number = federation.progress.exchange
-        task = cohort_task(federation, group, number, exchange=schema.exchange)
+        number, token = federation.progress.exchange, new_token()
+        task = cohort_task(federation, group, number, exchange=token)
         node = group[0].cohort.node
         message = federation.message("train", node, encode({}), stacked(group), task)
-        self._asked[id(message)] = Asked({r.cohort.name: r for r in group}, schema)
+        self._asked[id(message)] = Asked({r.cohort.name: r for r in group}, schema, token)
         return message
 
     def _read(self, message: Message, reply: Message | None, asked: Asked) -> dict[str, Answer]:
         """A node's answers, checked; what is wrong with them is noted."""
         requests, node = asked.requests, message.metadata.dst_node_id
         came = [reply] if reply and own(message, reply) else []
-        found = merge_replies(came, {node: list(requests)}, asked.schema)
+        found = merge_replies(came, {node: list(requests)}, asked.schema, {node: asked.token})
         self.federation.record(found, version=int(message.metadata.group_id))
         self._whole.dropped |= found.dropped
         answers = {}
@@ -211,12 +212,13 @@ def evaluation_of(
     messages, everybody = [], {user: [user] for r in requests for user in r.cohort.users}
     schema = Schema(numbers=federation.measure.numbers)
     schema = federation.expected("evaluate", everybody, schema)
+    tokens = {node: new_token() for node in groups}
     for node, group in groups.items():
-        task = cohort_task(federation, group, number, options, new, schema.exchange)
+        task = cohort_task(federation, group, number, options, new, tokens[node])
         messages.append(federation.message("evaluate", node, encode({}), stacked(group), task))
     asked = {node: [u for r in group for u in r.cohort.users] for node, group in groups.items()}
     down = sum(len(r.cohort.users) * size_of(r.rows.values()) for r in requests)
-    return Question(messages, asked, schema, down)
+    return Question(messages, asked, schema, down, tokens)
 
 
 def cohort_task(

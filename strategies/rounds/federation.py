@@ -181,18 +181,18 @@ class Federation:
         down = sum(a.nbytes for a in parcel.shared.values()) * len(users)
         down += sum(a.nbytes for a in parcel.rows.values())
         schema = self.expected(kind, {user: [user] for user in users}, schema)
-        messages = []
+        messages, tokens = [], {node: new_token() for node in asked}
         for node, group in asked.items():
             places = [place[user] for user in group]
             rows = parcel.rows if len(asked) == 1 else parcel.pick(places)
-            task = self.task(number, group, dict(options or {}), schema.exchange)
+            task = self.task(number, group, dict(options or {}), tokens[node])
             messages.append(self.message(kind, node, shared, rows, task))
-        return Question(messages, asked, schema, down)
+        return Question(messages, asked, schema, down, tokens)
 
     def expected(
         self, kind: str, participants: Mapping[str, Sequence[str]], schema: Schema
     ) -> Schema:
-        """What participants, each of some users, may reply: with samples, weights, and a token."""
+        """What participants, each of some users, may reply: with samples and weights."""
         members, training = self.roster.members, kind == "train"
         samples = {
             name: sum(members[u].train if training else members[u].test for u in users)
@@ -203,7 +203,6 @@ class Federation:
             samples=samples,
             by_samples=self.config.train.weighting == "examples",
             training=training,
-            exchange=secrets.token_hex(8),
         )
 
     def message(
@@ -305,3 +304,8 @@ class Federation:
             log(WARNING, "%s: %s", self.name, text)
         for callback in self.callbacks:
             callback.on_note(text)
+
+
+def new_token() -> str:
+    """What only the node that gets it can repeat."""
+    return secrets.token_hex(16)

@@ -61,12 +61,14 @@ class Question:
     asked : the users that each node answers for.
     schema : what the users may reply.
     down : bytes that the users would get as one-user devices.
+    tokens : what each node's message had for it to repeat.
     """
 
     outgoing: list[Message]
     asked: Mapping[int, list[str]]
     schema: Schema
     down: int
+    tokens: Mapping[int, str]
     _came: list[Message] = field(default_factory=list)
 
     def messages(self) -> list[Message]:
@@ -80,7 +82,7 @@ class Question:
 
     def replies(self) -> Replies:
         """The replies checked and merged."""
-        return merge_replies(self._came, self.asked, self.schema)
+        return merge_replies(self._came, self.asked, self.schema, self.tokens)
 
 
 class Steps:
