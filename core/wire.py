@@ -232,7 +232,9 @@ def plain(
     are: nothing is parsed, and nothing is allocated. It cannot be written to.
     """
     dtype = next((kind for kind in dtypes if str(kind) == array.dtype), None)
-    if array.stype != "numpy.ndarray" or dtype is None:
+    if array.stype != "numpy.ndarray":
+        raise BadReply(f"wrong kind: {name} is {line(array.stype, 40)}, not of NumPy")
+    if dtype is None:
         wanted = " or ".join(sorted(map(str, dtypes)))
         raise BadReply(f"wrong type: {name} is {line(array.dtype, 40)}, not {wanted}")
     if array.shape != shape:

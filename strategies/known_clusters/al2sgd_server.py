@@ -10,7 +10,7 @@ import numpy as np
 
 from corsage.solvers.known_clusters.coins import Stretch, Walk
 from corsage.strategies.known_clusters.cohorts import Cohort
-from corsage.strategies.known_clusters.coin_server import REACH, CoinServer, StepCheck
+from corsage.strategies.known_clusters.coin_server import CoinServer, StepCheck
 from corsage.strategies.known_clusters.conversation import ClusterScript, Request, ask_each
 from corsage.strategies.known_clusters.schedule import CoinSchedule, Leg, legs
 from corsage.strategies.known_clusters.server_rows import AsyncAL2SGDState, ServerRows
@@ -36,7 +36,9 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
         request = partial(Request, options={"ask": "begin"}, template=template)
         asked = ask_each(self.federation, self.schedule.present, request)
         replies = yield asked
-        StepCheck(self.federation, self.state).check(self.federation.progress.round, replies)
+        StepCheck(self.federation, self.state).check(
+            self.federation.progress.round, replies, len(self.schedule.present.cohorts)
+        )
         for answers in asked.found.values():
             self.rows.hear(answers, ("slope",))
         self.rows.settle_anchors()
@@ -77,7 +79,7 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
         """What a cohort needs to know, and what it is to do."""
         shown, template = self.shown(cohort), dict.fromkeys(kinds, self.state.model)
         options = {**shown.options, **options}
-        return Request(cohort, shown.rows, options, template, (REACH,))
+        return Request(cohort, shown.rows, options, template, self.numbers)
 
     def shown(self, cohort: Cohort) -> Request:
         """Steps that were missed, the anchors' means, and where a new user begins."""

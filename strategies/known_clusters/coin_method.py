@@ -126,10 +126,10 @@ class CoinMethod(Strategy[K, S]):
         server.enter()
         server.global_steps(part.globals)
         replies = yield Conversation(self.federation, server.walks(part))
-        check.check(number, replies)
+        check.check(number, replies, len(schedule.present.cohorts))
         state.iteration = part.last
         server.end_round(part)
-        check.watch(server.reach)
+        check.remember(server.reach)
         self.clusters.note_trained(state.clusters)
         return replies
 

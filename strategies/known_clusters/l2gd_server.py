@@ -30,7 +30,7 @@ from corsage.solvers.known_clusters.coalescing import (
 )
 from corsage.solvers.known_clusters.coins import Stretch, Walk
 from corsage.strategies.known_clusters.cohorts import Cohort
-from corsage.strategies.known_clusters.coin_server import REACH, CoinServer
+from corsage.strategies.known_clusters.coin_server import CoinServer
 from corsage.strategies.known_clusters.coins import CoinState
 from corsage.strategies.known_clusters.conversation import Answer, ClusterScript, Request
 from corsage.strategies.known_clusters.schedule import legs
@@ -118,7 +118,7 @@ class CentresAndMaps(CoinServer[AsyncL2GDState]):
         """Maps, and what to do then; the mean of a cohort's models comes back."""
         template = {"mean": self.state.model}
         return [
-            Request(cohort, self.row(cohort), options, template, (REACH,)) for cohort in cohorts
+            Request(cohort, self.row(cohort), options, template, self.numbers) for cohort in cohorts
         ]
 
     def row(self, cohort: Cohort) -> Arrays:
