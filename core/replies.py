@@ -80,9 +80,9 @@ def merge_replies(
     """Check every reply against what was asked, and merge the good ones.
 
     `asked` says for which users each node answers, `tokens` what its message had for it to repeat
-    and nobody else knows: no node speaks for another, nor twice by one reply. Whatever is in a reply, it costs no more than
-    the users of its node this exchange, and they are named. The result does not depend on the
-    order in which the replies came.
+    and nobody else knows: no node speaks for another, nor twice by one reply. Whatever is in a
+    reply, it costs no more than the users of its node this exchange, and they are named. The
+    result does not depend on the order in which the replies came.
     """
     good: list[NodeReply] = []
     dropped: dict[str, str] = {}

@@ -60,6 +60,10 @@ class Part:
     end: bytes = b""
 
 
+GOOD = ("dropped", "ignored", "legal", "failed")
+BAD = ("crash", "not finite", "unnamed", "unclean")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What came of an attack.
@@ -77,7 +81,7 @@ class Outcome:
     @property
     def bad(self) -> bool:
         """Whether this must not be."""
-        return self.verdict in ("crash", "not finite", "unnamed", "unclean")
+        return self.verdict in BAD
 
 
 class Target:
