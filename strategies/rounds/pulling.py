@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable
-from logging import DEBUG
+from logging import DEBUG, WARNING
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore import log
 from google.protobuf.message import DecodeError
+
+from corsage.core.text import line
 
 NONSENSE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, DecodeError)
 """What Flower raises on the bytes of a message that it cannot put together."""
@@ -49,6 +51,7 @@ class Puller:
     def _try(self, messages: list[str]) -> list[Message] | None:
         try:
             return list(self._grid.pull_messages(messages))
-        except NONSENSE:
-            log(DEBUG, "replies cannot be read:\n%s", traceback.format_exc())
+        except NONSENSE as error:
+            log(WARNING, "a reply cannot be read: %s: %s", type(error).__name__, line(error))
+            log(DEBUG, "%s", traceback.format_exc())
             return None
