@@ -24,7 +24,14 @@ from corsage.app.node import Node, Nodes
 from corsage.app.states.places import Places
 from corsage.core.errors import CheckpointError, StorageError
 from corsage.core.version import untested
-from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, config_record, decode, decode_task, encode
+from corsage.core.wire import (
+    ENDS_THE_RUN,
+    ENDS_THE_STRATEGY,
+    config_record,
+    decode,
+    decode_task,
+    encode,
+)
 
 if TYPE_CHECKING:
     from corsage.app.work import Report
@@ -53,9 +60,7 @@ def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) ->
     return app
 
 
-def answer(
-    kind: str, message: Message, context: Context, nodes: Nodes, places: Places
-) -> Message:
+def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: Places) -> Message:
     """Train or evaluate the users that the message names."""
     from corsage.app.work import work
 
@@ -77,11 +82,9 @@ def answer(
         return _failure(message, str(error), ENDS_THE_STRATEGY if damaged else ENDS_THE_RUN)
     except Exception as error:
         return _failure(message, f"{kind}: {describe(error)}")
-    if not report.users and not report.lost:
-        causes = [f"user {u}: {why}" for u, why in list(report.failed.items())[:3]]
-        shared = set(report.failed.values())
-        return _failure(message, shared.pop() if len(shared) == 1 else "; ".join(causes))
-    return Message(_reply(report), reply_to=message)
+    if not report.users and not report.lost and len(set(report.failed.values())) == 1:
+        return _failure(message, next(iter(report.failed.values())))
+    return Message(_reply(report, task.exchange), reply_to=message)
 
 
 def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
@@ -124,13 +127,14 @@ def limit_threads(number: int) -> None:
     threadpoolctl.threadpool_limits(number, user_api="blas")
 
 
-def _reply(report: Report) -> RecordDict:
+def _reply(report: Report, exchange: str) -> RecordDict:
     """A report as the records of a reply."""
     content = RecordDict(
         {
-            "metrics": MetricRecord({"weight": report.weight, **report.metrics}),
+            "metrics": MetricRecord(dict(report.metrics)),
             "config": config_record(
                 {
+                    "exchange": exchange,
                     "users": report.users,
                     "failed": list(report.failed),
                     "causes": list(report.failed.values()),

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from corsage.core.arrays import Floats
+from corsage.core.schema import Number
 
 NONE = "–"  # noqa: RUF001 (a dash for a number that does not exist, as in print)
 
@@ -26,7 +27,6 @@ class Measure:
     Parameters
     ----------
     name : as results and rows have it.
-    counted : the metric that users report, a sum over their test samples.
     user : a user's number, out of what was counted and the number of samples.
     word, unit : as people are shown it.
     meaning : the first words of a sentence on a table of it.
@@ -34,10 +34,10 @@ class Measure:
     digits : a shown number as text.
     higher_is_better : whether the best user is the one with the highest number.
     bounds : between which shown numbers it lies.
+    number : what users report, a sum over their test samples.
     """
 
     name: str
-    counted: str
     user: Callable[[Floats, Floats], Floats]
     word: str
     unit: str
@@ -46,6 +46,17 @@ class Measure:
     digits: Callable[[float], str]
     higher_is_better: bool
     bounds: tuple[float, float]
+    number: Number
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """What a user reports of an evaluation, besides its number of samples."""
+        return self.number, Number("loss", low=0.0)
+
+    @property
+    def counted(self) -> str:
+        """The metric that users report."""
+        return self.number.name
 
     @property
     def title(self) -> str:
@@ -94,7 +105,6 @@ def four_digits(value: float) -> str:
 
 ACCURACY = Measure(
     name="accuracy",
-    counted="correct",
     user=lambda correct, samples: correct / samples,
     word="accuracy",
     unit="%",
@@ -103,10 +113,10 @@ ACCURACY = Measure(
     digits=lambda percent: f"{percent:.1f}",
     higher_is_better=True,
     bounds=(0.0, 100.0),
+    number=Number("correct", low=0.0, whole=True, per_sample=1.0),
 )
 RMSE = Measure(
     name="rmse",
-    counted="squared-error",
     user=lambda squared, samples: np.sqrt(squared / samples),
     word="RMSE",
     unit="",
@@ -115,6 +125,7 @@ RMSE = Measure(
     digits=four_digits,
     higher_is_better=False,
     bounds=(0.0, math.inf),
+    number=Number("squared-error", low=0.0),
 )
 MEASURES = {measure.name: measure for measure in (ACCURACY, RMSE)}
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from corsage.core.arrays import Array, Arrays, Floats
-from corsage.core.wire import decode, payload
+from corsage.core.schema import Schema, read_arrays, read_numbers
+from corsage.core.text import line
+from corsage.core.wire import BadReply, payload
+
+R = TypeVar("R")
 
 
 @dataclass
@@ -23,10 +27,10 @@ class Replies:
     mean : weighted mean over these users of each array they sent.
     rows : one row a user, for algorithms that need to know who sent what.
     metrics : numbers a user, by name (`loss`, `correct`, `num-examples`, ...).
-    weight : sum of the users' weights in `mean`.
+    weight : sum of the users' weights in `mean`, which the server knows itself.
     dropped : why each user that was asked is not among `users`.
     lost : users whose node no longer has their personal state.
-    kept : True if the users keep a personal state of this round.
+    kept : users that keep a personal state of this round.
     wire_bytes, wire_messages : what came over the wire.
     """
 
@@ -37,13 +41,9 @@ class Replies:
     weight: float = 0.0
     dropped: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
-    kept: bool = False
+    kept: set[str] = field(default_factory=set)
     wire_bytes: int = 0
     wire_messages: int = 0
-
-
-class BadReply(ValueError):
-    """A reply that cannot be used, and why."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +51,38 @@ class NodeReply:
     """One node's usable reply; the fields are those of `Replies`, for the users of this node."""
 
     users: list[str]
-    weight: float
-    mean: Arrays
-    rows: Arrays
-    metrics: dict[str, Floats]
-    dropped: dict[str, str]
+    weight: float = 0.0
+    mean: Arrays = field(default_factory=dict)
+    rows: Arrays = field(default_factory=dict)
+    metrics: dict[str, Floats] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    kept: bool = False
+    wire_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a node says that its users did."""
+
+    users: list[str]
+    failed: dict[str, str]
     lost: set[str]
     kept: bool
-    wire_bytes: int
 
 
 def merge_replies(
     replies: list[Message],
     asked: Mapping[int, list[str]],
-    template: Mapping[str, Array],
-    needed: Collection[str] = (),
+    schema: Schema,
+    tokens: Mapping[int, str] | None = None,
 ) -> Replies:
-    """Check every reply against what was asked and merge the good ones.
+    """Check every reply against what was asked, and merge the good ones.
 
-    `template` holds arrays of the shape and dtype that one user sends, `needed` names the metrics
-    without which a reply is of no use. The result does not depend on the order in which the
-    replies came.
+    `asked` says for which users each node answers, `tokens` what its message had for it to repeat
+    and nobody else knows: no node speaks for another, nor twice by one reply. Whatever is in a
+    reply, it costs no more than the users of its node this exchange, and they are named. The
+    result does not depend on the order in which the replies came.
     """
     good: list[NodeReply] = []
     dropped: dict[str, str] = {}
@@ -79,25 +90,25 @@ def merge_replies(
     for reply in sorted(replies, key=lambda r: asked.get(r.metadata.src_node_id, [""])[0]):
         users = silent.pop(reply.metadata.src_node_id, [])
         try:
-            good.append(_read(reply, users, template, needed))
+            token = (tokens or {}).get(reply.metadata.src_node_id, "")
+            good.append(read(reply, users, schema, token))
             dropped.update(good[-1].dropped)
         except BadReply as why:
-            dropped.update({user: str(why).removeprefix(f"user {user}: ") for user in users})
+            dropped.update(dict.fromkeys(users, line(why)))
     for users in silent.values():
         dropped.update(dict.fromkeys(users, "no reply in time"))
-    good, odd = _alike(good)
-    dropped.update(odd)
     users = [user for part in good for user in part.users]
     order = sorted(range(len(users)), key=lambda i: reading_order(users[i]))
+    filled = [part for part in good if part.users]
     return Replies(
         users=[users[i] for i in order],
-        mean=_weighted_mean([(part.weight, part.mean) for part in good], template),
-        rows=_stack([part.rows for part in good], order),
-        metrics=_stack([part.metrics for part in good], order),
+        mean=weighted_mean([(part.weight, part.mean) for part in filled], schema.arrays),
+        rows=_stack([part.rows for part in filled], order),
+        metrics=_stack([part.metrics for part in filled], order),
         weight=sum(part.weight for part in good),
         dropped=dropped,
         lost={user for part in good for user in part.lost},
-        kept=any(part.kept for part in good),
+        kept={user for part in good if part.kept for user in part.users},
         wire_bytes=sum(part.wire_bytes for part in good),
         wire_messages=len(replies),
     )
@@ -108,112 +119,107 @@ def reading_order(user: str) -> tuple[int, str]:
     return len(user), user
 
 
-def _alike(parts: list[NodeReply]) -> tuple[list[NodeReply], dict[str, str]]:
-    """The replies that send as rows what most users' nodes send as rows, and whom that drops."""
-    counts: dict[frozenset[str], int] = {}
-    for part in parts:
-        kind = frozenset(part.rows)
-        counts[kind] = counts.get(kind, 0) + len(part.users)
-    usual = max(counts, key=lambda kind: counts[kind], default=frozenset())
-    why = "malformed reply: rows where others send a mean, or a mean where they send rows"
-    odd = [user for part in parts if frozenset(part.rows) != usual for user in part.users]
-    kept = [part for part in parts if frozenset(part.rows) == usual or not part.users]
-    return kept, dict.fromkeys(odd, why)
+def read(reply: Message, asked: list[str], schema: Schema, token: str) -> NodeReply:
+    """One node's reply, or BadReply.
 
-
-def _read(
-    reply: Message, asked: list[str], template: Mapping[str, Array], needed: Collection[str]
-) -> NodeReply:
-    """One node's reply, or BadReply."""
+    A user whose rows or numbers are wrong is left out alone; in a mean it cannot be told apart.
+    """
     if reply.has_error():
-        raise BadReply(str(reply.error.reason).strip())
+        raise BadReply(line(reply.error.reason or "its node failed, and does not say why"))
+    if not reply.has_content():
+        raise BadReply("malformed reply: it is empty")
     content = reply.content
-    try:
-        config, numbers = content["config"], content["metrics"]
-        users = [str(user) for user in config.get("users", [])]  # type: ignore[union-attr]
-        weight = float(numbers["weight"])  # type: ignore[arg-type]
-        failed = zip(config.get("failed", []), config.get("causes", []), strict=False)  # type: ignore[arg-type]
-        causes = {str(user): str(why) for user, why in failed if user in asked}
-        lost = set(asked) & set(config.get("lost", []))  # type: ignore[arg-type]
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadReply(f"malformed reply: {type(error).__name__} {error}") from error
-    if len(set(users)) != len(users) or not set(users) <= set(asked):
-        raise BadReply("malformed reply: it speaks of users that were not asked")
-    if not np.isfinite(weight) or weight < 0 or (users and weight == 0):
-        raise BadReply(f"malformed reply: weight {weight}")
-    metrics = _metrics(numbers, users, needed)
-    records = {n: r for n, r in content.items() if isinstance(r, ArrayRecord)}
-    mean, rows = _arrays(records, users, template)
-    dropped = dict.fromkeys(sorted(set(asked) - set(users)), "left out of its node's reply")
-    dropped.update(causes)
+    config = record(content, "config", ConfigRecord)
+    if config.get("exchange", "") != token:
+        raise BadReply("malformed reply: it answers another exchange")
+    words = read_words(config, asked, schema)
+    dropped = dict.fromkeys(sorted(set(asked) - set(words.users)), "left out of its node's reply")
+    dropped |= words.failed
+    if not words.users:
+        return NodeReply([], dropped=dropped, lost=words.lost)
+    metrics, wrong = read_numbers(record(content, "metrics", MetricRecord), words.users, schema)
+    arrays, rows = (
+        record(content, name, ArrayRecord) if name in content else ArrayRecord()
+        for name in ("arrays", "rows")
+    )
+    mean, each, unfit = read_arrays(arrays, rows, len(words.users), schema)
+    wrong = unfit | wrong
+    if wrong and mean:
+        place = min(wrong)
+        raise BadReply(f"its node's reply is bad: user {words.users[place]}: {wrong[place]}")
+    users = words.users
+    if wrong:
+        dropped |= {users[place]: line(why) for place, why in wrong.items()}
+        fine = [place for place in range(len(users)) if place not in wrong]
+        users = [users[place] for place in fine]
+        each, metrics = ({k: v[fine] for k, v in of.items()} for of in (each, metrics))
     return NodeReply(
         users=users,
-        weight=weight,
+        weight=schema.weight(users),
         mean=mean,
-        rows=rows,
+        rows=each,
         metrics=metrics,
         dropped=dropped,
-        lost=lost,
-        kept=bool(config.get("kept", False)),
-        wire_bytes=sum(payload(record) for record in records.values()),
+        lost=words.lost,
+        kept=words.kept,
+        wire_bytes=payload(arrays) + payload(rows),
     )
 
 
-def _metrics(
-    numbers: Mapping[str, Any], users: list[str], needed: Collection[str]
-) -> dict[str, Floats]:
-    """The lists among a reply's metrics: one finite number for each of its users."""
-    metrics = {
-        name: np.asarray(value, dtype=np.float64)
-        for name, value in numbers.items()
-        if isinstance(value, list)
-    }
-    if users and (missing := set(needed) - set(metrics)):
-        raise BadReply(f"malformed reply: no {', '.join(sorted(missing))}")
-    for name, values in metrics.items():
-        if len(values) != len(users):
-            raise BadReply(f"malformed reply: {len(values)} values of {name}, {len(users)} users")
-        if not np.isfinite(values).all():
-            raise BadReply(f"not finite: {name}")
-        if name == "num-examples" and (values <= 0).any():
-            raise BadReply("malformed reply: users without samples")
-    return metrics
+def record(content: Mapping[str, Any], name: str, kind: type[R]) -> R:
+    """A record of a reply, of the kind that it must be."""
+    if name not in content:
+        raise BadReply(f"malformed reply: no {name}")
+    if not isinstance(content[name], kind):
+        raise BadReply(f"malformed reply: {name} is no {kind.__name__}")
+    return content[name]
 
 
-def _arrays(
-    records: Mapping[str, ArrayRecord], users: list[str], template: Mapping[str, Array]
-) -> tuple[Arrays, Arrays]:
-    """The arrays of a reply, each of the right name, shape and dtype, and finite."""
-    try:
-        mean = decode(records["arrays"]) if "arrays" in records else {}
-        rows = decode(records["rows"]) if "rows" in records else {}
-    except (ValueError, TypeError, EOFError) as error:
-        raise BadReply(f"malformed reply: {error}") from error
-    if not users:
-        return {}, {}
-    if {*mean, *rows} != set(template) or set(mean) & set(rows):
-        raise BadReply(f"wrong arrays: got {sorted({*mean, *rows})}, expected {sorted(template)}")
-    for name, array in (*mean.items(), *rows.items()):
-        shape = template[name].shape if name in mean else (len(users), *template[name].shape)
-        if array.shape != shape:
-            raise BadReply(f"wrong shape: {name} is {array.shape}, expected {shape}")
-        if array.dtype.kind != template[name].dtype.kind:
-            raise BadReply(f"wrong type: {name} is {array.dtype}, not {template[name].dtype}")
-        if not np.isfinite(array).all():
-            raise BadReply(f"not finite: {name}")
-    return mean, rows
+def read_words(config: ConfigRecord, asked: list[str], schema: Schema) -> Words:
+    """Who did what, of those that were asked."""
+    users, failed, causes, lost = (
+        _texts(config, name, len(asked)) for name in ("users", "failed", "causes", "lost")
+    )
+    known, absent = set(asked), set(asked) - set(users)
+    if len(set(users)) != len(users) or not set(users) <= known:
+        raise BadReply("malformed reply: it speaks of users that were not asked")
+    if len(failed) != len(causes):
+        raise BadReply(f"malformed reply: {len(causes)} causes of {len(failed)} failures")
+    if not {*failed, *lost} <= absent:
+        raise BadReply("malformed reply: it calls users failed or lost that it was not asked for")
+    kept = config.get("kept", False)
+    if not isinstance(kept, bool):
+        raise BadReply("malformed reply: kept is neither true nor false")
+    if kept and not schema.training:
+        raise BadReply("malformed reply: kept, but nothing is kept of an evaluation")
+    named = {user: line(why) for user, why in zip(failed, causes, strict=True)}
+    return Words(users, named, set(lost), kept)
 
 
-def _weighted_mean(parts: list[tuple[float, Arrays]], template: Mapping[str, Array]) -> Arrays:
-    """The mean over users out of the nodes' means; summed in double precision."""
-    named = [(weight, mean) for weight, mean in parts if mean]
-    if not named:
+def _texts(config: ConfigRecord, name: str, most: int) -> list[str]:
+    """A list of texts, not more than users were asked."""
+    found: Any = config.get(name, [])
+    if not isinstance(found, list):
+        raise BadReply(f"malformed reply: {name} is no list")
+    if len(found) > most:
+        raise BadReply(f"malformed reply: {name} has {len(found)} entries, {most} were asked")
+    if not all(isinstance(text, str) for text in found):
+        raise BadReply(f"malformed reply: {name} is not of texts")
+    return found
+
+
+def weighted_mean(parts: list[tuple[float, Arrays]], template: Mapping[str, Array]) -> Arrays:
+    """The mean over users out of the nodes' means, each with what its users weigh together.
+
+    Summed in double precision; the arrays of `template` say of which type it is.
+    """
+    if not parts:
         return {}
-    total = sum(weight for weight, _ in named)
+    total = sum(weight for weight, _ in parts)
     merged = {}
-    for name in named[0][1]:
+    for name in parts[0][1]:
         sums = np.zeros(template[name].shape, dtype=np.float64)
-        for weight, mean in named:
+        for weight, mean in parts:
             sums += weight * mean[name].astype(np.float64)
         merged[name] = (sums / total).astype(template[name].dtype)
     return merged
@@ -221,11 +227,10 @@ def _weighted_mean(parts: list[tuple[float, Arrays]], template: Mapping[str, Arr
 
 def _stack(parts: Sequence[Mapping[str, Array]], order: list[int]) -> dict[str, Array]:
     """Per-user values of several nodes, in the order of the user ids."""
-    filled = [part for part in parts if part]
-    if not filled:
+    if not parts:
         return {}
-    names = set.intersection(*(set(part) for part in filled))
-    return {name: np.concatenate([part[name] for part in filled])[order] for name in names}
+    names = set.intersection(*(set(part) for part in parts))
+    return {name: np.concatenate([part[name] for part in parts])[order] for name in names}
 
 
 def by_cause(dropped: Mapping[str, str]) -> list[str]:

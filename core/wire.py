@@ -2,14 +2,16 @@
 
 A message from the server has the records `config` (the task), `arrays` (what all users get) and,
 if the algorithm sends any, `rows` (one row a user, in the order of the task's users). A reply has
-`arrays` (a mean over the node's users) or `rows`, `metrics`, and `config` (who did what).
+`arrays` (a mean over the node's users) or `rows`, `metrics`, and `config` (who did what, in which
+exchange); what it must be is declared in schema.py.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -22,6 +24,7 @@ from corsage.core.arrays import Arrays
 from corsage.core.groups import DataKeys, ModelKeys, TrainKeys
 from corsage.core.keys import Keys, NoKeys, flatten, read
 from corsage.core.registry import DEVICE, data_keys, keys_class
+from corsage.core.text import line
 
 MEMBERS = "members"
 """The option that names the users of cohorts, and the array that does so in a cohort's state."""
@@ -32,6 +35,12 @@ ENDS_THE_RUN, ENDS_THE_STRATEGY = 1010, 1011
 states, or the strategy, whose states are damaged. A device has no such say.
 """
 _NPY = b"\x93NUMPY\x01\x00"
+MOST_HEADER = 1024
+"""Bytes of the header of an array: NumPy's has 128."""
+
+
+class BadReply(ValueError):
+    """A reply, or a part of it, that cannot be used, and why."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,8 @@ class Task:
     deployments only, and there not that of the run that is resumed.
 
     `data` says what a simulated node deals, `device_data` how a device reads a file of its own.
+
+    `exchange` names the exchange: replies repeat it, so that none is taken for another's.
 
     `versions[i]` is the round in which user i's personal state was last merged by the server, 0 if
     never; `keep[i]` are the versions that the server's checkpoints hold, one a checkpoint and as
@@ -60,6 +71,7 @@ class Task:
     num_classes: int
     num_users: int = 0
     round: int = 0
+    exchange: str = ""
     users: list[str] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     keep: list[list[int]] = field(default_factory=list)
@@ -88,6 +100,7 @@ def encode_task(task: Task) -> ConfigRecord:
         {
             "settings": fixed,
             "round": task.round,
+            "exchange": task.exchange,
             "users": task.users,
             "versions": task.versions,
             "keep": [version for kept in task.keep for version in kept],
@@ -130,10 +143,20 @@ def _fixed(
 def decode_task(record: ConfigRecord) -> Task:
     """The task of a message; keys that are not the task's own are the strategy's options."""
     users: list[str] = list(record.get("users", []))  # type: ignore[arg-type]
-    own = (*("settings", "round", "users", "versions", "keep"), "state-dir", "many-machines")
+    own = (
+        "settings",
+        "round",
+        "exchange",
+        "users",
+        "versions",
+        "keep",
+        "state-dir",
+        "many-machines",
+    )
     return replace(
         _settings(str(record["settings"])),
         round=int(record["round"]),  # type: ignore[arg-type]
+        exchange=str(record.get("exchange", "")),
         users=users,
         versions=list(record.get("versions", [])),  # type: ignore[arg-type]
         keep=_by_user(list(record.get("keep", [])), len(users)),  # type: ignore[arg-type]
@@ -213,6 +236,33 @@ def _numpy(array: Array) -> NDArray[Any]:
     ):
         return array.numpy()
     return np.frombuffer(data, np.dtype(array.dtype), offset=start).reshape(array.shape).copy()
+
+
+def plain(
+    array: Array, dtypes: Collection[np.dtype[Any]], shape: tuple[int, ...], name: str
+) -> NDArray[Any]:
+    """An array of another party, of the dtype and shape that were asked for, or BadReply.
+
+    All that it says of itself is compared with what it must be, and its bytes are taken as they
+    are: nothing is parsed, and nothing is allocated. It cannot be written to.
+    """
+    dtype = next((kind for kind in dtypes if str(kind) == array.dtype), None)
+    if array.stype != "numpy.ndarray":
+        raise BadReply(f"wrong kind: {name} is {line(array.stype, 40)}, not of NumPy")
+    if dtype is None:
+        wanted = " or ".join(sorted(map(str, dtypes)))
+        raise BadReply(f"wrong type: {name} is {line(array.dtype, 40)}, not {wanted}")
+    if array.shape != shape:
+        raise BadReply(f"wrong shape: {name} is {line(array.shape[:9], 80)}, expected {shape}")
+    data, header = array.data, _header(dtype.str, shape)
+    start = len(_NPY) + 2 + int.from_bytes(data[len(_NPY) : len(_NPY) + 2], "little")
+    same = data[: len(_NPY)] == _NPY and start <= MOST_HEADER
+    if not same or data[len(_NPY) + 2 : start].split() != header[len(_NPY) + 2 :].split():
+        raise BadReply(f"malformed reply: {name} is not as NumPy's files are")
+    size = dtype.itemsize * math.prod(shape)
+    if len(data) != start + size:
+        raise BadReply(f"wrong length: {name} has {len(data) - start} bytes, expected {size}")
+    return np.frombuffer(data, dtype, offset=start).reshape(shape)
 
 
 def payload(record: ArrayRecord) -> int:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from corsage.core.keys import Keys, key
+from corsage.core.schema import Number
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
 
@@ -52,3 +53,7 @@ class APFL(Strategy[APFLKeys, ModelState]):
     def initial(self, network: Network) -> ModelState:
         """The first global model, w^0."""
         return ModelState(network.initial)
+
+    def numbers(self, kind: str) -> tuple[Number, ...]:
+        """alpha_i after a round."""
+        return (Number("alpha", low=0.0, high=1.0),) if kind == "train" else ()

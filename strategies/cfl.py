@@ -111,6 +111,7 @@ class CFL(Strategy[CFLKeys, CFLState]):
     """The server of CFL: the clusters, their models, and each user's last update."""
 
     name = "cfl"
+    by_user = ("model",)
 
     def initial(self, network: Network) -> CFLState:
         """C = {{1, ..., m}}, theta_0, and no update of anybody."""

@@ -91,6 +91,7 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
     """The server of Fed-MTL: it holds W, one row a user, and Omega."""
 
     name = "fedmtl"
+    by_user = ("model",)
 
     def initial(self, network: Network) -> FedMTLState:
         """w_i = w^0 for all users, and the Omega of that."""

@@ -28,6 +28,7 @@ from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import ModelError
 from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
+from corsage.core.schema import Number
 from corsage.core.seeding import torch_seed
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.cluster_means import cluster_means, cluster_sums, named_models
@@ -65,7 +66,7 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
     """The server of IFCA: it holds theta_1, ..., theta_K."""
 
     name = "ifca"
-    needed = ("cluster",)
+    by_user = ("model",)
 
     def initial(self, network: Network) -> IFCAState:
         """theta_j^(0), from different seeds."""
@@ -82,6 +83,10 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
     def template(self) -> Arrays:
         """A user sends back one model."""
         return {"model": self.state.models[0]}
+
+    def numbers(self, kind: str) -> tuple[Number, ...]:
+        """Which model a user picked."""
+        return (Number("cluster", low=0.0, high=self.keys.ifca_clusters - 1.0, whole=True),)
 
     def merge(self, replies: Replies) -> IFCAState:
         """Option I or II, for each model over the users that picked it."""

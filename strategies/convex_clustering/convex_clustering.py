@@ -77,6 +77,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     """The server of convex clustering: it holds all models, the duals, and the graph."""
 
     name = "convex-clustering"
+    by_user = ("x",)
 
     def prepare(self) -> None:
         """Read the numbers among the keys, and make the parts."""

@@ -11,6 +11,7 @@ import numpy as np
 from corsage.core.arrays import Arrays
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies, by_cause
+from corsage.core.schema import Number, Schema
 from corsage.strategies.rounds.asking import Ask, in_turns
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.rows import places
@@ -20,6 +21,23 @@ if TYPE_CHECKING:
     from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
 
 T = TypeVar("T")
+FOUND = Number("found", low=0.0, high=1.0, whole=True)
+NUMBERS: dict[str, tuple[Number, ...]] = {
+    "prox": (),
+    "gradient": (Number("value"),),
+    "hessian": (),
+    "minimise": (FOUND,),
+    "slack": (Number("at_x"), Number("least"), Number("value"), FOUND),
+    "facts": (
+        Number("curvature", low=0.0),
+        Number("slope", low=0.0),
+        Number("smoothness", low=0.0),
+        Number("convexity"),
+        Number("coercive", low=0.0, high=1.0, whole=True),
+    ),
+    "held_out": (Number("value"), FOUND),
+}
+"""What can be asked, and the numbers that each user answers with."""
 
 
 class Questions:
@@ -89,7 +107,8 @@ class Questions:
         parcel = Parcel(rows=rows)
         if len(present) < len(users):
             parcel = Parcel(rows=parcel.pick(places(users, present).tolist()))
-        return self.federation.question("train", present, parcel, template, options, number=number)
+        schema = Schema(template, tuple(template), NUMBERS.get(options["ask"], ()))
+        return self.federation.question("train", present, parcel, schema, options, number)
 
 
 def in_order(replies: Replies, users: list[str]) -> Replies:

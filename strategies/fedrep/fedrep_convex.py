@@ -97,6 +97,7 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
     """The server: it holds the body phi, and s_i and y_i of the users' heads."""
 
     name = "fedrep-convex"
+    by_user = ("head",)
 
     def prepare(self) -> None:
         """The users' pull is rho."""

@@ -80,6 +80,7 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
     """The server: it holds the body phi, and the users' heads h_i."""
 
     name = "fedrep-known"
+    by_user = ("head",)
 
     def prepare(self) -> None:
         """The users' pull is gamma."""

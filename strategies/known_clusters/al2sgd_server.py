@@ -36,7 +36,9 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
         request = partial(Request, options={"ask": "begin"}, template=template)
         asked = ask_each(self.federation, self.schedule.present, request)
         replies = yield asked
-        StepCheck(self.federation, self.state).check(self.federation.progress.round, replies)
+        StepCheck(self.federation, self.state).check(
+            self.federation.progress.round, replies, len(self.schedule.present.cohorts)
+        )
         for answers in asked.found.values():
             self.rows.hear(answers, ("slope",))
         self.rows.settle_anchors()
@@ -76,7 +78,8 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
     def request(self, cohort: Cohort, options: dict[str, Any], kinds: Sequence[str]) -> Request:
         """What a cohort needs to know, and what it is to do."""
         shown, template = self.shown(cohort), dict.fromkeys(kinds, self.state.model)
-        return Request(cohort, shown.rows, {**shown.options, **options}, template)
+        options = {**shown.options, **options}
+        return Request(cohort, shown.rows, options, template, self.numbers)
 
     def shown(self, cohort: Cohort) -> Request:
         """Steps that were missed, the anchors' means, and where a new user begins."""

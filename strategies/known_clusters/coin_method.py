@@ -7,11 +7,9 @@ each other. All users take part: (2.1) is a sum over all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays
@@ -42,6 +40,7 @@ from corsage.strategies.known_clusters.strengths import (
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.state import copied
 from corsage.strategies.rounds.turns import Question, Script
 
 K = TypeVar("K", bound=CoinKeys)
@@ -115,27 +114,22 @@ class CoinMethod(Strategy[K, S]):
             self.federation.note(text)
         check_end(self.name, state.settings.p0, keys.iterations)
 
-    def round(self, number: int) -> Script[Replies]:
-        """A stretch of iterations; one that fails, or is left in the middle, has not been."""
-        before, versions = copied(self.state), dict(self.progress.versions)
-        try:
-            return (yield from self._stretch(number))
-        except BaseException:
-            self.state, self.progress.versions = before, versions
-            raise
+    def snapshot(self) -> S:
+        """A copy: steps write into the state."""
+        return copied(self.state)
 
-    def _stretch(self, number: int) -> Script[Replies]:
-        """Global steps, which are the server's alone, then each cluster's walk."""
+    def round(self, number: int) -> Script[Replies]:
+        """A stretch: global steps, which are the server's alone, then each cluster's walk."""
         schedule, state, server = self.schedule, self.state, self.server
         schedule.present.need_somebody(number)
         part, check = self.part(schedule, state.iteration), StepCheck(self.federation, state)
         server.enter()
         server.global_steps(part.globals)
         replies = yield Conversation(self.federation, server.walks(part))
-        check.check(number, replies)
+        check.check(number, replies, len(schedule.present.cohorts))
         state.iteration = part.last
         server.end_round(part)
-        check.watch(server.reach)
+        check.remember(server.reach)
         self.clusters.note_trained(state.clusters)
         return replies
 
@@ -190,12 +184,3 @@ def estimated_strengths(
     solver: type[Any] = found("mixed-model", "strategies")
     estimates: Script[tuple[Strengths, list[Finding]]] = solver.strengths(federation)
     return (yield from estimates)
-
-
-def copied(state: S) -> S:
-    """A state with arrays and dictionaries of its own: steps write into them."""
-    fields: dict[str, Any] = vars(state)
-    own: dict[str, Any] = {
-        name: value.copy() for name, value in fields.items() if isinstance(value, np.ndarray | dict)
-    }
-    return replace(state, **own)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies
+from corsage.core.schema import LARGEST, Number
 from corsage.solvers.known_clusters.coins import Stretch, Walk
 from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters
 from corsage.strategies.known_clusters.coins import CoinState
@@ -22,6 +24,9 @@ from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.turns import Script
 
 S = TypeVar("S", bound=CoinState)
+CONSTANTS = Number("smoothness", low=0.0), Number("convexity")
+"""L and mu of a cohort, where they are known."""
+REACH = "reach"
 FAR = 1e8
 """A model this far out, in units of the first round's, has diverged."""
 
@@ -84,9 +89,15 @@ class CoinServer(Generic[S]):
         present = self.schedule.present
         return present.groups[present.names[j]]
 
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """What a cohort reports: the largest norm of its models, which must not be far out."""
+        far = FAR * self.state.reach if self.state.reach else LARGEST
+        return (Number(REACH, low=0.0, high=min(far, LARGEST)),)
+
     def heard(self, answers: list[Answer]) -> list[Answer]:
         """Answers, of which the reach is noted."""
-        self.reach = max(self.reach, *(answer.metrics["reach"] for answer in answers))
+        self.reach = max(self.reach, *(answer.metrics[REACH] for answer in answers))
         return answers
 
     def count(self, cohorts: list[Cohort], trips: int, down: int, up: int) -> None:
@@ -104,19 +115,22 @@ class StepCheck:
     federation: Federation
     state: CoinState
 
-    def check(self, number: int, replies: Replies) -> None:
-        """RoundFailed if too few users answered; what is not finite may be no fault of theirs."""
+    def check(self, number: int, replies: Replies, cohorts: int) -> None:
+        """RoundFailed if too few users answered; what is not finite may be no fault of theirs.
+
+        It is that of one of them if most of the cohorts have nothing to complain of.
+        """
         settings = self.state.settings
         long = settings.eta > settings.safe or not self.federation.convex
-        if long and any("not finite" in why for why in replies.dropped.values()):
+        far = [why for why in replies.dropped.values() if why.startswith(f"{REACH} is")]
+        lost = [why for why in replies.dropped.values() if long and "not finite" in why]
+        if far + lost and 2 * len(far + lost) >= cohorts:
             self._fail()
         check_enough(self.federation, number, replies)
 
-    def watch(self, reach: float) -> None:
-        """RoundFailed if `reach`, the largest norm of a user's model, is far out."""
+    def remember(self, reach: float) -> None:
+        """`reach`, the largest norm of a user's model in the first round, is what far is."""
         self.state.reach = self.state.reach or max(reach, 1.0)
-        if reach > FAR * self.state.reach:
-            self._fail()
 
     def _fail(self) -> NoReturn:
         """Say which step would be safe."""
@@ -135,9 +149,12 @@ def loss_constants(
 ) -> Script[tuple[float, float]]:
     """L and mu of the losses. A torch model's are not known: lr stands for 1/(2 L)."""
     present = clusters.meet(state.clusters)
-    asked = ask_each(federation, present, lambda c: Request(c, options={"ask": "facts"}))
+    numbers = CONSTANTS if federation.convex else ()
+    asked = ask_each(
+        federation, present, partial(Request, options={"ask": "facts"}, numbers=numbers)
+    )
     replies = yield asked
-    StepCheck(federation, state).check(federation.progress.round, replies)
+    StepCheck(federation, state).check(federation.progress.round, replies, len(present.cohorts))
     if not federation.convex:
         return 1 / (2 * federation.config.train.lr), 0.0
     facts = [answer.metrics for answers in asked.found.values() for answer in answers]

@@ -18,22 +18,31 @@ from flwr.app import ConfigRecord, Message
 from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import NodeError, RoundFailed
 from corsage.core.replies import Replies, by_cause, merge_replies
+from corsage.core.schema import Number, Schema
 from corsage.core.wire import COHORT_OPTIONS, MEMBERS, encode
 from corsage.strategies.known_clusters.cohorts import Cohort, Present
-from corsage.strategies.rounds.federation import Federation
-from corsage.strategies.rounds.turns import Done, Question
+from corsage.strategies.rounds.federation import Federation, new_token
+from corsage.strategies.rounds.turns import Done, Question, own
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one cohort is asked: one row of each array, options, and what comes back."""
+    """What one cohort is asked: one row of each array, options, and what comes back.
+
+    Parameters
+    ----------
+    cohort : who.
+    rows, options : what goes to it.
+    template, numbers : one row of each array that it answers with, and its numbers.
+    """
 
     cohort: Cohort
     rows: Arrays = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     template: Arrays = field(default_factory=dict)
+    numbers: tuple[Number, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,15 @@ class Answer:
     cohort: Cohort
     rows: Arrays
     metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The requests in one message, by cohort, what may be replied, and what is to be repeated."""
+
+    requests: Mapping[str, Request]
+    schema: Schema
+    token: str
 
 
 ClusterScript = Generator[list[Request], list[Answer], T]
@@ -70,7 +88,7 @@ class Conversation(Generic[T]):
         self._scripts = scripts
         self._begun = False
         self._ready: list[Request] = []
-        self._asked: dict[int, dict[str, Request]] = {}  # by the message's identity: ids come late
+        self._asked: dict[int, Asked] = {}  # by the message's identity: ids come late
         self._waiting: dict[str, set[str]] = {}
         self._heard: dict[str, list[Answer]] = {}
         self._whole = Replies()
@@ -89,8 +107,8 @@ class Conversation(Generic[T]):
     def answered(self, done: Done) -> None:
         """Take answers; a cluster goes on as soon as none of its own is missing."""
         for message, reply in done:
-            requests = self._asked.pop(id(message))
-            answers = self._read(message, reply, requests)
+            asked = self._asked.pop(id(message))
+            requests, answers = asked.requests, self._read(message, reply, asked)
             for name, request in requests.items():
                 self._waiting[request.cohort.cluster].discard(name)
                 if name in answers:
@@ -122,19 +140,22 @@ class Conversation(Generic[T]):
     def _message(self, group: list[Request]) -> Message:
         """Some requests to one node; `_asked` remembers what is asked in it."""
         federation = self.federation
-        task = cohort_task(federation, group, federation.progress.exchange)
+        schema = Schema(group[0].template, tuple(group[0].template), group[0].numbers)
+        schema = federation.expected(
+            "train", {r.cohort.name: r.cohort.users for r in group}, schema
+        )
+        number, token = federation.progress.exchange, new_token()
+        task = cohort_task(federation, group, number, exchange=token)
         node = group[0].cohort.node
         message = federation.message("train", node, encode({}), stacked(group), task)
-        self._asked[id(message)] = {request.cohort.name: request for request in group}
+        self._asked[id(message)] = Asked({r.cohort.name: r for r in group}, schema, token)
         return message
 
-    def _read(
-        self, message: Message, reply: Message | None, requests: Mapping[str, Request]
-    ) -> dict[str, Answer]:
+    def _read(self, message: Message, reply: Message | None, asked: Asked) -> dict[str, Answer]:
         """A node's answers, checked; what is wrong with them is noted."""
-        asked = {message.metadata.dst_node_id: list(requests)}
-        template = next(iter(requests.values())).template
-        found = merge_replies([reply] if reply else [], asked, template, ("num-examples",))
+        requests, node = asked.requests, message.metadata.dst_node_id
+        came = [reply] if reply and own(message, reply) else []
+        found = merge_replies(came, {node: list(requests)}, asked.schema, {node: asked.token})
         self.federation.record(found, version=int(message.metadata.group_id))
         self._whole.dropped |= found.dropped
         answers = {}
@@ -188,14 +209,16 @@ def evaluation_of(
     groups: dict[int, list[Request]] = {}
     for request in requests:
         groups.setdefault(request.cohort.node, []).append(request)
-    messages = []
+    messages, everybody = [], {user: [user] for r in requests for user in r.cohort.users}
+    schema = Schema(numbers=federation.measure.numbers)
+    schema = federation.expected("evaluate", everybody, schema)
+    tokens = {node: new_token() for node in groups}
     for node, group in groups.items():
-        task = cohort_task(federation, group, number, options, new)
+        task = cohort_task(federation, group, number, options, new, tokens[node])
         messages.append(federation.message("evaluate", node, encode({}), stacked(group), task))
     asked = {node: [u for r in group for u in r.cohort.users] for node, group in groups.items()}
-    needed = ("num-examples", federation.measure.counted, "loss")
     down = sum(len(r.cohort.users) * size_of(r.rows.values()) for r in requests)
-    return Question(messages, asked, {}, needed, down)
+    return Question(messages, asked, schema, down, tokens)
 
 
 def cohort_task(
@@ -204,6 +227,7 @@ def cohort_task(
     number: int,
     options: Mapping[str, Any] | None = None,
     new: bool = False,
+    exchange: str = "",
 ) -> ConfigRecord:
     """The task of one message; a node is told the users of cohorts that it does not know yet."""
     versions = federation.progress.versions
@@ -212,11 +236,11 @@ def cohort_task(
         for request in group
         if new or not versions.get(request.cohort.name)
     }
-    own: dict[str, Any] = {COHORT_OPTIONS: [json.dumps(dict(r.options)) for r in group]}
+    more: dict[str, Any] = {COHORT_OPTIONS: [json.dumps(dict(r.options)) for r in group]}
     if unknown:
-        own[MEMBERS] = json.dumps(unknown)
+        more[MEMBERS] = json.dumps(unknown)
     names = [request.cohort.name for request in group]
-    return federation.task(number, names, {**(options or {}), **own})
+    return federation.task(number, names, {**(options or {}), **more}, exchange)
 
 
 def alike(requests: Iterable[Request]) -> list[list[Request]]:
@@ -224,7 +248,8 @@ def alike(requests: Iterable[Request]) -> list[list[Request]]:
     groups: dict[tuple[Any, ...], list[Request]] = {}
     for request in requests:
         kinds = tuple((name, row.shape) for name, row in request.rows.items())
-        groups.setdefault((request.cohort.node, kinds, *request.template), []).append(request)
+        back = *request.template, *request.numbers
+        groups.setdefault((request.cohort.node, kinds, *back), []).append(request)
     return list(groups.values())
 
 

@@ -117,7 +117,9 @@ class CentresAndMaps(CoinServer[AsyncL2GDState]):
     def requests(self, cohorts: Sequence[Cohort], options: dict[str, Any]) -> list[Request]:
         """Maps, and what to do then; the mean of a cohort's models comes back."""
         template = {"mean": self.state.model}
-        return [Request(cohort, self.row(cohort), options, template) for cohort in cohorts]
+        return [
+            Request(cohort, self.row(cohort), options, template, self.numbers) for cohort in cohorts
+        ]
 
     def row(self, cohort: Cohort) -> Arrays:
         """A cohort's map as it is sent."""

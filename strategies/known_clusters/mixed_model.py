@@ -41,6 +41,7 @@ from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, 
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.state import INFINITE, copied
 from corsage.strategies.rounds.turns import Question, Script
 
 if TYPE_CHECKING:
@@ -89,9 +90,9 @@ class MixedModelState:
 
     model: Array
     w: Floats
-    gamma: Floats
-    lam: Floats
-    used: Floats
+    gamma: Floats = field(metadata=INFINITE)
+    lam: Floats = field(metadata=INFINITE)
+    used: Floats = field(metadata=INFINITE)
     covariance: Floats
     clusters: ClusterNames = field(default_factory=ClusterNames)
     strengths: Strengths = field(default_factory=Strengths)
@@ -179,6 +180,10 @@ class MixedModel(Strategy[K, MixedModelState]):
         if not self.state.strengths.lam:
             self.solution.begin()
         yield from ()
+
+    def snapshot(self) -> MixedModelState:
+        """A copy: rounds write into the state."""
+        return copied(self.state)
 
     def round(self, number: int) -> Script[Replies]:
         """One exchange of sums, w_j and wbar; after the last round users keep their models."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.replies import Replies
+from corsage.core.schema import Number
 from corsage.solvers.known_clusters.laplace import centre_covariance
 from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, centres
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
@@ -30,6 +31,8 @@ from corsage.strategies.rounds.turns import Script
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_model import MixedModelKeys, MixedModelState
 
+TRAVELLED = Number("moved", low=0.0), Number("length", low=0.0)
+"""How far a cohort's models moved, and how long they are: sums of squares."""
 MOST_ROUNDS = 100
 """Rounds that strengths on auto of the coin-throwing methods may take."""
 MOST_GAMMA = 1e3
@@ -146,7 +149,7 @@ class MixedSolution:
             template["em"] = np.zeros((2, d))
         known = bool(self.federation.progress.versions.get(cohort.name))
         options = {"moves": known, "as": self.last, "next": self.next, "em": estimates}
-        return Request(cohort, rows, options, template)
+        return Request(cohort, rows, options, template, TRAVELLED)
 
     def _solve(self, answers: dict[str, list[Answer]], number: int) -> None:
         """w_j and wbar from P_j and q_j; with EM also the next strengths."""

@@ -13,6 +13,7 @@ from corsage.core.arrays import Floats
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
 from corsage.strategies.known_clusters.cohorts import ClusterNames, Cohort, Present
+from corsage.strategies.rounds.state import INFINITE
 
 AUTO = "auto"
 
@@ -57,9 +58,9 @@ class Strengths:
     lam : lambda_j by cluster; under an empty name that of all.
     """
 
-    gamma: dict[str, float] = field(default_factory=dict)
-    users: dict[str, float] = field(default_factory=dict)
-    lam: dict[str, float] = field(default_factory=dict)
+    gamma: dict[str, float] = field(default_factory=dict, metadata=INFINITE)
+    users: dict[str, float] = field(default_factory=dict, metadata=INFINITE)
+    lam: dict[str, float] = field(default_factory=dict, metadata=INFINITE)
 
     def gammas(self, cohort: Cohort) -> Floats:
         """gamma_i of a cohort's users; of those that came later the mean, if nothing is known."""

@@ -23,6 +23,7 @@ from corsage.core.errors import RoundFailed
 from corsage.core.keys import Keys, NoKeys, flatten
 from corsage.core.keywords import Keywords
 from corsage.core.replies import Replies, by_cause
+from corsage.core.schema import Number, Schema
 from corsage.core.seeding import generator
 from corsage.core.wire import decode, encode
 from corsage.strategies.rounds.callbacks import Callback
@@ -32,8 +33,9 @@ from corsage.strategies.rounds.outside import Outside
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Finding, Result, weighted_metrics
 from corsage.strategies.rounds.run import Run
-from corsage.strategies.rounds.state import Progress, arrays_of
-from corsage.strategies.rounds.turns import Parcel, Question, Script
+from corsage.strategies.rounds.sound import failing
+from corsage.strategies.rounds.state import Progress, arrays_of, not_finite
+from corsage.strategies.rounds.turns import Parcel, Question, Script, T
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -61,7 +63,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     name: ClassVar[str] = ""
     keys_class: ClassVar[type[Keys]] = NoKeys  # the K of `class Foo(Strategy[FooKeys, FooState])`
-    needed: ClassVar[tuple[str, ...]] = ()  # numbers that each user must report, besides the usual
+    by_user: ClassVar[tuple[str, ...]] = ()  # arrays that come one row a user, not as their mean
     __signature__ = Parameters()
     state: S  # what the algorithm remembers: `initial` makes it when the nodes are there
 
@@ -122,10 +124,15 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """Arrays of the shape and dtype that one user sends back."""
         return self.shared()
 
+    def numbers(self, kind: str) -> tuple[Number, ...]:
+        """What each user reports besides the usual, with its range: `train` or `evaluate`.
+
+        A number that is not declared is never looked at.
+        """
+        return ()
+
     def merge(self, replies: Replies) -> S:
         """The state after a round: by default with the mean over the round's users."""
-        if missing := sorted(set(self.template()) - set(replies.mean)):
-            raise RoundFailed(f"{self.name}: a mean of {', '.join(missing)} is needed, none came.")
         return cast(S, replace(cast(Any, self.state), **replies.mean))
 
     def choose(self, number: int, users: list[str]) -> list[str]:
@@ -142,9 +149,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """One round: by default one exchange, and the server's step."""
         users = self.choose(number, self.federation.users)
         parcel, options = self.send(users), {**self.train_options, **self.options(number)}
-        question = self.federation.question(
-            "train", users, parcel, self.template(), options, ("num-examples", *self.needed), number
-        )
+        schema = Schema(self.template(), self.by_user, self.numbers("train"))
+        question = self.federation.question("train", users, parcel, schema, options, number)
         replies = yield question
         self.accept_round(number, replies)
         self.state = self.merge(replies)
@@ -159,10 +165,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """The exchange in which every user evaluates its own model, drawn or not."""
         federation = self.federation
         users = federation.new_users if options.get("adapt") else federation.users
-        needed = ("num-examples", federation.measure.counted, "loss", *self.needed)
-        return federation.question(
-            "evaluate", users, self.show(users, options), {}, options, needed
-        )
+        schema = Schema(numbers=(*federation.measure.numbers, *self.numbers("evaluate")))
+        return federation.question("evaluate", users, self.show(users, options), schema, options)
 
     def length(self, rounds: int) -> int:
         """How many rounds there will be, where `rounds` are wanted; asked after `opening`."""
@@ -292,12 +296,35 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """Whether all rounds are done, or none is left to do."""
         return self.progress.round >= rounds or (self.progress.round > 0 and self.finished())
 
+    def opened(self) -> Script[None]:
+        """The opening, of which nothing is kept if it fails."""
+        yield from self._whole("the opening", self.opening())
+
     def one_round(self, number: int) -> Script[Replies]:
-        """A round, and that it is done."""
-        replies = yield from self.federation.unless_states_are_gone(lambda: self.round(number))
+        """A round, and that it is done; of one that fails, or is left, nothing is kept."""
+        replies = yield from self.federation.unless_states_are_gone(
+            lambda: self._whole(f"round {number}", self.round(number))
+        )
         self.progress.round = number
         self.progress.trained |= set(replies.users)
         return replies
+
+    def _whole(self, what: str, script: Script[T]) -> Script[T]:
+        """A script that either comes to a state whose numbers are finite, or changes nothing."""
+        before, versions = self.snapshot(), dict(self.progress.versions)
+        try:
+            with failing(f"{self.name}: {what}"):
+                found = yield from script
+            if name := not_finite(self.state):
+                raise RoundFailed(
+                    f"{self.name}: {what} would make {name} not finite; nothing of it is kept. "
+                    "If training diverges: a smaller lr."
+                )
+            return found
+        except BaseException:
+            self.state, now = before, self.progress.versions
+            self.progress.versions = {u: v for u, v in versions.items() if u in now}
+            raise
 
     def evaluated(self, question: Question, replies: Replies) -> Replies:
         """Note and count an evaluation; RoundFailed if it is of nobody."""
@@ -307,6 +334,10 @@ class Strategy(FlowerStrategy, Generic[K, S]):
             raise RoundFailed(f"round {self.progress.round}: no user could be evaluated. {causes}")
         self.progress.traffic.evaluation_bytes_down += question.down
         return replies
+
+    def snapshot(self) -> S:
+        """The state as it is, safe from what a round does: one that writes into it copies it."""
+        return self.state
 
     def restore(self, progress: Progress, state: S) -> None:
         """Go on where a checkpoint stands."""

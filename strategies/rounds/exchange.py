@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from corsage.strategies.rounds.pulling import Puller
+
 # How often the server looks whether a node it waits for is still connected.
 PRESENCE_SECONDS = 5.0
 
@@ -35,7 +37,7 @@ class Exchange:
     """
 
     def __init__(self, grid: Grid, timeout: float) -> None:
-        self._grid, self._timeout = grid, timeout
+        self._grid, self._timeout, self._puller = grid, timeout, Puller(grid)
         self._pending: dict[str, Pending] = {}
         self._unsent: list[Message] = []
         self._next_look = time.monotonic() + PRESENCE_SECONDS
@@ -69,7 +71,7 @@ class Exchange:
         if not self._pending:
             return []
         done: list[tuple[Message, Message | None]] = []
-        for reply in self._grid.pull_messages(list(self._pending)):
+        for reply in self._puller.pull(self._pending):
             sent = self._pending.get(reply.metadata.reply_to_message_id)
             if sent is None or time.monotonic() - sent.at >= self._timeout:
                 continue  # what came during this look came too late
@@ -82,6 +84,7 @@ class Exchange:
         """Messages whose time is up, or whose node is no longer there."""
         now = time.monotonic()
         late = [i for i, sent in self._pending.items() if now - sent.at >= self._timeout]
+        late += self._puller.take_broken()
         if self._pending and now > self._next_look:
             self._next_look = now + PRESENCE_SECONDS
             connected = set(self._grid.get_node_ids())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,9 @@ from corsage.core.errors import (
 )
 from corsage.core.keys import Keys
 from corsage.core.replies import Replies, by_cause, name_users, reading_order
+from corsage.core.schema import Schema
 from corsage.core.seeding import generator
+from corsage.core.text import escaped
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, Task, encode, encode_task, payload
 from corsage.strategies.rounds.exchange import Exchange
 from corsage.strategies.rounds.roster import Roster, fitting, labels
@@ -172,12 +176,14 @@ class Federation:
         kind: str,
         users: Sequence[str],
         parcel: Parcel,
-        template: Arrays,
+        schema: Schema,
         options: Mapping[str, Any] | None = None,
-        needed: tuple[str, ...] = ("num-examples",),
         number: int | None = None,
     ) -> Question:
-        """One exchange with some users: `parcel.rows` are in their order."""
+        """One exchange with some users: `parcel.rows` are in their order.
+
+        `schema` has the arrays and numbers that a user sends; the rest of it is filled in here.
+        """
         number = self.progress.round if number is None else number
         if not users:
             raise NodeError(f"round {number}: no users are connected.")
@@ -185,13 +191,30 @@ class Federation:
         place = {user: row for row, user in enumerate(users)}
         down = sum(a.nbytes for a in parcel.shared.values()) * len(users)
         down += sum(a.nbytes for a in parcel.rows.values())
-        messages = []
+        schema = self.expected(kind, {user: [user] for user in users}, schema)
+        messages, tokens = [], {node: new_token() for node in asked}
         for node, group in asked.items():
             places = [place[user] for user in group]
             rows = parcel.rows if len(asked) == 1 else parcel.pick(places)
-            task = self.task(number, group, dict(options or {}))
+            task = self.task(number, group, dict(options or {}), tokens[node])
             messages.append(self.message(kind, node, shared, rows, task))
-        return Question(messages, asked, template, needed, down)
+        return Question(messages, asked, schema, down, tokens)
+
+    def expected(
+        self, kind: str, participants: Mapping[str, Sequence[str]], schema: Schema
+    ) -> Schema:
+        """What participants, each of some users, may reply: with samples and weights."""
+        members, training = self.roster.members, kind == "train"
+        samples = {
+            name: sum(members[u].train if training else members[u].test for u in users)
+            for name, users in participants.items()
+        }
+        return replace(
+            schema,
+            samples=samples,
+            by_samples=self.config.train.weighting == "examples",
+            training=training,
+        )
 
     def message(
         self, kind: str, node: int, shared: ArrayRecord, rows: Arrays, task: ConfigRecord
@@ -206,7 +229,9 @@ class Federation:
         self.progress.traffic.wire_messages += 1
         return Message(content, node, kind, ttl=self.timeout, group_id=str(task["round"]))
 
-    def task(self, number: int, users: list[str], options: dict[str, Any]) -> ConfigRecord:
+    def task(
+        self, number: int, users: list[str], options: dict[str, Any], exchange: str = ""
+    ) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run."""
         versions = self.progress.versions
         kept = [*self.durable, self.before]
@@ -215,6 +240,7 @@ class Federation:
                 algorithm=self.name,
                 experiment=self.experiment,
                 round=number,
+                exchange=exchange,
                 seed=self.config.run.seed,
                 users=users,
                 versions=[versions.get(user, 0) for user in users],
@@ -277,8 +303,8 @@ class Federation:
             for line in by_cause(replies.dropped):
                 self.note(line)
         self.reset(replies)
-        if replies.kept:
-            progress.versions.update(dict.fromkeys(replies.users, version))
+        kept = [user for user in replies.users if user in replies.kept]
+        progress.versions.update(dict.fromkeys(kept, version))
         progress.traffic.wire_bytes_up += replies.wire_bytes
         progress.traffic.wire_messages += replies.wire_messages
 
@@ -328,6 +354,7 @@ class Federation:
 
     def note(self, text: str) -> None:
         """One line for the log and for whoever watches."""
+        text = escaped(text)
         if not any(callback.shows_notes for callback in self.callbacks):
             log(WARNING, "%s: %s", self.name, text)
         for callback in self.callbacks:
@@ -337,3 +364,8 @@ class Federation:
 def in_order(users: Iterable[str]) -> list[str]:
     """Users as a reader has them."""
     return sorted(users, key=reading_order)
+
+
+def new_token() -> str:
+    """What only the node that gets it can repeat."""
+    return secrets.token_hex(16)

@@ -72,5 +72,5 @@ class Outside:
 
     def _opening(self) -> Script[None]:
         """The opening, which is asked again if it failed."""
-        yield from self._strategy.opening()
+        yield from self._strategy.opened()
         self._opened = True

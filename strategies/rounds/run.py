@@ -53,7 +53,7 @@ class Run:
         self._call("on_start")  # may put a checkpoint in place
         self.federation.check_data()
         strategy.summary()
-        self.federation.play(strategy.opening())
+        self.federation.play(strategy.opened())
         rounds, result, evaluation = strategy.length(rounds), Result(), None
         before, begin = strategy.progress.seconds, time.monotonic()
         while not strategy.is_over(rounds):

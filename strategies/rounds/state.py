@@ -8,7 +8,7 @@ field, as a checkpoint can hold it, and `restored` puts it together again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -19,6 +19,8 @@ from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import CheckpointError
 
 D = TypeVar("D")
+INFINITE = {"infinite": True}
+"""Metadata of fields that may hold infinities: strengths of ties that hold."""
 ARRAY = "array"
 """The key under which the plain part names an array."""
 
@@ -88,6 +90,42 @@ class BodyState:
     """One body for all: phi^t."""
 
     body: Floats32
+
+
+def not_finite(value: object, name: str = "state") -> str:
+    """The name of the first number in a state that is not finite; none is an empty name.
+
+    Fields that say `metadata=INFINITE` may hold infinities, but nothing that is not a number.
+    """
+    return next(_unsound(value, name, allowed=False), "")
+
+
+def _unsound(value: object, name: str, allowed: bool) -> Iterator[str]:
+    """The names of numbers that are not finite, or not even numbers where infinity is allowed."""
+    if isinstance(value, float | np.floating):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray):
+        if (
+            value.dtype.kind == "f"
+            and not (~np.isnan(value) if allowed else np.isfinite(value)).all()
+        ):
+            yield name
+    elif dataclasses.is_dataclass(value):
+        for f in dataclasses.fields(value):
+            infinite = allowed or INFINITE.items() <= f.metadata.items()
+            yield from _unsound(getattr(value, f.name), f.name, infinite)
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _unsound(one, name, allowed)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _unsound(one, name, allowed)
+
+
+def copied(state: D) -> D:
+    """A state with arrays and dictionaries of its own, for steps that write into them."""
+    own = {n: v.copy() for n, v in _fields(state) if isinstance(v, np.ndarray | dict)}
+    return cast(D, dataclasses.replace(cast(Any, state), **own))
 
 
 def arrays_of(state: object) -> Arrays:

@@ -15,6 +15,7 @@ from flwr.app import Message
 
 from corsage.core.arrays import Arrays
 from corsage.core.replies import Replies, merge_replies
+from corsage.core.schema import Schema
 
 T = TypeVar("T")
 Done = Sequence[tuple[Message, Message | None]]
@@ -58,16 +59,16 @@ class Question:
     ----------
     outgoing : the messages.
     asked : the users that each node answers for.
-    template : arrays of the shape and dtype that one user sends.
-    needed : metrics without which a reply is of no use.
+    schema : what the users may reply.
     down : bytes that the users would get as one-user devices.
+    tokens : what each node's message had for it to repeat.
     """
 
     outgoing: list[Message]
     asked: Mapping[int, list[str]]
-    template: Arrays
-    needed: tuple[str, ...]
+    schema: Schema
     down: int
+    tokens: Mapping[int, str]
     _came: list[Message] = field(default_factory=list)
 
     def messages(self) -> list[Message]:
@@ -76,12 +77,12 @@ class Question:
         return now
 
     def answered(self, done: Done) -> None:
-        """Keep what came."""
-        self._came += [reply for _, reply in done if reply is not None]
+        """Keep what came, each from the node that it was asked of."""
+        self._came += [reply for sent, reply in done if reply and own(sent, reply)]
 
     def replies(self) -> Replies:
         """The replies checked and merged."""
-        return merge_replies(self._came, self.asked, self.template, self.needed)
+        return merge_replies(self._came, self.asked, self.schema, self.tokens)
 
 
 class Steps:
@@ -155,6 +156,11 @@ class Steps:
             turn = self._script.send(turn.replies())
             self._ready = turn.messages()
         self._turn = turn
+
+
+def own(sent: Message, reply: Message) -> bool:
+    """Whether a reply is of the node that was asked."""
+    return bool(reply.metadata.src_node_id == sent.metadata.dst_node_id)
 
 
 def answers(messages: Sequence[Message], replies: Iterable[Message]) -> Done:

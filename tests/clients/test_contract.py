@@ -43,7 +43,7 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "rows for a mean": (
         lambda sent, n: replace(sent, mean={}, rows=sent.mean),
-        "a mean of model is needed",
+        r"wrong arrays: got \[\] and rows \['model'\], expected \['model'\]",
     ),
 }
 

@@ -35,10 +35,11 @@ def there(hosts: Any = HOSTS) -> tuple[Federation, Present]:
 
 def reply(message: Message, rows: dict[str, Any] | None = None, silent: int = 0) -> Message:
     """A node's answer: each of its cohorts says how many there are; the last ones are `silent`."""
-    users = decode_task(message.content["config"]).users  # type: ignore[arg-type]
-    users = users[: len(users) - silent]
-    metrics = {"weight": 1.0, "num-examples": [5.0] * len(users)}
-    config = {"users": users, "kept": True} if users else {"kept": True}
+    task = decode_task(message.content["config"])  # type: ignore[arg-type]
+    users = task.users[: len(task.users) - silent]
+    metrics = {"num-examples": [10.0 if " " in name else 5.0 for name in users]}
+    config = {"users": users, "kept": True, "exchange": task.exchange}
+    config = {name: value for name, value in config.items() if value != []}
     content = RecordDict({"metrics": MetricRecord(metrics), "config": ConfigRecord(config)})
     if rows and users:
         stacked = {
@@ -124,11 +125,12 @@ def test_exchanges_are_counted_as_one_user_devices_would_have_them() -> None:
 
 def test_cohorts_are_evaluated_user_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
     federation, present = there()
-    monkeypatch.setattr(Federation, "measure", property(lambda _: type("M", (), {"counted": "n"})))
+    monkeypatch.setattr(Federation, "measure", property(lambda _: type("M", (), {"numbers": ()})))
     requests = [Request(cohort, {"w": np.ones(3)}) for cohort in present.cohorts]
     question = evaluation_of(federation, requests, {"adapt": True})
     assert question.asked == {1: ["1", "2", "3"], 2: ["4", "5"]}
-    assert question.down == 5 * 24 and question.needed == ("num-examples", "n", "loss")
+    assert question.down == 5 * 24 and not question.schema.training
+    assert question.schema.samples == dict.fromkeys("12345", 5)
     federation.progress.versions[present.cohorts[0].name] = 1
     task = decode_task(question.messages()[0].content["config"])  # type: ignore[arg-type]
     assert task.options["adapt"] and len(json.loads(task.options[MEMBERS])) == 2

@@ -160,14 +160,15 @@ def test_steps_that_are_too_long_are_noticed() -> None:
     federation, state = hosting(HOSTS), CoinState(np.zeros(D), iteration=7)
     state.settings = CoinSettings(eta=2.0, safe=1.0)
     check = StepCheck(federation, state)
-    check.watch(3.0)
-    check.watch(2 * FAR)
+    check.remember(3.0)
+    check.remember(2 * FAR)
     assert state.reach == 3.0
-    bad = Replies(users=["1"], dropped={"2": "train: theta is not finite"})
-    for fails in (lambda: check.watch(4 * FAR), lambda: check.check(1, bad)):
+    for why in ("train: theta is not finite", "reach is 4e+09, not a number from 0 to 3e+08"):
+        bad = Replies(users=["1"], dropped={"2": why})
         with pytest.raises(RoundFailed, match="diverged after iteration 7: known-eta=2 is too"):
-            fails()
-    check.check(1, Replies(users=["1"], dropped={"2": "boom"}))
+            check.check(1, bad, cohorts=2)
+        check.check(1, bad, cohorts=3)  # one against two: it is not the step
+    check.check(1, Replies(users=["1"], dropped={"2": "boom"}), cohorts=2)
 
 
 # The rows of Async-AL2SGD+.

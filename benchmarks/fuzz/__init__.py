@@ -1,0 +1,1 @@
+"""Hostile replies to every strategy: what comes of them."""

@@ -1,0 +1,176 @@
+"""What a reply must be: declared by the server before it asks, checked before anything is decoded.
+
+A reply says which exchange it answers, for which of the users that were asked; it has the arrays
+that were asked for, in their dtype and shape, and numbers of each user within their ranges. How
+many samples a user has, and so what it weighs, is known from its node's introduction: a reply can
+only repeat it. Records, numbers and words that are not declared are never looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from corsage.core.arrays import Array, Arrays, Bools, Floats
+from corsage.core.text import line
+from corsage.core.wire import BadReply, plain
+
+LARGEST = 1e140
+"""No number of a user is larger: its square, summed over all users, is finite."""
+EXAMPLES = "num-examples"
+MARGIN = 16.0
+"""How far below overflow arrays stay: squares of differences of differences are still finite."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that each user reports.
+
+    Parameters
+    ----------
+    name : as the client's metrics have it.
+    low, high : its range.
+    whole : whether it counts something.
+    per_sample : at most so much for each of the user's samples.
+    optional : a reply may do without it.
+    """
+
+    name: str
+    low: float = -LARGEST
+    high: float = LARGEST
+    whole: bool = False
+    per_sample: float = math.inf
+    optional: bool = False
+
+    def most(self, samples: Floats) -> Floats:
+        """The largest that each user may report."""
+        return np.minimum(self.high, self.per_sample * samples)
+
+    def wrong(self, values: Floats, samples: Floats) -> Bools:
+        """Which users' values are out of range."""
+        fine = (values >= self.low) & (values <= self.most(samples))  # NaN is not
+        return ~(fine & (values == np.floor(values))) if self.whole else ~fine
+
+    def why(self, value: float, samples: float) -> str:
+        """What is wrong with a value."""
+        if not math.isfinite(value):
+            return f"not finite: {self.name} is {value}"
+        kind = "a whole number" if self.whole else "a number"
+        most = float(self.most(np.array(samples)))
+        return f"{self.name} is {value:.6g}, not {kind} from {self.low:.6g} to {most:.6g}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the users of an exchange may reply.
+
+    Parameters
+    ----------
+    arrays : arrays of the shape and dtype that one user sends.
+    by_user : those that come one row a user; the others come as their mean.
+    numbers : what each user reports besides its number of samples.
+    samples : how many samples each user has, of those that the exchange is about.
+    by_samples : whether means weigh users by their samples.
+    training : whether users may keep a personal state of this exchange.
+    """
+
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    by_user: tuple[str, ...] = ()
+    numbers: tuple[Number, ...] = ()
+    samples: Mapping[str, int] = field(default_factory=dict)
+    by_samples: bool = False
+    training: bool = True
+
+    @property
+    def means(self) -> list[str]:
+        """The arrays of which the mean comes."""
+        return [name for name in self.arrays if name not in self.by_user]
+
+    def weight(self, users: list[str]) -> float:
+        """What users weigh in a mean."""
+        return float(sum(self.samples[user] for user in users) if self.by_samples else len(users))
+
+
+def read_numbers(
+    record: Mapping[str, object], users: list[str], schema: Schema
+) -> tuple[dict[str, Floats], dict[int, str]]:
+    """The declared numbers, and which users' are wrong and why."""
+    samples = np.array([schema.samples[user] for user in users], np.float64)
+    found, wrong = {EXAMPLES: column(record, EXAMPLES, len(users))}, dict[int, str]()
+    for place in np.flatnonzero(found[EXAMPLES] != samples)[::-1]:
+        said, known = found[EXAMPLES][place], samples[place]
+        wrong[int(place)] = f"{EXAMPLES} is {said:.10g}, it introduced itself with {known:.10g}"
+    for number in schema.numbers:
+        if number.optional and number.name not in record:
+            continue
+        values = found[number.name] = column(record, number.name, len(users))
+        for place in np.flatnonzero(number.wrong(values, samples)):
+            wrong.setdefault(int(place), number.why(float(values[place]), float(samples[place])))
+    return found, wrong
+
+
+def column(record: Mapping[str, object], name: str, users: int) -> Floats:
+    """One number of each user."""
+    if name not in record:
+        raise BadReply(f"malformed reply: no {name}")
+    values = record[name]
+    if not isinstance(values, list):
+        raise BadReply(f"malformed reply: {name} is no list")
+    if len(values) != users:
+        raise BadReply(f"malformed reply: {len(values)} values of {name}, {users} users")
+    if not all(type(value) in (int, float) for value in values):
+        raise BadReply(f"malformed reply: {name} is not of numbers")
+    return np.array(values, np.float64)
+
+
+def read_arrays(
+    mean: ArrayRecord, rows: ArrayRecord, count: int, schema: Schema
+) -> tuple[Arrays, Arrays, dict[int, str]]:
+    """The means and rows of so many users, and which users' rows are wrong and why."""
+    expected = {"arrays": schema.means, "rows": list(schema.by_user)}
+    for kind, record in (("arrays", mean), ("rows", rows)):
+        if set(record) != set(expected[kind]):
+            got = line(f"{sorted(mean)}" + (f" and rows {sorted(rows)}" if rows else ""))
+            wanted = f"{sorted(schema.means)}"
+            wanted += f" and rows {sorted(schema.by_user)}" if schema.by_user else ""
+            raise BadReply(f"wrong arrays: got {got}, expected {wanted}")
+    means, each, wrong = Arrays(), Arrays(), dict[int, str]()
+    for name in schema.means:
+        one = schema.arrays[name]
+        means[name] = plain(mean[name], {one.dtype, np.dtype(np.float64)}, one.shape, name)
+        if not bounded(means[name].reshape(1, -1), most(one, schema)).all():
+            raise BadReply(unfit(name, means[name], most(one, schema)))
+    for name in schema.by_user:
+        one = schema.arrays[name]
+        each[name] = plain(rows[name], {one.dtype}, (count, *one.shape), name)
+        for place in np.flatnonzero(~bounded(each[name].reshape(count, -1), most(one, schema))):
+            why = unfit(name, each[name][place], most(one, schema))
+            wrong.setdefault(int(place), why)
+    return means, each, wrong
+
+
+def most(one: Array, schema: Schema) -> float:
+    """The largest entry of a user's array: sums of squares over all users are finite with it."""
+    if one.dtype.kind != "f":
+        return math.inf
+    count = max(one.size, 1) * max(len(schema.samples), 1)
+    return math.sqrt(float(np.finfo(one.dtype).max) / (MARGIN * count))
+
+
+def bounded(rows: Array, limit: float) -> Bools:
+    """Which rows have no entry that is not finite, or larger than the limit."""
+    if not rows.size:
+        return np.ones(len(rows), bool)
+    return np.asarray((rows.min(1) >= -limit) & (rows.max(1) <= limit))
+
+
+def unfit(name: str, array: Array, limit: float) -> str:
+    """What is wrong with the entries of an array."""
+    if not np.isfinite(array).all():
+        return f"not finite: {name}"
+    size = float(np.abs(array).max())
+    return f"too large: {name} has an entry of size {size:.3g}, the most is {limit:.3g}"
