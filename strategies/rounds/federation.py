@@ -333,13 +333,14 @@ class Federation:
         hosted, mark = self.roster.hosted, self.roster.mark
         there = set(replies.silent) - self._gone(replies)
         if replies.answered or replies.refused:
-            for node in sorted(there):
+            for node in there:
                 self.conduct.silent(hosted(node), mark(node), self.number)
-        for node in sorted(set(replies.refused) - there):
+        for node in set(replies.refused) - there:
             self.conduct.refused(hosted(node), mark(node), self.number)
         if self.progress.standings:
-            for node in sorted({*replies.answered} - {*replies.refused} - there):
+            for node in {*replies.answered} - {*replies.refused} - there:
                 self.conduct.alive(hosted(node))
+        self.conduct.tell()
 
     def _gone(self, replies: Replies) -> set[int]:
         """The silent nodes that are not connected any more."""

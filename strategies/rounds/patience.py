@@ -99,10 +99,10 @@ class Patience:
 
     def until(self, sent: Pending, pace: Pace, waiting: bool) -> float:
         """When to give up a message, if nothing comes; `waiting`: for nodes that are trusted."""
-        if self.quorum < 1 and len(pace.times) >= math.ceil(self.quorum * len(pace.asked)):
-            return sent.at + (self.times or TIMES) * median_low(pace.times.values())
         if sent.node not in pace.trusted():
             return math.inf if waiting else sent.at
+        if self.quorum < 1 and len(pace.times) >= math.ceil(self.quorum * len(pace.asked)):
+            return sent.at + (self.times or TIMES) * median_low(pace.times.values())
         usual = self._median(pace)
         if usual is None or not self.times:
             return math.inf

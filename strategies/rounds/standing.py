@@ -57,6 +57,7 @@ class Conduct:
         self, book: Callable[[], dict[str, Standing]], note: Callable[[str], None]
     ) -> None:
         self._book, self._note = book, note
+        self._told: dict[str, list[str]] = {}
 
     def resting(self, users: Sequence[str], number: int, least: int) -> frozenset[str]:
         """Whom not to ask in a round; if too few were left, those come back whose pause ends."""
@@ -102,12 +103,18 @@ class Conduct:
             standing.refused += 1
         self._set_aside(users, number, "its reply was refused")
 
+    def tell(self) -> None:
+        """Name those that were set aside, one line a cause, however many they are."""
+        told, self._told = self._told, {}
+        for why, users in told.items():
+            self._note(f"{name_users(sorted(users, key=reading_order))} {why}")
+
     def table(self) -> list[tuple[str, str]]:
         """Who was set aside in this run, and why: a line a node."""
         groups: dict[tuple[str, str], list[str]] = {}
         for user, standing in sorted(self._book().items(), key=lambda i: reading_order(i[0])):
             if standing.pauses:
-                groups.setdefault((standing.key, _told(standing)), []).append(user)
+                groups.setdefault((standing.key, _in_words(standing)), []).append(user)
         return [(_few(users), told) for (_, told), users in groups.items()]
 
     def _of(self, users: Iterable[str], key: str) -> list[Standing]:
@@ -116,15 +123,13 @@ class Conduct:
         return [book.setdefault(user, Standing(key)) for user in users]
 
     def _set_aside(self, users: Sequence[str], number: int, why: str) -> None:
-        pauses = [
-            standing.set_aside(number) for standing in map(self._book().get, users) if standing
-        ]
-        if pauses:
-            length = f"{pauses[0]} round{'s' * (pauses[0] > 1)}"
-            self._note(f"{name_users(list(users))} set aside for {length}: {why}")
+        for user in users:
+            pause = self._book()[user].set_aside(number)
+            told = f"set aside for {pause} round{'s' * (pause > 1)}: {why}"
+            self._told.setdefault(told, []).append(user)
 
 
-def _told(standing: Standing) -> str:
+def _in_words(standing: Standing) -> str:
     """What a node did, in words."""
     counts: Mapping[str, int] = {
         "no reply in time": standing.silent,
