@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,22 @@ if TYPE_CHECKING:
 HEARTBEAT = "no reply in time: its node's heartbeat was lost"
 
 
+@dataclass
+class Attendance:
+    """Who is asked at present.
+
+    Parameters
+    ----------
+    number : the round that is under way, or was last.
+    resting : the users that are set aside.
+    missing : the users of nodes that did not reply as they had to when they were last asked.
+    """
+
+    number: int = 0
+    resting: frozenset[str] = frozenset()
+    missing: set[str] = field(default_factory=set)
+
+
 class Federation:
     """Nodes and the users that they host, messages to them, and what is counted of these.
 
@@ -59,8 +75,7 @@ class Federation:
         self.timeout = config.federation.round_timeout
         self.progress = Progress()
         self.grid: Grid | None = None
-        self.number = 0  # the round that is under way, or was last
-        self.resting: frozenset[str] = frozenset()
+        self.now = Attendance()
         own = config.federation
         self.patience = Patience(own.patience, own.quorum)
         self.conduct = Conduct(lambda: self.progress.standings, self.note)
@@ -81,7 +96,7 @@ class Federation:
         other = Federation(name, self.config, keys, [], experiment)
         other.roster, other.grid, other.timeout = self.roster, self.grid, self.timeout
         other.patience, other.conduct = self.patience, self.conduct
-        other.number, other.resting = self.number, self.resting
+        other.now = self.now
         other.state_dir, other.progress.traffic = self.state_dir, self.progress.traffic
         return other
 
@@ -98,9 +113,9 @@ class Federation:
     @property
     def _present(self) -> list[str]:
         """The users that are there, and not set aside."""
-        if not self.resting:
+        if not self.now.resting:
             return self.roster.users
-        return [user for user in self.roster.users if user not in self.resting]
+        return [user for user in self.roster.users if user not in self.now.resting]
 
     @property
     def new_users(self) -> list[str]:
@@ -156,10 +171,10 @@ class Federation:
     def refresh(self) -> None:
         """Before a round: learn which nodes came and went; if none is left, wait for one."""
         assert self.grid is not None
-        patience, self.number = self.config.federation.node_timeout, self.progress.round + 1
-        self.roster.refresh(self.grid, patience, self.number)
+        patience, self.now.number = self.config.federation.node_timeout, self.progress.round + 1
+        self.roster.refresh(self.grid, patience, self.now.number)
         if not self.roster.members:
-            self.roster.wait(self.grid, 1, patience, self.number)
+            self.roster.wait(self.grid, 1, patience, self.now.number)
         self._rest()
 
     def _rest(self) -> None:
@@ -168,7 +183,18 @@ class Federation:
             if not reply.has_error():
                 self.conduct.alive(self.roster.hosted(reply.metadata.src_node_id), in_time=False)
         least = max(self.config.federation.min_users, 1)
-        self.resting = self.conduct.resting(self.roster.users, self.number, least)
+        self.now.resting = self.conduct.resting(self.roster.users, self.now.number, least)
+
+    def go_without(self) -> bool:
+        """For the rest of this round, do not ask whom the last turn had no reply of.
+
+        False if that was nobody, or too few would be left.
+        """
+        resting, self.now.missing = self.now.resting | self.now.missing, set()
+        left = sum(user not in resting for user in self.roster.users)
+        found = resting > self.now.resting and left >= max(self.config.federation.min_users, 1)
+        self.now.resting = resting if found else self.now.resting
+        return found
 
     def set_aside(self) -> list[tuple[str, str]]:
         """Which users' nodes were set aside, which nodes were not let in, and why."""
@@ -189,7 +215,7 @@ class Federation:
             )
         roster.num_classes = progress.num_classes
         roster.reclaim()  # a resumed run remembers whose ids are
-        self.number = progress.round
+        self.now.number = progress.round
         self._rest()
         if self.config.new.wanted and not (self.users and self.new_users):
             known = sorted({m.cluster for m in roster.members.values()} - {""})
@@ -332,11 +358,13 @@ class Federation:
         """Note how the nodes behaved in a turn; where none replied, it was not theirs to do."""
         hosted, mark = self.roster.hosted, self.roster.mark
         there = set(replies.silent) - self._gone(replies)
+        bad = {*replies.silent, *replies.refused}
+        self.now.missing = {user for node in bad for user in hosted(node)}
         if replies.answered or replies.refused:
             for node in there:
-                self.conduct.silent(hosted(node), mark(node), self.number)
+                self.conduct.silent(hosted(node), mark(node), self.now.number)
         for node in set(replies.refused) - there:
-            self.conduct.refused(hosted(node), mark(node), self.number)
+            self.conduct.refused(hosted(node), mark(node), self.now.number)
         if self.progress.standings:
             for node in {*replies.answered} - {*replies.refused} - there:
                 self.conduct.alive(hosted(node))
