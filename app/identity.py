@@ -35,7 +35,11 @@ def secret_of(folder: Path) -> bytes:
         file.write(secrets.token_bytes(BYTES))
         file.flush()
         os.fsync(file.fileno())
-    with contextlib.suppress(FileExistsError):  # another process was first: its secret counts
+    try:
         os.link(temporary, path)
-    temporary.unlink()
+    except FileExistsError:
+        pass  # another process was first: its secret counts
+    except OSError:  # a file system without links
+        temporary.replace(path)
+    temporary.unlink(missing_ok=True)
     return path.read_bytes()

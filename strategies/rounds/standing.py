@@ -110,11 +110,10 @@ class Conduct:
             self._note(f"{name_users(sorted(users, key=reading_order))} {why}")
 
     def table(self) -> list[tuple[str, str]]:
-        """Who was set aside in this run, and why: a line a node."""
+        """Which users' nodes did not reply as they had to, and what came of it: a line a node."""
         groups: dict[tuple[str, str], list[str]] = {}
         for user, standing in sorted(self._book().items(), key=lambda i: reading_order(i[0])):
-            if standing.pauses:
-                groups.setdefault((standing.key, _in_words(standing)), []).append(user)
+            groups.setdefault((standing.key, _in_words(standing)), []).append(user)
         return [(_few(users), told) for (_, told), users in groups.items()]
 
     def _of(self, users: Iterable[str], key: str) -> list[Standing]:
@@ -137,7 +136,7 @@ def _in_words(standing: Standing) -> str:
     }
     causes = [f"{what} {_times(count)}" for what, count in counts.items() if count]
     rounds = f"{standing.pauses} round{'s' * (standing.pauses > 1)}"
-    return f"{', '.join(causes)}; set aside for {rounds}"
+    return ", ".join(causes) + (f"; set aside for {rounds}" if standing.pauses else "")
 
 
 def _times(count: int) -> str:
