@@ -19,6 +19,8 @@ def capped(weights: Floats, most: float) -> Floats:
     weights : not negative, at least one of them positive.
     most : a share of the whole, above 0.
     """
+    if not weights.any():
+        return weights
     total, m = float(weights.sum()), int((weights > 0).sum())
     share = max(most, 1.0 / m)
     if weights.max() <= share * total:

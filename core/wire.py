@@ -53,6 +53,9 @@ class Task:
 
     `exchange` names the exchange: replies repeat it, so that none is taken for another's.
 
+    `weights[i]` is what user i weighs in a mean by samples, if not what its samples say: none may
+    have more than `max-share`.
+
     `versions[i]` is the round in which user i's personal state was last merged by the server, 0 if
     never; `keep[i]` is the version that the server's checkpoint holds. A node starts from the one
     and forgets neither, so a round that the server never finished leaves no trace.
@@ -69,6 +72,7 @@ class Task:
     users: list[str] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     keep: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
     data: DataKeys = DataKeys()
     device_data: DataKeys = DataKeys()
     train: TrainKeys = TrainKeys()
@@ -98,6 +102,7 @@ def encode_task(task: Task) -> ConfigRecord:
             "users": task.users,
             "versions": task.versions,
             "keep": task.keep,
+            "weights": task.weights,
             "state-dir": task.state_dir,
             "many-machines": task.many_machines,
             **task.options,
@@ -143,6 +148,7 @@ def decode_task(record: ConfigRecord) -> Task:
         "users",
         "versions",
         "keep",
+        "weights",
         "state-dir",
         "many-machines",
     )
@@ -153,6 +159,7 @@ def decode_task(record: ConfigRecord) -> Task:
         users=list(record.get("users", [])),  # type: ignore[arg-type]
         versions=list(record.get("versions", [])),  # type: ignore[arg-type]
         keep=list(record.get("keep", [])),  # type: ignore[arg-type]
+        weights=list(record.get("weights", [])),  # type: ignore[arg-type]
         state_dir=str(record.get("state-dir", "")),
         many_machines=bool(record.get("many-machines", False)),
         options={name: value for name, value in record.items() if name not in own},

@@ -76,6 +76,7 @@ class Federation:
         self.progress = Progress()
         self.grid: Grid | None = None
         self.now = Attendance()
+        self.lasting = False  # each user weighs the same in every round, whoever takes part
         own = config.federation
         self.patience = Patience(own.patience, own.quorum)
         self.conduct = Conduct(lambda: self.progress.standings, self.note)
@@ -257,7 +258,8 @@ class Federation:
         for node, group in asked.items():
             places = [place[user] for user in group]
             rows = parcel.rows if len(asked) == 1 else parcel.pick(places)
-            task = self.task(number, group, dict(options or {}), tokens[node])
+            weights = [schema.cut[user] for user in group] if schema.cut else []
+            task = self.task(number, group, dict(options or {}), tokens[node], weights)
             messages.append(self.message(kind, node, shared, rows, task))
         return Question(messages, asked, schema, down, tokens)
 
@@ -273,7 +275,9 @@ class Federation:
         return replace(
             schema,
             samples=samples,
-            by_samples=self.config.train.weighting == "examples",
+            by_samples=training and self.config.train.weighting == "examples",
+            most=self.config.federation.max_share,
+            among={user: members[user].train for user in self.users} if self.lasting else {},
             training=training,
         )
 
@@ -291,7 +295,12 @@ class Federation:
         return Message(content, node, kind, ttl=self.timeout, group_id=str(task["round"]))
 
     def task(
-        self, number: int, users: list[str], options: dict[str, Any], exchange: str = ""
+        self,
+        number: int,
+        users: list[str],
+        options: dict[str, Any],
+        exchange: str = "",
+        weights: Sequence[float] = (),
     ) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run."""
         versions = self.progress.versions
@@ -306,6 +315,7 @@ class Federation:
                 users=users,
                 versions=[versions.get(user, 0) for user in users],
                 keep=[durable.get(user, 0) for user in users],
+                weights=list(weights),
                 shape=self.roster.shape,
                 num_classes=self.roster.num_classes,
                 num_users=self.config.federation.num_users,
