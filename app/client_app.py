@@ -20,7 +20,8 @@ from flwr.clientapp.typing import Mod
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from corsage.app.node import Node, Nodes
+from corsage.app.identity import proof_of
+from corsage.app.node import Nodes
 from corsage.app.states.places import Places
 from corsage.core.errors import CheckpointError, StorageError
 from corsage.core.version import untested
@@ -90,7 +91,9 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: 
 def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
     """Say who the node's users are and what their data look like."""
     try:
-        node = nodes.of(context, decode_task(message.content.config_records["config"]))
+        task = decode_task(message.content.config_records["config"])
+        node = nodes.of(context, task)
+        proof = proof_of(node.state_dir, task.experiment)
     except Exception as error:
         return _failure(message, str(error) or describe(error))
     if not node.simulated and (line := untested()):
@@ -105,6 +108,7 @@ def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
                     "clusters": [data.clusters.get(user, "") for user in node.users],
                     "input-shape": list(data.shape),
                     "num-classes": data.num_classes,
+                    "proof": proof,
                 }
             ),
             "metrics": MetricRecord(

@@ -29,6 +29,9 @@ class LocalGrid(Grid):
     num_nodes : how many nodes there are; each has its own context, as a Flower simulation gives it.
     """
 
+    closed = True
+    """All nodes are there from the beginning: nobody waits for others."""
+
     def __init__(self, client_app: ClientApp, num_nodes: int) -> None:
         if num_nodes < 1:
             raise ConfigError(f"LocalGrid: num_nodes={num_nodes}: must be at least 1.")

@@ -212,7 +212,8 @@ class Worker:
         report.add_numbers([self.task.users[i] for i in group], good, sent.metrics)
         weights = np.ones(len(places))
         if self.task.train.weighting == "examples":
-            weights = np.asarray(sent.metrics["num-examples"], dtype=np.float64)[places]
+            own = [self.task.weights[i] for i in group] if self.task.weights else None
+            weights = np.asarray(own or sent.metrics["num-examples"], dtype=np.float64)[places]
         report.weight += float(weights.sum())
         for name, rows in sent.rows.items():
             old, chosen = report.rows.get(name), rows if good.all() else rows[places]

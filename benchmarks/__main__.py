@@ -82,6 +82,13 @@ def sum_of_norms() -> list[Measure]:
     return module.run()
 
 
+def silent() -> list[Measure]:
+    """What silent devices cost beyond a run of honest ones, in all, in round times."""
+    from corsage.benchmarks import silent as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "user-round": user_round,
     "methods": methods,
@@ -90,6 +97,7 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "memory": memory,
     "sum-of-norms": sum_of_norms,
     "known-clusters": known_clusters,
+    "silent": silent,
 }
 
 

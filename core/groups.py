@@ -64,6 +64,31 @@ class FederationKeys(Keys):
     round_timeout: float = key(
         600.0, "seconds a node has to reply; later replies are dropped", low=0.0
     )
+    patience: float = key(
+        3.0,
+        "devices: a node that takes so many times as long as the others did (and as it did before, "
+        "for its data) is given up; 0: only after round-timeout",
+        low=0.0,
+    )
+    quorum: float = key(
+        1.0,
+        "share of the asked nodes after whose replies slow ones are given up as well, after "
+        "patience times the median; 1: they have the time that they needed before",
+        low=0.01,
+        high=1.0,
+    )
+    max_share: float = key(
+        0.5,
+        "the most that one user may weigh in an average (weighting=examples), at least 1/m of m "
+        "users; 1: as many samples as it says it has",
+        low=0.0,
+        high=1.0,
+    )
+    registered_keys: bool = key(
+        False,
+        "devices have registered keys: a user's id stays with the key that first had it, also "
+        "while its node is away and though it has no state-dir",
+    )
     ray_address: str = key("", "an existing Ray cluster, such as auto or ray://host:10001")
     node_cpus: float = key(1.0, "ray: CPUs reserved for each worker", low=0.01)
     node_gpus: float = key(0.0, "ray: GPUs reserved for each worker", low=0.0)

@@ -28,6 +28,10 @@ class Keywords(TypedDict, total=False):
     min_users: int
     node_timeout: float
     round_timeout: float
+    patience: float
+    quorum: float
+    max_share: float
+    registered_keys: bool
     ray_address: str | float
     node_cpus: float
     node_gpus: float

@@ -32,6 +32,8 @@ class Replies:
     lost : users whose node no longer has their personal state.
     kept : users that keep a personal state of this round.
     wire_bytes, wire_messages : what came over the wire.
+    silent : the nodes that sent nothing, and whom they were asked for.
+    refused, answered : the nodes of whose replies something was not as declared, and all others.
     """
 
     users: list[str] = field(default_factory=list)
@@ -44,11 +46,17 @@ class Replies:
     kept: set[str] = field(default_factory=set)
     wire_bytes: int = 0
     wire_messages: int = 0
+    silent: dict[int, list[str]] = field(default_factory=dict)
+    refused: list[int] = field(default_factory=list)
+    answered: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class NodeReply:
-    """One node's usable reply; the fields are those of `Replies`, for the users of this node."""
+    """One node's usable reply; the fields are those of `Replies`, for the users of this node.
+
+    It is `sound` if nothing of it was refused.
+    """
 
     users: list[str]
     weight: float = 0.0
@@ -59,6 +67,7 @@ class NodeReply:
     lost: set[str] = field(default_factory=set)
     kept: bool = False
     wire_bytes: int = 0
+    sound: bool = True
 
 
 @dataclass(frozen=True)
@@ -86,15 +95,18 @@ def merge_replies(
     """
     good: list[NodeReply] = []
     dropped: dict[str, str] = {}
-    silent = dict(asked)
+    silent, refused, answered = dict(asked), list[int](), list[int]()
     for reply in sorted(replies, key=lambda r: asked.get(r.metadata.src_node_id, [""])[0]):
-        users = silent.pop(reply.metadata.src_node_id, [])
+        node = reply.metadata.src_node_id
+        users = silent.pop(node, [])
         try:
             token = (tokens or {}).get(reply.metadata.src_node_id, "")
             good.append(read(reply, users, schema, token))
             dropped.update(good[-1].dropped)
+            (answered if good[-1].sound else refused).append(node)
         except BadReply as why:
             dropped.update(dict.fromkeys(users, line(why)))
+            (answered if reply.has_error() else refused).append(node)
     for users in silent.values():
         dropped.update(dict.fromkeys(users, "no reply in time"))
     users = [user for part in good for user in part.users]
@@ -111,6 +123,9 @@ def merge_replies(
         kept={user for part in good if part.kept for user in part.users},
         wire_bytes=sum(part.wire_bytes for part in good),
         wire_messages=len(replies),
+        silent=silent,
+        refused=refused,
+        answered=answered,
     )
 
 
@@ -163,6 +178,7 @@ def read(reply: Message, asked: list[str], schema: Schema, token: str) -> NodeRe
         lost=words.lost,
         kept=words.kept,
         wire_bytes=payload(arrays) + payload(rows),
+        sound=not wrong,
     )
 
 

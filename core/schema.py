@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Array, Arrays, Bools, Floats
 from corsage.core.text import line
+from corsage.core.weights import capped
 from corsage.core.wire import BadReply, plain
 
 LARGEST = 1e140
@@ -75,6 +77,8 @@ class Schema:
     numbers : what each user reports besides its number of samples.
     samples : how many samples each user has, of those that the exchange is about.
     by_samples : whether means weigh users by their samples.
+    most : the share of a mean that one user may have then.
+    among : the samples of those among whom that share counts; none: of the users of the exchange.
     training : whether users may keep a personal state of this exchange.
     """
 
@@ -83,6 +87,8 @@ class Schema:
     numbers: tuple[Number, ...] = ()
     samples: Mapping[str, int] = field(default_factory=dict)
     by_samples: bool = False
+    most: float = 1.0
+    among: Mapping[str, int] = field(default_factory=dict)
     training: bool = True
 
     @property
@@ -90,9 +96,20 @@ class Schema:
         """The arrays of which the mean comes."""
         return [name for name in self.arrays if name not in self.by_user]
 
+    @cached_property
+    def cut(self) -> Mapping[str, float]:
+        """The weights of all users, if one of them would have more than its share; else none."""
+        if not self.by_samples or not self.samples:
+            return {}
+        among = {**self.among, **self.samples}
+        whole = np.array(list(among.values()), np.float64)
+        weights = capped(whole, self.most)
+        return {} if weights is whole else dict(zip(among, weights.tolist(), strict=True))
+
     def weight(self, users: list[str]) -> float:
         """What users weigh in a mean."""
-        return float(sum(self.samples[user] for user in users) if self.by_samples else len(users))
+        weights = self.cut or self.samples
+        return float(sum(weights[user] for user in users) if self.by_samples else len(users))
 
 
 def read_numbers(

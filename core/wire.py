@@ -57,6 +57,9 @@ class Task:
 
     `exchange` names the exchange: replies repeat it, so that none is taken for another's.
 
+    `weights[i]` is what user i weighs in a mean by samples, if not what its samples say: none may
+    have more than `max-share`.
+
     `versions[i]` is the round in which user i's personal state was last merged by the server, 0 if
     never; `keep[i]` are the versions that the server's checkpoints hold, one a checkpoint and as
     many for every user (0: none; the same one may come several times). A node starts from the one
@@ -75,6 +78,7 @@ class Task:
     users: list[str] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     keep: list[list[int]] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
     data: DataKeys = DataKeys()
     device_data: DataKeys = DataKeys()
     train: TrainKeys = TrainKeys()
@@ -104,6 +108,7 @@ def encode_task(task: Task) -> ConfigRecord:
             "users": task.users,
             "versions": task.versions,
             "keep": [version for kept in task.keep for version in kept],
+            "weights": task.weights,
             "state-dir": task.state_dir,
             "many-machines": task.many_machines,
             **task.options,
@@ -150,6 +155,7 @@ def decode_task(record: ConfigRecord) -> Task:
         "users",
         "versions",
         "keep",
+        "weights",
         "state-dir",
         "many-machines",
     )
@@ -160,6 +166,7 @@ def decode_task(record: ConfigRecord) -> Task:
         users=users,
         versions=list(record.get("versions", [])),  # type: ignore[arg-type]
         keep=_by_user(list(record.get("keep", [])), len(users)),  # type: ignore[arg-type]
+        weights=list(record.get("weights", [])),  # type: ignore[arg-type]
         state_dir=str(record.get("state-dir", "")),
         many_machines=bool(record.get("many-machines", False)),
         options={name: value for name, value in record.items() if name not in own},

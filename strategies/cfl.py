@@ -148,7 +148,8 @@ class CFL(Strategy[CFLKeys, CFLState]):
         state, users = self.state, replies.users
         models, labels = state.models, self._labels(users)
         updates = replies.rows["model"] - models[labels]
-        weights = user_weights(replies, self.config.train.weighting)
+        share = self.config.federation.max_share
+        weights = user_weights(replies, self.config.train.weighting, share)
         step = cluster_means(updates, labels, weights, np.zeros_like(models))
         first = np.zeros_like(models[0])
         known, rows = enter(state.users, state.updates, users, updates, first)

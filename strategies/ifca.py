@@ -93,7 +93,8 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
         labels = self._picked(replies)
         models, trained = self.state.models, replies.rows["model"]
         clusters = {**self.state.clusters, **dict(zip(replies.users, labels, strict=True))}
-        weights = user_weights(replies, self.config.train.weighting)
+        share = self.config.federation.max_share
+        weights = user_weights(replies, self.config.train.weighting, share)
         if self.keys.ifca_averaging == "models":
             return IFCAState(cluster_means(trained, labels, weights, models), clusters)
         sums, total = cluster_sums(trained, labels, weights, len(models))

@@ -32,6 +32,7 @@ import numpy as np
 from corsage.core.arrays import Floats32
 from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
+from corsage.core.weights import capped
 from corsage.strategies.rounds.global_model import GlobalModel
 from corsage.strategies.rounds.state import ModelState
 from corsage.strategies.rounds.turns import Parcel
@@ -66,6 +67,10 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
 
     name = "scaffold"
 
+    def prepare(self) -> None:
+        """c is a mean over all users: what one weighs must not change with who takes part."""
+        self.federation.lasting = True
+
     def initial(self, network: Network) -> ScaffoldState:
         """x_0, and c = 0."""
         return ScaffoldState(network.initial, np.zeros_like(network.initial))
@@ -80,7 +85,8 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
         federation = self.federation
         members = [federation.roster.members[user] for user in federation.users]
         by_examples = self.config.train.weighting == "examples"
-        everybody = sum(member.train if by_examples else 1 for member in members)
+        samples = np.array([member.train if by_examples else 1 for member in members], np.float64)
+        everybody = capped(samples, self.config.federation.max_share).sum()
         share = np.float32(replies.weight / everybody)
         x = np.float32(1.0 - step) * model + np.float32(step) * replies.mean["model"]
         c = self.state.variate + share * replies.mean["variate"]

@@ -85,6 +85,8 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
 
     def round(self, number: int) -> Script[Replies]:
         """Local models, their clusters, and the clusters' models: one round is all."""
+        if self.state.users != self.federation.users:  # some came, left, or do not answer
+            self.state = self.initial(self.federation.network)
         replies, local = yield from self.local_models()
         labels = self.clusters(local)
 

@@ -113,7 +113,7 @@ class KnownClusters:
     def meet(self, names: ClusterNames) -> Present:
         """The clusters that train now; one that is new gets the next number in `names`."""
         roster = self.federation.roster
-        now = frozenset(roster.nodes), len(roster.members)
+        now = frozenset(roster.nodes), len(roster.members), self.federation.now.resting
         if self._names is not names or self._seen != (*now, *names.apart):
             self._check(roster.users)
             self._number(names)

@@ -158,6 +158,9 @@ class Conversation(Generic[T]):
         found = merge_replies(came, {node: list(requests)}, asked.schema, {node: asked.token})
         self.federation.record(found, version=int(message.metadata.group_id))
         self._whole.dropped |= found.dropped
+        self._whole.silent |= found.silent
+        self._whole.refused += found.refused
+        self._whole.answered += found.answered
         answers = {}
         for row, name in enumerate(found.users):
             metrics = {key: float(values[row]) for key, values in found.metrics.items()}

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from corsage.strategies.rounds.patience import Pace, Patience, Pending
 from corsage.strategies.rounds.pulling import Puller
 
 # How often the server looks whether a node it waits for is still connected.
 PRESENCE_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A message under way: which one, and when it was sent."""
-
-    message: Message
-    at: float
-
-    @property
-    def node(self) -> int:
-        """Whom it went to."""
-        return self.message.metadata.dst_node_id
 
 
 class Exchange:
@@ -34,10 +21,26 @@ class Exchange:
     Waiting for a reply takes at most a twentieth longer than the node does: the pause between
     looks grows with the time that has passed. For a node that is gone the SuperLink replies
     itself, in its own name: that is no reply of the node.
+
+    Parameters
+    ----------
+    grid, timeout : whom is spoken to, and seconds after which a message has no reply.
+    patience : what is known of the nodes, so that those which never reply are given up before.
+    doubtful : nodes that are not waited for longer than others.
+    size : how much work a message is.
     """
 
-    def __init__(self, grid: Grid, timeout: float) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        timeout: float,
+        patience: Patience | None = None,
+        doubtful: Iterable[int] = (),
+        size: Callable[[Message], float] = lambda message: 1.0,
+    ) -> None:
         self._grid, self._timeout, self._puller = grid, timeout, Puller(grid)
+        self._patience, self._size = patience or Patience(), size
+        self._pace = Pace(frozenset(doubtful))
         self._pending: dict[str, Pending] = {}
         self._unsent: list[Message] = []
         self._next_look = time.monotonic() + PRESENCE_SECONDS
@@ -48,7 +51,9 @@ class Exchange:
         accepted = {str(i) for i in self._grid.push_messages(batch) if i}
         for message in batch:
             if message.metadata.message_id in accepted:
-                self._pending[message.metadata.message_id] = Pending(message, now)
+                sent = Pending(message, now, self._size(message))
+                self._pending[message.metadata.message_id] = sent
+                self._pace.ask(sent)
             else:
                 self._unsent.append(message)
 
@@ -60,46 +65,79 @@ class Exchange:
         while self._pending or self._unsent:
             done: list[tuple[Message, Message | None]] = [(m, None) for m in self._unsent]
             self._unsent = []
-            done += self._replies() + self._given_up()
+            looked, found = self._replies()
+            done += found + self._given_up(idle=not looked)
             if done:
                 return done
             waited = time.monotonic() - max(sent.at for sent in self._pending.values())
             time.sleep(min(max(waited / 20, 0.002), 1.0, max(self._timeout - waited, 0.0)))
         return []
 
-    def _replies(self) -> list[tuple[Message, Message | None]]:
+    def _replies(self) -> tuple[int, list[tuple[Message, Message | None]]]:
+        """How many replies this look brought, and those that are not too late."""
         if not self._pending:
-            return []
+            return 0, []
         done: list[tuple[Message, Message | None]] = []
-        for reply in self._puller.pull(self._pending):
+        late = self._patience.given_up(time.monotonic())
+        came = self._puller.pull([*self._pending, *late])
+        for reply in came:
+            now = time.monotonic()
+            if self._patience.came_late(reply, now):
+                continue
             sent = self._pending.get(reply.metadata.reply_to_message_id)
-            if sent is None or time.monotonic() - sent.at >= self._timeout:
+            if sent is None or now - sent.at >= self._timeout:
                 continue  # what came during this look came too late
             del self._pending[sent.message.metadata.message_id]
             own = reply.metadata.src_node_id == sent.node
+            if own and not reply.has_error():
+                self._patience.came(sent, now - sent.at, self._pace)
+            else:
+                self._pace.failed.add(sent.node)
             done.append((sent.message, reply if own else None))
-        return done
+        return len(came), done
 
-    def _given_up(self) -> list[tuple[Message, Message | None]]:
-        """Messages whose time is up, or whose node is no longer there."""
+    def _given_up(self, idle: bool) -> list[tuple[Message, Message | None]]:
+        """Messages whose time is up, or whose node is no longer there.
+
+        Nobody is given up before the end of time by a look that brought something: a grid that
+        does one piece of work after the other has not come to the rest yet.
+        """
         now = time.monotonic()
-        late = [i for i, sent in self._pending.items() if now - sent.at >= self._timeout]
-        late += self._puller.take_broken()
+        late = {i for i, sent in self._pending.items() if now - sent.at >= self._timeout}
+        late |= self._out_of_patience(now) if idle else set()
+        for identity in late:
+            self._patience.give_up(identity, self._pending[identity], now, self._pace)
+        broken = self._puller.take_broken()
+        self._patience.drop(broken)
+        late |= {identity for identity in broken if identity in self._pending}
         if self._pending and now > self._next_look:
             self._next_look = now + PRESENCE_SECONDS
             connected = set(self._grid.get_node_ids())
-            late += [i for i, sent in self._pending.items() if sent.node not in connected]
-        return [(self._pending.pop(i).message, None) for i in dict.fromkeys(late)]
+            late |= {i for i, sent in self._pending.items() if sent.node not in connected}
+        order = [identity for identity in self._pending if identity in late]
+        return [(self._pending.pop(identity).message, None) for identity in order]
+
+    def _out_of_patience(self, now: float) -> set[str]:
+        """The messages that are not waited for any more, though they still have time."""
+        trusted = set(self._pace.trusted())
+        waiting = any(sent.node in trusted for sent in self._pending.values())
+        until = self._patience.until
+        pending = self._pending.items()
+        return {i for i, sent in pending if now >= until(sent, self._pace, waiting)}
 
 
 def exchange(
-    grid: Grid, messages: list[Message], timeout: float
+    grid: Grid,
+    messages: list[Message],
+    timeout: float,
+    patience: Patience | None = None,
+    doubtful: Iterable[int] = (),
 ) -> tuple[list[Message], list[int]]:
     """Send messages and collect replies until all are there, their nodes left, or time is up.
 
     Returns the replies, and the nodes that gave none.
     """
-    line = Exchange(grid, timeout)
+    line = Exchange(grid, timeout, patience, doubtful)
     line.push(messages)
     replies: list[Message] = []
     lost: list[int] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,10 @@ from corsage.core.seeding import generator
 from corsage.core.text import escaped
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, Task, encode, encode_task, payload
 from corsage.strategies.rounds.exchange import Exchange
-from corsage.strategies.rounds.roster import Roster, fitting, labels
+from corsage.strategies.rounds.owners import Owners
+from corsage.strategies.rounds.patience import Patience
+from corsage.strategies.rounds.roster import Roster, fitting, is_simulation, labels
+from corsage.strategies.rounds.standing import Conduct
 from corsage.strategies.rounds.state import Progress
 from corsage.strategies.rounds.turns import Parcel, Question, Script, T, Turn
 
@@ -38,6 +41,25 @@ if TYPE_CHECKING:
     from corsage.core.measures import Measure
     from corsage.networks.network import Network
     from corsage.strategies.rounds.callbacks import Callback
+
+
+HEARTBEAT = "no reply in time: its node's heartbeat was lost"
+
+
+@dataclass
+class Attendance:
+    """Who is asked at present.
+
+    Parameters
+    ----------
+    number : the round that is under way, or was last.
+    resting : the users that are set aside.
+    missing : the users of nodes that did not reply as they had to when they were last asked.
+    """
+
+    number: int = 0
+    resting: frozenset[str] = frozenset()
+    missing: set[str] = field(default_factory=set)
 
 
 class Federation:
@@ -63,7 +85,18 @@ class Federation:
         self.timeout = config.federation.round_timeout
         self.progress = Progress()
         self.grid: Grid | None = None
-        self.roster = Roster(note=self.note, task=lambda: self.task(0, [], {}))
+        self.now = Attendance()
+        self.lasting = False  # each user weighs the same in every round, whoever takes part
+        own = config.federation
+        self.patience = Patience(own.patience, own.quorum)
+        self.conduct = Conduct(lambda: self.progress.standings, self.note)
+        self.roster = Roster(
+            note=self.note,
+            task=lambda: self.task(0, [], {}),
+            owners=Owners(lambda: self.progress.owners, own.registered_keys),
+            patience=self.patience,
+            arrived=lambda node, users: self.conduct.came(users, self.roster.mark(node)),
+        )
 
     def beside(self, name: str, purpose: str) -> Federation:
         """The same nodes and traffic for another algorithm, whose users keep states of their own.
@@ -73,6 +106,8 @@ class Federation:
         keys, experiment = self.config.keys_of(name), f"{self.experiment}-{purpose}"
         other = Federation(name, self.config, keys, [], experiment)
         other.roster, other.grid, other.timeout = self.roster, self.grid, self.timeout
+        other.patience, other.conduct = self.patience, self.conduct
+        other.now = self.now
         other.state_dir, other.simulated = self.state_dir, self.simulated
         other.progress.traffic = self.progress.traffic
         return other
@@ -83,14 +118,21 @@ class Federation:
     def users(self) -> list[str]:
         """The users that take part in training."""
         if not self.config.new.wanted:
-            return self.roster.users
+            return self._present
         new = set(self.new_users)
-        return [user for user in self.roster.users if user not in new]
+        return [user for user in self._present if user not in new]
+
+    @property
+    def _present(self) -> list[str]:
+        """The users that are there, and not set aside."""
+        if not self.now.resting:
+            return self.roster.users
+        return [user for user in self.roster.users if user not in self.now.resting]
 
     @property
     def new_users(self) -> list[str]:
         """The users that come only after training: a share by seed, a known cluster, or both."""
-        keys, users = self.config.new, self.roster.users
+        keys, users = self.config.new, self._present
         if not keys.wanted:
             return []
         seed = self.config.run.seed
@@ -132,17 +174,45 @@ class Federation:
         if grid is not self.grid:
             self.grid = grid
             self.roster.clear()
+            if is_simulation(grid):  # nobody is silent there, and the order of work is not ours
+                self.patience.times = 0.0
         if not self.roster.members:
             keys = self.config.federation
             self.roster.wait(grid, max(keys.num_nodes, 1), keys.node_timeout)
 
     def refresh(self) -> None:
-        """Learn which nodes came and went; if none is left, wait for one."""
+        """Before a round: learn which nodes came and went; if none is left, wait for one."""
         assert self.grid is not None
-        patience = self.config.federation.node_timeout
-        self.roster.refresh(self.grid, patience)
+        patience, self.now.number = self.config.federation.node_timeout, self.progress.round + 1
+        self.roster.refresh(self.grid, patience, self.now.number)
         if not self.roster.members:
-            self.roster.wait(self.grid, 1, patience)
+            self.roster.wait(self.grid, 1, patience, self.now.number)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Set aside whose pause is not over."""
+        for reply in self.patience.take_late(query=False):
+            if not reply.has_error():
+                self.conduct.alive(self.roster.hosted(reply.metadata.src_node_id), in_time=False)
+        least = max(self.config.federation.min_users, 1)
+        self.now.resting = self.conduct.resting(self.roster.users, self.now.number, least)
+
+    def go_without(self) -> bool:
+        """For the rest of this round, do not ask whom the last turn had no reply of.
+
+        False if that was nobody, or too few would be left.
+        """
+        resting, self.now.missing = self.now.resting | self.now.missing, set()
+        left = sum(user not in resting for user in self.roster.users)
+        found = resting > self.now.resting and left >= max(self.config.federation.min_users, 1)
+        self.now.resting = resting if found else self.now.resting
+        return found
+
+    def set_aside(self) -> list[tuple[str, str]]:
+        """Which users' nodes were set aside, which nodes were not let in, and why."""
+        refused = self.roster.refusals.causes().items()
+        rows = [(f"node {node}", f"not let in: {why}") for node, why in refused]
+        return self.conduct.table() + rows
 
     def check_data(self) -> None:
         """The model is built for the data of the first start, also when the run is resumed."""
@@ -156,6 +226,9 @@ class Federation:
                 f" the run began with {progress.shape} and {labels(progress.num_classes)}."
             )
         roster.num_classes = progress.num_classes
+        roster.reclaim()  # a resumed run remembers whose ids are
+        self.now.number = progress.round
+        self._rest()
         if self.config.new.wanted and not (self.users and self.new_users):
             known = sorted({m.cluster for m in roster.members.values()} - {""})
             keys, count = self.config.new, len(self.new_users)
@@ -196,7 +269,8 @@ class Federation:
         for node, group in asked.items():
             places = [place[user] for user in group]
             rows = parcel.rows if len(asked) == 1 else parcel.pick(places)
-            task = self.task(number, group, dict(options or {}), tokens[node])
+            weights = [schema.cut[user] for user in group] if schema.cut else []
+            task = self.task(number, group, dict(options or {}), tokens[node], weights)
             messages.append(self.message(kind, node, shared, rows, task))
         return Question(messages, asked, schema, down, tokens)
 
@@ -212,7 +286,9 @@ class Federation:
         return replace(
             schema,
             samples=samples,
-            by_samples=self.config.train.weighting == "examples",
+            by_samples=training and self.config.train.weighting == "examples",
+            most=self.config.federation.max_share,
+            among={user: members[user].train for user in self.users} if self.lasting else {},
             training=training,
         )
 
@@ -230,7 +306,12 @@ class Federation:
         return Message(content, node, kind, ttl=self.timeout, group_id=str(task["round"]))
 
     def task(
-        self, number: int, users: list[str], options: dict[str, Any], exchange: str = ""
+        self,
+        number: int,
+        users: list[str],
+        options: dict[str, Any],
+        exchange: str = "",
+        weights: Sequence[float] = (),
     ) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run."""
         versions = self.progress.versions
@@ -245,6 +326,7 @@ class Federation:
                 users=users,
                 versions=[versions.get(user, 0) for user in users],
                 keep=[[held.get(user, 0) for held in kept] for user in users],
+                weights=list(weights),
                 shape=self.roster.shape,
                 num_classes=self.roster.num_classes,
                 num_users=self.config.federation.num_users,
@@ -264,13 +346,16 @@ class Federation:
     def complete(self, turn: Turn) -> Replies:
         """Send and wait until a turn is over."""
         assert self.grid is not None
-        line = Exchange(self.grid, self.timeout)
+        doubtful = self.roster.by_node(self.conduct.doubtful(self.roster.users))
+        line = Exchange(self.grid, self.timeout, self.patience, doubtful, self._work)
         line.push(turn.messages())
         while done := line.pull():
             self.heed(done)
             turn.answered(done)
             line.push(turn.messages())
-        return turn.replies()
+        replies = turn.replies()
+        self.judge(replies)
+        return replies
 
     def heed(self, done: Sequence[tuple[Message, Message | None]]) -> None:
         """Stop if a simulated node says that it cannot keep its users' states, or read them."""
@@ -294,9 +379,40 @@ class Federation:
         finally:
             script.close()  # also where the exchange failed: nothing of it stays under way
 
+    def _work(self, message: Message) -> float:
+        """How many samples a message is about, as far as the roster tells."""
+        task: Any = message.content.get("config", {})
+        named = [u for u in task.get("users", []) if u in self.roster.members]
+        users = named or self.roster.hosted(message.metadata.dst_node_id)
+        return float(sum(self.roster.members[user].train for user in users))
+
+    def judge(self, replies: Replies) -> None:
+        """Note how the nodes behaved in a turn; where none replied, it was not theirs to do."""
+        hosted, mark = self.roster.hosted, self.roster.mark
+        there = set(replies.silent) - self._gone(replies)
+        bad = {*replies.silent, *replies.refused}
+        self.now.missing = {user for node in bad for user in hosted(node)}
+        if replies.answered or replies.refused:
+            for node in there:
+                self.conduct.silent(hosted(node), mark(node), self.now.number)
+        for node in set(replies.refused) - there:
+            self.conduct.refused(hosted(node), mark(node), self.now.number)
+        if self.progress.standings:
+            for node in {*replies.answered} - {*replies.refused} - there:
+                self.conduct.alive(hosted(node))
+        self.conduct.tell()
+
+    def _gone(self, replies: Replies) -> set[int]:
+        """The silent nodes that are not connected any more."""
+        if not replies.silent or self.grid is None:
+            return set()
+        return set(replies.silent) - set(self.grid.get_node_ids())
+
     def record(self, replies: Replies, version: int) -> None:
         """Note who was dropped or lost, and that the personal states of the rest moved on."""
         progress = self.progress
+        for node in self._gone(replies):
+            replies.dropped.update(dict.fromkeys(replies.silent[node], HEARTBEAT))
         if replies.dropped:
             for user in replies.dropped:
                 progress.dropped[user] = progress.dropped.get(user, 0) + 1

@@ -25,7 +25,7 @@ class Outside:
 
     def __init__(self, strategy: Strategy[Any, Any]) -> None:
         self._strategy, self._opened = strategy, False
-        self._steps = Steps(self._following)
+        self._steps = Steps(self._following, strategy.federation.judge)
         self._evaluation: tuple[Question, list[Message]] | None = None  # the one under way
 
     def training(self) -> list[Message]:
@@ -53,7 +53,9 @@ class Outside:
             return None
         question, messages = under_way
         question.answered(answers(messages, replies))
-        return self._strategy.evaluated(question, question.replies())
+        found = question.replies()
+        self._strategy.federation.judge(found)
+        return self._strategy.evaluated(question, found)
 
     def close(self) -> None:
         """Leave the script that is under way."""

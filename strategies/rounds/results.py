@@ -192,8 +192,14 @@ def summarised(
         dropped=dict(progress.dropped),
         per_user=dict(zip(evaluation.users, values.tolist(), strict=True)),
         curve=list(progress.curve) if last else [],
-        findings=strategy.findings() if last else [],
+        findings=strategy.findings() + set_aside(strategy) if last else [],
     )
+
+
+def set_aside(strategy: Strategy[Any, Any]) -> list[Finding]:
+    """Which nodes were not asked for a while, or not let in."""
+    rows = strategy.federation.set_aside()
+    return [Finding("Set aside", rows)] if rows else []
 
 
 def weighted_metrics(replies: Replies) -> MetricRecord:

@@ -1,22 +1,32 @@
 """The roster: which node hosts which users, as the nodes themselves say.
 
 Simulation and devices work the same way: every node that connects is asked once who its users are.
-Nodes come and go; users are known by their ids, which stay.
+Nodes come and go; users are known by their ids, which stay. A node that introduces itself badly is
+refused and named, and asked again after growing pauses; the run goes on with the others.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from corsage.core.errors import DataError, NodeError
+from corsage.core.introduction import BadIntroduction, Introduction, read_introduction
 from corsage.core.replies import name_users, reading_order
+from corsage.core.text import line
 from corsage.strategies.rounds.exchange import exchange
+from corsage.strategies.rounds.owners import Owner, Owners, digest
+from corsage.strategies.rounds.patience import QUERY, Patience
+from corsage.strategies.rounds.pulling import Puller
+from corsage.strategies.rounds.refusals import Refusals
+
+Kind = tuple[tuple[int, ...], bool]
+"""The shape of a sample, and whether it has a class."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +39,36 @@ class Member:
     cluster: str = ""
 
 
+@dataclass(frozen=True)
+class Guest:
+    """A node that said who its users are: what it said, and by what it is known again."""
+
+    said: Introduction
+    mark: Owner
+
+
+def nobody_owns() -> Owners:
+    """The owners of a roster that remembers them itself."""
+    book: dict[str, Owner] = {}
+    return Owners(lambda: book)
+
+
 @dataclass
 class Roster:
     """All users that are there now, and what their data look like.
 
     Parameters
     ----------
-    users : ids in an order that depends on nothing but the ids.
-    shape, num_classes : of a sample, () until a node has answered; no classes: labels are
-        numbers.
+    members, nodes : who is there; the nodes are those that were let in.
+    shape, num_classes : of a sample, () until the nodes that the run starts with have answered; no
+        classes: labels are numbers.
+    note : is told who comes, goes and is refused.
     task : what the nodes are sent: the run's settings, as a task without users.
-    fixed : the model is built: a node that cannot take part in it does not end the run.
+    fixed : the model is built: only nodes whose samples fit it can take part.
+    owners : whose the ids of users are.
+    patience : how long nodes are waited for.
+    arrived : told of every node that is let in, with its users.
+    users : ids in an order that depends on nothing but the ids.
     """
 
     members: dict[str, Member] = field(default_factory=dict)
@@ -49,11 +78,21 @@ class Roster:
     note: Callable[[str], None] = print
     task: Callable[[], ConfigRecord] = ConfigRecord
     fixed: bool = False
+    owners: Owners = field(default_factory=nobody_owns)
+    patience: Patience = field(default_factory=Patience)
+    arrived: Callable[[int, Iterable[str]], None] = lambda node, users: None
     users: list[str] = field(default_factory=list)
+    refusals: Refusals = field(default_factory=Refusals)
+    _guests: dict[int, Guest] = field(default_factory=dict)
+    _keys: dict[int, bytes] = field(default_factory=dict)
+    _listed: dict[int, str] = field(default_factory=dict)  # nodes, and since when
+    _claims: dict[str, dict[int, Member]] = field(default_factory=dict)  # that were refused
+    _unusable: list[str] = field(default_factory=list)
 
     def clear(self) -> None:
         """Nobody is there; the shape of samples and the number of classes stay known."""
         self.members, self.nodes, self.users = {}, set(), []
+        self._guests, self._claims, self.refusals = {}, {}, Refusals()
 
     def by_node(self, users: list[str]) -> dict[int, list[str]]:
         """The given users, grouped by the node that hosts them."""
@@ -62,20 +101,32 @@ class Roster:
             groups.setdefault(self.members[user].node, []).append(user)
         return groups
 
-    def wait(self, grid: Grid, num_nodes: int, timeout: float) -> None:
+    def hosted(self, node: int) -> list[str]:
+        """The users of a node."""
+        guest = self._guests.get(node)
+        said = guest.said.users if guest else ()
+        return [user for user in said if user in self.members and self.members[user].node == node]
+
+    def mark(self, node: int) -> str:
+        """By what a node is known again: its key, or else its number."""
+        return digest(self._keys.get(node, b"")) or f"node {node}"
+
+    def wait(self, grid: Grid, num_nodes: int, timeout: float, number: int = 0) -> None:
         """Wait until enough nodes say who their users are; NodeError if they do not in time.
 
-        A node that died a moment ago is still listed: nodes count when they have answered.
+        A node that died a moment ago is still listed: nodes count when they have answered, and
+        those that are refused have answered too. If all of them are refused, others may come, but
+        not in a simulation: there it is the run itself that is wrong, and it ends with DataError.
         """
         deadline, pause = time.monotonic() + timeout, 0.02
         while True:
             late = time.monotonic() > deadline
             found = len(set(grid.get_node_ids()))
             if found >= num_nodes:
-                left = max(deadline - time.monotonic(), 1.0)
-                self.refresh(grid, left, strict=not self.fixed)
-                found = len(self.nodes)
-                if found >= num_nodes:
+                self.refresh(grid, max(deadline - time.monotonic(), 1.0), number)
+                found = len(self.nodes) + self.refusals.answered(self._listed)
+                usable = any(guest.said.users for guest in self._guests.values())
+                if found >= num_nodes and (usable or late or is_closed(grid)):
                     break
             if late:
                 raise NodeError(
@@ -85,106 +136,204 @@ class Roster:
                 )
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
-        if not self.members:
-            raise NodeError(f"the {len(self.nodes)} connected nodes host no users.")
+        self._settle(number)
+        self._need_somebody()
         self.fixed = True
 
-    def refresh(self, grid: Grid, timeout: float, strict: bool = False) -> None:
-        """Forget the users of nodes that left, and ask the nodes that are new."""
-        found = set(grid.get_node_ids())
-        for node in self.nodes - found:
-            gone = [user for user, member in self.members.items() if member.node == node]
-            for user in gone:
-                del self.members[user]
-            self.users = [user for user in self.users if user in self.members]
-            if gone:
-                self.note(f"{name_users(gone)} gone: node {node} left")
-        new = sorted(found - self.nodes)
-        self.nodes = found
-        if not new:
-            return
-        content = RecordDict({"config": self.task()})
-        questions = [Message(content, node, "query", ttl=max(timeout, 1.0)) for node in new]
-        replies, silent = exchange(grid, questions, timeout)
-        for node in silent:
-            self._refuse(node, "did not say who its users are in time", strict=False)
-        for reply in replies:
-            self._admit(reply, strict)
+    def refresh(self, grid: Grid, timeout: float, number: int = 0) -> None:
+        """Forget the users of nodes that left, and ask the nodes that are new, or due again."""
+        infos = {info.node_id: info for info in grid.get_nodes()}
+        self._listed = {node: info.registered_at for node, info in infos.items()}
+        self._keys = {} if is_simulation(grid) else {n: i.public_key for n, i in infos.items()}
+        for node in sorted(self.nodes - set(infos)):
+            self._leave(node)
+        new = [n for n in infos if n not in self.nodes and self.refusals.due(n, number)]
+        replies = self._late(grid) + self._ask(grid, sorted(new), timeout, number)
+        came = [self._admit(reply, number) for reply in replies]
+        arrived = sorted((n for n in came if n is not None), key=self._listed.__getitem__)
+        if self.fixed:
+            for node in arrived:
+                self._seat(node, number)
+        self._claim_again()
         self.users = sorted(self.members, key=reading_order)
 
-    def _admit(self, reply: Message, strict: bool) -> None:
-        """Take in a node and its users, or refuse it."""
+    def reclaim(self) -> None:
+        """The run remembers owners of ids: those that are another's are taken from their nodes."""
+        for user, member in list(self.members.items()):
+            del self.members[user]
+            self._claim(user, member)
+        self.users = sorted(self.members, key=reading_order)
+
+    # Who comes.
+
+    def _ask(self, grid: Grid, nodes: list[int], timeout: float, number: int) -> list[Message]:
+        """The introductions of nodes; those that were refused before are not waited for."""
+        if not nodes:
+            return []
+        content = RecordDict({"config": self.task()})
+        questions = [Message(content, node, QUERY, ttl=max(timeout, 1.0)) for node in nodes]
+        doubtful = self.refusals.among(nodes)
+        replies, silent = exchange(grid, questions, timeout, self.patience, doubtful)
+        for node in silent:
+            why = "did not say who its users are in time"
+            self._refuse(node, why, number, answered=False)
+        return replies
+
+    def _late(self, grid: Grid) -> list[Message]:
+        """Introductions that nobody waited for any more."""
+        now = time.monotonic()
+        if late := self.patience.given_up(now):
+            puller = Puller(grid)
+            for reply in puller.pull(late):
+                self.patience.came_late(reply, now)
+            self.patience.drop(puller.take_broken())
+        replies = self.patience.take_late(query=True)
+        return [r for r in replies if r.metadata.src_node_id in self._listed]
+
+    def _admit(self, reply: Message, number: int) -> int | None:
+        """Let a node in, if what it says of itself can be."""
         node = reply.metadata.src_node_id
         if reply.has_error():
-            self._refuse(node, str(reply.error.reason), strict)
-            return
+            self._refuse(node, line(reply.error.reason or "it failed"), number)
+            return None
         try:
-            shape, num_classes, users = introduction(reply)
-        except (KeyError, TypeError, ValueError) as error:
-            self._refuse(node, f"its introduction is malformed ({error})", strict)
-            return
-        if why := self._mismatch(users, shape, num_classes, strict):
-            self._refuse(node, why, strict)
-            return
-        if users:
-            self.shape, self.num_classes = shape, max(self.num_classes, num_classes)
-        for user, member in users.items():
-            if member.train < 1 or member.test < 1:
-                self._refuse_user(user, "test" if member.test < 1 else "training", strict)
-                continue
-            if user in self.members and self.members[user].node in self.nodes:
-                self.note(f"user {user} is at two nodes: the one that came last is taken")
-            self.members[user] = member
+            said = read_introduction(reply.content)
+        except BadIntroduction as why:
+            self._refuse(node, f"its introduction is malformed: {line(why)}", number)
+            return None
+        mark = Owner(digest(self._keys.get(node, b"")), digest(said.proof))
+        self._guests[node] = Guest(said, mark)
+        self.nodes.add(node)
+        self.refusals.let_in(node)
+        return node
 
-    def _mismatch(
-        self, users: dict[str, Member], shape: tuple[int, ...], num_classes: int, strict: bool
-    ) -> str:
-        """Why a node's data do not fit the model, if they do not."""
-        if users and self.shape and shape != self.shape:
-            return f"its samples have shape {shape}, the others' {self.shape}"
-        if users and self.shape and not fitting(num_classes, self.num_classes, more=strict):
-            return f"it has {labels(num_classes)}, the model {labels(self.num_classes)}"
-        return ""
+    def _leave(self, node: int) -> None:
+        """A node is not there any more: others may claim its users' ids."""
+        gone = self.hosted(node)
+        for user in gone:
+            del self.members[user]
+        self.nodes.discard(node)
+        self._guests.pop(node, None)
+        for claimants in self._claims.values():
+            claimants.pop(node, None)
+        if gone:
+            self.note(f"{name_users(gone)} gone: node {node} left")
 
-    def _refuse_user(self, user: str, missing: str, strict: bool) -> None:
-        why = f"user {user} has no {missing} data: give it more samples, or check test-fraction"
-        if strict:
-            raise DataError(f"{why}.")
-        self.note(f"{why}; it is left out")
-
-    def _refuse(self, node: int, why: str, strict: bool) -> None:
-        """At the start a node that cannot take part ends the run; later it is left out."""
-        if strict:
-            raise DataError(why if why.endswith(".") else f"{why}.")
-        self.nodes.discard(node)  # it is asked again in the next round
+    def _refuse(self, node: int, why: str, number: int, answered: bool = True) -> None:
+        """Leave a node out; it is asked again after a pause."""
+        self.nodes.discard(node)
+        self._guests.pop(node, None)
+        self.refusals.refuse(node, number, why, answered)
         self.note(f"node {node} is left out: {why}")
 
+    # What the model is built for.
 
-def fitting(num_classes: int, model: int, more: bool = False) -> bool:
-    """Whether labels fit a model: numbers one for numbers, classes one for as many or `more`."""
-    if 0 in (num_classes, model):
-        return num_classes == model
-    return more or num_classes <= model
+    def _settle(self, number: int) -> None:
+        """Of the nodes that are there first, most say what a sample looks like."""
+        if not self.fixed:
+            guests = [guest.said for guest in self._guests.values() if guest.said.users]
+            if guests:
+                self.shape, self.num_classes = majority(guests)
+            for node in sorted(self._guests, key=self._listed.__getitem__):
+                self._seat(node, number)
+            self.users = sorted(self.members, key=reading_order)
+
+    def _seat(self, node: int, number: int) -> None:
+        """Take in the users of a node whose samples fit the model."""
+        said = self._guests[node].said
+        if why := self._mismatch(said):
+            self._refuse(node, why, number)
+            return
+        for user, own in said.users.items():
+            if own.train and own.test:
+                self._claim(user, Member(node, own.train, own.test, own.cluster))
+                continue
+            what = "training" if own.test else "test"
+            why = f"user {user} has no {what} data: give it more samples, or check test-fraction"
+            self._unusable.append(why)
+            self.note(f"{why}; it is left out")
+        self.arrived(node, self.hosted(node))
+
+    def _mismatch(self, said: Introduction) -> str:
+        """Why a node's data do not fit the model, if they do not."""
+        if said.users and said.shape != self.shape:
+            return f"its samples have shape {said.shape}, the others' {self.shape}"
+        if said.users and not fitting(said.num_classes, self.num_classes):
+            return f"it has {labels(said.num_classes)}, the model {labels(self.num_classes)}"
+        return ""
+
+    def _need_somebody(self) -> None:
+        """An error that says why, if nobody can take part."""
+        causes = self.refusals.causes()
+        if self.members:
+            return
+        if whys := list(dict.fromkeys([*causes.values(), *self._unusable])):
+            more = f" ({len(whys)} causes: see the log)" if len(whys) > 1 else ""
+            raise DataError(f"{whys[0].removesuffix('.')}{more}.")
+        raise NodeError(f"the {len(self.nodes)} connected nodes host no users.")
+
+    # Whose an id is.
+
+    def _claim(self, user: str, member: Member) -> None:
+        """Give an id to a node, unless it is another's: the first one keeps it."""
+        mark, holder = self._guests[member.node].mark, self.members.get(user)
+        same = self.owners.is_same(user, mark)
+        why = self.owners.refusal(user, mark)
+        if holder and holder.node != member.node and not same:
+            why = f"node {holder.node} had it first"
+        if why:
+            self.note(f"node {member.node} is refused as user {user}: {why}")
+            self._claims.setdefault(user, {})[member.node] = member
+            return
+        self.members[user] = member
+        self.owners.enter(user, mark)
+
+    def _claim_again(self) -> None:
+        """Those that were refused an id have it, if nobody has it now and it may be theirs."""
+        for user in [user for user in self._claims if user not in self.members]:
+            for node, member in list(self._claims[user].items()):
+                if not self.owners.refusal(user, self._guests[node].mark):
+                    del self._claims[user][node]
+                    self._claim(user, member)
+                    self.arrived(node, [user])
+                    break
+
+
+def majority(guests: Sequence[Introduction]) -> tuple[tuple[int, ...], int]:
+    """The shape of a sample and the number of classes that most nodes say.
+
+    Of as many nodes, those with more users. A device may have seen only some of the classes: if no
+    number is said by more than half of the nodes, it is the largest that two of them say, or else
+    the largest.
+    """
+    nodes, users = Counter[Kind](), Counter[Kind]()
+    for said in guests:
+        kind = said.shape, said.num_classes > 0
+        nodes[kind] += 1
+        users[kind] += len(said.users)
+    kind = max(sorted(nodes), key=lambda kind: (nodes[kind], users[kind]))
+    counts = Counter(s.num_classes for s in guests if (s.shape, s.num_classes > 0) == kind)
+    often = [n for n, count in counts.items() if 2 * count > counts.total()]
+    twice = [n for n, count in counts.items() if count > 1]
+    return kind[0], max(often or twice or counts)
+
+
+def is_simulation(grid: Grid) -> bool:
+    """Whether the nodes are this machine's own, so that no stranger is among them."""
+    # By its name: its module takes half a second to load, and on devices nobody needs it.
+    return any(base.__name__ == "InMemoryGrid" for base in type(grid).__mro__)
+
+
+def is_closed(grid: Grid) -> bool:
+    """Whether all nodes are there from the beginning."""
+    return bool(getattr(grid, "closed", False)) or is_simulation(grid)
+
+
+def fitting(num_classes: int, model: int) -> bool:
+    """Whether labels fit a model: numbers one for numbers, classes one for as many or more."""
+    return num_classes == model if 0 in (num_classes, model) else num_classes <= model
 
 
 def labels(num_classes: int) -> str:
     """What samples are labelled with, in words."""
     return f"{num_classes} classes" if num_classes else "numbers as labels"
-
-
-def introduction(reply: Message) -> tuple[tuple[int, ...], int, dict[str, Member]]:
-    """What a node says of itself: the shape of a sample, the number of classes, its users."""
-    config: Any = reply.content["config"]
-    metrics: Any = reply.content["metrics"]
-    node = reply.metadata.src_node_id
-    columns = (
-        config.get("users", []),
-        metrics["train"],
-        metrics["test"],
-        config.get("clusters", []),
-    )
-    users = {
-        str(user): Member(node, int(train), int(test), str(cluster))
-        for user, train, test, cluster in zip(*columns, strict=True)
-    }
-    return tuple(int(n) for n in config.get("input-shape", [])), int(config["num-classes"]), users

@@ -11,6 +11,7 @@ import numpy as np
 
 from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.replies import Replies
+from corsage.core.weights import capped
 
 
 def places(known: Sequence[str], users: Sequence[str]) -> Ints:
@@ -33,8 +34,8 @@ def enter(
     return known, rows
 
 
-def user_weights(replies: Replies, weighting: str) -> Floats:
-    """The users' weights in an average, by the key `weighting`."""
+def user_weights(replies: Replies, weighting: str, most: float = 1.0) -> Floats:
+    """The users' weights in an average, by the key `weighting`; none has more than its share."""
     if weighting == "examples":
-        return replies.metrics["num-examples"]
+        return capped(replies.metrics["num-examples"], most)
     return np.ones(len(replies.users))

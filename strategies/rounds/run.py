@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
+from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies, by_cause
 from corsage.strategies.rounds.results import (
     LAST,
@@ -21,6 +23,7 @@ from corsage.strategies.rounds.results import (
     summarised,
     weighted_metrics,
 )
+from corsage.strategies.rounds.turns import Script, T
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
@@ -53,14 +56,14 @@ class Run:
         self._call("on_start")  # may put a checkpoint in place
         self.federation.check_data()
         strategy.summary()
-        self.federation.play(strategy.opened())
+        self._played(strategy.opened)
         rounds, result, evaluation = strategy.length(rounds), Result(), None
         before, begin = strategy.progress.seconds, time.monotonic()
         while not strategy.is_over(rounds):
             number = strategy.progress.round + 1
             self._call("on_round_start", number)
             self.federation.refresh()
-            training = self.federation.play(strategy.one_round(number))
+            training = self._played(partial(strategy.one_round, number))
             strategy.progress.seconds = before + time.monotonic() - begin
             evaluation = self._evaluate_round(result) if self._is_due(number, rounds) else None
             result.train_metrics_clientapp[number] = weighted_metrics(training)
@@ -70,6 +73,16 @@ class Run:
         result.arrays = strategy.named_arrays()
         self._call("on_end", result.summaries)
         return result
+
+    def _played(self, script: Callable[[], Script[T]]) -> T:
+        """Play a script; if it fails and nodes were silent, play it again without these."""
+        while True:
+            try:
+                return self.federation.play(script())
+            except RoundFailed as error:
+                if not self.federation.go_without():
+                    raise
+                self.federation.note(f"{error} It is played again without those that are silent.")
 
     def _is_due(self, number: int, rounds: int) -> bool:
         """Whether all users are evaluated after this round."""
@@ -117,7 +130,7 @@ class Run:
         """What is asked at the end, the final evaluation of all users, and further rows."""
         strategy = self.strategy
         last = evaluation or self._last_evaluation()  # before the closing, as in a whole run
-        self.federation.play(strategy.closing())
+        self._played(strategy.closing)
         results = [summarised(strategy.name, strategy, last, LAST)]
         for name, more in strategy.extra_evaluations().items():
             extra = self._evaluate({**self.evaluate_options, **more})

@@ -17,6 +17,8 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import CheckpointError
+from corsage.strategies.rounds.owners import Owner
+from corsage.strategies.rounds.standing import Standing
 
 D = TypeVar("D")
 INFINITE = {"infinite": True}
@@ -58,6 +60,8 @@ class Progress:
     dropped : how often each user's reply was not usable.
     curve : (round, mean over users) of every evaluation.
     traffic, seconds : what it cost so far.
+    owners : whose each user's id is, where a device can be known again.
+    standings : how the nodes of users behaved that did not always do what they had to.
     """
 
     round: int = 0
@@ -71,6 +75,8 @@ class Progress:
     curve: list[tuple[int, float]] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
     seconds: float = 0.0
+    owners: dict[str, Owner] = field(default_factory=dict)
+    standings: dict[str, Standing] = field(default_factory=dict)
 
 
 @dataclass

@@ -94,10 +94,15 @@ class Steps:
     Parameters
     ----------
     following : the script after the last one, None if there is none left.
+    judge : told what came of every turn, before the script is.
     """
 
-    def __init__(self, following: Callable[[], Script[Any] | None]) -> None:
-        self._following = following
+    def __init__(
+        self,
+        following: Callable[[], Script[Any] | None],
+        judge: Callable[[Replies], None] = lambda replies: None,
+    ) -> None:
+        self._following, self._judge = following, judge
         self._script: Script[Any] | None = None
         self._turn: Turn | None = None
         self._ready: list[Message] = []
@@ -140,6 +145,7 @@ class Steps:
         if self._ready:
             return None
         found, self._turn = turn.replies(), None
+        self._judge(found)
         with suppress(StopIteration):
             self._enter(script.send(found))
         return found

@@ -1,0 +1,155 @@
+"""How a node introduces itself: declared here, and checked before anything is made of it.
+
+A device says who its users are, how many samples each has, and what a sample looks like. The
+server builds the model and weighs users by these words, so each has its bounds, and a node whose
+words are out of them is refused as a whole: nothing that it says is allocated, computed or kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+from corsage.core.text import line
+
+MOST_USERS = 1_000_000
+"""Users of one node: a simulation of all users of the largest data set is one node."""
+MOST_CHARACTERS = 200
+"""Characters of the id of a user, and of the name of its cluster."""
+MOST_SAMPLES = 10**9
+"""Training or test samples of one user."""
+MOST_CLASSES = 100_000
+MOST_SIDES = 8
+MOST_NUMBERS = 10**8
+"""Numbers of one sample: a volume of 460 to each side."""
+PROOF_CHARACTERS = 64
+SAMPLES = ("train", "test")
+WORDS = {str: "text", int: "whole number"}
+
+
+class BadIntroduction(ValueError):
+    """What a node says of itself cannot be used: which field, and why."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """One user's numbers of samples, and its cluster if known."""
+
+    train: int
+    test: int
+    cluster: str = ""
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a node says of itself.
+
+    Parameters
+    ----------
+    shape, num_classes : of a sample; no classes: labels are numbers.
+    users : whom it hosts.
+    proof : what only this device can say in this run; none: it has nowhere to keep a secret.
+    """
+
+    shape: tuple[int, ...]
+    num_classes: int
+    users: Mapping[str, Counts]
+    proof: str = ""
+
+
+def read_introduction(content: RecordDict) -> Introduction:
+    """An introduction whose every field is of its type and in its range, or BadIntroduction."""
+    config = _record(content, "config", ConfigRecord)
+    metrics = _record(content, "metrics", MetricRecord)
+    users = _list(config, "users", str, MOST_USERS, optional=True)
+    for user in users:
+        _name("users", user)
+    if len(set(users)) != len(users):
+        twice, _ = Counter(users).most_common(1)[0]
+        raise BadIntroduction(f"users: {line(twice)} is named twice")
+    clusters = _list(config, "clusters", str, MOST_USERS, optional=True) or [""] * len(users)
+    train, test = (_list(metrics, name, int, MOST_USERS, optional=True) for name in SAMPLES)
+    for name, column in {"clusters": clusters, "train": train, "test": test}.items():
+        if len(column) != len(users):
+            raise BadIntroduction(f"{name}: {len(column)} values of {len(users)} users")
+    for user, *own in zip(users, clusters, train, test, strict=True):
+        _name(f"user {line(user)}: clusters", own[0], empty=True)
+        for name, count in zip(SAMPLES, own[1:], strict=True):
+            _whole(f"user {line(user)}: {name}", count, 0, MOST_SAMPLES)
+    columns = zip(users, train, test, clusters, strict=True)
+    return Introduction(
+        shape=_shape(config, bool(users)),
+        num_classes=_whole("num-classes", config.get("num-classes"), 0, MOST_CLASSES),
+        users={user: Counts(own, kept, cluster) for user, own, kept, cluster in columns},
+        proof=_proof(config),
+    )
+
+
+def _record(content: RecordDict, name: str, kind: type[Any]) -> Any:
+    if name not in content:
+        raise BadIntroduction(f"{name}: it is missing")
+    if not isinstance(content[name], kind):
+        raise BadIntroduction(f"{name}: it is no {kind.__name__}")
+    return content[name]
+
+
+def _list(
+    record: Mapping[str, Any], name: str, kind: type[Any], most: int, optional: bool = False
+) -> list[Any]:
+    """A list of at most so many values of one type; an empty one may be left out."""
+    values = record.get(name, [] if optional else None)
+    if not isinstance(values, list):
+        raise BadIntroduction(f"{name}: it is no list")
+    if len(values) > most:
+        raise BadIntroduction(f"{name}: {len(values)} entries, the most are {most}")
+    for value in values:
+        if type(value) is not kind:  # a truth value is no number here
+            raise BadIntroduction(f"{name}: {line(repr(value), 60)} is no {WORDS[kind]}")
+    return values
+
+
+def _name(field: str, text: str, empty: bool = False) -> None:
+    """Refuse an id or a name that is empty, too long, or not to be printed as it is."""
+    if not text.strip() and not (empty and not text):
+        raise BadIntroduction(f"{field}: an id is empty")
+    if len(text) > MOST_CHARACTERS:
+        raise BadIntroduction(
+            f"{field}: {line(text, 30)} has {len(text)} characters, the most are {MOST_CHARACTERS}"
+        )
+    if not text.isprintable():
+        raise BadIntroduction(f"{field}: {line(text, 60)} has characters that cannot be printed")
+
+
+def _whole(field: str, value: object, low: int, high: int) -> int:
+    """A whole number in its range."""
+    if type(value) is not int:
+        raise BadIntroduction(f"{field}: {line(repr(value), 60)} is no whole number")
+    if not low <= value <= high:
+        raise BadIntroduction(f"{field}: {value} is not from {low} to {high}")
+    return value
+
+
+def _shape(config: ConfigRecord, needed: bool) -> tuple[int, ...]:
+    """The shape of a sample; only a node without users may do without."""
+    sides = _list(config, "input-shape", int, MOST_SIDES, optional=not needed)
+    if needed and not sides:
+        raise BadIntroduction("input-shape: it is empty")
+    for side in sides:
+        _whole("input-shape", side, 1, MOST_NUMBERS)
+    if math.prod(sides) > MOST_NUMBERS:
+        raise BadIntroduction(
+            f"input-shape: {tuple(sides)} are more than {MOST_NUMBERS} numbers a sample"
+        )
+    return tuple(sides)
+
+
+def _proof(config: ConfigRecord) -> str:
+    proof = config.get("proof", "")
+    if not isinstance(proof, str) or len(proof) > PROOF_CHARACTERS:
+        raise BadIntroduction(f"proof: it is no text of at most {PROOF_CHARACTERS} characters")
+    return proof

@@ -1,0 +1,67 @@
+"""Whose a user's id is: the device that first had it in the run.
+
+A device is known by its key, if Flower has one of it, and by a proof that only it can give: a
+word made of a secret in its state-dir and the name of the run. Flower gives a SuperNode without a
+key of its own a new one at every start, so a key that changed says nothing, unless the keys are
+registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A device, as far as the server knows it.
+
+    Parameters
+    ----------
+    key : a digest of its key, none if the server sees no key.
+    proof : a digest of its proof, none if it gave none.
+    """
+
+    key: str = ""
+    proof: str = ""
+
+
+class Owners:
+    """Tells whose a user's id is.
+
+    Parameters
+    ----------
+    book : the owners that the run remembers.
+    registered : keys are registered, so they stay: an id is never given to another key.
+    """
+
+    def __init__(self, book: Callable[[], dict[str, Owner]], registered: bool = False) -> None:
+        self._book, self._registered = book, registered
+
+    def is_same(self, user: str, claim: Owner) -> bool:
+        """Whether the device that claims an id is known to be the one that has it."""
+        known = self._book().get(user, Owner())
+        by_key = bool(claim.key) and claim.key == known.key
+        return by_key or (bool(claim.proof) and claim.proof == known.proof)
+
+    def refusal(self, user: str, claim: Owner) -> str:
+        """Why nobody but its owner may have an id, though the owner is not there; or nothing."""
+        known = self._book().get(user)
+        if known is None or self.is_same(user, claim):
+            return ""
+        if known.proof:
+            return "it belongs to a device with another state-dir in this run"
+        return "it belongs to another key in this run" if self._registered and known.key else ""
+
+    def enter(self, user: str, claim: Owner) -> None:
+        """Remember who has an id now, if the device could be known again."""
+        if claim != Owner():
+            known = self._book().get(user, Owner()) if self.is_same(user, claim) else Owner()
+            self._book()[user] = Owner(claim.key or known.key, claim.proof or known.proof)
+
+
+def digest(word: bytes | str) -> str:
+    """A short name of a word, which does not tell it; none of an empty one."""
+    data = word.encode() if isinstance(word, str) else word
+    return blake2b(data, digest_size=12).hexdigest() if data else ""

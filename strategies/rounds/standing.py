@@ -1,0 +1,148 @@
+"""Which nodes are set aside: those that misbehave, or stay silent twice, for growing pauses.
+
+All of it is counted in rounds and kept in the progress of the run, so that a resumed run knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from corsage.core.replies import name_users, reading_order
+
+LONGEST = 64
+"""Rounds of the longest pause, and good replies that make good the gravest doubt."""
+
+
+@dataclass
+class Standing:
+    """How a user's node has behaved.
+
+    Parameters
+    ----------
+    key : the device, while it is the same; one that is new begins anew.
+    silent, refused : replies that did not come, or that the schema refused.
+    doubt : signs of life that are missing until it is trusted again; each silence adds more.
+    level : how often it was set aside, less what it made good since.
+    until : the last round of its pause.
+    pauses : rounds that it was set aside for, in all.
+    """
+
+    key: str = ""
+    silent: int = 0
+    refused: int = 0
+    doubt: int = 0
+    level: int = 0
+    until: int = 0
+    pauses: int = 0
+
+    def set_aside(self, number: int) -> int:
+        """Begin a pause after this round, twice as long as the last one; its length."""
+        pause = min(2**self.level, LONGEST)
+        self.level, self.until, self.pauses = self.level + 1, number + pause, self.pauses + pause
+        self.doubt = max(self.doubt, 1)
+        return pause
+
+
+class Conduct:
+    """Notes how nodes behave, and says which users are to be asked.
+
+    Parameters
+    ----------
+    book : the standings that the run remembers, by user.
+    note : told of every node that is set aside.
+    """
+
+    def __init__(
+        self, book: Callable[[], dict[str, Standing]], note: Callable[[str], None]
+    ) -> None:
+        self._book, self._note = book, note
+        self._told: dict[str, list[str]] = {}
+
+    def resting(self, users: Sequence[str], number: int, least: int) -> frozenset[str]:
+        """Whom not to ask in a round; if too few were left, those come back whose pause ends."""
+        book = self._book()
+        aside = [user for user in users if user in book and book[user].until >= number]
+        aside.sort(key=lambda user: (book[user].until, reading_order(user)))
+        missing = max(least - (len(users) - len(aside)), 0)
+        return frozenset(aside[missing:])
+
+    def doubtful(self, users: Iterable[str]) -> list[str]:
+        """Who was silent, and has not made good for it: nobody waits for them."""
+        book = self._book()
+        return [user for user in users if user in book and book[user].doubt] if book else []
+
+    def came(self, users: Iterable[str], key: str) -> None:
+        """A node introduced itself: one that is new has not been silent yet."""
+        book = self._book()
+        for user in users:
+            if user in book and book[user].key != key:
+                book[user].key, book[user].doubt, book[user].until = key, 0, 0
+
+    def alive(self, users: Iterable[str], in_time: bool = True) -> None:
+        """A sign of life; a reply in time makes the next pause shorter, too."""
+        book = self._book()
+        for user in users if book else ():
+            if user in book:
+                standing = book[user]
+                standing.until, standing.doubt = 0, max(standing.doubt - 1, 0)
+                standing.level //= 2 if in_time and not standing.doubt else 1
+
+    def silent(self, users: Sequence[str], key: str, number: int) -> None:
+        """A node that is there has not replied; if it was in doubt already, it is set aside."""
+        again = bool(self.doubtful(users))
+        for standing in self._of(users, key):
+            standing.silent += 1
+            standing.doubt = min(standing.doubt + 2 * standing.silent, LONGEST)
+        if again:
+            self._set_aside(users, number, "no reply in time, and not for the first time")
+
+    def refused(self, users: Sequence[str], key: str, number: int) -> None:
+        """A node's reply was not what it had to be."""
+        for standing in self._of(users, key):
+            standing.refused += 1
+        self._set_aside(users, number, "its reply was refused")
+
+    def tell(self) -> None:
+        """Name those that were set aside, one line a cause, however many they are."""
+        told, self._told = self._told, {}
+        for why, users in told.items():
+            self._note(f"{name_users(sorted(users, key=reading_order))} {why}")
+
+    def table(self) -> list[tuple[str, str]]:
+        """Which users' nodes did not reply as they had to, and what came of it: a line a node."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for user, standing in sorted(self._book().items(), key=lambda i: reading_order(i[0])):
+            groups.setdefault((standing.key, _in_words(standing)), []).append(user)
+        return [(_few(users), told) for (_, told), users in groups.items()]
+
+    def _of(self, users: Iterable[str], key: str) -> list[Standing]:
+        book = self._book()
+        self.came(users, key)
+        return [book.setdefault(user, Standing(key)) for user in users]
+
+    def _set_aside(self, users: Sequence[str], number: int, why: str) -> None:
+        for user in users:
+            pause = self._book()[user].set_aside(number)
+            told = f"set aside for {pause} round{'s' * (pause > 1)}: {why}"
+            self._told.setdefault(told, []).append(user)
+
+
+def _in_words(standing: Standing) -> str:
+    """What a node did, in words."""
+    counts: Mapping[str, int] = {
+        "no reply in time": standing.silent,
+        "a reply refused": standing.refused,
+    }
+    causes = [f"{what} {_times(count)}" for what, count in counts.items() if count]
+    rounds = f"{standing.pauses} round{'s' * (standing.pauses > 1)}"
+    return ", ".join(causes) + (f"; set aside for {rounds}" if standing.pauses else "")
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _few(users: list[str]) -> str:
+    more = f" and {len(users) - 5} more" if len(users) > 5 else ""
+    return f"{'user' if len(users) == 1 else 'users'} {', '.join(users[:5])}{more}"
