@@ -84,7 +84,13 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         return LocalClustersState(users, np.zeros((len(users), network.whole.stop)))
 
     def round(self, number: int) -> Script[Replies]:
-        """Local models, their clusters, and the clusters' models: one round is all."""
+        """One round is all, and needs an answer of everybody."""
+        return (yield from self.questions.without_silent(self._clustered))
+
+    def _clustered(self) -> Script[Replies]:
+        """Local models, their clusters, and the clusters' models."""
+        here = [user for user in self.state.users if user not in self.federation.left_out]
+        self.state = LocalClustersState(here, np.zeros((len(here), self.models.shape[1])))
         replies, local = yield from self.local_models()
         labels = self.clusters(local)
 

@@ -52,6 +52,7 @@ class Federation:
         self.durable: dict[str, int] | None = None  # versions in the last checkpoint
         self.timeout = config.federation.round_timeout
         self.progress = Progress()
+        self.left_out: set[str] = set()  # who did not answer a question that is for all
         self.grid: Grid | None = None
         self.roster = Roster(note=self.note, task=lambda: self.task(0, [], {}))
 
@@ -71,10 +72,8 @@ class Federation:
     @property
     def users(self) -> list[str]:
         """The users that take part in training."""
-        if not self.config.new.wanted:
-            return self.roster.users
-        new = set(self.new_users)
-        return [user for user in self.roster.users if user not in new]
+        others = {*self.new_users, *self.left_out}
+        return [user for user in self.roster.users if user not in others]
 
     @property
     def new_users(self) -> list[str]:
