@@ -21,9 +21,6 @@ from corsage.benchmarks.fuzz.cost import peak_ratio
 from corsage.benchmarks.fuzz.target import Target, unpacked
 from corsage.core.registry import ALGORITHMS
 
-STRICT = {"convex-clustering", "local-clusters"}
-"""Methods that cannot do without an answer of everybody, and fail in one line."""
-
 known = cache(target)
 
 
@@ -31,7 +28,7 @@ def test_a_thousand_hostile_replies_to_all_strategies() -> None:
     targets, seen, verdicts = [known(name) for name in ALGORITHMS], set[str](), Counter[str]()
     for one, attack, outcome in played(targets, 1000, seed=0):
         assert not outcome.bad, (one.name, attack.name, outcome)
-        assert outcome.verdict != "failed" or one.name in STRICT, (one.name, attack.name, outcome)
+        assert outcome.verdict != "failed", (one.name, attack.name, outcome)
         seen.add(attack.name)
         verdicts[outcome.verdict] += 1
     assert len(seen) > 0.8 * len(attacks())

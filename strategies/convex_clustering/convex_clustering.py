@@ -116,6 +116,11 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
             return
         if self.given_lambda == 0:
             self.federation.note("convex-lambda=0: every user is alone")
+        yield from self.questions.without_silent(self._fixed)
+        self.federation.left_out.clear()  # in rounds they may be heard again
+
+    def _fixed(self) -> Script[None]:
+        """The graph, lambda, rho and tau of the users that are there."""
         users, d = self.federation.users, self.federation.network.whole.stop
         facts = yield from ask_facts(self.questions, users)
         graph, choice = Graph(users), Choice(self.given_lambda or 0.0)
@@ -186,6 +191,11 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     def closing(self) -> Script[None]:
         """Certify and read the models before the final results are made."""
+        yield from self.questions.without_silent(self._read)
+
+    def _read(self) -> Script[None]:
+        """The certificate and the clusters of the users that are there."""
+        self.enter(self.federation.users)
         number, certificate = self.progress.round, self.state.certificate
         if certificate is None or certificate.round != number:
             yield from self.certify(number)

@@ -84,9 +84,14 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         return LocalClustersState(users, np.zeros((len(users), network.whole.stop)))
 
     def round(self, number: int) -> Script[Replies]:
-        """Local models, their clusters, and the clusters' models: one round is all."""
-        if self.state.users != self.federation.users:  # some came, left, or do not answer
-            self.state = self.initial(self.federation.network)
+        """One round is all, and needs an answer of everybody."""
+        return (yield from self.questions.without_silent(self._clustered))
+
+    def _clustered(self) -> Script[Replies]:
+        """Local models, their clusters, and the clusters' models."""
+        here = self.federation.users  # some came, left, or do not answer
+        if self.state.users != here:
+            self.state = LocalClustersState(here, np.zeros((len(here), self.models.shape[1])))
         replies, local = yield from self.local_models()
         labels = self.clusters(local)
 

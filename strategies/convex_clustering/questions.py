@@ -10,7 +10,7 @@ import numpy as np
 
 from corsage.core.arrays import Arrays
 from corsage.core.errors import RoundFailed
-from corsage.core.replies import Replies, by_cause
+from corsage.core.replies import Replies, by_cause, name_users
 from corsage.core.schema import Number, Schema
 from corsage.strategies.rounds.asking import Ask, in_turns
 from corsage.strategies.rounds.federation import Federation
@@ -38,6 +38,19 @@ NUMBERS: dict[str, tuple[Number, ...]] = {
     "held_out": (Number("value"), FOUND),
 }
 """What can be asked, and the numbers that each user answers with."""
+
+
+class Unanswered(RoundFailed):
+    """A question that all must answer, and some did not.
+
+    Parameters
+    ----------
+    users : those who did not.
+    """
+
+    def __init__(self, text: str, users: list[str]) -> None:
+        super().__init__(text)
+        self.users = users
 
 
 class Questions:
@@ -78,11 +91,33 @@ class Questions:
         federation.record(replies, version=federation.progress.round)
         federation.progress.questions += 1
         if strict and len(replies.users) < len(users):
-            raise RoundFailed(
+            raise Unanswered(
                 f"{federation.name}: all users must answer about their losses ({question}). "
-                + "; ".join(by_cause(replies.dropped)[:3])
+                + "; ".join(by_cause(replies.dropped)[:3]),
+                [user for user in users if user not in set(replies.users)],
             )
         return in_order(replies, users)
+
+    def without_silent(self, script: Callable[[], Script[T]]) -> Script[T]:
+        """A script of questions that all must answer; it begins anew without those who do not.
+
+        As long as there are `min-users` others, and no fewer than half of those that there were.
+        """
+        federation = self.federation
+        least = max(federation.config.federation.min_users, (len(federation.users) + 1) // 2)
+        before = set(federation.left_out)
+        while True:
+            try:
+                return (yield from script())
+            except Unanswered as error:
+                federation.left_out.update(error.users)
+                if len(federation.users) < least:
+                    federation.left_out = before
+                    raise
+                federation.note(
+                    f"{name_users(error.users)} left out of what needs an answer of everybody: "
+                    "it begins anew with the others"
+                )
 
     def about_losses(self, users: list[str], d: int, work: Callable[[RemoteUsers], T]) -> Script[T]:
         """Mathematics on the losses at the users, with d parameters each, as a script."""

@@ -84,6 +84,7 @@ class Federation:
         self.before: Mapping[str, int] = {}  # versions at the beginning of the round
         self.timeout = config.federation.round_timeout
         self.progress = Progress()
+        self.left_out: set[str] = set()  # who did not answer a question that is for all
         self.grid: Grid | None = None
         self.now = Attendance()
         self.lasting = False  # each user weighs the same in every round, whoever takes part
@@ -117,10 +118,8 @@ class Federation:
     @property
     def users(self) -> list[str]:
         """The users that take part in training."""
-        if not self.config.new.wanted:
-            return self._present
-        new = set(self.new_users)
-        return [user for user in self._present if user not in new]
+        others = {*self.new_users, *self.left_out}
+        return [user for user in self._present if user not in others]
 
     @property
     def _present(self) -> list[str]:

@@ -106,10 +106,22 @@ def test_what_cannot_be_is_refused_in_one_line(keys: dict[str, Any], message: st
     assert "\n" not in str(error.value)
 
 
-def test_silence_at_the_start_is_an_error_that_names_the_user() -> None:
+@pytest.mark.parametrize("name", ["convex-clustering", "local-clusters"])
+def test_who_never_answers_is_left_out_and_the_others_are_clustered(name: str) -> None:
+    """Before the first round, in it and at the end, where all must answer."""
     grid = Watched(12, fails=lambda number, task: number == 2)
+    strategy, result, notes = federate(name, grid=grid, convex_report=True)
+    assert len(strategy.models) == 11
+    assert list(result.json()[0]["dropped"]) == ["2"]
+    assert any("user 2 is left out of what needs an answer" in note for note in notes.notes)
+    assert result.json()[0]["findings"]
+
+
+@pytest.mark.parametrize("name", ["convex-clustering", "local-clusters"])
+def test_silence_of_most_is_an_error_that_names_the_users(name: str) -> None:
+    grid = Watched(12, fails=lambda number, task: number < 7)
     with pytest.raises((RoundFailed, NodeError), match="all users must answer"):
-        federate("convex-clustering", grid=grid)
+        federate(name, grid=grid)
 
 
 def test_softmax_models_are_solved_by_gradients_alone(tmp_path: Path) -> None:
