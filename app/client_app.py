@@ -20,11 +20,18 @@ from flwr.clientapp.typing import Mod
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from corsage.app.node import Node, Nodes
+from corsage.app.node import Nodes
 from corsage.app.states.places import Places
 from corsage.core.errors import CheckpointError, StorageError
 from corsage.core.version import untested
-from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, config_record, decode, decode_task, encode
+from corsage.core.wire import (
+    ENDS_THE_RUN,
+    ENDS_THE_STRATEGY,
+    config_record,
+    decode,
+    decode_task,
+    encode,
+)
 
 if TYPE_CHECKING:
     from corsage.app.work import Report
@@ -53,9 +60,7 @@ def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) ->
     return app
 
 
-def answer(
-    kind: str, message: Message, context: Context, nodes: Nodes, places: Places
-) -> Message:
+def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: Places) -> Message:
     """Train or evaluate the users that the message names."""
     from corsage.app.work import work
 

@@ -136,5 +136,7 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
 def runs_to_keep(value: Any) -> int:
     """What the node config says of it: at least the run that is going on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"node config: keep-runs={value!r:.40}: must be a whole number from 1 on.")
+        raise ConfigError(
+            f"node config: keep-runs={value!r:.40}: must be a whole number from 1 on."
+        )
     return value

@@ -93,14 +93,14 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
 }
 
 
-CHECKOUTS = ("numbers", "house")
-"""Commands with options of their own that compare two checkouts."""
+COMMANDS = ("numbers", "house", "chaos")
+"""Commands with options of their own: two compare checkouts, one disturbs runs."""
 
 
 def main(words: list[str]) -> int:
     """Run all or some benchmarks; 0, or 2 for a user's mistake, 1 for a failed run."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    if words and words[0] in CHECKOUTS:
+    if words and words[0] in COMMANDS:
         command = import_module(f"corsage.benchmarks.{words[0]}.command")
         return int(command.main(words[1:]))
     try:

@@ -77,7 +77,7 @@ def sync(folder: Path) -> None:
         for path in [path for path in folder.iterdir() if path.is_file()]:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        _sync_folder(folder)
+        sync_folder(folder)
 
 
 def clear_temporaries(folder: Path) -> None:
@@ -93,7 +93,7 @@ def delete(*paths: Path) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
     for folder in {path.parent for path in paths if path.parent.is_dir()}:
-        _sync_folder(folder)
+        sync_folder(folder)
 
 
 def sealed(content: Mapping[str, Any]) -> str:

@@ -77,7 +77,10 @@ class Database:
             if connection is None or found is None:
                 return None
             layout, checksum, content = found
-            if zlib.crc32(content) != checksum or (parts := self._layout(connection, layout)) is None:
+            if (
+                zlib.crc32(content) != checksum
+                or (parts := self._layout(connection, layout)) is None
+            ):
                 raise StateLost(user, "restore", f"its state of round {version} is damaged")
         return unpacked(parts, content)
 
@@ -152,16 +155,16 @@ class Database:
             self._numbers[layout] = found.fetchone()[0]
         return self._numbers[layout], zlib.crc32(content), content
 
-    def _layout(
-        self, connection: sqlite3.Connection, number: int
-    ) -> Parts | None:
+    def _layout(self, connection: sqlite3.Connection, number: int) -> Parts | None:
         """Names, types and shapes of a layout's arrays; None if it is not known."""
         if number not in self._layouts:
             found = connection.execute("SELECT arrays FROM layouts WHERE id = ?", (number,))
             row = found.fetchone()
             if row is None:
                 return None
-            parts = [(str(n), np.dtype(kind), tuple(shape)) for n, kind, shape in json.loads(row[0])]
+            parts = [
+                (str(n), np.dtype(kind), tuple(shape)) for n, kind, shape in json.loads(row[0])
+            ]
             self._layouts[number] = parts
         return self._layouts[number]
 
@@ -205,8 +208,8 @@ class Database:
         except sqlite3.DatabaseError as error:
             self.close()
             raise CheckpointError(
-                f"{self.path}: damaged ({error}). Put a copy of it back, or remove it and begin "
-                "the strategy anew."
+                f"{self.path}: damaged ({error}). Put a copy of it back, or begin the "
+                "strategy anew: --from-round 0."
             ) from error
         except OSError as error:
             raise StorageError(
@@ -356,9 +359,7 @@ def bytes_of_row(row: int, page: int) -> float:
     return beyond * page + page / ((page - 8) // (inside + 10))
 
 
-def unpacked(
-    parts: Parts, content: bytes
-) -> Arrays:
+def unpacked(parts: Parts, content: bytes) -> Arrays:
     """The arrays whose bytes these are."""
     found: Arrays = {}
     start = 0
