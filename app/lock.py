@@ -27,15 +27,20 @@ class RunLock:
 
     def take(self) -> None:
         """Take it; CheckpointError at once if another process has it."""
-        try:
-            guarded(self._lock.acquire)
-        except Timeout:
+        if not guarded(self._taken):
             raise CheckpointError(
                 f"{self.folder}: {self.holder()} is at work on this run: wait for its end, or stop "
                 "it; two of them would spoil the run."
-            ) from None
+            )
         me = {"pid": os.getpid(), "host": socket.gethostname()}
         guarded(write_atomically, self._holder, json.dumps(me))
+
+    def _taken(self) -> bool:
+        try:
+            self._lock.acquire()
+        except Timeout:
+            return False
+        return True
 
     def release(self) -> None:
         """Let others have it."""

@@ -58,7 +58,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         config, run = body.get("config"), body["identity"].get("run")
         if config and isinstance(config, dict) and isinstance(run, str):
             return {"corsage": body.get("corsage", ""), "run": run, "config": config}
-    raise not_a_run(folder, "config.json is damaged, and no checkpoint is there to make it anew")
+    why = "config.json is damaged, and no checkpoint is there to make it anew"
+    raise not_a_run(folder, f"{why}: there is nothing to go on with, start a new run")
 
 
 def not_a_run(folder: Path, why: str) -> CheckpointError:

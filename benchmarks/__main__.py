@@ -101,8 +101,8 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
 }
 
 
-COMMANDS = ("numbers", "house", "fuzz")
-"""Commands with options of their own: two compare checkouts, one attacks the server."""
+COMMANDS = ("numbers", "house", "fuzz", "chaos")
+"""Commands with options of their own: compare checkouts, attack the server, disturb runs."""
 
 
 def main(words: list[str]) -> int:

@@ -208,8 +208,8 @@ class Database:
         except sqlite3.DatabaseError as error:
             self.close()
             raise CheckpointError(
-                f"{self.path}: damaged ({error}). Put a copy of it back, or remove it and begin "
-                "the strategy anew."
+                f"{self.path}: damaged ({error}). Put a copy of it back, or begin the "
+                "strategy anew: --from-round 0."
             ) from error
         except OSError as error:
             raise StorageError(

@@ -7,14 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from corsage.app import plots, report
 from corsage.app.checkpoint import found
 from corsage.app.command import run
 from corsage.app.run_folder import RunFolder
@@ -44,6 +45,15 @@ def line_of(capsys: pytest.CaptureFixture[str]) -> str:
     """The one line that says why a command failed."""
     (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("corsage: ")]
     return line
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unpainted() -> Iterator[None]:
+    """Plots take ten times as long as all the rest of these runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "write_plots", lambda *_: [])
+        patch.setattr(report, "figures", lambda *_: "")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -181,13 +191,6 @@ def test_keys_of_what_has_begun_may_not_change(
     assert "head-epochs was 1, now 7" in line_of(capsys)
 
 
-def broken(self: FedAvg, number: int, users: list[str]) -> list[str]:
-    """A strategy that cannot go on."""
-    if number == 3:
-        raise RoundFailed("round 3: the sun went down.")
-    return users
-
-
 @pytest.mark.parametrize("error", [RoundFailed("the sun went down."), ZeroDivisionError("oh")])
 def test_one_failing_strategy_does_not_lose_the_comparison(
     whole: Path,
@@ -303,6 +306,7 @@ def test_a_folder_that_is_none_is_refused_in_a_line(
 @settings(
     max_examples=int(os.environ.get("FUZZ", "12")),
     deadline=None,
+    phases=[Phase.generate],  # to shrink takes longer than to read
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
