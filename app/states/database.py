@@ -205,6 +205,8 @@ class Database:
                 f"{self.path}: personal states cannot be {what} ({error}). Free some space, or "
                 "see to it that it can be written; what was written before is whole."
             ) from error
+        except sqlite3.ProgrammingError:
+            raise
         except sqlite3.DatabaseError as error:
             self.close()
             raise CheckpointError(

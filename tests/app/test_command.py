@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corsage.app.states.store import states_of
 from corsage.app.command import run
 from corsage.app.commands import COMMANDS
 from corsage.clients.base import Got, Sent
@@ -62,7 +63,10 @@ def test_a_comparison_leaves_a_table_and_a_run_folder(
     rows = [json.loads(x) for x in (folder / "fedrep" / "metrics.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == [1, 2]
     assert (folder / "fedrep" / "model.safetensors").exists()
-    assert len(list((folder / "fedrep" / "users").rglob("*.safetensors"))) >= 4
+    run_name = json.loads((folder / "config.json").read_text())["run"]
+    states = states_of(folder, "fedrep", run_name)
+    assert states.users() and all(states.versions(user)[-1] <= 2 for user in states.users())
+    assert len(list((folder / "fedrep" / "users").iterdir())) <= 3
 
 
 def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:

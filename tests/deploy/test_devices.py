@@ -19,6 +19,7 @@ from safetensors.numpy import load, load_file
 
 from corsage.app import engines
 from corsage.app.local_grid import LocalGrid
+from corsage.app.states.store import states_of
 from corsage.clients import client_class
 from corsage.core.config import Config
 from corsage.core.registry import ALGORITHMS
@@ -79,11 +80,15 @@ def assert_same_states(
     fleet: Fleet, devices: Path, simulation: Path, strategy: str, number: int
 ) -> None:
     """What the devices keep for themselves is what the simulated users keep."""
-    run = json.loads((devices / "config.json").read_text())["run"]
-    (folder,) = (simulation / strategy / "users").iterdir()
+    run, simulated = (run_of(folder) for folder in (devices, simulation))
     for user in USERS:
         state = load(fleet.states(user, f"{strategy}-{run}")[number])
-        assert_same_arrays(state, load_file(folder / user / f"{number}.safetensors"))
+        assert_same_arrays(state, states_of(simulation, strategy, simulated).load(user, number))
+
+
+def run_of(folder: Path) -> str:
+    """The name of a run folder's run."""
+    return str(json.loads((folder / "config.json").read_text())["run"])
 
 
 def test_a_device_and_then_the_server_are_killed(fleet, tmp_path, monkeypatch):
@@ -190,9 +195,9 @@ def spelled(value: Any) -> str:
 
 def assert_same_last_states(fleet: Fleet, devices: Path, simulation: Path, strategy: str) -> None:
     """The same of the newest states: how often devices were asked is not their number."""
-    run = json.loads((devices / "config.json").read_text())["run"]
-    (folder,) = (simulation / strategy / "users").iterdir()
+    run = run_of(devices)
+    wanted = states_of(simulation, strategy, run_of(simulation))
     for user in USERS:
         states = fleet.states(user, f"{strategy}-{run}")
-        newest = max((folder / user).glob("*.safetensors"), key=lambda path: int(path.stem))
-        assert_same_arrays(load(states[max(states)]), load_file(newest))
+        newest = wanted.load(user, wanted.versions(user)[-1])
+        assert_same_arrays(load(states[max(states)]), newest)

@@ -8,6 +8,7 @@ that the process starts inherit both. It needs nothing of the program but the na
 import json
 import os
 import re
+import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ parent, looking, seen = os.getppid(), False, 0
 
 def written(event: str, arguments: tuple[object, ...]) -> str:
     """The file that is about to be written or put in its place, if that is what happens."""
+    if event == "statement":  # of an open database: as if it were a file in it
+        return "/".join(map(str, arguments))
     if event == "os.rename":
         return str(arguments[1])
     if event == "open" and isinstance(arguments[0], str) and set(str(arguments[1])) & set("wxa"):
@@ -28,7 +31,7 @@ def written(event: str, arguments: tuple[object, ...]) -> str:
 def look(event: str, arguments: tuple[object, ...]) -> None:
     """Stand still if this is the point: the rounds so far are done, and so many files written."""
     global looking, seen  # noqa: PLW0603 - a hook is a function
-    if event not in ("open", "os.rename") or looking:
+    if event not in ("open", "os.rename", "statement") or looking:
         return
     looking = True
     try:
@@ -60,5 +63,13 @@ def stand_still(flag: Path) -> None:
         time.sleep(0.02)
 
 
+def connect(path: object, *arguments: object, **named: object) -> sqlite3.Connection:
+    """A connection whose statements are looked at before they are executed."""
+    connection = plain(path, *arguments, **named)
+    connection.set_trace_callback(lambda text: look("statement", (path, text[:60])))
+    return connection
+
+
 if POINT:
     sys.addaudithook(look)
+    plain, sqlite3.connect = sqlite3.connect, connect
