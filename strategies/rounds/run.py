@@ -90,6 +90,7 @@ class Run:
         return due or self.strategy.is_over(rounds)
 
     def _evaluate(self, options: Options) -> Replies:
+        self.federation.rest()
         question = self.strategy.evaluation(options)
         return self.strategy.evaluated(question, self.federation.complete(question))
 
