@@ -186,15 +186,18 @@ class Federation:
         self.roster.refresh(self.grid, patience, self.now.number)
         if not self.roster.members:
             self.roster.wait(self.grid, 1, patience, self.now.number)
-        self._rest()
+        self.rest()
 
-    def _rest(self) -> None:
-        """Set aside whose pause is not over."""
+    def rest(self) -> None:
+        """Do not ask those whose pause is not over, nor slow ones that are still at work."""
+        working, hosted = self.patience.working(), self.roster.hosted
         for reply in self.patience.take_late(query=False):
-            if not reply.has_error():
-                self.conduct.alive(self.roster.hosted(reply.metadata.src_node_id), in_time=False)
+            node = reply.metadata.src_node_id
+            if not reply.has_error() and node not in working:
+                self.conduct.late(hosted(node))
+        busy = {user for node in working for user in hosted(node)}
         least = max(self.config.federation.min_users, 1)
-        self.now.resting = self.conduct.resting(self.roster.users, self.now.number, least)
+        self.now.resting = self.conduct.resting(self.roster.users, self.now.number, least, busy)
 
     def go_without(self) -> bool:
         """For the rest of this round, do not ask whom the last turn had no reply of.
@@ -227,7 +230,7 @@ class Federation:
         roster.num_classes = progress.num_classes
         roster.reclaim()  # a resumed run remembers whose ids are
         self.now.number = progress.round
-        self._rest()
+        self.rest()
         if self.config.new.wanted and not (self.users and self.new_users):
             known = sorted({m.cluster for m in roster.members.values()} - {""})
             keys, count = self.config.new, len(self.new_users)

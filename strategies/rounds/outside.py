@@ -42,6 +42,7 @@ class Outside:
         if not self._steps.between or not self._strategy.progress.round:
             return []
         self._strategy.take(arrays)
+        self._strategy.federation.rest()
         question = self._strategy.evaluation(options)
         self._evaluation = question, question.messages()
         return self._evaluation[1]

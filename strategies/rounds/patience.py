@@ -96,6 +96,7 @@ class Patience:
         self._typical: dict[str, float] = {}
         self._given_up: dict[str, Pending] = {}
         self._idle = 0.0
+        self._slow: set[int] = set()  # nodes that replied too late, and since then not in time
 
     def until(self, sent: Pending, pace: Pace, waiting: bool) -> float:
         """When to give up a message, if nothing comes; `waiting`: for nodes that are trusted."""
@@ -115,6 +116,7 @@ class Patience:
     def came(self, sent: Pending, seconds: float, pace: Pace) -> None:
         """A reply in time: how slow a node is; what it once was is forgotten by halves."""
         pace.times[sent.node] = seconds
+        self._slow.discard(sent.node)
         if (found := pace.median()) is not None:
             self._typical[pace.kind] = found
         if pace.kind != QUERY:
@@ -153,7 +155,12 @@ class Patience:
             kind = sent.message.metadata.message_type
             if kind != QUERY and not reply.has_error() and (usual := self._typical.get(kind)):
                 self._slowness[sent.node] = max((now - sent.at) / usual, 1.0)
+                self._slow.add(sent.node)
         return sent is not None
+
+    def working(self) -> set[int]:
+        """The nodes that reply, but late, and have not come to the end of what they were asked."""
+        return self._slow & {sent.node for sent in self._given_up.values()}
 
     def take_late(self, query: bool) -> list[Message]:
         """The replies that came too late, to queries or to all others, once."""

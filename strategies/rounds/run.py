@@ -91,6 +91,7 @@ class Run:
 
     def _evaluate(self, options: Options) -> Replies:
         """All users' evaluation; once more if states turn out to be gone: they start anew."""
+        self.federation.rest()
         question = self.strategy.evaluation(options)
         replies = self.federation.complete(question)
         if self.federation.reset(replies):

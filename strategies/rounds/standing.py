@@ -5,7 +5,7 @@ All of it is counted in rounds and kept in the progress of the run, so that a re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from corsage.core.replies import name_users, reading_order
@@ -37,7 +37,12 @@ class Standing:
     pauses: int = 0
 
     def set_aside(self, number: int) -> int:
-        """Begin a pause after this round, twice as long as the last one; its length."""
+        """Begin a pause after this round, twice as long as the last one; its length.
+
+        0 if it has begun already: in one round it is set aside once.
+        """
+        if self.until > number:
+            return 0
         pause = min(2**self.level, LONGEST)
         self.level, self.until, self.pauses = self.level + 1, number + pause, self.pauses + pause
         self.doubt = max(self.doubt, 1)
@@ -59,11 +64,16 @@ class Conduct:
         self._book, self._note = book, note
         self._told: dict[str, list[str]] = {}
 
-    def resting(self, users: Sequence[str], number: int, least: int) -> frozenset[str]:
-        """Whom not to ask in a round; if too few were left, those come back whose pause ends."""
+    def resting(
+        self, users: Sequence[str], number: int, least: int, busy: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Whom not to ask in a round; if too few were left, those come back whose pause ends.
+
+        Those that are `busy` are not asked either.
+        """
         book = self._book()
-        aside = [user for user in users if user in book and book[user].until >= number]
-        aside.sort(key=lambda user: (book[user].until, reading_order(user)))
+        aside = [u for u in users if u in busy or (u in book and book[u].until >= number)]
+        aside.sort(key=lambda u: (book[u].until if u in book else number, reading_order(u)))
         missing = max(least - (len(users) - len(aside)), 0)
         return frozenset(aside[missing:])
 
@@ -79,21 +89,32 @@ class Conduct:
             if user in book and book[user].key != key:
                 book[user].key, book[user].doubt, book[user].until = key, 0, 0
 
-    def alive(self, users: Iterable[str], in_time: bool = True) -> None:
-        """A sign of life; a reply in time makes the next pause shorter, too."""
+    def alive(self, users: Iterable[str]) -> None:
+        """A reply in time; those that make good for all doubts make the next pause shorter."""
         book = self._book()
         for user in users if book else ():
             if user in book:
                 standing = book[user]
                 standing.until, standing.doubt = 0, max(standing.doubt - 1, 0)
-                standing.level //= 2 if in_time and not standing.doubt else 1
+                standing.level //= 1 if standing.doubt else 2
+
+    def late(self, users: Iterable[str]) -> None:
+        """All that it was asked is answered, though too late: it lives, and is slow."""
+        book = self._book()
+        for user in users if book else ():
+            if user in book:
+                book[user].until = book[user].doubt = 0
 
     def silent(self, users: Sequence[str], key: str, number: int) -> None:
-        """A node that is there has not replied; if it was in doubt already, it is set aside."""
+        """A node that is there has not replied: it rests for this round.
+
+        If it was in doubt already, it is set aside.
+        """
         again = bool(self.doubtful(users))
         for standing in self._of(users, key):
             standing.silent += 1
             standing.doubt = min(standing.doubt + 2 * standing.silent, LONGEST)
+            standing.until = max(standing.until, number)
         if again:
             self._set_aside(users, number, "no reply in time, and not for the first time")
 
@@ -123,7 +144,8 @@ class Conduct:
 
     def _set_aside(self, users: Sequence[str], number: int, why: str) -> None:
         for user in users:
-            pause = self._book()[user].set_aside(number)
+            if not (pause := self._book()[user].set_aside(number)):
+                continue
             told = f"set aside for {pause} round{'s' * (pause > 1)}: {why}"
             self._told.setdefault(told, []).append(user)
 
