@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corsage.app.states.store import states_of
 from corsage.app.command import run
 from corsage.app.commands import COMMANDS
+from corsage.app.states.store import states_of
 from corsage.clients.base import Got, Sent
 from corsage.clients.fedavg import FedAvgClient
 from corsage.clients.fedrep.fedrep import FedRepClient
