@@ -34,6 +34,7 @@ ELSEWHERE = {
     "resume": FILES,
     "run_dir": FILES,
     "checkpoint_every": FILES,
+    **dict.fromkeys(("ray_address", "node_cpus", "node_gpus"), "it works in this process"),
 }
 """Keys that would do nothing here."""
 

@@ -29,7 +29,7 @@ from corsage.networks.evaluation import Scores, evaluate, evaluate_models, evalu
 from corsage.networks.network import Network
 from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
-from corsage.networks.training import batches, to_tensors
+from corsage.networks.training import SINGLE, Types, batches, to_tensors
 
 K = TypeVar("K", bound=Keys)
 Pair = tuple[Array, Array]
@@ -242,6 +242,11 @@ class Client(NumPyClient, Generic[K]):
             for user, n in zip(self.users, data.sizes, strict=True)
         ]
 
+    @property
+    def types(self) -> Types:
+        """What inputs, and labels that are numbers, are held as."""
+        return SINGLE
+
     def train_data(self, got: Got) -> Examples:
         """The users' training examples, one user after the other; new users may have fewer."""
         limit = int(got.options.get("adapt-samples", 0))
@@ -296,7 +301,7 @@ class Client(NumPyClient, Generic[K]):
         shift, scale = self.data.shift, self.data.scale
         if self.data.vectors is not None:
             x = self.data.vectors[x]
-        tensors = to_tensors(x, y, shift, scale, self.network.device)
+        tensors = to_tensors(x, y, shift, scale, self.network.device, self.types)
         return Examples(*tensors, np.array([len(labels) for _, labels in pairs], np.int64))
 
 
