@@ -23,7 +23,7 @@ from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.keys import Keys, NoKeys, flatten
 from corsage.core.keywords import Keywords
 from corsage.core.replies import Replies, by_cause
-from corsage.core.seeding import generator
+from corsage.core.seeding import drawn_count, generator
 from corsage.core.wire import decode, encode
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.federation import Federation
@@ -130,7 +130,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def choose(self, number: int, users: list[str]) -> list[str]:
         """The users of a round: max(r n, 1), uniform, without replacement."""
-        count = max(int(self.config.federation.fraction_train * len(users)), 1)
+        count = drawn_count(self.config.federation.fraction_train, len(users))
         drawn = generator(self.config.run.seed, "users", number).permutation(len(users))[:count]
         return [users[i] for i in sorted(drawn)]
 

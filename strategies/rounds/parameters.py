@@ -73,7 +73,9 @@ def read_config(
         )
     for key, instead in ELSEWHERE.items():
         if key in keys:
-            raise ConfigError(f"{key.replace('_', '-')}: {cls.__name__}() has no use for it; {instead}.")
+            raise ConfigError(
+                f"{key.replace('_', '-')}: {cls.__name__}() has no use for it; {instead}."
+            )
     flat = config.flat() if isinstance(config, Config) else dict(config or {})
     given, foreign = (
         {key.replace("_", "-"): value for key, value in keys.items()},
