@@ -162,7 +162,10 @@ def fresh(strategies: list[AnyStrategy]) -> None:
 def warn_of_other_users(strategies: list[AnyStrategy]) -> None:
     """Say which keys of users and data differ between strategies that are to be compared."""
     first, *others = [
-        flatten(c.data) | flatten(c.new) | {"num-users": c.federation.num_users, "seed": c.run.seed}
+        flatten(c.data)
+        | {"partition": c.data.dealing}
+        | flatten(c.new)
+        | {"num-users": c.federation.num_users, "seed": c.run.seed}
         for c in (strategy.config for strategy in strategies)
     ]
     for strategy, keys in zip(strategies[1:], others, strict=True):

@@ -23,7 +23,7 @@ import numpy as np
 
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.shared_keys import FeatureKeys, LabelKeys
+from corsage.datasets.shared_keys import FeatureKeys, LabelKeys, OwnKeys
 from corsage.datasets.table import Table, chosen_features, number_labels
 
 FEATURES = ["gcsecnt", "gcsescore", "gender", "age"]
@@ -31,7 +31,7 @@ USUAL = ["gcsecnt", "gender", "age"]
 
 
 @dataclass(frozen=True)
-class Chem97Keys(FeatureKeys, LabelKeys):
+class Chem97Keys(FeatureKeys, LabelKeys, OwnKeys):
     """Keys of Chem97."""
 
 
