@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from corsage.core.keys import Keys, convert, key
 from corsage.core.registry import DATASETS
 
-
 AUTO = "auto"
 SOME_USERS = 50
 """How many users samples are dealt to where nobody says."""

@@ -125,8 +125,7 @@ def held(x: Array) -> Mask:
     """Which samples a float32 model can hold."""
     with np.errstate(over="ignore"):
         finite = np.isfinite(x.astype(np.float32))
-    good: Mask = finite.reshape(len(x), -1).all(axis=1)
-    return good
+    return np.asarray(finite.reshape(len(x), -1).all(axis=1))
 
 
 def input_numbers(x: Array, *, exact: bool) -> Array:

@@ -59,5 +59,5 @@ def test_what_is_automatic(name: str) -> None:
 
 def test_a_run_needs_no_more_words(words: dict[str, Any]) -> None:
     keys = {**words, "model": "linear", "num-users": -1, "hidden": "200"}
-    strategy, result, _ = federate("local", **keys)
+    _, result, _ = federate("local", **keys)
     assert set(result.summaries[0].per_user) == {"a", "b", "c"}
