@@ -23,6 +23,7 @@ from typing import Any
 from corsage.app.conclusion import conclude
 from corsage.app.progress import Watcher
 from corsage.app.recorder import Recorder
+from corsage.app.remarks import Remarks
 from corsage.core.config import Config
 from corsage.core.errors import UNUSABLE, CheckpointError, CorsageError
 from corsage.core.files import guarded, write_atomically
@@ -98,9 +99,9 @@ class RunFolder:
         return str((self.folder / name / "users").resolve())
 
     def callbacks(self, name: str) -> list[Callback]:
-        """Checkpoints and metrics, and a progress line."""
+        """Checkpoints and metrics, a progress line, and remarks."""
         recorder = Recorder(self.folder / name, {**self.identity, "strategy": name}, self.config)
-        return [recorder, Watcher(self.config.run.num_rounds)]
+        return [recorder, Watcher(self.config.run.num_rounds), Remarks()]
 
 
 def new_folder(parent: Path, strategies: tuple[str, ...]) -> Path:

@@ -15,6 +15,7 @@ from corsage.app.client_app import app as client_app
 from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
 from corsage.app.progress import Watcher
+from corsage.app.remarks import Remarks
 from corsage.app.summary import summary_table
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
@@ -190,4 +191,5 @@ def run(strategy: AnyStrategy, progress: bool) -> Result:
     """One strategy on nodes of its own."""
     if progress:
         strategy.callbacks.append(Watcher(strategy.config.run.num_rounds))
+    strategy.callbacks.append(Remarks())
     return strategy.start(LocalGrid(client_app, number_of_nodes(strategy.config)))
