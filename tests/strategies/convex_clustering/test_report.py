@@ -209,3 +209,12 @@ def test_in_full_asks_and_otherwise_nothing_is_asked(in_full: bool) -> None:
     assert (strategy.progress.questions > 2) == in_full  # facts, and one certificate
     assert (strategy.state.refit is not None) == in_full
     assert len(result.summaries) == (2 if in_full else 1)
+
+
+def test_every_user_its_own_is_a_finding() -> None:
+    """At a small lambda nothing fuses, and the certificate says so."""
+    reading = fully_read(losses(), solved(0.001))
+    assert reading.exact and reading.labels == [0, 1, 2, 3]
+    assert "every user is its own cluster" in text(cluster_rows(reading, solved(0.001)))
+    assert "clusters: 4, exact" in text(cluster_rows(reading, solved(0.001)))
+    assert "its own" not in text(cluster_rows(fully_read(losses(), solved()), solved()))
