@@ -23,6 +23,11 @@ from corsage.core.files import write_atomically
 from corsage.core.wire import decode, encode
 
 
+OTHERS = 3
+"""Other experiments whose states stay in a memory that is their only place: those that take turns
+on one grid. The oldest go first."""
+
+
 class PersonalStore:
     """The personal states of a node's users in one experiment.
 
@@ -31,7 +36,7 @@ class PersonalStore:
     context : the node's Flower context; its `state` is used.
     folder : where states are also written, or None.
     experiment : which run and algorithm the states belong to; those of others are let go from
-        memory (their files stay, so that they can be resumed).
+        memory, where they have files or there are many (files stay, so that they can be resumed).
     durable : wait until a file is on the disk itself, so that it survives a loss of power.
     in_context : keep states in the context too. Ray copies a context to a worker and back with
         every message, so simulated users on one machine keep theirs in the folder alone.
@@ -51,11 +56,14 @@ class PersonalStore:
         self._durable = durable
         self._in_context = in_context or folder is None
         self._versions: dict[str, set[int]] = {}  # of each user, in memory
+        others = dict.fromkeys(name.partition("/")[0] for name in reversed(list(self._records)))
+        others.pop(safe_name(experiment), None)
+        gone = set(list(others)[0 if folder else OTHERS :])
         for name in list(self._records):
             if name.startswith(self._prefix):
                 user, version = name.removeprefix(self._prefix).split("/")
                 self._versions.setdefault(user, set()).add(int(version))
-            else:
+            elif name.partition("/")[0] in gone:
                 del self._records[name]
 
     def load(self, user: str, version: int) -> Arrays:

@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corsage.app.store import PersonalStore, safe_name
+from corsage.app.store import OTHERS, PersonalStore, safe_name
 from corsage.core.errors import StateLost
 
 
@@ -67,10 +67,12 @@ def test_another_experiment_has_states_of_its_own(tmp_path: Path) -> None:
 def test_names_of_experiments_may_be_any_text() -> None:
     """One may begin as another does."""
     ctx = context()
-    for name in ("e/f", "e", "", "a b/c/", "E"):
-        PersonalStore(ctx, None, name).save("u/v", 1, head(1), set())
-        assert PersonalStore(ctx, None, name).load("u/v", 1)["head"][0] == 1
-        assert len(ctx.state) == 1
+    for number, name in enumerate(("e/f", "e", "", "a b/c/", "E"), 1):
+        PersonalStore(ctx, None, name).save("u/v", 1, head(number), set())
+        assert PersonalStore(ctx, None, name).load("u/v", 1)["head"][0] == number
+        assert len(ctx.state) == min(number, OTHERS + 1)  # the oldest goes
+    for number, name in enumerate(("e", "", "a b/c/", "E"), 2):
+        assert PersonalStore(ctx, None, name).load("u/v", 1)["head"][0] == number
 
 
 def test_simulated_users_with_a_folder_burden_no_message(tmp_path: Path) -> None:
