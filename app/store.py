@@ -22,7 +22,6 @@ from corsage.core.errors import StateLost
 from corsage.core.files import write_atomically
 from corsage.core.wire import decode, encode
 
-
 OTHERS = 3
 """Other experiments whose states stay in a memory that is their only place: those that take turns
 on one grid. The oldest go first."""
