@@ -64,7 +64,7 @@ class Solved:
     models: Floats
 
 
-class Report:
+class ClusterReport:
     """Reads the clusters of a solution, and says what was found.
 
     Parameters

@@ -19,8 +19,8 @@ from corsage.strategies.convex_clustering.convex_clustering import ConvexCluster
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.models import refitted_models
 from corsage.strategies.convex_clustering.report import (
+    ClusterReport,
     Reading,
-    Report,
     Solved,
     bounds,
     cluster_rows,
@@ -169,7 +169,7 @@ def test_the_first_clusters_are_listed_with_their_first_users() -> None:
     assert len(rows) == 12
 
 
-def report(questions: int) -> Report:
+def report(questions: int) -> ClusterReport:
     strategy = ConvexClustering(settings("convex-clustering"))
     strategy.progress.questions = questions
     return strategy.report
