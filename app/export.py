@@ -44,7 +44,8 @@ def export(folder: Path, config: Config) -> Iterator[str]:
     dealt, total = deal(table, keys, config.federation.num_users, seed), table.num_classes
     for user, part in zip(dealt.users, dealt.parts, strict=True):
         train, test = split_rows(table, part, user, keys, seed)
-        x = model_input(table.x[part], table.shift, table.scale, table.vectors)
+        shift, scale, exact = table.shift, table.scale, total == 0
+        x = model_input(table.x[part], shift, scale, table.vectors, exact=exact)
         arrays = {"x": x, "label": table.y[part]}
         if table.test is not None:
             arrays["test"] = table.test[part]

@@ -14,8 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from corsage.app.command import complain, word
-from corsage.core.catalogue import catalogue
-from corsage.core.config import Config
+from corsage.core.catalogue import catalogue, defaults
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
 from corsage.core.keys import Value
@@ -64,7 +63,7 @@ class Keywords(TypedDict, total=False):
 
 def toml() -> str:
     """The block of `pyproject.toml`: every key with its default."""
-    lines = [f"{name} = {literal(value)}\n" for name, value in Config.parse().flat().items()]
+    lines = [f"{name} = {literal(value)}\n" for name, value in defaults().items()]
     return HEADER + "".join(lines)
 
 

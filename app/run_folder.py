@@ -29,6 +29,7 @@ from corsage.app.endings import FAILURE, RESULT, Attempts, read_result
 from corsage.app.lock import RunLock
 from corsage.app.progress import Watcher
 from corsage.app.recorder import Recorder
+from corsage.app.remarks import Remarks
 from corsage.app.resuming import (
     begun,
     check_rounds,
@@ -146,11 +147,11 @@ class RunFolder:
         return str((self.folder / name / "users").resolve())
 
     def callbacks(self, name: str) -> list[Callback]:
-        """Checkpoints and metrics, and a progress line."""
+        """Checkpoints and metrics, a progress line, and remarks."""
         recorder = Recorder(
             self.folder / name, identity(self.run, name, self.config.flat()), self.config
         )
-        return [recorder, Watcher(self.config.run.num_rounds)]
+        return [recorder, Watcher(self.config.run.num_rounds), Remarks()]
 
 
 def run_folder(config: Config) -> Path:

@@ -16,6 +16,7 @@ from corsage.app.endings import in_a_line
 from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
 from corsage.app.progress import Watcher
+from corsage.app.remarks import Remarks
 from corsage.app.summary import summary_table
 from corsage.core.config import Config
 from corsage.core.errors import FOR_ALL, ConfigError
@@ -37,6 +38,7 @@ ELSEWHERE = {
     "checkpoint_every": FILES,
     "keep_checkpoints": FILES,
     "from_round": FILES,
+    **dict.fromkeys(("ray_address", "node_cpus", "node_gpus"), "it works in this process"),
 }
 """Keys that would do nothing here."""
 
@@ -180,7 +182,10 @@ def fresh(strategies: list[AnyStrategy]) -> None:
 def warn_of_other_users(strategies: list[AnyStrategy]) -> None:
     """Say which keys of users and data differ between strategies that are to be compared."""
     first, *others = [
-        flatten(c.data) | flatten(c.new) | {"num-users": c.federation.num_users, "seed": c.run.seed}
+        flatten(c.data)
+        | {"partition": c.data.dealing}
+        | flatten(c.new)
+        | {"num-users": c.federation.num_users, "seed": c.run.seed}
         for c in (strategy.config for strategy in strategies)
     ]
     for strategy, keys in zip(strategies[1:], others, strict=True):
@@ -205,4 +210,5 @@ def run(strategy: AnyStrategy, progress: bool) -> Result:
     """One strategy on nodes of its own."""
     if progress:
         strategy.callbacks.append(Watcher(strategy.config.run.num_rounds))
+    strategy.callbacks.append(Remarks())
     return strategy.start(LocalGrid(client_app, number_of_nodes(strategy.config)))

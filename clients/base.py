@@ -8,7 +8,7 @@ the users kept before, and keeps what `Sent.keep` says after.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
@@ -16,9 +16,10 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.core.arrays import Array, Arrays, Floats32, Ints
+from corsage.clients.contract import Got, Models, Sent, averages, named
+from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.cache import Cache
-from corsage.core.errors import ConfigError, UserError
+from corsage.core.errors import UserError
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys
 from corsage.core.seeding import generator
@@ -29,55 +30,12 @@ from corsage.networks.evaluation import Scores, evaluate, evaluate_models, evalu
 from corsage.networks.network import Network
 from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
-from corsage.networks.training import batches, to_tensors
+from corsage.networks.training import SINGLE, Types, batches, to_tensors
+
+__all__ = ["Client", "Got", "K", "Models", "Sent"]
 
 K = TypeVar("K", bound=Keys)
 Pair = tuple[Array, Array]
-
-
-@dataclass(frozen=True)
-class Got:
-    """What came: arrays that all users get, arrays with one row a user, and options."""
-
-    shared: Arrays = field(default_factory=dict)
-    rows: Arrays = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Sent:
-    """What goes up and what stays, one row a user.
-
-    Parameters
-    ----------
-    mean : arrays of which the server needs the mean over users only.
-    rows : arrays that it needs user by user.
-    keep : what the users remember until their next round.
-    metrics : numbers of each user; those of samples are added.
-    """
-
-    mean: Arrays = field(default_factory=dict)
-    rows: Arrays = field(default_factory=dict)
-    keep: Arrays = field(default_factory=dict)
-    metrics: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Models:
-    """The users' own models.
-
-    Parameters
-    ----------
-    whole : one model for all (P,), or one a user (users, P); with `heads` the body of all.
-    heads : each user's own head over that body.
-    picked : `whole` are some models (K, P), of which each user has the one of this number.
-    metrics : what else is to be said of each user.
-    """
-
-    whole: Floats32
-    heads: Floats32 | None = None
-    picked: Ints | None = None
-    metrics: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class Client(NumPyClient, Generic[K]):
@@ -161,7 +119,7 @@ class Client(NumPyClient, Generic[K]):
         one row a user. What the users keep is remembered by this object. Flower takes a number a
         metric: of several users it is their mean, weighted by samples.
         """
-        sent = self.respond(self._got(parameters, config))
+        sent = self.respond(named(parameters, config))
         if sent.keep:
             self._remember(sent.keep)
         examples = int(np.sum(sent.metrics["num-examples"]))
@@ -171,17 +129,9 @@ class Client(NumPyClient, Generic[K]):
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
         """Flower's door to `judge`; as with `fit`."""
-        metrics = self.judge(self._got(parameters, config))
+        metrics = self.judge(named(parameters, config))
         numbers = averages(metrics)
         return numbers["loss"], int(np.sum(metrics["num-examples"])), numbers
-
-    def _got(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> Got:
-        names = [name for name in str(config.get("names", "model")).split(",") if name]
-        if len(names) != len(parameters):
-            raise ConfigError(f"{len(parameters)} parameters came, names={','.join(names)}.")
-        arrays, by_user = dict(zip(names, parameters, strict=True)), str(config.get("rows", ""))
-        rows = {name: arrays.pop(name) for name in by_user.split(",") if name in arrays}
-        return Got(arrays, rows, config)
 
     def _remember(self, kept: Arrays) -> None:
         self.states = [{n: rows[i] for n, rows in kept.items()} for i in range(len(self.states))]
@@ -242,6 +192,11 @@ class Client(NumPyClient, Generic[K]):
             for user, n in zip(self.users, data.sizes, strict=True)
         ]
 
+    @property
+    def types(self) -> Types:
+        """What inputs, and labels that are numbers, are held as."""
+        return SINGLE
+
     def train_data(self, got: Got) -> Examples:
         """The users' training examples, one user after the other; new users may have fewer."""
         limit = int(got.options.get("adapt-samples", 0))
@@ -296,12 +251,5 @@ class Client(NumPyClient, Generic[K]):
         shift, scale = self.data.shift, self.data.scale
         if self.data.vectors is not None:
             x = self.data.vectors[x]
-        tensors = to_tensors(x, y, shift, scale, self.network.device)
+        tensors = to_tensors(x, y, shift, scale, self.network.device, self.types)
         return Examples(*tensors, np.array([len(labels) for _, labels in pairs], np.int64))
-
-
-def averages(metrics: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-    """Numbers of each user as one number: the mean over all samples, which are counted apart."""
-    weights = metrics["num-examples"]
-    others = ((name, values) for name, values in metrics.items() if name != "num-examples")
-    return {name: float(np.average(values, weights=weights)) for name, values in others}

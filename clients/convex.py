@@ -15,6 +15,7 @@ from corsage.core.errors import UserError
 from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
 from corsage.networks.evaluation import Scores, score
+from corsage.networks.training import SINGLE, Types
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.linear_losses import Scale
 
@@ -79,6 +80,13 @@ class ConvexClient(Client[K]):
     def dtype(self) -> torch.dtype:
         """What convex losses are computed with; torch models are float32."""
         return getattr(torch, self.task.model.precision) if self.convex else torch.float32
+
+    @property
+    def types(self) -> Types:
+        """Numbers to predict are held as they are computed with, and so is what predicts them."""
+        if not self.network.criterion.numbers:
+            return SINGLE  # bytes and classes lose nothing by it
+        return (self.dtype if self.convex else torch.float32), self.dtype
 
     @property
     def scale(self) -> Scale:

@@ -20,7 +20,9 @@ from typing import Any
 from corsage.core.catalogue import defaults
 from corsage.core.errors import ConfigError
 from corsage.core.groups import (
+    AUTO,
     GROUPS,
+    SOME_USERS,
     DataKeys,
     FederationKeys,
     ModelKeys,
@@ -86,6 +88,7 @@ class Config:
         groups["data"] = read(data_keys(groups["data"].dataset), values)
         device_data = read(data_keys(DEVICE), values)
         check_data(groups["data"], without(values, names(type(device_data))))
+        groups["federation"] = with_users(groups["federation"], groups["data"])
         keys = {name: read(declared, values) for name, declared in algorithm_keys().items()}
         return cls(**groups, device_data=device_data, algorithm=keys)
 
@@ -140,6 +143,14 @@ def check_device(name: str) -> None:
     """Refuse what can be no device; whether a node has it, only the node knows."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?|mps|xpu(:\d+)?", name):
         raise ConfigError(f"device={name}: no such device. It is cpu, cuda, cuda:1, mps, ...")
+
+
+def with_users(keys: FederationKeys, data: DataKeys) -> FederationKeys:
+    """The keys with a number of users: all that the data have, where nobody asked for others."""
+    if keys.num_users >= 0:
+        return keys
+    own = data.partition == AUTO and data.dealing == "natural"
+    return dataclasses.replace(keys, num_users=0 if own else SOME_USERS)
 
 
 def check_data(data: DataKeys, values: Mapping[str, Any]) -> None:

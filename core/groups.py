@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from corsage.core.keys import Keys, convert, key
 from corsage.core.registry import DATASETS
 
+AUTO = "auto"
+SOME_USERS = 50
+"""How many users samples are dealt to where nobody says."""
+
 
 @dataclass(frozen=True)
 class RunKeys(Keys):
@@ -48,7 +52,10 @@ class FederationKeys(Keys):
     title = "Users and nodes"
 
     num_users: int = key(
-        50, "users in a simulation; 0: as many as the data has (natural partition)", low=0
+        -1,
+        "users in a simulation; 0: as many as the data have (natural partition); -1: that where "
+        f"partition=auto takes the data's own users, else {SOME_USERS}",
+        low=-1,
     )
     num_nodes: int = key(
         0,
@@ -111,10 +118,12 @@ class DataKeys(Keys):
         "instead of those that the data have",
     )
     partition: str = key(
-        "shards",
+        AUTO,
         "how samples are dealt: the paper's shards, exactly classes-per-user distinct classes, "
-        "classes-per-user consecutive ones, Dirichlet label shares, or the data's own users",
-        choices=("iid", "shards", "classes", "consecutive", "dirichlet", "natural"),
+        "classes-per-user consecutive ones, Dirichlet label shares, or the data's own users "
+        "(natural); auto: natural for csv and npz with a user-column and where data have nothing "
+        "else, shards for all others",
+        choices=(AUTO, "iid", "shards", "classes", "consecutive", "dirichlet", "natural"),
     )
     classes_per_user: int = key(2, "shards, classes, consecutive: classes a user (S)", low=1)
     alpha: float = key(0.5, "dirichlet: concentration; small is heterogeneous", low=1e-6)
@@ -133,6 +142,16 @@ class DataKeys(Keys):
     )
     max_train_samples: int = key(0, "at most so many training samples a user, 0: no limit", low=0)
     cache_dir: str = key("", "where prepared data are kept; empty: the user's cache folder")
+
+    @property
+    def usual(self) -> str:
+        """What `partition=auto` is."""
+        return "shards"
+
+    @property
+    def dealing(self) -> str:
+        """How samples are dealt."""
+        return self.usual if self.partition == AUTO else self.partition
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,11 @@ def torch_seed(seed: int, *words: str | int) -> int:
     return int(generator(seed, *words).integers(2**63 - 1))
 
 
+def drawn_count(share: float, n: int) -> int:
+    """max(r n, 1) of n, rounded down: .29 of 100 are 29, though .29 * 100 < 29 in binary."""
+    return max(int(share * n + 1e-9), 1)
+
+
 def user_keys(seed: int, purpose: str, users: Sequence[str]) -> NDArray[np.uint64]:
     """A number for each user, from which `uniforms` draws."""
     texts = ("\x1f".join((str(seed), purpose, user)) for user in users)

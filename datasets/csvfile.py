@@ -25,6 +25,8 @@ from corsage.datasets.table import (
     Table,
     check_users,
     chosen_features,
+    held,
+    input_numbers,
     read_labels,
     some,
 )
@@ -99,10 +101,10 @@ def read_table(path: Path, columns: Columns) -> Table:
     """The rows below the header."""
     coded = {i: Codes() for i in columns.text}
     cells = read_cells(path, columns, coded)
-    with np.errstate(over="ignore"):
-        x = cells[:, columns.features].astype(np.float32)
-    if not np.isfinite(x).all():
+    x = cells[:, columns.features]
+    if not held(x).all():
         blame(path, columns)
+    x = input_numbers(x, exact=columns.numbers)
     try:
         y, classes = read_labels(cells[:, columns.label], str(path), numbers=columns.numbers)
     except DataError:

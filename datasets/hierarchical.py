@@ -145,7 +145,7 @@ def load(keys: HierarchicalKeys) -> Table:
     x_test, y_test = responses(drawn.theta, tests, keys.noise, fresh)
     users = np.concatenate([drawn.user, np.repeat(np.arange(n), tests)])
     return Table(
-        np.concatenate([drawn.x, x_test]).astype(np.float32),
+        np.concatenate([drawn.x, x_test]),
         np.concatenate([drawn.y, y_test]),
         users.astype(np.str_),
         drawn.cluster[users].astype(np.str_),

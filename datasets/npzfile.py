@@ -19,7 +19,9 @@ from corsage.datasets.table import (
     Mask,
     Table,
     check_users,
+    held,
     id_strings,
+    input_numbers,
     read_labels,
     some,
     standardised,
@@ -38,14 +40,14 @@ def read(path: Path, keys: ColumnKeys, *, optional: tuple[str, ...] = ()) -> Tab
     """One NPZ file; of the arrays "user" and "cluster", those in `optional` may be absent.
 
     uint8 is taken for pixels: 0..255 becomes -1..1 for the model, and (n, h, w) becomes
-    (n, 1, h, w). Other numbers reach the model as they are, as float32.
+    (n, 1, h, w). Other numbers reach the model as they are, in float32 (`table.input_numbers`).
     """
     arrays = open_npz(path)
     wanted = {"label": keys.label_column, "user": keys.user_column, "cluster": keys.cluster_column}
     names = {w: find(path, list(arrays), w, n, w in optional) for w, n in wanted.items()}
     if "x" not in arrays or not names["label"]:
         raise DataError(f"{path}: no array 'x' or no labels (arrays: {some(list(arrays))}).")
-    x = samples(arrays["x"], f"{path}: x")
+    x = samples(arrays["x"], f"{path}: x", exact=keys.numbers)
     y, classes = read_labels(
         arrays[names["label"]], f"{path}: {names['label']}", numbers=keys.numbers
     )
@@ -105,8 +107,8 @@ def find(path: Path, names: list[str], what: str, wanted: str, optional: bool) -
     )
 
 
-def samples(x: Array, where: str) -> Array:
-    """The samples as uint8 or finite float32, images with their channel axis.
+def samples(x: Array, where: str, *, exact: bool = False) -> Array:
+    """The samples as uint8 or finite numbers (`input_numbers`), images with their channel axis.
 
     (samples, 0) is a data set without input: its model is an intercept alone.
     """
@@ -116,15 +118,13 @@ def samples(x: Array, where: str) -> Array:
         return x[:, None] if x.ndim == 3 else x
     if x.dtype.kind not in "biuf":
         raise DataError(f"{where}: of type {x.dtype}; expected numbers.")
-    with np.errstate(over="ignore"):
-        x = x.astype(np.float32)
-    finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
-    if not finite.all():
+    good = held(x)
+    if not good.all():
         raise DataError(
-            f"{where}: sample {int(np.argmin(finite))} has values that are not finite float32 "
+            f"{where}: sample {int(np.argmin(good))} has values that are not finite float32 "
             "numbers; fill them in, or drop the sample."
         )
-    return x
+    return input_numbers(x, exact=exact)
 
 
 DATASET = DataSet(load, ColumnKeys, own_file, check_columns, users="either")

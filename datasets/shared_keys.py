@@ -55,6 +55,13 @@ class ColumnKeys(LabelKeys, FileKeys):
     label_column: str = key("label", "column of the class (npz: y is understood too)")
     cluster_column: str = key("", "column of the user's known cluster, if any")
 
+    @property
+    def usual(self) -> str:
+        """A file that says whose its samples are is not dealt anew unless somebody asks for it."""
+        if self.user_column:
+            return "natural"
+        return "iid" if self.numbers else "shards"
+
 
 def check_columns(keys: ColumnKeys) -> None:
     """Refuse no file at all, and two sources of the users' clusters."""
@@ -84,7 +91,17 @@ class FeatureKeys(DataKeys):
 
 
 @dataclass(frozen=True)
-class DrawnKeys(DataKeys):
+class OwnKeys(DataKeys):
+    """Data that have users of their own and cannot be dealt anew."""
+
+    @property
+    def usual(self) -> str:
+        """There is nothing else."""
+        return "natural"
+
+
+@dataclass(frozen=True)
+class DrawnKeys(OwnKeys):
     """Data that are drawn at random."""
 
     data_seed: int = key(1, "seed of the data themselves (the key seed draws the rest)", low=0)

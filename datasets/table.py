@@ -54,11 +54,17 @@ class Table:
         return self.y if classes else np.zeros(len(self.y), np.int64)
 
 
-def model_input(x: Array, shift: float, scale: float, vectors: Floats32 | None = None) -> Floats32:
-    """Raw samples as what the model sees: float32 `(x - shift) * scale`, always a copy."""
-    out: Floats32 = x.astype(np.float32) if vectors is None else vectors[x]
-    out -= np.float32(shift)
-    out *= np.float32(scale)
+def model_input(
+    x: Array, shift: float, scale: float, vectors: Floats32 | None = None, *, exact: bool = False
+) -> Array:
+    """Raw samples as what the model sees: `(x - shift) * scale` in float32, always a copy.
+
+    `exact`: in float64, as `input_numbers` are where numbers are predicted.
+    """
+    kind = np.float64 if exact else np.float32
+    out = input_numbers(x if vectors is None else vectors[x], exact=exact)
+    out -= kind(shift)
+    out *= kind(scale)
     return out
 
 
@@ -113,6 +119,19 @@ def number_labels(values: Array, where: str) -> Numbers:
             "fill it in, or drop the sample."
         )
     return numbers
+
+
+def held(x: Array) -> Mask:
+    """Which samples a float32 model can hold."""
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(x.astype(np.float32))
+    return np.asarray(finite.reshape(len(x), -1).all(axis=1))
+
+
+def input_numbers(x: Array, *, exact: bool) -> Array:
+    """Inputs as float32, or `exact`, as float64: where numbers are predicted, convex methods
+    compute with all digits that the data have."""
+    return x.astype(np.float64 if exact else np.float32)
 
 
 def read_labels(values: Array, where: str, *, numbers: bool) -> tuple[Array, int]:

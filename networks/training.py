@@ -20,6 +20,8 @@ from corsage.networks.network import Network
 from corsage.networks.pull import Drift, Pull
 
 Adjust = Callable[[Tensor, Tensor], None]
+Types = tuple[torch.dtype, torch.dtype]
+SINGLE: Types = (torch.float32, torch.float32)
 
 
 def batches(rng: np.random.Generator, n: int, epochs: int, batch_size: int) -> list[Ints]:
@@ -32,16 +34,22 @@ def batches(rng: np.random.Generator, n: int, epochs: int, batch_size: int) -> l
 
 
 def to_tensors(
-    x: NDArray[Any], y: NDArray[Any], shift: float, scale: float, device: str | torch.device = "cpu"
+    x: NDArray[Any],
+    y: NDArray[Any],
+    shift: float,
+    scale: float,
+    device: str | torch.device = "cpu",
+    types: Types = SINGLE,
 ) -> tuple[Tensor, Tensor]:
-    """Raw arrays (bytes or floats) as float32 `(x - shift) * scale`, and labels.
+    """Raw arrays (bytes or floats) as `(x - shift) * scale`, and labels: classes are int64.
 
-    Classes are int64; labels that are numbers (floats) are float32, as the outputs are.
+    `types` are those of the inputs, and of labels that are numbers. Torch models are float32, and
+    so are both by default.
     """
     inputs = torch.from_numpy(np.require(x, requirements=["C", "W"]))
-    inputs = inputs.to(device, torch.float32, copy=True)
-    kind = np.float32 if y.dtype.kind == "f" else np.int64
-    labels = torch.from_numpy(np.array(y, kind)).to(device)
+    inputs = inputs.to(device, types[0], copy=True)
+    labels = torch.from_numpy(np.array(y, np.float64 if y.dtype.kind == "f" else np.int64))
+    labels = labels.to(device, types[1] if labels.is_floating_point() else torch.int64)
     return inputs.sub_(shift).mul_(scale), labels
 
 

@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +71,35 @@ def test_keywords_are_refused_like_keys() -> None:
         Ditto(head_epochs=3)
     with pytest.raises(ConfigError, match=r"FedRep\(3\): keys are keyword arguments"):
         FedRep(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("engine", "ray"), ("resume", "x"), ("run_dir", "x"), ("strategy", "ditto"),
+     ("checkpoint_every", 2), ("node_cpus", 2.0), ("node_gpus", 1.0)],
+)  # fmt: skip
+def test_keywords_that_would_do_nothing_are_refused(key: str, value: Any) -> None:
+    """A run config has them all; who writes one down wants something of it."""
+    said = key.replace("_", "-")
+    with pytest.raises(ConfigError, match=rf"{said}: FedRep\(\) has no use for it; "):
+        FedRep(**{**QUICK, key: value})
+    assert key not in inspect.signature(FedRep).parameters
+    assert FedRep({**SMALL, said: value}).name == "fedrep"
+    with pytest.raises(ConfigError, match=said):
+        simulate("fedrep", progress=False, **{**QUICK, key: value})
+
+
+def test_a_second_start_goes_on_or_is_refused() -> None:
+    """Rounds count from the first: it used to do none, and to give the first result."""
+    grid, strategy = LocalGrid(client_app, 1), FedRep(**QUICK)
+    strategy.start(grid)
+    done = strategy.progress.round
+    said = rf"fedrep: .* its {done} rounds; start\(grid, num_rounds={2 * done}\) .*FedRep\(\.\.\.\)"
+    with pytest.raises(ConfigError, match=said):
+        strategy.start(grid)
+    more = strategy.start(grid, num_rounds=2 * done)
+    whole = FedRep(**{**QUICK, "num_rounds": 2 * done}).start(LocalGrid(client_app, 1))
+    assert more["fedrep"].per_user == whole["fedrep"].per_user
 
 
 def test_completion_sees_the_keys_of_an_algorithm() -> None:

@@ -12,18 +12,33 @@ from corsage.core.arrays import Arrays
 from corsage.core.wire import decode, encode
 
 
-class InContext:
-    """States in a context; those of other experiments are let go."""
+OTHERS = 3
+"""Other experiments whose states stay in a memory that is their only place: those that take turns
+on one grid. The oldest go first."""
 
-    def __init__(self, context: Context, experiment: str) -> None:
+
+class InContext:
+    """States in a context.
+
+    Parameters
+    ----------
+    context : the node's, whose `state` is used.
+    experiment : whose states they are.
+    others : of so many other experiments, the newest, states stay; the rest is let go.
+    """
+
+    def __init__(self, context: Context, experiment: str, others: int = 0) -> None:
         self._records = context.state
         self._prefix = f"{safe_name(experiment)}/"
         self._versions: dict[str, set[int]] = {}
+        known = dict.fromkeys(name.partition("/")[0] for name in reversed(list(self._records)))
+        known.pop(safe_name(experiment), None)
+        gone = set(list(known)[others:])
         for name in list(self._records):
             if name.startswith(self._prefix):
                 user, version = name.removeprefix(self._prefix).split("/")
                 self._versions.setdefault(user, set()).add(int(version))
-            else:
+            elif name.partition("/")[0] in gone:
                 del self._records[name]
 
     def load(self, user: str, version: int) -> Arrays | None:

@@ -10,7 +10,7 @@ from flwr.app import Context
 from corsage.app.node import Node
 from corsage.app.states.database import Database
 from corsage.app.states.files import Files
-from corsage.app.states.memory import InContext
+from corsage.app.states.memory import OTHERS, InContext
 from corsage.app.states.state_dir import clear
 from corsage.app.states.store import PersonalStore, database_of
 from corsage.core.wire import Task
@@ -32,23 +32,23 @@ class Places:
         machine keep theirs in a database alone. Those on many machines have them in the context,
         too, and in files: SQLite does not work over a network.
         """
-        memory = InContext(context, task.experiment)
         if not node.simulated:
-            return self._device(memory, node, task.experiment)
+            return self._device(context, node, task.experiment)
         if not task.state_dir:
-            return PersonalStore([memory], simulated=True)
+            return PersonalStore([InContext(context, task.experiment, OTHERS)], simulated=True)
+        memory = InContext(context, task.experiment)
         folder = Path(task.state_dir)
         if task.many_machines:
             files = Files(folder, task.experiment, durable=False)
             return PersonalStore([memory, files], simulated=True)
         return PersonalStore([self._database(database_of(folder, task.experiment))], simulated=True)
 
-    def _device(self, memory: InContext, node: Node, experiment: str) -> PersonalStore:
+    def _device(self, context: Context, node: Node, experiment: str) -> PersonalStore:
         if node.state_dir is None:
-            return PersonalStore([memory])
+            return PersonalStore([InContext(context, experiment, OTHERS)])
         files = Files(node.state_dir, experiment)
         files.on_new = partial(clear, node.state_dir, node.keep_runs, files.folder)
-        return PersonalStore([memory, files])
+        return PersonalStore([InContext(context, experiment), files])
 
     def _database(self, path: Path) -> Database:
         """The open one, if there is one; the one that was not needed for longest is closed."""

@@ -35,7 +35,7 @@ class Dealt(NamedTuple):
 def check_partition(keys: DataKeys, num_users: int) -> None:
     """Refuse combinations of keys that cannot be meant."""
     check_keys(keys)
-    if keys.partition == "natural":
+    if keys.dealing == "natural":
         check_own_users(keys)
     else:
         check_dealt_users(keys, num_users)
@@ -57,46 +57,46 @@ def check_dealt_users(keys: DataKeys, num_users: int) -> None:
     """Refuse to deal samples anew if that cannot be done."""
     if data_set(keys.dataset).users == "own":
         raise ConfigError(
-            f"partition={keys.partition}: dataset={keys.dataset} has users of its own; set "
+            f"partition={keys.dealing}: dataset={keys.dataset} has users of its own; set "
             "partition=natural num-users=0."
         )
-    if isinstance(keys, LabelKeys) and keys.numbers and keys.partition not in LABEL_FREE:
+    if isinstance(keys, LabelKeys) and keys.numbers and keys.dealing not in LABEL_FREE:
         raise ConfigError(
-            f"partition={keys.partition}: it deals classes, and labels=numbers has none; set "
+            f"partition={keys.dealing}: it deals classes, and labels=numbers has none; set "
             "partition=iid, or partition=natural num-users=0."
         )
     if num_users == 0:
-        raise ConfigError(f"num-users=0: partition={keys.partition} needs a number of users.")
+        raise ConfigError(f"num-users=0: partition={keys.dealing} needs a number of users.")
     if isinstance(keys, ColumnKeys) and keys.cluster_column:
         raise ConfigError(
-            f"cluster-column={keys.cluster_column}: with partition={keys.partition} a user's "
+            f"cluster-column={keys.cluster_column}: with partition={keys.dealing} a user's "
             "samples come from several clusters; set partition=natural."
         )
 
 
 def check_sizes(keys: DataKeys) -> None:
     """Refuse keys of sizes that the partition has no use for."""
-    if keys.size_sigma and keys.partition not in SIZED:
+    if keys.size_sigma and keys.dealing not in SIZED:
         raise ConfigError(
             f"size-sigma={keys.size_sigma:g}: only for partition={', '.join(SIZED)}, "
-            f"not {keys.partition}; leave it out."
+            f"not {keys.dealing}; leave it out."
         )
-    pooled = keys.partition != "natural"
+    pooled = keys.dealing != "natural"
     for name, value, idle in (
         ("mean-samples", keys.mean_samples, not pooled),
         ("min-samples", keys.min_samples, pooled),
     ):
         if value and idle:
             raise ConfigError(
-                f"{name}={value}: of no use with partition={keys.partition}; leave it out."
+                f"{name}={value}: of no use with partition={keys.dealing}; leave it out."
             )
 
 
 def deal(table: Table, keys: DataKeys, num_users: int, seed: int) -> Dealt:
     """Deal the samples to users as `partition` says; the clusters are the map's, if one is set."""
-    if keys.partition == "natural":
+    if keys.dealing == "natural":
         assert table.users is not None  # the loader saw to it that there is a user column
-        rng = generator(seed, "partition", keys.partition)
+        rng = generator(seed, "partition", keys.dealing)
         users, parts = partitions.natural(table.users, num_users, rng, least=keys.min_samples)
         dealt = Dealt(users, parts, known_clusters(users, parts, table.clusters))
         everybody: Iterable[str] = table.users  # the map may name some that are left out of the run
@@ -113,7 +113,7 @@ def deal_anew(table: Table, keys: DataKeys, num_users: int, seed: int) -> Dealt:
     """Deal the samples to users that are numbered from 0, whoever had them before."""
     if table.test is not None:
         raise DataError(
-            f"partition={keys.partition}: the data say which samples are for testing (npz: its "
+            f"partition={keys.dealing}: the data say which samples are for testing (npz: its "
             "array test), user by user; set partition=natural num-users=0."
         )
     if table.clusters is None:
@@ -135,21 +135,21 @@ def deal_anew(table: Table, keys: DataKeys, num_users: int, seed: int) -> Dealt:
 
 def deal_pool(labels: Ints, keys: DataKeys, num_users: int, seed: int, *purpose: str) -> list[Ints]:
     """Deal a pool of samples, or `mean-samples` a user of it."""
-    rng = generator(seed, "partition", keys.partition, *purpose)
+    rng = generator(seed, "partition", keys.dealing, *purpose)
     if keys.mean_samples:
         drawn = generator(seed, "mean-samples", *purpose)
         rows = partitions.thinned(labels, num_users, keys.mean_samples, drawn)
         whole = dataclasses.replace(keys, mean_samples=0)
         return [rows[part] for part in deal_pool(labels[rows], whole, num_users, seed, *purpose)]
-    if keys.partition == "iid":
+    if keys.dealing == "iid":
         return partitions.iid(labels, num_users, rng, size_sigma=keys.size_sigma)
-    if keys.partition == "dirichlet":
+    if keys.dealing == "dirichlet":
         return partitions.dirichlet(labels, num_users, rng, alpha=keys.alpha)
     labelled = {
         "shards": partitions.shards,
         "classes": partitions.classes,
         "consecutive": partitions.consecutive,
-    }[keys.partition]
+    }[keys.dealing]
     s, sigma = keys.classes_per_user, keys.size_sigma
     return labelled(labels, num_users, rng, classes_per_user=s, size_sigma=sigma)
 

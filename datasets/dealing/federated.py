@@ -92,6 +92,7 @@ def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
     """The data set dealt to users, prepared once a machine and then shared by its processes."""
     check_partition(keys, num_users)
     facts = {k: v for k, v in dataclasses.asdict(keys).items() if k != "cache_dir"}
+    facts["partition"] = keys.dealing
     files = cache.fingerprint(source_files(keys))
     if keys.cluster_map:
         facts["cluster_map"] = clustermap.digest(keys.cluster_map)

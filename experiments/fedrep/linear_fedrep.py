@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.core.seeding import generator
+from corsage.core.seeding import drawn_count, generator
 from corsage.experiments.fedrep.linear_problem import Samples
 
 RANK = 1e-12
@@ -96,7 +96,7 @@ def body_gradient(body: Floats, heads: Floats, samples: Samples) -> Floats:
 
 def drawn_users(seeds: Sequence[int], n: int, share: float, number: int) -> Ints:
     """I^t of every run (runs, r n): max(r n, 1) users, uniform, without replacement."""
-    count = max(int(share * n), 1)
+    count = drawn_count(share, n)
     return np.stack([generator(s, "users", number).permutation(n)[:count] for s in seeds])
 
 

@@ -105,8 +105,15 @@ def in_order(labels: Ints) -> Ints:
 
 
 def read(losses: Losses, x: Floats, lam: float, edges: Edges) -> Reading:
-    """The first candidate of X that is certified; if none of the first few is, the likeliest."""
-    proposed = list(islice(candidates(x), TRIES)) or [np.arange(len(x))]
+    """The first candidate of X that is certified; if none of the first few is, the likeliest.
+
+    That every user is its own cluster is tried last: only where no two models are the same, and it
+    is said only with a certificate.
+    """
+    alone = np.arange(len(x))
+    proposed = list(islice(candidates(x), TRIES))
+    if not proposed or len(np.unique(fused(x))) == len(x):
+        proposed.append(alone)
     found = []
     for labels in proposed:
         found.append(judged(losses, labels, lam, edges))

@@ -41,7 +41,7 @@ from corsage.strategies.convex_clustering.models import check_convex, to_choose_
 from corsage.strategies.convex_clustering.opening import ask_facts, ask_neighbours
 from corsage.strategies.convex_clustering.pdmm import Pdmm
 from corsage.strategies.convex_clustering.questions import Questions
-from corsage.strategies.convex_clustering.report import Reading, Report, Solved
+from corsage.strategies.convex_clustering.report import ClusterReport, Reading, Solved
 from corsage.strategies.convex_clustering.solver import Problem
 from corsage.strategies.convex_clustering.splitting import Splitting
 from corsage.strategies.rounds.base import Strategy
@@ -83,7 +83,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """Read the numbers among the keys, and make the parts."""
         self.given_lambda, self.rules = given_lambda(self.keys), rules_of(self.keys, self.config)
         self.questions = Questions(self.federation)
-        self.report = Report(self.questions, in_full=self.keys.convex_report)
+        self.report = ClusterReport(self.questions, in_full=self.keys.convex_report)
 
     def initial(self, network: Network) -> ConvexClusteringState:
         """Nobody is in the problem."""

@@ -64,7 +64,7 @@ class Solved:
     models: Floats
 
 
-class Report:
+class ClusterReport:
     """Reads the clusters of a solution, and says what was found.
 
     Parameters
@@ -171,6 +171,8 @@ def cluster_rows(reading: Reading, solved: Solved) -> list[Row]:
     rows = [("distinct models", str(reading.distinct)), ("clusters", f"{count}, {how}{gap}")]
     if count == 1 and reading.exact:
         rows.append(("", "lambda is at or above consensus: this is the global model"))
+    if reading.exact and 1 < count == len(reading.labels):
+        rows.append(("", "every user is its own cluster: a larger lambda would fuse some"))
     if solved.choice.gain is not None:
         better = f"{solved.choice.gain:.3g} ± {solved.choice.error:.2g} (held-out loss)"
         rows.append(("gain over one model", better))

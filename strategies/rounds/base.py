@@ -19,12 +19,12 @@ from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
 from corsage.core.config import Config
-from corsage.core.errors import RoundFailed
+from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.keys import Keys, NoKeys, flatten
 from corsage.core.keywords import Keywords
 from corsage.core.replies import Replies, by_cause
 from corsage.core.schema import Number, Schema
-from corsage.core.seeding import generator
+from corsage.core.seeding import drawn_count, generator
 from corsage.core.wire import decode, encode
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.federation import Federation
@@ -137,7 +137,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def choose(self, number: int, users: list[str]) -> list[str]:
         """The users of a round: max(r n, 1), uniform, without replacement."""
-        count = max(int(self.config.federation.fraction_train * len(users)), 1)
+        count = drawn_count(self.config.federation.fraction_train, len(users))
         drawn = generator(self.config.run.seed, "users", number).permutation(len(users))[:count]
         return [users[i] for i in sorted(drawn)]
 
@@ -252,8 +252,11 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     ) -> Result:
         """Run all rounds; the arguments are Flower's, and those left out come from the config.
 
-        Returns Flower's result with `summaries`, the rows of the final table.
+        Returns Flower's result with `summaries`, the rows of the final table. Rounds are counted
+        from the first on: a second start with a greater `num_rounds` goes on.
         """
+        num_rounds = num_rounds or self.config.run.num_rounds
+        self._refuse_no_rounds(num_rounds)
         self.federation.timeout = timeout or self.federation.timeout
         self._outside.close()
         self.begin(grid)
@@ -261,7 +264,18 @@ class Strategy(FlowerStrategy, Generic[K, S]):
             self.take(decode(initial_arrays))
         self.train_options = dict(train_config or {})
         run = Run(self, dict(evaluate_config or {}), evaluate_fn)
-        return run.to_its_end(num_rounds or self.config.run.num_rounds)
+        return run.to_its_end(num_rounds)
+
+    def _refuse_no_rounds(self, rounds: int) -> None:
+        """Refuse a second start that would do nothing, and give the first one's result."""
+        done = self.progress.round
+        if not done or not self.is_over(self.length(rounds)):
+            return
+        more = f"start(grid, num_rounds={done + rounds}) does more, and " * (not self.finished())
+        raise ConfigError(
+            f"{self.name}: this object has done its {done} rounds; {more}"
+            f"{type(self).__name__}(...) makes another for a run of its own."
+        )
 
     # The steps of a run.
 

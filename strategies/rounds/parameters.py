@@ -15,6 +15,18 @@ from corsage.core.registry import algorithm_keys
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
 
+COMMAND = "it is for the command line (python run_simulation.py)"
+ELSEWHERE = {
+    "strategy": "the class is the strategy; simulate(...) takes several",
+    "engine": f"{COMMAND}; from Python, give start() a grid, or use simulate(...)",
+    "resume": f"{COMMAND}; from Python, restore a checkpoint in a callback",
+    "run_dir": COMMAND,
+    "checkpoint_every": COMMAND,
+    "node_cpus": COMMAND,
+    "node_gpus": COMMAND,
+}
+"""Keywords that would do nothing for a strategy, and where they belong."""
+
 StrategyClass = type["Strategy[Any, Any]"]
 
 
@@ -28,7 +40,7 @@ class Parameters:
         keys = [
             inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=value)
             for name, value in defaults().items()
-            if name in own or name not in foreign
+            if (name in own or name not in foreign) and name.replace("-", "_") not in ELSEWHERE
         ]
         callbacks = inspect.Parameter(
             "callbacks", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=()
@@ -59,6 +71,11 @@ def read_config(
             f"{cls.__name__}(num_users=20), "
             'or a mapping, {"num-users": 20}.'
         )
+    for key, instead in ELSEWHERE.items():
+        if key in keys:
+            raise ConfigError(
+                f"{key.replace('_', '-')}: {cls.__name__}() has no use for it; {instead}."
+            )
     flat = config.flat() if isinstance(config, Config) else dict(config or {})
     given, foreign = (
         {key.replace("_", "-"): value for key, value in keys.items()},

@@ -120,9 +120,7 @@ def test_killed_at_any_byte_it_holds_whole_transactions(sizes: list[int], data: 
         log = folder / "x.sqlite-wal"
         ends = [log.stat().st_size]
         for version, size in enumerate(sizes, 1):
-            store.save(
-                version, [kept(u, version, version - 1, size=40 * size) for u in "ab"]
-            )
+            store.save(version, [kept(u, version, version - 1, size=40 * size) for u in "ab"])
             after.append(content(store))
             ends.append(log.stat().st_size)
         whole = log.read_bytes()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from corsage.app.states.database import Database
 from corsage.app.states.files import Files, safe_name
-from corsage.app.states.memory import InContext
+from corsage.app.states.memory import OTHERS, InContext
 from corsage.app.states.shelf import Kept
 from corsage.app.states.state_dir import clear, state_folder
 from corsage.app.states.store import PersonalStore
@@ -123,10 +123,15 @@ def test_another_experiment_has_states_of_its_own(tmp_path: Path) -> None:
 def test_names_of_experiments_may_be_any_text() -> None:
     """One may begin as another does."""
     ctx = context()
-    for name in ("e/f", "e", "", "a b/c/", "E"):
-        save(PersonalStore([InContext(ctx, name)]), "u/v", 1, 1)
-        assert PersonalStore([InContext(ctx, name)]).load("u/v", 1)["head"][0] == 1
-        assert len(ctx.state) == 1
+    for number, name in enumerate(("e/f", "e", "", "a b/c/", "E"), 1):
+        save(PersonalStore([InContext(ctx, name, OTHERS)]), "u/v", 1, number)
+        assert PersonalStore([InContext(ctx, name, OTHERS)]).load("u/v", 1)["head"][0] == number
+        assert len(ctx.state) == min(number, OTHERS + 1)  # the oldest goes
+    for number, name in enumerate(("e", "", "a b/c/", "E"), 2):
+        store = PersonalStore([InContext(ctx, name, OTHERS)])
+        assert store.load("u/v", 1)["head"][0] == number
+    assert PersonalStore([InContext(ctx, "none")]).users() == []
+    assert len(ctx.state) == 0  # where there are files, memory holds one
 
 
 def test_a_damaged_file_is_a_lost_state(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_pupils_schools_and_authorities(keys, frame):
     assert len(table.x) == 31_022 and table.num_classes == 0 and table.y.dtype == np.float64
     assert len(np.unique(table.users)) == 2410 and len(np.unique(table.clusters)) == 131
     assert table.y.tolist() == frame["score"].tolist()
-    assert table.x.shape == (31_022, 3) and table.x.dtype == np.float32
+    assert table.x.shape == (31_022, 3) and table.x.dtype == np.float64
     assert np.allclose(table.x[:, 0], frame["gcsescore"] - frame["gcsescore"].mean(), atol=1e-5)
     assert table.x[:, 1].tolist() == [float(g == "F") for g in frame["gender"]]
     assert table.x[:, 2].tolist() == frame["age"].tolist()

@@ -17,7 +17,11 @@ from corsage.datasets.shared_keys import ClusterKeys
 
 @pytest.fixture
 def keys(tmp_path):
-    return CsvKeys(cluster_map=str(tmp_path / "map.json"), cache_dir=str(tmp_path / "cache"))
+    return CsvKeys(
+        partition="shards",
+        cluster_map=str(tmp_path / "map.json"),
+        cache_dir=str(tmp_path / "cache"),
+    )
 
 
 @pytest.fixture

@@ -35,12 +35,13 @@ CASES = {
     "sizes": {"num-users": "4", "partition": "iid", "size-sigma": "1.0"},
     "csv": {"dataset": "csv", "partition": "natural", "num-users": "0", "cluster-column": "site"},
 }
+CASES["numbers"] = {**CASES["csv"], "labels": "numbers", "label-column": "c"}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_device_has_the_users_part_of_the_simulation(case, tmp_path, capsys):
     values = dict(CASES[case])
-    if case == "csv":
+    if "dataset" in values:
         values["data-file"] = own_csv(tmp_path / "own.csv")
     assert run([str(tmp_path / "out"), *(f"{k}={v}" for k, v in values.items())]) == 0
     files = files_of(capsys.readouterr().out)
@@ -48,17 +49,23 @@ def test_device_has_the_users_part_of_the_simulation(case, tmp_path, capsys):
     config = Config.parse({**values, "cache-dir": str(tmp_path / "cache")})
     everybody = simulated(config.data, config.federation.num_users, config.run.seed)
     # A device knows how to split, and not what the data set was.
-    split = {k: v for k, v in values.items() if k in ("test-fraction", "max-train-samples")}
+    told = ("test-fraction", "max-train-samples", "labels")
+    split = {k: v for k, v in values.items() if k in told}
     assert set(files) == set(everybody.users)
+    kind, wide = np.float32, torch.float32
+    if case == "numbers":
+        kind, wide = np.float64, torch.float64
     for user, (path, line) in files.items():
         data = on_device(path, user, "", Config.parse(split).device_data, config.run.seed)
         mine, theirs = data[user], everybody[user]
-        assert (data.shift, data.scale) == (0.0, 1.0) and data.x.dtype == np.float32
+        assert (data.shift, data.scale) == (0.0, 1.0) and data.x.dtype == kind
         assert f"{len(theirs.y_train)} training and {len(theirs.y_test)} test samples" in line
         for part in ("train", "test"):
             x, y = getattr(mine, f"x_{part}"), getattr(mine, f"y_{part}")
             raw, labels = getattr(theirs, f"x_{part}"), getattr(theirs, f"y_{part}")
-            wanted, same = to_tensors(raw, labels, everybody.shift, everybody.scale)
+            wanted, same = to_tensors(
+                raw, labels, everybody.shift, everybody.scale, types=(wide, wide)
+            )
             assert torch.equal(torch.from_numpy(x.copy()), wanted)
             assert y.tolist() == same.tolist()
 

@@ -22,7 +22,7 @@ from corsage.datasets.dealing.federated import on_device, simulated
 @pytest.fixture
 def keys(tmp_path):
     federated.opened.cache_clear()
-    return CsvKeys(cache_dir=str(tmp_path / "cache"))
+    return CsvKeys(partition="shards", cache_dir=str(tmp_path / "cache"))
 
 
 def own_csv(path, rows):

@@ -188,3 +188,13 @@ def test_seeds_decide():
         one, again, other = (deal(labels, 8, generator(s)) for s in (1, 1, 2))
         assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
         assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_shards_leave_many_users_with_fewer_labels_than_shards():
+    """What docs/papers.md says of the FedRep paper's "assigned S classes", here S=5 of 10."""
+    labels = labels_of(10, 6000, 0)
+    fewer = []
+    for seed in range(20):
+        parts = partitions.shards(labels, 100, generator(seed), classes_per_user=5)
+        fewer.append(sum(len(np.unique(labels[part])) < 5 for part in parts))
+    assert 56 <= min(fewer) < 62 and 71 < max(fewer) <= 77, (min(fewer), max(fewer))

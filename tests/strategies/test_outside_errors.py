@@ -190,3 +190,18 @@ def test_local_differential_privacy_works() -> None:
     _, wanted, _ = reference("fedavg", 3)
     _, result, _ = federate("fedavg", grid=grid)
     assert same_arrays(result.arrays, wanted.arrays)
+
+
+def test_two_that_take_turns_on_one_grid_keep_what_is_personal() -> None:
+    """States in memory are kept by experiment: the other one's used to be let go."""
+    names, grid = ("local", "fedper"), LocalGrid(app, 2)
+    both = [made(name, fraction_train=1.0, num_rounds=3) for name in names]
+    for _ in range(3):
+        for strategy in both:
+            step(strategy, grid)
+    for strategy, name in zip(both, names, strict=True):
+        _, wanted, _ = federate(name, 2, fraction_train=1.0, num_rounds=3)
+        replies = judged(strategy, grid)
+        assert strategy.progress.dropped == {}
+        found = strategy.aggregate_evaluate(1, replies)
+        assert found is not None and found["loss"] == wanted.json()[0]["loss"]["mean"]

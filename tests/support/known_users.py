@@ -56,8 +56,7 @@ class Users:
         x = np.stack([part.x_train for part in parts]).astype(np.float64)
         ones = np.ones((*x.shape[:2], 1))
         self.x = np.concatenate([x, ones], 2) if config.model.intercept else x
-        labels = np.stack([part.y_train for part in parts])
-        self.y = labels.astype(np.float32).astype(np.float64)  # data are float32 numbers
+        self.y = np.stack([part.y_train for part in parts]).astype(np.float64)
         self.classes = data.num_classes > 0
         known = [data.clusters[user] for user in self.names]
         self.clusters = sorted(set(known), key=lambda name: (len(name), name))

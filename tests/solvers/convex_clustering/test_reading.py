@@ -151,3 +151,27 @@ def test_within_distance_is_over_pairs() -> None:
     x = np.array([[0.0], [1.0], [5.0], [7.0], [9.0]])
     assert within_distance(x, np.array([0, 0, 1, 1, 1])) == pytest.approx((1 + 2 + 4 + 2) / 4)
     assert within_distance(x, np.arange(5)) == 0
+
+
+@pytest.mark.parametrize(("lam", "clusters"), [(0.01, 60), (0.0913593, 3)])
+def test_that_every_user_is_its_own_is_said_where_it_is_certified(
+    ellipses, lam: float, clusters: int
+) -> None:
+    """It used to be 58 of 60, approximately."""
+    losses, _, edges = ellipses
+    x = fit(losses, lam, edges).x
+    found = read(losses, x + 1e-9 * np.random.default_rng(0).normal(size=x.shape), lam, edges)
+    assert found.exact
+    assert len(np.unique(found.labels)) == clusters == len(found.models)
+
+
+def test_nobody_is_alone_without_a_certificate(ellipses) -> None:
+    """Models that differ, of a run that was not at its end, prove nothing."""
+    losses, true, edges = ellipses
+    lam = 0.0913593
+    x = fit(losses, lam, edges).x + 0.3 * np.random.default_rng(0).normal(size=(losses.n, losses.d))
+    assert len(np.unique(fused(x))) == losses.n
+    found = read(losses, x, lam, edges)
+    assert not found.exact or len(found.models) < losses.n
+    assert len(np.unique(found.labels)) < losses.n
+    assert len(true) == losses.n

@@ -391,6 +391,24 @@ def test_settings_are_those_of_theorem_43(seed):
     check(chosen, found)
 
 
+def test_the_thrifty_rho_needs_less_than_half_of_the_rounds_between_clusters():
+    """Every refresh of the anchors is such a round, of which Corollary 4.4 says nothing."""
+    rng = np.random.default_rng(21)
+    found = hierarchy_of(rng, SIZES, even=False)
+    losses = Quadratics(rng, found.n, D)
+    best, start = losses.minimiser(found), np.zeros((7, D))
+
+    def left(rho, rounds):
+        p = np.zeros(3)
+        chosen = parameters(found, losses.smoothness(), losses.convexity(), 0.05, p, rho)
+        number = int(rounds / (chosen.rho + chosen.p0 * (1 - chosen.p0)))
+        coins, sample = coins_of(1, chosen), drawn_samples(losses)
+        rows = run_coalesced(start, losses.gradient, sample, found, chosen, coins, number)
+        return np.square(rows.y - best).sum() / np.square(best).sum()
+
+    assert left(None, 220) < 1e-8 < left(1.0, 500)
+
+
 def test_refreshes_without_global_steps_are_as_many_as_rounds_in_a_cluster():
     assert thrifty(0.0, np.array([0.1, 0.6])) == pytest.approx(0.24)
     assert Coins(3, 0.1, (0.2,), ("a",)).refresh_coin(0.4) == Coin(3, 0.4, ("refresh coins",))

@@ -19,8 +19,8 @@ from corsage.strategies.convex_clustering.convex_clustering import ConvexCluster
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.models import refitted_models
 from corsage.strategies.convex_clustering.report import (
+    ClusterReport,
     Reading,
-    Report,
     Solved,
     bounds,
     cluster_rows,
@@ -169,7 +169,7 @@ def test_the_first_clusters_are_listed_with_their_first_users() -> None:
     assert len(rows) == 12
 
 
-def report(questions: int) -> Report:
+def report(questions: int) -> ClusterReport:
     strategy = ConvexClustering(settings("convex-clustering"))
     strategy.progress.questions = questions
     return strategy.report
@@ -209,3 +209,12 @@ def test_in_full_asks_and_otherwise_nothing_is_asked(in_full: bool) -> None:
     assert (strategy.progress.questions > 2) == in_full  # facts, and one certificate
     assert (strategy.state.refit is not None) == in_full
     assert len(result.summaries) == (2 if in_full else 1)
+
+
+def test_every_user_its_own_is_a_finding() -> None:
+    """At a small lambda nothing fuses, and the certificate says so."""
+    reading = fully_read(losses(), solved(0.001))
+    assert reading.exact and reading.labels == [0, 1, 2, 3]
+    assert "every user is its own cluster" in text(cluster_rows(reading, solved(0.001)))
+    assert "clusters: 4, exact" in text(cluster_rows(reading, solved(0.001)))
+    assert "its own" not in text(cluster_rows(fully_read(losses(), solved()), solved()))

@@ -1,0 +1,75 @@
+"""What comes to a client and goes from it, and how Flower's own messages are read as that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corsage.core.arrays import Arrays, Floats32, Ints
+from corsage.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Got:
+    """What came: arrays that all users get, arrays with one row a user, and options."""
+
+    shared: Arrays = field(default_factory=dict)
+    rows: Arrays = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What goes up and what stays, one row a user.
+
+    Parameters
+    ----------
+    mean : arrays of which the server needs the mean over users only.
+    rows : arrays that it needs user by user.
+    keep : what the users remember until their next round.
+    metrics : numbers of each user; those of samples are added.
+    """
+
+    mean: Arrays = field(default_factory=dict)
+    rows: Arrays = field(default_factory=dict)
+    keep: Arrays = field(default_factory=dict)
+    metrics: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Models:
+    """The users' own models.
+
+    Parameters
+    ----------
+    whole : one model for all (P,), or one a user (users, P); with `heads` the body of all.
+    heads : each user's own head over that body.
+    picked : `whole` are some models (K, P), of which each user has the one of this number.
+    metrics : what else is to be said of each user.
+    """
+
+    whole: Floats32
+    heads: Floats32 | None = None
+    picked: Ints | None = None
+    metrics: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def named(parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> Got:
+    """Flower's list of parameters under the names that its config gives them."""
+    names = [name for name in str(config.get("names", "model")).split(",") if name]
+    if len(names) != len(parameters):
+        raise ConfigError(f"{len(parameters)} parameters came, names={','.join(names)}.")
+    arrays, by_user = dict(zip(names, parameters, strict=True)), str(config.get("rows", ""))
+    rows = {name: arrays.pop(name) for name in by_user.split(",") if name in arrays}
+    return Got(arrays, rows, config)
+
+
+def averages(metrics: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+    """Numbers of each user as one number: the mean over all samples, which are counted apart."""
+    weights = metrics["num-examples"]
+    others = ((name, values) for name, values in metrics.items() if name != "num-examples")
+    return {name: float(np.average(values, weights=weights)) for name, values in others}

@@ -1,0 +1,76 @@
+"""What a run's numbers do not say of themselves is said in a line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corsage import simulate
+from corsage.app.remarks import Remarks
+from tests.support.federations import federate
+
+QUICK: dict[str, Any] = {"num_rounds": 2, "fraction_train": 1.0, "lr": 1e-4}
+
+
+@pytest.fixture
+def incomes(tmp_path: Path) -> dict[str, Any]:
+    """Keys for labels that follow an income in dollars and a share."""
+    rng = np.random.default_rng(0)
+    income, share = rng.normal(30_000, 9_000, 60), rng.random(60)
+    label = income / 10_000 + share
+    rows = zip(income, share, "abc" * 20, label, strict=True)
+    path = tmp_path / "d.csv"
+    path.write_text(
+        "income,share,user,label\n" + "".join(f"{a},{b},{u},{y}\n" for a, b, u, y in rows)
+    )
+    data = {"dataset": "csv", "data_file": str(path), "labels": "numbers", "model": "linear"}
+    return {**QUICK, **data, "num_users": 0, "cache_dir": str(tmp_path / "cache")}
+
+
+def said(capfd: pytest.CaptureFixture[str], name: str, **keys: Any) -> str:
+    simulate(name, **keys)
+    return capfd.readouterr().err
+
+
+def test_wild_inputs_are_named_where_sgd_trains(
+    incomes: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capfd, "fedavg", **{**incomes, "lr": 1e-10})
+    assert text.count("input 1 of 2 is about 3.2e+04 in size, and SGD wants about 1") == 1
+    assert "in size" not in said(capfd, "exact-local", **incomes)
+
+
+def test_an_error_that_rose_is_said_though_nothing_overflowed(
+    incomes: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    more = {"lr": 2.6e-9, "momentum": 0.0, "num_rounds": 6, "batch_size": 100, "evaluate_every": 1}
+    text = said(capfd, "fedavg", **{**incomes, **more, "fine_tune_epochs": 0})
+    assert text.count("RMSE rose from ") == 1
+    assert "a smaller lr" in text
+
+
+def test_models_that_are_no_better_than_a_guess_are_said_to_be_so(
+    incomes: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capfd, "fedavg", **{**incomes, "lr": 1e-14, "fine_tune_epochs": 0})
+    assert "of answering always 3." in text
+
+
+def test_what_learns_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    text = said(capfd, "fedrep,local", num_users=12, num_rounds=3, fraction_train=1.0)
+    assert "answering" not in text and "in size" not in text
+
+
+@pytest.mark.parametrize("accuracy", [0.05, 0.15])
+def test_of_devices_only_the_result_is_known(accuracy: float) -> None:
+    """Their data are not at hand: blind guessing is what accuracy is compared with."""
+    strategy, result, notes = federate("local", num_rounds=1)
+    row, strategy.federation.grid = result.summaries[0], None
+    Remarks().on_start(strategy)
+    Remarks().on_end(strategy, [replace(row, score=replace(row.score, mean=accuracy))])
+    told = ["accuracy 5.0% is worse than the 10.0% of answering by chance"]
+    assert [note.partition(";")[0] for note in notes.notes] == (told if accuracy < 0.1 else [])
