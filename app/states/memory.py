@@ -11,7 +11,6 @@ from corsage.app.states.shelf import Kept
 from corsage.core.arrays import Arrays
 from corsage.core.wire import decode, encode
 
-
 OTHERS = 3
 """Other experiments whose states stay in a memory that is their only place: those that take turns
 on one grid. The oldest go first."""
