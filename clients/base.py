@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corsage.core.arrays import Array, Arrays, Floats32, Ints
+from corsage.core.asked import Takes
 from corsage.core.cache import Cache
 from corsage.core.errors import ConfigError, UserError
 from corsage.core.groups import TrainKeys
@@ -93,6 +94,7 @@ class Client(NumPyClient, Generic[K]):
     cache : what the node prepared in earlier messages.
     """
 
+    takes: ClassVar[Takes] = Takes()  # what a message may hold for it
     personal: ClassVar[bool] = False  # does a user keep anything between rounds?
     cohorts: ClassVar[bool] = False  # are all users of a known cluster at a node one participant?
 
