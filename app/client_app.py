@@ -7,8 +7,8 @@ Whoever is only asked who its users are does not load torch: on a device each me
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from logging import DEBUG, WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,13 @@ from flwr.clientapp.typing import Mod
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from corsage.app.node import Node, Nodes
+from corsage.app.device import admitted, experiment_of, read_task
+from corsage.app.node import Node, Nodes, is_device
+from corsage.app.outward import describe, outward
+from corsage.app.patience import TimeUp, time_limit
 from corsage.app.store import PersonalStore
+from corsage.core.errors import Refused
+from corsage.core.limits import limits_of
 from corsage.core.version import untested
 from corsage.core.wire import Task, config_record, decode, decode_task, encode
 
@@ -54,13 +59,15 @@ def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) ->
 
 def answer(kind: str, message: Message, context: Context, nodes: Nodes) -> Message:
     """Train or evaluate the users that the message names."""
+    if is_device(context):
+        return guarded(kind, message, context, partial(obey, kind, message, context, nodes))
     from corsage.app.work import work
 
     try:
         content: Any = message.content
         task = decode_task(content["config"])
         node = nodes.of(context, task)
-        limit_threads(node.threads or task.train.torch_threads)
+        limit_threads(task.train.torch_threads)
         report = work(
             kind,
             task,
@@ -71,6 +78,37 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes) -> Messa
         )
     except Exception as error:
         return _failure(message, f"{kind}: {describe(error)}")
+    return _answered(message, report)
+
+
+def obey(kind: str, message: Message, context: Context, nodes: Nodes) -> Message:
+    """The same on a device, which does what it allows."""
+    limits = limits_of(context.node_config)
+    task = read_task(message.content, limits)
+    node = nodes.of(context, task)
+    order = admitted(task, node, message.content, limits)
+    limit_threads(node.threads or limits.threads(task.train.torch_threads))
+    from corsage.app.work import work
+
+    store = _store(context, node, task)
+    return _answered(message, work(kind, order.task, node, store, order.arrays, order.rows))
+
+
+def guarded(phase: str, message: Message, context: Context, work: Callable[[], Message]) -> Message:
+    """A device's reply, whatever happens: within its time, and no error but in safe words."""
+    try:
+        with time_limit(limits_of(context.node_config).max_seconds):
+            return work()
+    except TimeUp:
+        limits = limits_of(context.node_config)
+        why = f"more than this device allows (max-seconds={limits.max_seconds:g})"
+        return _failure(message, outward(phase, Refused(f"the work took {why}")))
+    except (Exception, SystemExit) as error:
+        return _failure(message, outward(phase, error))
+
+
+def _answered(message: Message, report: Report) -> Message:
+    """A report as a reply; an error if there is nobody to report of."""
     if not report.users and not report.lost:
         causes = [f"user {u}: {why}" for u, why in list(report.failed.items())[:3]]
         shared = set(report.failed.values())
@@ -80,15 +118,29 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes) -> Messa
 
 def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
     """Say who the node's users are and what their data look like."""
+    if is_device(context):
+        return guarded("data", message, context, partial(say, message, context, nodes))
     try:
         node = nodes.of(context, decode_task(message.content.config_records["config"]))
     except Exception as error:
         return _failure(message, str(error) or describe(error))
-    if not node.simulated and (line := untested()):
+    return Message(introduction(node), reply_to=message)
+
+
+def say(message: Message, context: Context, nodes: Nodes) -> Message:
+    """The same on a device."""
+    task = read_task(message.content, limits_of(context.node_config))
+    node = nodes.of(context, task)
+    if line := untested():
         log(WARNING, line)
+    return Message(introduction(node), reply_to=message)
+
+
+def introduction(node: Node) -> RecordDict:
+    """A node's users, and what their data look like."""
     data = node.data
     place = {user: i for i, user in enumerate(data.users)}
-    content = RecordDict(
+    return RecordDict(
         {
             "config": config_record(
                 {
@@ -106,7 +158,6 @@ def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
             ),
         }
     )
-    return Message(content, reply_to=message)
 
 
 @lru_cache(maxsize=1)
@@ -121,7 +172,7 @@ def limit_threads(number: int) -> None:
 def _store(context: Context, node: Node, task: Task) -> PersonalStore:
     """A device keeps states where it says itself; a simulated node where the server says."""
     if not node.simulated:
-        return PersonalStore(context, node.state_dir, task.experiment, durable=True)
+        return PersonalStore(context, node.state_dir, experiment_of(task), durable=True)
     folder = Path(task.state_dir) if task.state_dir else None
     return PersonalStore(context, folder, task.experiment, in_context=task.many_machines)
 
@@ -153,14 +204,6 @@ def _failure(message: Message, reason: str) -> Message:
     log(DEBUG, "the message failed:\n%s", traceback.format_exc())
     error = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason)
     return Message(error, reply_to=message)
-
-
-def describe(error: BaseException) -> str:
-    """An exception in one line: its type, what it says, and where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}{where}"
 
 
 app = make_client_app()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -19,6 +20,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Arrays
+from corsage.core.asked import Form
+from corsage.core.errors import Refused
 from corsage.core.groups import DataKeys, ModelKeys, TrainKeys
 from corsage.core.keys import Keys, NoKeys, flatten, read
 from corsage.core.registry import DEVICE, data_keys, keys_class
@@ -27,6 +30,9 @@ MEMBERS = "members"
 """The option that names the users of cohorts, and the array that does so in a cohort's state."""
 COHORT_OPTIONS = "cohort-options"
 """The option with one JSON text of options for each cohort."""
+ANY = "K"
+"""In the shape of an array: any length."""
+DTYPES = {"f": ("float32", "float64"), "i": ("int64",)}
 _NPY = b"\x93NUMPY\x01\x00"
 
 
@@ -198,6 +204,48 @@ def _numpy(array: Array) -> NDArray[Any]:
     ):
         return array.numpy()
     return np.frombuffer(data, np.dtype(array.dtype), offset=start).reshape(array.shape).copy()
+
+
+def decode_as(
+    record: Any, forms: Mapping[str, Form], sizes: Mapping[str, int], rows: int | None = None
+) -> Arrays:
+    """The declared arrays of a record, each checked before it is decoded; others are left unread.
+
+    Parameters
+    ----------
+    forms, sizes : what the arrays are like, and what the letters in their shapes stand for.
+    rows : how many rows each of them has, if it has one a user.
+    """
+    if not isinstance(record, ArrayRecord):
+        raise Refused(f"arrays came as {type(record).__name__}, not as an ArrayRecord")
+    found = {}
+    for name, form in forms.items():
+        if name in record:
+            sides = form.sides if rows is None else (rows, *form.sides)
+            check_array(name, record[name], sides, form.kind, sizes)
+            found[name] = _numpy(record[name])
+    return found
+
+
+def check_array(
+    name: str, array: Array, sides: tuple[str | int, ...], kind: str, sizes: Mapping[str, int]
+) -> None:
+    """Refuse an array of another type or shape, or whose bytes are not what it says of itself."""
+    if array.dtype not in DTYPES[kind]:
+        raise Refused(f"array {name}: {array.dtype[:20]} is not {' or '.join(DTYPES[kind])}")
+    shape = tuple(array.shape)
+    wanted = tuple(side if isinstance(side, int) else sizes.get(side, side) for side in sides)
+    if len(shape) != len(wanted) or not all(
+        type(n) is int and n >= 0 and side in (n, ANY)
+        for n, side in zip(shape, wanted, strict=True)
+    ):
+        raise Refused(f"array {name}: its shape is {str(shape)[:60]}, not {wanted}")
+    header = _header(np.dtype(array.dtype).str, shape)
+    length = len(header) + math.prod(shape) * np.dtype(array.dtype).itemsize
+    if array.stype != "numpy.ndarray" or len(array.data) != length:
+        raise Refused(f"array {name}: {len(array.data)} bytes, not {length}")
+    if not array.data.startswith(header):
+        raise Refused(f"array {name}: its header is not that of {array.dtype} {shape}")
 
 
 def payload(record: ArrayRecord) -> int:
