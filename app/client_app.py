@@ -6,7 +6,6 @@ Whoever is only asked who its users are does not load torch: on a device each me
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from logging import DEBUG, WARNING
@@ -119,7 +118,9 @@ def _answered(message: Message, report: Report) -> Message:
 def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
     """Say who the node's users are and what their data look like."""
     if is_device(context):
-        return guarded("data", message, context, partial(say, message, context, nodes))
+        user = str(context.node_config.get("user", ""))
+        who = f"user {user}" if user else "device"
+        return guarded(who, message, context, partial(say, message, context, nodes))
     try:
         node = nodes.of(context, decode_task(message.content.config_records["config"]))
     except Exception as error:
@@ -201,7 +202,7 @@ def _reply(report: Report) -> RecordDict:
 
 
 def _failure(message: Message, reason: str) -> Message:
-    log(DEBUG, "the message failed:\n%s", traceback.format_exc())
+    log(DEBUG, "the message failed", exc_info=True)
     error = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason)
     return Message(error, reply_to=message)
 

@@ -20,7 +20,6 @@ from corsage.clients import client_class
 from corsage.core.arrays import Arrays
 from corsage.core.asked import (
     MOST,
-    MOST_TEXT,
     USUAL,
     Check,
     checked,
@@ -100,7 +99,7 @@ def read_settings(words: str, limits: Limits) -> Task:
     if limits.strategies and name not in limits.strategies:
         allowed = ",".join(limits.strategies)
         raise Refused(f"strategy={name} is not one of this device's (strategies={allowed})")
-    task = Task(
+    return Task(
         name,
         facts["experiment"],
         facts["seed"],
@@ -111,7 +110,6 @@ def read_settings(words: str, limits: Limits) -> Task:
         model=read_keys(ModelKeys, keys, limits),
         keys=read_keys(keys_class(name), keys, limits),
     )
-    return task
 
 
 def read_keys(group: type[K], keys: Mapping[str, Any], limits: Limits) -> K:
@@ -163,7 +161,7 @@ def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
     limits.check_space("the models of all users", size * members)
     limits.check_space("matrices of all parameters by all", cls.takes.squares * size**2 * members)
     sizes = {"P": size, "B": network.body.stop, "H": size - network.head.start}
-    rows = content["rows"] if "rows" in content else None
+    rows = content.get("rows")
     return Order(
         replace(task, options=rewritten(task, each)),
         decode_as(content.get("arrays"), cls.takes.shared, sizes),
@@ -186,8 +184,8 @@ def check_users(task: Task, node: Node, cls: type[Client[Any]], limits: Limits) 
     if not isinstance(members, dict):
         raise Refused(f"{MEMBERS}: not a table")
     check_own([name for name in users if name not in members and is_new(task, name)], own)
-    for name, group in members.items():
-        group = listed(text(400), MOST_TEXT)(f"{MEMBERS} of {shown(name)}", group, limits)
+    for name, value in members.items():
+        group = listed(text(400))(f"{MEMBERS} of {shown(name)}", value, limits)
         if not group or len(set(group)) < len(group):
             raise Refused(f"{MEMBERS} of {shown(name)}: none, or one of them twice")
         check_own(group, own)
@@ -238,9 +236,11 @@ def check_model(task: Task, node: Node, limits: Limits) -> None:
 
 def check_work(task: Task, node: Node, each: list[dict[str, Any]], limits: Limits) -> None:
     """Refuse a plan of batches that would not fit into memory."""
-    keys, n = task.train, samples(node)
-    epochs = max([*limited(keys, EPOCHS), *limited(task.keys, EPOCHS), 1])
-    epochs = max(epochs, int(task.options.get("adapt-epochs", 0)))
+    keys, n, asked = task.train, samples(node), [int(task.options.get("adapt-epochs", 0))]
+    if task.options.get("fine-tune"):
+        limits.check(EPOCHS, "fine-tune-epochs", keys.fine_tune_epochs)
+        asked.append(keys.fine_tune_epochs)
+    epochs = max([*limited(keys, EPOCHS), *limited(task.keys, EPOCHS), *asked, 1])
     often = max([*limited(task.keys, STEPS), 1])
     batch = min(keys.batch_size, n)
     walks = [sum(run[1] for run in options.get("walk", ())) for options in each]

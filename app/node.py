@@ -16,7 +16,7 @@ from corsage.core.config import check_data
 from corsage.core.errors import ConfigError
 from corsage.core.groups import DataKeys
 from corsage.core.keys import flatten, names, read
-from corsage.core.limits import Limits, limits_of
+from corsage.core.limits import Limits
 from corsage.core.wire import Task
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.dealing.federated import FederatedData, on_device, simulated
@@ -38,7 +38,6 @@ class Node:
     users : the users that this node hosts.
     state_dir : folder for personal states on a device, None in a simulation.
     device, threads : what to compute on, if the node says so itself.
-    limits : what a device allows; a simulated node allows everything.
     cache : what was prepared for its users in earlier messages.
     """
 
@@ -48,7 +47,6 @@ class Node:
     state_dir: Path | None = None
     device: str = ""
     threads: int = 0
-    limits: Limits | None = None
     cache: Cache = field(default_factory=Cache)
 
 
@@ -150,6 +148,5 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
         state_dir=writable_folder(state_dir) if state_dir else None,
         device=str(node_config.get("device", "cpu")),
         threads=int(node_config.get("torch-threads", 0)),
-        limits=limits_of(node_config),
         cache=Cache(CACHED),
     )

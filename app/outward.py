@@ -6,7 +6,6 @@ message and of the model; of all else only its type and the line of code where i
 
 from __future__ import annotations
 
-import traceback
 from logging import WARNING
 from pathlib import Path
 
@@ -48,9 +47,13 @@ def describe(error: BaseException) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """The file and line of code where an error was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    """The file and line of code where an error was raised; no file is opened for it."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    if frame is None:
+        return ""
+    return f" ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})"
 
 
 def one_line(text: str) -> str:

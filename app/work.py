@@ -8,7 +8,6 @@ participants are tried one by one.
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import DEBUG
@@ -63,7 +62,7 @@ class Report:
 
     def name_failure(self, user: str, phase: str, error: Exception) -> None:
         """Note why a participant has no result."""
-        log(DEBUG, "user %s failed:\n%s", user, traceback.format_exc())
+        log(DEBUG, "user %s failed", user, exc_info=error)
         if isinstance(error, StateLost):
             self.lost.append(user)
         if self.device:

@@ -93,15 +93,15 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
 }
 
 
-CHECKOUTS = ("numbers", "house")
-"""Commands with options of their own that compare two checkouts."""
+COMMANDS = {"numbers": "numbers", "house": "house", "fuzz-device": "device"}
+"""Commands with options of their own, and the folders that they are in."""
 
 
 def main(words: list[str]) -> int:
     """Run all or some benchmarks; 0, or 2 for a user's mistake, 1 for a failed run."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    if words and words[0] in CHECKOUTS:
-        command = import_module(f"corsage.benchmarks.{words[0]}.command")
+    if words and words[0] in COMMANDS:
+        command = import_module(f"corsage.benchmarks.{COMMANDS[words[0]]}.command")
         return int(command.main(words[1:]))
     try:
         names, file = parse(words)

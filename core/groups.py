@@ -153,7 +153,6 @@ class TrainKeys(Keys):
         "methods with one global model: epochs of each user's head after the last round, reported "
         "as a row of its own (fedavg+ft); 0: none",
         low=0,
-        limit=EPOCHS,
     )
     batch_size: int = key(10, "samples a step; the last short batch is kept", low=1)
     lr: float = key(0.01, "step size of SGD", low=0.0)
