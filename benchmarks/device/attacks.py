@@ -25,7 +25,7 @@ PATHS = (
 MODELS = ("os:_exit", "os:abort", "builtins:exit", "planted:factory", "planted:leak", "sys:exit")
 NUMBERS = (10**9, 10**18, 2**63, 10**300, -1, -(10**9), 0, 1e300, float("nan"), float("inf"), -0.5)
 WORDS = ("", "x" * 5000, "\x1b[2J\r\nuser 0 is fine", "None", "true", "1e9", "1,1,1", "9" * 5000)
-NESTED = ([1, [2]], {"a": {"b": []}}, None, [], {}, True, False)
+NESTED: tuple[Any, ...] = ([1, [2]], {"a": {"b": []}}, None, [], {}, True, False)
 FILES = ("cluster-map", "data-file", "data-dir", "cache-dir", "run-dir", "state-dir", "resume")
 LARGE = ("local-epochs", "head-epochs", "ditto-epochs", "fine-tune-epochs", "pfedme-steps",
          "perfedavg-adapt-steps", "batch-size", "torch-threads", "ifca-clusters")  # fmt: skip
@@ -131,7 +131,7 @@ def an_experiment(draft: Draft, rng: Random, outside: str) -> str:
 
 def a_version(draft: Draft, rng: Random, outside: str) -> str:
     """Versions that are paths, or none at all."""
-    name = pick(rng, ("versions", "keep"))
+    name: str = pick(rng, ("versions", "keep"))
     draft.config[name] = pick(
         rng, (["../../../outside/secret"] * 2, [-1, -1], [2**62] * 2, [0.5] * 2, [0] * 999, [3])
     )
@@ -140,7 +140,15 @@ def a_version(draft: Draft, rng: Random, outside: str) -> str:
 
 def users(draft: Draft, rng: Random, outside: str) -> str:
     """Somebody else, nobody, everybody, or one twice."""
-    lists = (["carl"], ["../bob"], ["ann"] * 2, ["ann"] * 20_000, [""], [], ["x" * 10**5])
+    lists: tuple[list[str], ...] = (
+        ["carl"],
+        ["../bob"],
+        ["ann"] * 2,
+        ["ann"] * 20_000,
+        [""],
+        [],
+        ["x" * 10**5],
+    )
     draft.config["users"] = pick(rng, lists)
     return "users"
 

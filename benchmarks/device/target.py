@@ -66,11 +66,16 @@ class Target:
         (self.outside / "planted.py").write_text(PLANTED)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, SUPERLINK_NODE_ID, 1
         self.app: ClientApp = make_client_app()
-        own = {"data": str(file), "state-dir": str(self.state), "cluster": "a", **LIMITS}
+        own: dict[str, Any] = {
+            "data": str(file),
+            "state-dir": str(self.state),
+            "cluster": "a",
+            **LIMITS,
+        }
         self.context = Context(1, 2, own, RecordDict(), {})
         code = [*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix, *corsage.__path__]
         reads = [*(Path(p).resolve() for p in code), file.resolve(), Path("/proc"), Path("/sys")]
-        self.watch = Watch(reads, [self.state.resolve()], foreign=("planted",))
+        self.watch = Watch(reads, [self.state.resolve()])
 
     def ask(self, message: Message) -> Message:
         """Let the device answer."""
@@ -89,7 +94,8 @@ class Target:
                 raise
             return None
         self.longest = max(self.longest, time.perf_counter() - started)
-        found = [*self.watch.seen, *self.judged(reply)]
+        imported = ["imports planted"] if sys.modules.pop("planted", None) else []
+        found = [*self.watch.seen, *imported, *self.judged(reply)]
         self.wrong += [f"{attack.name}: {what}" for what in found]
         self.refused, self.answered = (
             self.refused + reply.has_error(),

@@ -1,4 +1,4 @@
-"""What a process opens, writes, imports and starts while it is watched: Python's audit events."""
+"""What a process opens, writes and starts while it is watched: Python's audit events."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ class Watch:
     Parameters
     ----------
     reads, writes : folders in which files may be read, or made and changed.
-    foreign : modules that must not be imported.
     """
 
     reads: Sequence[Path]
     writes: Sequence[Path]
-    foreign: Sequence[str] = ()
     seen: list[str] = field(default_factory=list)
     thread: int = 0
 
@@ -41,8 +39,6 @@ class Watch:
         """Python's audit hook."""
         if event in NEVER:
             self.seen.append(f"{event} {str(arguments)[:200]}")
-        elif event == "import" and str(arguments[0]).partition(".")[0] in self.foreign:
-            self.seen.append(f"import {arguments[0]}")
         elif event == "open":
             path, mode, flags = arguments
             changes = bool(set(str(mode)) & set("wax+")) or bool(

@@ -318,7 +318,7 @@ def test_without_its_guard_a_device_obeys(target: Target, monkeypatch: pytest.Mo
     target.strike(Attack("code", draft.message()))
     draft.settings["keys"] |= {"cluster-map": str(target.outside / "secret.json"), "model": "mlp"}
     target.strike(Attack("file", draft.message()))
-    for what in ("import planted", f"open {target.outside / 'secret.json'}", SECRET):
+    for what in ("imports planted", f"open {target.outside / 'secret.json'}", SECRET):
         assert any(what in line for line in target.wrong)
 
 
