@@ -23,6 +23,8 @@ from corsage.datasets.dealing.federated import FederatedData, on_device, simulat
 
 DEVICE_KEYS = ("data", "user", "cluster", "num-classes", "state-dir", "device", "torch-threads")
 NO_DATA = 'this node has no data: give it --node-config "data=FILE user=NAME state-dir=FOLDER".'
+DEPLOYED = "flwr.supernode.runtime.run_clientapp"
+"""What the process of a SuperNode's client app has loaded, and no other."""
 Facts = tuple[Any, ...]
 CACHED = 16
 """What a device prepares and keeps for later messages, at most."""
@@ -80,9 +82,7 @@ def is_device(context: Context) -> bool:
 
     Else it is one of a simulation, whose server is its user's own: it may name files.
     """
-    return "data" in context.node_config or any(
-        name.startswith("flwr.supernode.") for name in sys.modules
-    )
+    return "data" in context.node_config or DEPLOYED in sys.modules
 
 
 def simulated_node(

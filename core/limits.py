@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from corsage.core.errors import Refused
-from corsage.core.keys import Keys, flatten, key, names, read
+from corsage.core.errors import ConfigError, Refused
+from corsage.core.keys import Keys, flatten, key, names, nearest, read
+from corsage.core.registry import ALGORITHMS
 
 ZOO = "zoo"
 """Corsage's own models, among those that a device builds."""
@@ -67,4 +68,11 @@ class Limits(Keys):
 
 def limits_of(node_config: Mapping[str, Any]) -> Limits:
     """The limits that a node config sets, and the defaults of the others."""
-    return read(Limits, {k: v for k, v in node_config.items() if k in set(names(Limits))})
+    found = read(Limits, {k: v for k, v in node_config.items() if k in set(names(Limits))})
+    for name in found.strategies:
+        if name not in ALGORITHMS:
+            raise ConfigError(f"node config: strategies={name}: none.{nearest(name, ALGORITHMS)}")
+    for model in found.models:
+        if model != ZOO and ":" not in model:
+            raise ConfigError(f"node config: models={model}: neither zoo nor module:factory.")
+    return found

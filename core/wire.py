@@ -33,6 +33,8 @@ COHORT_OPTIONS = "cohort-options"
 ANY = "K"
 """In the shape of an array: any length."""
 DTYPES = {"f": ("float32", "float64"), "i": ("int64",)}
+MOST_HEADER = 1024
+"""Bytes of the header of an array: NumPy's has 128."""
 _NPY = b"\x93NUMPY\x01\x00"
 
 
@@ -240,11 +242,12 @@ def check_array(
         for n, side in zip(shape, wanted, strict=True)
     ):
         raise Refused(f"array {name}: its shape is {str(shape)[:60]}, not {wanted}")
-    header = _header(np.dtype(array.dtype).str, shape)
-    length = len(header) + math.prod(shape) * np.dtype(array.dtype).itemsize
-    if array.stype != "numpy.ndarray" or len(array.data) != length:
-        raise Refused(f"array {name}: {len(array.data)} bytes, not {length}")
-    if not array.data.startswith(header):
+    data, header = array.data, _header(np.dtype(array.dtype).str, shape)
+    start = len(_NPY) + 2 + int.from_bytes(data[len(_NPY) : len(_NPY) + 2], "little")
+    length = start + math.prod(shape) * np.dtype(array.dtype).itemsize
+    if array.stype != "numpy.ndarray" or len(data) != length or start > MOST_HEADER:
+        raise Refused(f"array {name}: {len(data)} bytes are not those of {array.dtype} {shape}")
+    if data[: len(_NPY)] != _NPY or data[len(_NPY) + 2 : start].split() != header[10:].split():
         raise Refused(f"array {name}: its header is not that of {array.dtype} {shape}")
 
 

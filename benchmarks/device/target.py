@@ -84,6 +84,7 @@ class Target:
 
     def strike(self, attack: Attack) -> Message | None:
         """Let the device answer a hostile message, and note what should not be."""
+        sys.modules.pop("planted", None)
         self.watch.seen, started = [], time.perf_counter()
         try:
             with watched(self.watch):

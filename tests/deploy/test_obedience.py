@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,16 @@ def test_what_it_computes_on_is_its_own_word(target: Target) -> None:
     assert not target.ask(draft.message()).has_error()
 
 
+@pytest.mark.parametrize(
+    "own", [{"strategies": "fedrap"}, {"models": "zooo"}, {"max-epochs": "few"}, {"max-steps": 0}]
+)
+def test_limits_that_cannot_be_meant_are_refused(target: Target, own: dict[str, Any]) -> None:
+    """A misspelt one would allow nothing, or everything."""
+    target.context.node_config |= own
+    reply = target.ask(honest("fedavg", "query").message())
+    assert "ConfigError" in reply.error.reason
+
+
 def test_matrices_of_all_parameters_are_bounded(target: Target) -> None:
     """A Hessian of a small network is larger than the network by far."""
     draft = honest("convex-clustering", "train", 2)
@@ -231,7 +242,8 @@ def test_a_super_node_without_data_is_no_simulation(
     Target(tmp_path)
     context = Context(1, 2, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
     assert not node.is_device(context)
-    monkeypatch.setitem(sys.modules, "flwr.supernode.runtime.run_clientapp", None)
+    assert find_spec(node.DEPLOYED) and node.DEPLOYED not in sys.modules
+    monkeypatch.setitem(sys.modules, node.DEPLOYED, None)
     assert node.is_device(context)
     reply = make_client_app()(message=honest("fedavg", "query").message(), context=context)
     assert "ConfigError" in reply.error.reason
