@@ -6,11 +6,10 @@ Whoever is only asked who its users are does not load torch: on a device each me
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
 from logging import DEBUG, WARNING
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import threadpoolctl
@@ -20,19 +19,17 @@ from flwr.clientapp.typing import Mod
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
+from corsage.app.device import admitted, experiment_of, read_task
 from corsage.app.identity import proof_of
-from corsage.app.node import Nodes
+from corsage.app.node import Node, Nodes, is_device
+from corsage.app.outward import describe, outward
+from corsage.app.patience import TimeUp, time_limit
 from corsage.app.states.places import Places
-from corsage.core.errors import CheckpointError, StorageError
+from corsage.core.encoding import decode, encode
+from corsage.core.errors import CheckpointError, Refused, StorageError
+from corsage.core.limits import limits_of
 from corsage.core.version import untested
-from corsage.core.wire import (
-    ENDS_THE_RUN,
-    ENDS_THE_STRATEGY,
-    config_record,
-    decode,
-    decode_task,
-    encode,
-)
+from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, config_record, decode_task
 
 if TYPE_CHECKING:
     from corsage.app.work import Report
@@ -63,13 +60,15 @@ def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) ->
 
 def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: Places) -> Message:
     """Train or evaluate the users that the message names."""
+    if is_device(context):
+        return guarded(kind, message, context, partial(obey, kind, message, context, nodes, places))
     from corsage.app.work import work
 
     try:
         content: Any = message.content
         task = decode_task(content["config"])
         node = nodes.of(context, task)
-        limit_threads(node.threads or task.train.torch_threads)
+        limit_threads(task.train.torch_threads)
         report = work(
             kind,
             task,
@@ -83,24 +82,71 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: 
         return _failure(message, str(error), ENDS_THE_STRATEGY if damaged else ENDS_THE_RUN)
     except Exception as error:
         return _failure(message, f"{kind}: {describe(error)}")
+    return _answered(message, report, task.exchange)
+
+
+def obey(kind: str, message: Message, context: Context, nodes: Nodes, places: Places) -> Message:
+    """The same on a device, which does what it allows."""
+    limits = limits_of(context.node_config)
+    task = read_task(message.content, limits)
+    node = nodes.of(context, task)
+    order = admitted(task, node, message.content, limits)
+    limit_threads(node.threads or limits.threads(task.train.torch_threads))
+    from corsage.app.work import work
+
+    store = places.of(context, node, replace(task, experiment=experiment_of(task)))
+    report = work(kind, order.task, node, store, order.arrays, order.rows)
+    return _answered(message, report, task.exchange)
+
+
+def guarded(phase: str, message: Message, context: Context, work: Callable[[], Message]) -> Message:
+    """A device's reply, whatever happens: within its time, and no error but in safe words."""
+    try:
+        with time_limit(limits_of(context.node_config).max_seconds):
+            return work()
+    except TimeUp:
+        limits = limits_of(context.node_config)
+        why = f"more than this device allows (max-seconds={limits.max_seconds:g})"
+        return _failure(message, outward(phase, Refused(f"the work took {why}")))
+    except (Exception, SystemExit) as error:
+        return _failure(message, outward(phase, error))
+
+
+def _answered(message: Message, report: Report, exchange: str) -> Message:
+    """A report as a reply; an error if all that there is to report is one cause."""
     if not report.users and not report.lost and len(set(report.failed.values())) == 1:
         return _failure(message, next(iter(report.failed.values())))
-    return Message(_reply(report, task.exchange), reply_to=message)
+    return Message(_reply(report, exchange), reply_to=message)
 
 
 def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
     """Say who the node's users are and what their data look like."""
+    if is_device(context):
+        user = str(context.node_config.get("user", ""))
+        who = f"user {user}" if user else "device"
+        return guarded(who, message, context, partial(say, message, context, nodes))
     try:
-        task = decode_task(message.content.config_records["config"])
-        node = nodes.of(context, task)
-        proof = proof_of(node.state_dir, task.experiment)
+        node = nodes.of(context, decode_task(message.content.config_records["config"]))
     except Exception as error:
         return _failure(message, str(error) or describe(error))
-    if not node.simulated and (line := untested()):
+    return Message(introduction(node), reply_to=message)
+
+
+def say(message: Message, context: Context, nodes: Nodes) -> Message:
+    """The same on a device."""
+    task = read_task(message.content, limits_of(context.node_config))
+    node = nodes.of(context, task)
+    if line := untested():
         log(WARNING, line)
+    proof = proof_of(node.state_dir, task.experiment)
+    return Message(introduction(node, proof), reply_to=message)
+
+
+def introduction(node: Node, proof: str = "") -> RecordDict:
+    """A node's users, what their data look like, and what only a device can say of itself."""
     data = node.data
     place = {user: i for i, user in enumerate(data.users)}
-    content = RecordDict(
+    return RecordDict(
         {
             "config": config_record(
                 {
@@ -119,7 +165,6 @@ def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
             ),
         }
     )
-    return Message(content, reply_to=message)
 
 
 @lru_cache(maxsize=1)
@@ -158,16 +203,8 @@ def _reply(report: Report, exchange: str) -> RecordDict:
 def _failure(
     message: Message, reason: str, code: int = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 ) -> Message:
-    log(DEBUG, "the message failed:\n%s", traceback.format_exc())
+    log(DEBUG, "the message failed", exc_info=True)
     return Message(Error(code=code, reason=reason), reply_to=message)
-
-
-def describe(error: BaseException) -> str:
-    """An exception in one line: its type, what it says, and where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}{where}"
 
 
 app = make_client_app()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from corsage.core.config import check_data
 from corsage.core.errors import ConfigError
 from corsage.core.groups import DataKeys
 from corsage.core.keys import flatten, names, read
+from corsage.core.limits import Limits
 from corsage.core.wire import Task
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.dealing.federated import FederatedData, on_device, simulated
@@ -23,6 +25,12 @@ DEVICE_KEYS = (
     *("data", "user", "cluster", "num-classes", "state-dir", "keep-runs", "device"),
     "torch-threads",
 )
+NO_DATA = 'this node has no data: give it --node-config "data=FILE user=NAME state-dir=FOLDER".'
+DEPLOYED = "flwr.supernode.runtime.run_clientapp"
+"""What the process of a SuperNode's client app has loaded, and no other."""
+Facts = tuple[Any, ...]
+CACHED = 16
+"""What a device prepares and keeps for later messages, at most."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +62,35 @@ class Nodes:
 
     def __init__(self) -> None:
         self._nodes = Cache()
+        self._devices: dict[Facts, tuple[Facts, Node]] = {}
 
     def of(self, context: Context, task: Task) -> Node:
         """The node that a context belongs to, with the data that the task means."""
         own = tuple(sorted(context.node_config.items()))
-        simulated = "data" not in context.node_config
-        together = simulated and client_class(task.algorithm).cohorts
+        if is_device(context):
+            return self._device(own, task)
+        together = client_class(task.algorithm).cohorts
         facts = task.data, task.device_data, task.num_users, task.seed, together
-        return self._nodes.get((own, *facts), lambda: make_node(dict(own), *facts))
+        return self._nodes.get((own, *facts), lambda: simulated_node(dict(own), *facts))
+
+    def _device(self, own: Facts, task: Task) -> Node:
+        """A device, as the last message had it: others that a server thinks of are let go."""
+        facts = task.device_data, task.seed
+        if own not in self._devices or self._devices[own][0] != facts:
+            self._devices.pop(own, None)
+            self._devices[own] = facts, _device(dict(own), task.device_data, task.seed)
+        return self._devices[own][1]
 
 
-def make_node(
+def is_device(context: Context) -> bool:
+    """Whether a node has data of its own, or is a SuperNode, which must have some.
+
+    Else it is one of a simulation, whose server is its user's own: it may name files.
+    """
+    return "data" in context.node_config or DEPLOYED in sys.modules
+
+
+def simulated_node(
     node_config: dict[str, Any],
     keys: DataKeys,
     device_keys: DataKeys,
@@ -72,14 +98,10 @@ def make_node(
     seed: int,
     together: bool,
 ) -> Node:
-    """A device, which reads a file of its own by `device_keys`, or a simulated node."""
-    if "data" in node_config:
-        return _device(node_config, device_keys, seed)
+    """A node with a share of a simulation's users."""
     check_data(keys, flatten(device_keys))
     if "partition-id" not in node_config:
-        raise ConfigError(
-            'this node has no data: give it --node-config "data=FILE user=NAME state-dir=FOLDER".'
-        )
+        raise ConfigError(NO_DATA)
     number, count = int(node_config["partition-id"]), int(node_config["num-partitions"])
     data = simulated(keys, num_users, seed)
     users = hosted_together(data, number, count) if together else data.users[number::count]
@@ -107,10 +129,12 @@ def hosted_together(data: FederatedData, number: int, count: int) -> list[str]:
 
 def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
     """A device: its own file, and its own words on how to read it."""
+    if "data" not in node_config:
+        raise ConfigError(NO_DATA)
     readable = set(names(CsvKeys))
-    unknown = set(node_config) - readable - set(DEVICE_KEYS)
+    unknown = set(node_config) - readable - {*DEVICE_KEYS, *names(Limits)}
     if unknown:
-        known = ", ".join(DEVICE_KEYS)
+        known = ", ".join((*DEVICE_KEYS, *names(Limits)))
         raise ConfigError(f"node config: {', '.join(sorted(unknown))}: unknown. Known: {known}.")
     own = {name: value for name, value in node_config.items() if name in readable}
     file = read(CsvKeys, {**flatten(keys), **own})
@@ -128,8 +152,9 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
         simulated=False,
         state_dir=state_folder(state_dir) if state_dir else None,
         keep_runs=runs_to_keep(node_config.get("keep-runs", KEEP_RUNS)),
-        device=str(node_config.get("device", "")),
+        device=str(node_config.get("device", "cpu")),
         threads=int(node_config.get("torch-threads", 0)),
+        cache=Cache(CACHED),
     )
 
 

@@ -13,9 +13,9 @@ from corsage.app.checkpoint import Checkpoints
 from corsage.app.endings import write_result
 from corsage.app.states.store import secure
 from corsage.core.config import Config
+from corsage.core.encoding import decode
 from corsage.core.errors import CorsageError
 from corsage.core.files import append_line, guarded, write_atomically
-from corsage.core.wire import decode
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import Summary

@@ -8,11 +8,9 @@ participants are tried one by one.
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import DEBUG
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from flwr.supercore import log
 from numpy.typing import NDArray
 
 from corsage.app.node import Node
+from corsage.app.outward import BATCH_NORM, REMEDY, outward, raised_at
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
@@ -52,6 +51,7 @@ class Report:
     failed: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     kept: bool = False
+    device: bool = False  # what its errors say leaves somebody's machine
 
     def add_numbers(self, users: list[str], good: Bools, metrics: Numbers) -> None:
         """Add users and their numbers."""
@@ -63,18 +63,19 @@ class Report:
 
     def name_failure(self, user: str, phase: str, error: Exception) -> None:
         """Note why a participant has no result."""
-        log(DEBUG, "user %s failed:\n%s", user, traceback.format_exc())
+        log(DEBUG, "user %s failed", user, exc_info=error)
+        if isinstance(error, StateLost):
+            self.lost.append(user)
+        if self.device:
+            self.failed[user] = outward(phase, error)
+            return
         if isinstance(error, UserError):
             self.failed[user] = f"{error.phase}: {error.cause}"
-            if isinstance(error, StateLost):
-                self.lost.append(user)
             return
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
         text = " ".join(str(error).split())
-        if text.startswith("Expected more than 1 value per channel"):
-            text += "; a batch has one sample, too few for BatchNorm: set another batch-size"
-        self.failed[user] = f"{phase}: {type(error).__name__}: {text} ({where})"
+        if text.startswith(BATCH_NORM):
+            text += f"; {REMEDY}"
+        self.failed[user] = f"{phase}: {type(error).__name__}: {text}{raised_at(error)}"
 
 
 def work(
@@ -110,7 +111,7 @@ class Worker:
         rows: Arrays,
     ) -> None:
         self.kind, self.task, self.node, self.store = kind, task, node, store
-        self.arrays, self.rows, self.report = arrays, rows, Report()
+        self.arrays, self.rows, self.report = arrays, rows, Report(device=not node.simulated)
         self.cls = client_class(task.algorithm)
         device = node.device or task.train.device
         self.network = build_network(task.model, task.shape, task.num_classes, task.seed, device)

@@ -101,15 +101,19 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
 }
 
 
-COMMANDS = ("numbers", "house", "fuzz", "chaos")
-"""Commands with options of their own: compare checkouts, attack the server, disturb runs."""
+COMMANDS = {
+    **{name: name for name in ("numbers", "house", "fuzz", "chaos")},
+    "fuzz-device": "device",
+}
+"""Commands with options of their own: compare checkouts, attack the server, disturb runs, attack a
+device; and the folders that they are in."""
 
 
 def main(words: list[str]) -> int:
     """Run all or some benchmarks; 0, or 2 for a user's mistake, 1 for a failed run."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     if words and words[0] in COMMANDS:
-        command = import_module(f"corsage.benchmarks.{words[0]}.command")
+        command = import_module(f"corsage.benchmarks.{COMMANDS[words[0]]}.command")
         return int(command.main(words[1:]))
     try:
         names, file = parse(words)

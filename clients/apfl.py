@@ -11,6 +11,7 @@ from torch import Tensor
 
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32
+from corsage.core.asked import Takes, floats
 from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.networks.gradients import Losses, UserLosses, copy_statistics
@@ -22,6 +23,8 @@ VECTORS = 5  # w, v, vbar, and the momentum of w and v
 
 class APFLClient(Client[APFLKeys]):
     """The users of APFL; each keeps v_i and alpha_i."""
+
+    takes = Takes(shared={"model": floats("P")})
 
     personal = True
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from corsage.clients.contract import Got, Models, Sent, averages, named
 from corsage.core.arrays import Array, Arrays, Floats32
+from corsage.core.asked import Takes
 from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.groups import TrainKeys
@@ -51,6 +52,7 @@ class Client(NumPyClient, Generic[K]):
     cache : what the node prepared in earlier messages.
     """
 
+    takes: ClassVar[Takes] = Takes()  # what a message may hold for it
     personal: ClassVar[bool] = False  # does a user keep anything between rounds?
     cohorts: ClassVar[bool] = False  # are all users of a known cluster at a node one participant?
 

@@ -9,12 +9,23 @@ from __future__ import annotations
 import numpy as np
 
 from corsage.clients.base import Client, Got, Models, Sent
+from corsage.core.asked import Takes, floats, ints
 from corsage.networks.batches import Examples
 from corsage.strategies.cfl import CFLKeys
 
 
 class CFLClient(Client[CFLKeys]):
     """The users of CFL."""
+
+    takes = Takes(
+        shared={
+            "models": floats("K", "P"),
+            "cuts": ints("K", 2),
+            "cut-models": floats("K", "P"),
+            "cut-directions": floats("K", 2, "P"),
+        },
+        rows={"model": floats("P")},
+    )
 
     def train(self, got: Got, data: Examples) -> Sent:
         """theta_i <- SGD_n(theta_c(i), D_i)."""

@@ -21,6 +21,7 @@ from corsage.solvers.losses.linear_losses import Scale
 
 T = TypeVar("T")
 Answer = Callable[[Got], Sent]
+PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 SUM: Scale = "sum"
 MEAN: Scale = "mean"
 
@@ -79,7 +80,7 @@ class ConvexClient(Client[K]):
     @property
     def dtype(self) -> torch.dtype:
         """What convex losses are computed with; torch models are float32."""
-        return getattr(torch, self.task.model.precision) if self.convex else torch.float32
+        return PRECISIONS[self.task.model.precision] if self.convex else torch.float32
 
     @property
     def types(self) -> Types:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32
+from corsage.core.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 from corsage.strategies.ditto import DittoKeys
@@ -11,6 +12,8 @@ from corsage.strategies.ditto import DittoKeys
 
 class DittoClient(Client[DittoKeys]):
     """The users of Ditto (Li et al. 2021, Algorithm 1); v_k begins as the initial model."""
+
+    takes = Takes(shared={"model": floats("P")})
 
     personal = True
 

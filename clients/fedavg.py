@@ -6,12 +6,15 @@ import numpy as np
 
 from corsage.clients.base import Client, Got, K, Models, Sent
 from corsage.core.arrays import Floats32
+from corsage.core.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 
 
 class FedAvgClient(Client[K]):
     """The users of FedAvg, and of methods that change its local training."""
+
+    takes = Takes(shared={"model": floats("P")})
 
     def train(self, got: Got, data: Examples) -> Sent:
         """w_k <- E epochs of SGD from w_t."""

@@ -6,12 +6,15 @@ import numpy as np
 
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32
+from corsage.core.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.strategies.fedbabu import FedBABUKeys
 
 
 class FedBABUClient(Client[FedBABUKeys]):
     """The users of FedBABU."""
+
+    takes = Takes(shared={"body": floats("B")})
 
     def train(self, got: Got, data: Examples) -> Sent:
         """theta_{i,ext} <- tau epochs of SGD from theta_{G,ext}, under theta_cls^0."""

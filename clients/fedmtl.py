@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.local import LocalClient
+from corsage.core.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 from corsage.strategies.fedmtl import FedMTLKeys
@@ -14,6 +15,8 @@ from corsage.strategies.fedmtl import FedMTLKeys
 
 class FedMTLClient(LocalClient[FedMTLKeys]):
     """The users of Fed-MTL; each evaluates the model that it keeps."""
+
+    takes = Takes(rows={"centre": floats("P"), "strength": floats()})
 
     def train(self, got: Got, data: Examples) -> Sent:
         """w_i <- SGD on f_i(w) + strength_i / 2 |w - centre_i|^2."""

@@ -12,11 +12,14 @@ import numpy as np
 
 from corsage.clients.base import Client, Got, K, Models, Sent
 from corsage.core.arrays import Floats32
+from corsage.core.asked import Takes, floats
 from corsage.networks.batches import Examples
 
 
 class FedPerClient(Client[K]):
     """Users with one part of the model in common, `shared`, and one of their own, `own`."""
+
+    takes = Takes(shared={"body": floats("B")})
 
     personal = True
     shared: ClassVar[str] = "body"

@@ -11,6 +11,7 @@ import numpy as np
 
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32, Ints
+from corsage.core.asked import Takes, floats
 from corsage.networks.batches import Examples, Order
 from corsage.networks.evaluation import evaluate_models
 from corsage.strategies.ifca import IFCAKeys
@@ -18,6 +19,8 @@ from corsage.strategies.ifca import IFCAKeys
 
 class IFCAClient(Client[IFCAKeys]):
     """The users of IFCA."""
+
+    takes = Takes(shared={"models": floats("K", "P")})
 
     def train(self, got: Got, data: Examples) -> Sent:
         """theta_i <- LocalUpdate(theta_j), j the cluster that user i picks."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.local import LocalClient
+from corsage.core.asked import Takes, floats, whole
+from corsage.core.keys import STEPS
 from corsage.networks.batches import Examples, Order
 from corsage.networks.pull import Pull
 from corsage.strategies.l2gd import L2GDKeys, aggregate, contraction
@@ -14,6 +16,11 @@ from corsage.strategies.l2gd import L2GDKeys, aggregate, contraction
 
 class L2GDClient(LocalClient[L2GDKeys]):
     """The users of L2GD; each evaluates the model that it keeps."""
+
+    takes = Takes(
+        shared={"model": floats("P")},
+        options={"aggregation-steps": whole(), "local-steps": whole(limit=STEPS)},
+    )
 
     def train(self, got: Got, data: Examples) -> Sent:
         """x_i <- mean + (1 - c)^r (x_i - mean), then k local steps."""

@@ -10,12 +10,15 @@ import numpy as np
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.fedper import FedPerClient
+from corsage.core.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.strategies.lg_fedavg import LGFedAvgKeys
 
 
 class LGFedAvgClient(FedPerClient[LGFedAvgKeys]):
     """The users of LG-FedAvg: FedPer's, with the parts exchanged."""
+
+    takes = Takes(shared={"head": floats("H"), "body": floats("B")})
 
     shared, own = "head", "body"
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from corsage.clients.base import Client, Got, Models, Sent
+from corsage.core.asked import Takes, floats
 from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.networks.gradients import Losses, UserLosses
@@ -22,6 +23,8 @@ CHUNK = 128  # samples that go through the network at once for a gradient over a
 
 class PerFedAvgClient(Client[PerFedAvgKeys]):
     """The users of Per-FedAvg; they keep nothing."""
+
+    takes = Takes(shared={"model": floats("P")})
 
     def train(self, got: Got, data: Examples) -> Sent:
         """w_i <- tau steps on F_i from w."""

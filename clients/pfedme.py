@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from corsage.clients.base import Client, Got, Models, Sent
+from corsage.core.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 from corsage.strategies.pfedme import PFedMeKeys
@@ -14,6 +15,8 @@ from corsage.strategies.pfedme import PFedMeKeys
 
 class PFedMeClient(Client[PFedMeKeys]):
     """The users of pFedMe (Dinh et al. 2020, Algorithm 1)."""
+
+    takes = Takes(shared={"model": floats("P")})
 
     personal = True
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from corsage.clients.base import Got, Sent
 from corsage.clients.fedavg import FedAvgClient
+from corsage.core.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 from corsage.strategies.scaffold import ScaffoldKeys
@@ -13,6 +14,8 @@ from corsage.strategies.scaffold import ScaffoldKeys
 
 class ScaffoldClient(FedAvgClient[ScaffoldKeys]):
     """The users of SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, option II)."""
+
+    takes = Takes(shared={"model": floats("P"), "variate": floats("P")})
 
     personal = True
 

@@ -12,13 +12,14 @@ MOST = 4096
 class Cache:
     """A bounded store; the oldest entries are let go."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
         self._entries: dict[Hashable, Any] = {}
+        self._most = most
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` makes, made once."""
         if key not in self._entries:
-            while len(self._entries) >= MOST:
+            while len(self._entries) >= self._most:
                 del self._entries[next(iter(self._entries))]
             self._entries[key] = make()
         found: T = self._entries[key]

@@ -13,6 +13,10 @@ class ConfigError(CorsageError):
     """A key, a value or a combination of them that cannot be used."""
 
 
+class Refused(ConfigError):
+    """What a device will not do, in words that may leave it: what was asked, and its limits."""
+
+
 class DataError(CorsageError):
     """Data that are missing, malformed or too few."""
 

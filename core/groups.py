@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corsage.core.keys import Keys, convert, key
+from corsage.core.keys import EPOCHS, Keys, convert, key
 from corsage.core.registry import DATASETS
 
 AUTO = "auto"
@@ -197,7 +197,9 @@ class TrainKeys(Keys):
 
     title = "Local training"
 
-    local_epochs: int = key(1, "epochs a round (FedRep: of the body, after the head's)", low=0)
+    local_epochs: int = key(
+        1, "epochs a round (FedRep: of the body, after the head's)", low=0, limit=EPOCHS
+    )
     fine_tune_epochs: int = key(
         10,
         "methods with one global model: epochs of each user's head after the last round, reported "
@@ -213,7 +215,9 @@ class TrainKeys(Keys):
         "weights of the average over users: uniform, or by their training examples",
         choices=("uniform", "examples"),
     )
-    device: str = key("cpu", "cpu, cuda, cuda:1, ...; a device's node config may override it")
+    device: str = key(
+        "cpu", "cpu, cuda, cuda:1, ... in simulations; a device's node config says its own"
+    )
     torch_threads: int = key(
         1,
         "torch threads a node; on spare cores more save seconds and cost CPU time, more than there "

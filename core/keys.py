@@ -11,6 +11,8 @@ from typing import Any, TypeVar, get_type_hints
 
 from corsage.core.errors import ConfigError
 
+EPOCHS, STEPS = "max-epochs", "max-steps"
+"""The limits that a device sets to keys; see core/limits.py."""
 Value = bool | int | float | str
 K = TypeVar("K", bound="Keys")
 
@@ -22,9 +24,13 @@ def key(
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] | None = None,
+    limit: str = "",
 ) -> Any:
-    """A documented key: its default, what it means, and which values are allowed."""
-    limits = {"doc": doc, "low": low, "high": high, "choices": choices}
+    """A documented key: its default, what it means, and which values are allowed.
+
+    `limit` names the limit that a device sets to it (see core/limits.py).
+    """
+    limits = {"doc": doc, "low": low, "high": high, "choices": choices, "limit": limit}
     return field(default=default, metadata=limits)
 
 

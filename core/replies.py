@@ -10,9 +10,9 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from corsage.core.arrays import Array, Arrays, Floats
+from corsage.core.encoding import BadMessage, payload
 from corsage.core.schema import Schema, read_arrays, read_numbers
 from corsage.core.text import line
-from corsage.core.wire import BadReply, payload
 
 R = TypeVar("R")
 
@@ -104,7 +104,7 @@ def merge_replies(
             good.append(read(reply, users, schema, token))
             dropped.update(good[-1].dropped)
             (answered if good[-1].sound else refused).append(node)
-        except BadReply as why:
+        except BadMessage as why:
             dropped.update(dict.fromkeys(users, line(why)))
             (answered if reply.has_error() else refused).append(node)
     for users in silent.values():
@@ -135,18 +135,18 @@ def reading_order(user: str) -> tuple[int, str]:
 
 
 def read(reply: Message, asked: list[str], schema: Schema, token: str) -> NodeReply:
-    """One node's reply, or BadReply.
+    """One node's reply, or BadMessage.
 
     A user whose rows or numbers are wrong is left out alone; in a mean it cannot be told apart.
     """
     if reply.has_error():
-        raise BadReply(line(reply.error.reason or "its node failed, and does not say why"))
+        raise BadMessage(line(reply.error.reason or "its node failed, and does not say why"))
     if not reply.has_content():
-        raise BadReply("malformed reply: it is empty")
+        raise BadMessage("malformed reply: it is empty")
     content = reply.content
     config = record(content, "config", ConfigRecord)
     if config.get("exchange", "") != token:
-        raise BadReply("malformed reply: it answers another exchange")
+        raise BadMessage("malformed reply: it answers another exchange")
     words = read_words(config, asked, schema)
     dropped = dict.fromkeys(sorted(set(asked) - set(words.users)), "left out of its node's reply")
     dropped |= words.failed
@@ -161,7 +161,7 @@ def read(reply: Message, asked: list[str], schema: Schema, token: str) -> NodeRe
     wrong = unfit | wrong
     if wrong and mean:
         place = min(wrong)
-        raise BadReply(f"its node's reply is bad: user {words.users[place]}: {wrong[place]}")
+        raise BadMessage(f"its node's reply is bad: user {words.users[place]}: {wrong[place]}")
     users = words.users
     if wrong:
         dropped |= {users[place]: line(why) for place, why in wrong.items()}
@@ -185,9 +185,9 @@ def read(reply: Message, asked: list[str], schema: Schema, token: str) -> NodeRe
 def record(content: Mapping[str, Any], name: str, kind: type[R]) -> R:
     """A record of a reply, of the kind that it must be."""
     if name not in content:
-        raise BadReply(f"malformed reply: no {name}")
+        raise BadMessage(f"malformed reply: no {name}")
     if not isinstance(content[name], kind):
-        raise BadReply(f"malformed reply: {name} is no {kind.__name__}")
+        raise BadMessage(f"malformed reply: {name} is no {kind.__name__}")
     return content[name]
 
 
@@ -198,16 +198,16 @@ def read_words(config: ConfigRecord, asked: list[str], schema: Schema) -> Words:
     )
     known, absent = set(asked), set(asked) - set(users)
     if len(set(users)) != len(users) or not set(users) <= known:
-        raise BadReply("malformed reply: it speaks of users that were not asked")
+        raise BadMessage("malformed reply: it speaks of users that were not asked")
     if len(failed) != len(causes):
-        raise BadReply(f"malformed reply: {len(causes)} causes of {len(failed)} failures")
+        raise BadMessage(f"malformed reply: {len(causes)} causes of {len(failed)} failures")
     if not {*failed, *lost} <= absent:
-        raise BadReply("malformed reply: it calls users failed or lost that it was not asked for")
+        raise BadMessage("malformed reply: it calls users failed or lost that it was not asked for")
     kept = config.get("kept", False)
     if not isinstance(kept, bool):
-        raise BadReply("malformed reply: kept is neither true nor false")
+        raise BadMessage("malformed reply: kept is neither true nor false")
     if kept and not schema.training:
-        raise BadReply("malformed reply: kept, but nothing is kept of an evaluation")
+        raise BadMessage("malformed reply: kept, but nothing is kept of an evaluation")
     named = {user: line(why) for user, why in zip(failed, causes, strict=True)}
     return Words(users, named, set(lost), kept)
 
@@ -216,11 +216,11 @@ def _texts(config: ConfigRecord, name: str, most: int) -> list[str]:
     """A list of texts, not more than users were asked."""
     found: Any = config.get(name, [])
     if not isinstance(found, list):
-        raise BadReply(f"malformed reply: {name} is no list")
+        raise BadMessage(f"malformed reply: {name} is no list")
     if len(found) > most:
-        raise BadReply(f"malformed reply: {name} has {len(found)} entries, {most} were asked")
+        raise BadMessage(f"malformed reply: {name} has {len(found)} entries, {most} were asked")
     if not all(isinstance(text, str) for text in found):
-        raise BadReply(f"malformed reply: {name} is not of texts")
+        raise BadMessage(f"malformed reply: {name} is not of texts")
     return found
 
 

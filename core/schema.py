@@ -17,9 +17,9 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Array, Arrays, Bools, Floats
+from corsage.core.encoding import BadMessage, plain
 from corsage.core.text import line
 from corsage.core.weights import capped
-from corsage.core.wire import BadReply, plain
 
 LARGEST = 1e140
 """No number of a user is larger: its square, summed over all users, is finite."""
@@ -133,14 +133,14 @@ def read_numbers(
 def column(record: Mapping[str, object], name: str, users: int) -> Floats:
     """One number of each user."""
     if name not in record:
-        raise BadReply(f"malformed reply: no {name}")
+        raise BadMessage(f"malformed reply: no {name}")
     values = record[name]
     if not isinstance(values, list):
-        raise BadReply(f"malformed reply: {name} is no list")
+        raise BadMessage(f"malformed reply: {name} is no list")
     if len(values) != users:
-        raise BadReply(f"malformed reply: {len(values)} values of {name}, {users} users")
+        raise BadMessage(f"malformed reply: {len(values)} values of {name}, {users} users")
     if not all(type(value) in (int, float) for value in values):
-        raise BadReply(f"malformed reply: {name} is not of numbers")
+        raise BadMessage(f"malformed reply: {name} is not of numbers")
     return np.array(values, np.float64)
 
 
@@ -154,13 +154,13 @@ def read_arrays(
             got = line(f"{sorted(mean)}" + (f" and rows {sorted(rows)}" if rows else ""))
             wanted = f"{sorted(schema.means)}"
             wanted += f" and rows {sorted(schema.by_user)}" if schema.by_user else ""
-            raise BadReply(f"wrong arrays: got {got}, expected {wanted}")
+            raise BadMessage(f"wrong arrays: got {got}, expected {wanted}")
     means, each, wrong = Arrays(), Arrays(), dict[int, str]()
     for name in schema.means:
         one = schema.arrays[name]
         means[name] = plain(mean[name], {one.dtype, np.dtype(np.float64)}, one.shape, name)
         if not bounded(means[name].reshape(1, -1), most(one, schema)).all():
-            raise BadReply(unfit(name, means[name], most(one, schema)))
+            raise BadMessage(unfit(name, means[name], most(one, schema)))
     for name in schema.by_user:
         one = schema.arrays[name]
         each[name] = plain(rows[name], {one.dtype}, (count, *one.shape), name)

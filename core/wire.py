@@ -1,4 +1,4 @@
-"""What goes over the wire: tasks and arrays as Flower records, and back.
+"""What goes over the wire: tasks as Flower records, and back; arrays are in encoding.py.
 
 A message from the server has the records `config` (the task), `arrays` (what all users get) and,
 if the algorithm sends any, `rows` (one row a user, in the order of the task's users). A reply has
@@ -8,23 +8,17 @@ exchange); what it must be is declared in schema.py.
 
 from __future__ import annotations
 
-import io
 import json
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord
-from numpy.typing import NDArray
+from flwr.app import ConfigRecord
 
-from corsage.core.arrays import Arrays
 from corsage.core.groups import DataKeys, ModelKeys, TrainKeys
 from corsage.core.keys import Keys, NoKeys, flatten, read
 from corsage.core.registry import DEVICE, data_keys, keys_class
-from corsage.core.text import line
 
 MEMBERS = "members"
 """The option that names the users of cohorts, and the array that does so in a cohort's state."""
@@ -34,13 +28,6 @@ ENDS_THE_RUN, ENDS_THE_STRATEGY = 1010, 1011
 """Codes of error replies with which a simulated node ends the run, since it cannot keep its users'
 states, or the strategy, whose states are damaged. A device has no such say.
 """
-_NPY = b"\x93NUMPY\x01\x00"
-MOST_HEADER = 1024
-"""Bytes of the header of an array: NumPy's has 128."""
-
-
-class BadReply(ValueError):
-    """A reply, or a part of it, that cannot be used, and why."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +152,7 @@ def decode_task(record: ConfigRecord) -> Task:
         exchange=str(record.get("exchange", "")),
         users=users,
         versions=list(record.get("versions", [])),  # type: ignore[arg-type]
-        keep=_by_user(list(record.get("keep", [])), len(users)),  # type: ignore[arg-type]
+        keep=by_user(list(record.get("keep", [])), len(users)),  # type: ignore[arg-type]
         weights=list(record.get("weights", [])),  # type: ignore[arg-type]
         state_dir=str(record.get("state-dir", "")),
         many_machines=bool(record.get("many-machines", False)),
@@ -173,7 +160,7 @@ def decode_task(record: ConfigRecord) -> Task:
     )
 
 
-def _by_user(flat: list[int], users: int) -> list[list[int]]:
+def by_user(flat: list[int], users: int) -> list[list[int]]:
     """A flat list in as many equal parts as there are users."""
     if len(flat) % max(users, 1):
         raise ValueError(f"keep has {len(flat)} versions for {users} users")
@@ -198,80 +185,3 @@ def _settings(text: str) -> Task:
         model=read(ModelKeys, fixed["keys"]),
         keys=read(keys_class(fixed["algorithm"]), fixed["keys"]),
     )
-
-
-def encode(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """Named arrays as a Flower record."""
-    record = ArrayRecord()
-    for name, array in arrays.items():
-        record[name] = _array(np.ascontiguousarray(array))
-    return record
-
-
-def _array(array: NDArray[Any]) -> Array:
-    """What `Array(array)` gives, without writing the same header with NumPy's slow writer again."""
-    data = _header(array.dtype.str, array.shape) + array.tobytes()
-    return Array(str(array.dtype), array.shape, "numpy.ndarray", data)
-
-
-@lru_cache(maxsize=256)
-def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The header of NumPy's file format."""
-    buffer = io.BytesIO()
-    header = {"descr": dtype, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(buffer, header)
-    return buffer.getvalue()
-
-
-def decode(record: ArrayRecord) -> Arrays:
-    """A Flower record as named arrays."""
-    return {name: _numpy(array) for name, array in record.items()}
-
-
-def _numpy(array: Array) -> NDArray[Any]:
-    """What `array.numpy()` gives, ten times as fast for small arrays.
-
-    Flower's arrays hold NumPy's file format; its header repeats what the array says of itself, so
-    it need not be parsed. Anything unusual is left to NumPy.
-    """
-    data = array.data
-    if (
-        array.stype != "numpy.ndarray"
-        or data[:8] != _NPY
-        or b"'fortran_order': False"
-        not in (data[10 : (start := 10 + int.from_bytes(data[8:10], "little"))])
-    ):
-        return array.numpy()
-    return np.frombuffer(data, np.dtype(array.dtype), offset=start).reshape(array.shape).copy()
-
-
-def plain(
-    array: Array, dtypes: Collection[np.dtype[Any]], shape: tuple[int, ...], name: str
-) -> NDArray[Any]:
-    """An array of another party, of the dtype and shape that were asked for, or BadReply.
-
-    All that it says of itself is compared with what it must be, and its bytes are taken as they
-    are: nothing is parsed, and nothing is allocated. It cannot be written to.
-    """
-    dtype = next((kind for kind in dtypes if str(kind) == array.dtype), None)
-    if array.stype != "numpy.ndarray":
-        raise BadReply(f"wrong kind: {name} is {line(array.stype, 40)}, not of NumPy")
-    if dtype is None:
-        wanted = " or ".join(sorted(map(str, dtypes)))
-        raise BadReply(f"wrong type: {name} is {line(array.dtype, 40)}, not {wanted}")
-    if array.shape != shape:
-        raise BadReply(f"wrong shape: {name} is {line(array.shape[:9], 80)}, expected {shape}")
-    data, header = array.data, _header(dtype.str, shape)
-    start = len(_NPY) + 2 + int.from_bytes(data[len(_NPY) : len(_NPY) + 2], "little")
-    same = data[: len(_NPY)] == _NPY and start <= MOST_HEADER
-    if not same or data[len(_NPY) + 2 : start].split() != header[len(_NPY) + 2 :].split():
-        raise BadReply(f"malformed reply: {name} is not as NumPy's files are")
-    size = dtype.itemsize * math.prod(shape)
-    if len(data) != start + size:
-        raise BadReply(f"wrong length: {name} has {len(data) - start} bytes, expected {size}")
-    return np.frombuffer(data, dtype, offset=start).reshape(shape)
-
-
-def payload(record: ArrayRecord) -> int:
-    """Bytes that a record's arrays take on the wire."""
-    return sum(len(array.data) for array in record.values())

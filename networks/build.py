@@ -35,6 +35,23 @@ def build_network(
     return _build(keys, tuple(int(side) for side in shape), int(num_classes), int(seed), device)
 
 
+def measure_model(keys: ModelKeys, shape: Shape, num_classes: int) -> tuple[int, int]:
+    """Parameters of a built-in model, and its widest linear layer; nothing is allocated.
+
+    ModelError if it is none, or too large to count.
+    """
+    if keys.model not in ZOO:
+        raise ModelError(f"model={keys.model}: no such model.{nearest(keys.model, ZOO)}")
+    outputs = criterion_of(keys, num_classes).outputs(num_classes)
+    try:
+        with torch.device("meta"):
+            module = make_module(keys, shape, outputs)
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:
+        raise ModelError(f"model={keys.model}: too large to be built") from error
+    widths = [m.out_features for m in module.modules() if isinstance(m, nn.Linear)]
+    return sum(p.numel() for p in module.parameters()), max(widths)
+
+
 def check_available(device: str) -> None:
     """Refuse a device that this machine does not have."""
     kind, _, number = device.partition(":")

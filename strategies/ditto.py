@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from corsage.core.keys import Keys, key
+from corsage.core.keys import EPOCHS, Keys, key
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
 
@@ -32,7 +32,10 @@ class DittoKeys(Keys):
         1.0, "strength lambda of the personal model's pull to the global one; 0: local", low=0.0
     )
     ditto_epochs: int = key(
-        1, "epochs a round of the personal model, besides local-epochs of the global one", low=0
+        1,
+        "epochs a round of the personal model, besides local-epochs of the global one",
+        low=0,
+        limit=EPOCHS,
     )
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from corsage.core.keys import Keys, key
+from corsage.core.keys import EPOCHS, Keys, key
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
 
@@ -48,7 +48,7 @@ class PerFedAvgKeys(Keys):
     perfedavg_alpha: float = key(0.01, "step size of a user's own step (alpha)", low=0.0)
     perfedavg_delta: float = key(0.001, "hf: how far apart gradients are taken (delta)", low=1e-6)
     perfedavg_adapt_steps: int = key(
-        1, "gradient steps of a user with all its data before it is evaluated", low=0
+        1, "gradient steps of a user with all its data before it is evaluated", low=0, limit=EPOCHS
     )
 
 

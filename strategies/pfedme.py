@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corsage.core.keys import Keys, key
+from corsage.core.keys import STEPS, Keys, key
 from corsage.core.replies import Replies
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
@@ -44,7 +44,10 @@ class PFedMeKeys(Keys):
         low=1e-6,
     )
     pfedme_steps: int = key(
-        5, "steps K towards theta in a local round; local rounds: local-epochs' batches", low=1
+        5,
+        "steps K towards theta in a local round; local rounds: local-epochs' batches",
+        low=1,
+        limit=STEPS,
     )
     pfedme_personal_lr: float = key(
         0.01,

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from corsage.clients.base import Got, Models, Sent
-from corsage.clients.convex import Answer, ConvexClient
+from corsage.clients.convex import PRECISIONS, Answer, ConvexClient
 from corsage.core.arrays import Array, Floats, Ints
+from corsage.core.asked import Takes, floats, number, text, whole
 from corsage.core.keys import NoKeys
 from corsage.networks.batches import Examples
 from corsage.solvers.convex_clustering.costs import user_terms
@@ -26,13 +27,25 @@ from corsage.solvers.losses.held_out import Fold
 class ConvexClusteringClient(ConvexClient[NoKeys]):
     """The users of convex clustering."""
 
+    takes = Takes(
+        shared={"known": floats("K", "P")},
+        rows={name: floats("P") for name in ("p", "x", "v", "slope")} | {"kappa": floats()},
+        options={
+            "ask": text(40),
+            "fold": text(100),
+            "fold-number": whole(high=1000),
+            "fold-share": number(0, 1),
+        },
+        squares=4,
+    )
+
     usual_scale = "mean"
     usual_question = "prox"
 
     @property
     def dtype(self) -> torch.dtype:
         """Torch models are solved in the precision that is asked for, too."""
-        return getattr(torch, self.task.model.precision)  # type: ignore[no-any-return]
+        return PRECISIONS[self.task.model.precision]
 
     def answers(self) -> Mapping[str, Answer]:
         """What the server may ask."""

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32
+from corsage.core.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 from corsage.strategies.fedrep.fedrep import FedRepKeys
@@ -19,6 +20,11 @@ H = TypeVar("H", bound=FedRepKeys)
 
 class PulledHeadsClient(Client[H]):
     """Users that keep nothing: their heads are at the server."""
+
+    takes = Takes(
+        shared={"body": floats("B"), "heads": floats("K", "H")},
+        rows={"head": floats("H"), "centre": floats("H"), "strength": floats()},
+    )
 
     def train(self, got: Got, data: Examples) -> Sent:
         """h_i <- tau epochs of SGD on f_i(h; phi^t) + pull, then phi_i <- SGD at (h_i, phi)."""

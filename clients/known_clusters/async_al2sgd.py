@@ -13,8 +13,9 @@ import numpy as np
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
-from corsage.clients.known_clusters.cohort import CohortClient
+from corsage.clients.known_clusters.cohort import CohortClient, walk
 from corsage.core.arrays import Floats, Ints
+from corsage.core.asked import Takes, fields, flag, floats, listed, number, text
 from corsage.core.seeding import uniforms, user_keys
 from corsage.networks.batches import Examples
 from corsage.solvers.known_clusters.al2sgd_coalescing import Missed, catch_up
@@ -24,6 +25,22 @@ from corsage.strategies.known_clusters.async_al2sgd import AsyncAL2SGDKeys
 
 class AsyncAL2SGDClient(CohortClient[AsyncAL2SGDKeys]):
     """The users of Async-AL2SGD+; each keeps z_i, y_i, x_i and nabla f_i(x_i)."""
+
+    takes = Takes(
+        rows={
+            "missed": floats("K", 2, "P"),
+            **{name: floats("P") for name in ("start", "xbar", "xbar_j")},
+        },
+        options={
+            "ask": text(40),
+            "gamma": number(),
+            "global": listed(flag),
+            "momenta": fields(**dict.fromkeys(("eta", "a1", "a2", "b1", "b2"), number())),
+            "oracle": listed(number(), 6),
+            "walk": walk,
+            "refresh": flag,
+        },
+    )
 
     def answers(self) -> Mapping[str, Answer]:
         """The first gradients, steps of the algorithm, and facts about the losses."""

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
-from corsage.clients.known_clusters.cohort import CohortClient
+from corsage.clients.known_clusters.cohort import CohortClient, walk
 from corsage.core.arrays import Arrays
+from corsage.core.asked import Takes, floats, number, text
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Order
 from corsage.networks.pull import Pull
@@ -24,6 +25,17 @@ from corsage.strategies.known_clusters.async_l2gd import AsyncL2GDKeys
 
 class AsyncL2GDClient(CohortClient[AsyncL2GDKeys]):
     """The users of Async-L2GD; each keeps its theta_i."""
+
+    takes = Takes(
+        rows={"factor": floats(), "shift": floats("P")},
+        options={
+            "ask": text(40),
+            "gamma": number(),
+            "walk": walk,
+            "step": number(),
+            "pull": number(),
+        },
+    )
 
     def answers(self) -> Mapping[str, Answer]:
         """Steps of the algorithm, and facts about the losses."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +16,10 @@ from torch import Tensor
 from corsage.clients.base import Got, K, Models, Sent
 from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Array, Arrays
+from corsage.core.asked import listed, whole
+from corsage.core.errors import Refused
+from corsage.core.keys import STEPS
+from corsage.core.limits import Limits
 
 
 class CohortClient(ConvexClient[K]):
@@ -62,3 +67,14 @@ def own(got: Got) -> Got:
 def as_row(values: Mapping[str, Array]) -> Arrays:
     """Values of one participant, with that axis."""
     return {name: np.asarray(value)[None] for name, value in values.items()}
+
+
+def walk(name: str, value: Any, limits: Limits) -> list[tuple[int, int, int]]:
+    """Runs of (steps to the centre, local steps, the iteration at which these begin)."""
+    runs: list[tuple[int, int, int]] = []
+    for run in listed(listed(whole(), 3))(name, value, limits):
+        if len(run) != 3:
+            raise Refused(f"{name}: a run of {len(run)} numbers, not 3")
+        runs.append((run[0], run[1], run[2]))
+    limits.check(STEPS, name, sum(r + k for r, k, _ in runs))
+    return runs

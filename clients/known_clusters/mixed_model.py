@@ -15,6 +15,7 @@ from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
 from corsage.clients.known_clusters.cohort import CohortClient
 from corsage.core.arrays import Array, Arrays, Floats
+from corsage.core.asked import Takes, flag, floats, listed, number, text, word
 from corsage.networks.batches import Examples
 from corsage.solvers.known_clusters.laplace import laplace_sums
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, personal
@@ -40,6 +41,22 @@ class Quadratics:
 
 class MixedModelClient(CohortClient[MixedModelKeys]):
     """The users of the mixed model; each keeps its theta_i."""
+
+    takes = Takes(
+        rows={
+            **{name: floats("P") for name in ("w", "gamma", "next")},
+            "covariance": floats("P", "P"),
+        },
+        options={
+            "ask": text(40),
+            "moves": flag,
+            "em": flag,
+            "as": word(EXACT, NEWTON, ABOVE),
+            "next": word(EXACT, NEWTON, ABOVE),
+            "ratios": listed(number(0), 100),
+        },
+        squares=100,
+    )
 
     def answers(self) -> Mapping[str, Answer]:
         """Sums for a round, the last w_j, and sums for the likelihood."""

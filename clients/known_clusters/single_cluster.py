@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from corsage.clients.base import Got, Sent
 from corsage.clients.convex import Answer
 from corsage.clients.known_clusters.mixed_model import MixedModelClient
 from corsage.core.arrays import Floats
+from corsage.core.asked import floats
 from corsage.core.seeding import user_keys
 from corsage.solvers.known_clusters.mixed_model import pack, personal, shrunk
 from corsage.solvers.known_clusters.pooling import SINGLE_CENTRE_GRID, Folds, keyed_folds
@@ -17,6 +19,12 @@ from corsage.solvers.known_clusters.pooling import SINGLE_CENTRE_GRID, Folds, ke
 
 class SingleClusterClient(MixedModelClient):
     """The users of the single cluster."""
+
+    takes = replace(
+        MixedModelClient.takes,
+        rows={**MixedModelClient.takes.rows, "centres": floats("K", "K", "P")},
+        squares=400,
+    )
 
     def answers(self) -> Mapping[str, Answer]:
         """The mixed model's, and both exchanges of the cross-validation."""

@@ -24,8 +24,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats
+from corsage.core.encoding import encode
 from corsage.core.replies import Replies, name_users
-from corsage.core.wire import encode
 from corsage.strategies.convex_clustering.certificate import Certificate, certify
 from corsage.strategies.convex_clustering.choice import Choice, choose
 from corsage.strategies.convex_clustering.graph import Graph

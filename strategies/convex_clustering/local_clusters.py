@@ -16,11 +16,11 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats, Ints
+from corsage.core.encoding import encode
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
 from corsage.core.seeding import generator
-from corsage.core.wire import encode
 from corsage.strategies.convex_clustering.models import (
     check_convex,
     refitted_models,

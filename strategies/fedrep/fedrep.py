@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from corsage.core.keys import Keys, key
+from corsage.core.keys import EPOCHS, Keys, key
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import BodyState
 
@@ -26,7 +26,7 @@ class FedRepKeys(Keys):
     title = "FedRep"
 
     head_epochs: int = key(
-        10, "epochs of the head (tau), the body frozen, before the body's", low=0
+        10, "epochs of the head (tau), the body frozen, before the body's", low=0, limit=EPOCHS
     )
 
 

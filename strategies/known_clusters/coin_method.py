@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays
+from corsage.core.encoding import encode
 from corsage.core.errors import ConfigError
 from corsage.core.registry import found
 from corsage.core.replies import Replies
-from corsage.core.wire import encode
 from corsage.solvers.known_clusters.coins import Stretch, stretch
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.settings import largest_step

@@ -16,10 +16,11 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 
 from corsage.core.arrays import Array, Arrays
+from corsage.core.encoding import encode
 from corsage.core.errors import NodeError, RoundFailed
 from corsage.core.replies import Replies, by_cause, merge_replies
 from corsage.core.schema import Number, Schema
-from corsage.core.wire import COHORT_OPTIONS, MEMBERS, encode
+from corsage.core.wire import COHORT_OPTIONS, MEMBERS
 from corsage.strategies.known_clusters.cohorts import Cohort, Present
 from corsage.strategies.rounds.federation import Federation, new_token
 from corsage.strategies.rounds.turns import Done, Question, own

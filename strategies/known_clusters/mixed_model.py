@@ -28,10 +28,10 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Array, Arrays, Floats
+from corsage.core.encoding import encode
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
-from corsage.core.wire import encode
 from corsage.solvers.known_clusters.newton_rounds import Pace
 from corsage.strategies.known_clusters.cohorts import ClusterNames, KnownClusters
 from corsage.strategies.known_clusters.conversation import evaluation_of

@@ -19,13 +19,13 @@ from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
 from corsage.core.config import Config
+from corsage.core.encoding import decode, encode
 from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.keys import Keys, NoKeys, flatten
 from corsage.core.keywords import Keywords
 from corsage.core.replies import Replies, by_cause
 from corsage.core.schema import Number, Schema
 from corsage.core.seeding import drawn_count, generator
-from corsage.core.wire import decode, encode
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.model_arrays import by_parameter, fitted, parts_of

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Arrays, Floats32
-from corsage.core.wire import encode
+from corsage.core.encoding import encode
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network

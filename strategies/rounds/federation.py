@@ -15,6 +15,7 @@ from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
 from corsage.core.config import Config
+from corsage.core.encoding import encode, payload
 from corsage.core.errors import (
     CheckpointError,
     ConfigError,
@@ -28,7 +29,7 @@ from corsage.core.replies import Replies, by_cause, name_users, reading_order
 from corsage.core.schema import Schema
 from corsage.core.seeding import generator
 from corsage.core.text import escaped
-from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, Task, encode, encode_task, payload
+from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, Task, encode_task
 from corsage.strategies.rounds.exchange import Exchange
 from corsage.strategies.rounds.owners import Owners
 from corsage.strategies.rounds.patience import Patience

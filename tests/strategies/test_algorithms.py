@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from corsage.core.config import Config
+from corsage.core.encoding import decode
 from corsage.core.seeding import generator
-from corsage.core.wire import decode
 from corsage.datasets.dealing.federated import FederatedData, simulated
 from corsage.datasets.table import model_input
 from corsage.networks.build import build_network

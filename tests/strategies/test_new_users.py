@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional as F
 
 from corsage.core.config import Config
+from corsage.core.encoding import decode
 from corsage.core.errors import ConfigError
 from corsage.core.registry import ALGORITHMS
 from corsage.core.seeding import generator
-from corsage.core.wire import decode
 from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.table import model_input
 from corsage.networks.training import batches

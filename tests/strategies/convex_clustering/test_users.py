@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corsage.core.encoding import decode
 from corsage.core.errors import ConfigError, NodeError, RoundFailed
-from corsage.core.wire import decode
 from corsage.solvers.convex_clustering import sum_of_norms
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClusteringState
 from corsage.strategies.rounds.state import restored, stored

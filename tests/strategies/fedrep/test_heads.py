@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from corsage.core.wire import decode
+from corsage.core.encoding import decode
 from corsage.datasets.dealing.federated import simulated
 from corsage.solvers.convex_clustering.edges import Edges
 from corsage.solvers.convex_clustering.sum_of_norms import prox

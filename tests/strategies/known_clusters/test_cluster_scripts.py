@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
+from corsage.core.encoding import decode, encode
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies
-from corsage.core.wire import COHORT_OPTIONS, MEMBERS, decode, decode_task, encode
+from corsage.core.wire import COHORT_OPTIONS, MEMBERS, decode_task
 from corsage.strategies.known_clusters.cohorts import ClusterNames, KnownClusters, Present
 from corsage.strategies.known_clusters.conversation import (
     Answer,

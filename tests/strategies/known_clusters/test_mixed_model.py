@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from corsage.core.wire import decode
+from corsage.core.encoding import decode
 from tests.support.federations import federate
 from tests.support.grids import Watched
 from tests.support.known_users import (

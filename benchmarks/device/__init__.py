@@ -1,0 +1,1 @@
+"""Hostile messages to a device, and a watch on what the device does of them."""

@@ -1,0 +1,387 @@
+"""What a device does of what a server asks: all that is honest, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from corsage.app import client_app, node, outward
+from corsage.app.client_app import make_client_app
+from corsage.app.patience import TimeUp, time_limit
+from corsage.app.states.places import Places
+from corsage.benchmarks.device.attacks import Attack, attack
+from corsage.benchmarks.device.messages import ALL, honest
+from corsage.benchmarks.device.target import LIMITS, SECRET, Target
+from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.keys import names
+from corsage.core.limits import Limits
+from corsage.core.registry import ALGORITHMS, algorithm_keys
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.callbacks import Callback
+from tests.support.devices import Devices
+from tests.support.federations import federate, reference, settings
+
+# What is honest.
+
+FULL: dict[str, dict[str, Any]] = {
+    "mixed-model": {"known_gamma": "auto", "known_lambda": "auto"},
+    "async-al2sgd": {"known_p0": 0.2, "known_p": 0.3, "num_rounds": 4},
+    "convex-clustering": {"convex_solver": "pdmm"},
+    "lg-fedavg": {"lg_fedavg_warmup_rounds": 1},
+}
+"""Keys with which more is said than otherwise."""
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_honest_run_is_what_the_simulation_is(name: str, tmp_path: Path) -> None:
+    """Nothing that a strategy sends is refused: new users, fine-tuning and questions included."""
+    keys = {"num_rounds": 2, "new_users": 0.3, "fine_tune_epochs": 1, **FULL.get(name, {})}
+    devices = Devices(tmp_path, settings(name, **keys), **{"max-threads": 1})
+    _, result, notes = federate(name, grid=devices, **keys)
+    _, simulated, _ = reference(name, **keys)
+    assert not notes.notes
+    for own, other in zip(result.summaries, simulated.summaries, strict=True):
+        assert own.strategy == other.strategy and own.users == other.users
+        assert own.score.mean == pytest.approx(other.score.mean, abs=1e-6)
+        assert own.loss.mean == pytest.approx(other.loss.mean, rel=1e-4)
+
+
+class Sterner(Callback):
+    """After the first round the owner of one device allows less."""
+
+    def __init__(self, devices: Devices) -> None:
+        self.own = devices.node_config(3)
+
+    def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
+        self.own["max-epochs"] = 2
+
+
+def test_who_exceeds_a_limit_is_told_on_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line each: at the device, and at the server, which goes on with the others."""
+    lines: list[str] = []
+    monkeypatch.setattr(outward, "log", lambda level, text, *own: lines.append(text % own))
+    keys = {"local_epochs": 3, "num_rounds": 2, "fraction_train": 1.0}
+    devices = Devices(tmp_path, settings("fedavg", **keys))
+    _, _, notes = federate("fedavg", callbacks=[Sterner(devices)], grid=devices, **keys)
+    why = "local-epochs=3 is more than this device allows (max-epochs=2)"
+    assert f"user 3 is dropped: train: {why}" in notes.notes
+    assert [line for line in lines if why in line]
+
+
+def test_who_could_never_take_part_says_so_at_the_start(target: Target) -> None:
+    target.context.node_config |= {"max-epochs": 1, "user": "ann"}
+    draft = honest("fedavg", "query")
+    draft.settings["keys"]["local-epochs"] = 2
+    said = target.ask(draft.message()).error.reason
+    assert said == "user ann: local-epochs=2 is more than this device allows (max-epochs=1)"
+
+
+def test_a_second_run_of_another_algorithm_finds_no_state_of_the_first(tmp_path: Path) -> None:
+    """What one algorithm never sends is what another one sends: `local` keeps a whole model."""
+    target = Target(tmp_path)
+    alone, spy = honest("local", "train"), honest("fedmtl", "train")
+    assert not target.ask(alone.message()).has_error()
+    spy.settings["experiment"] = alone.settings["experiment"]
+    spy.settings["keys"]["local-epochs"] = 0
+    spy.config["round"], spy.config["versions"] = 2, [1, 1]
+    reply = target.ask(spy.message())
+    config: Any = reply.content["config"]
+    assert config["lost"] == ["ann", "bob"] and not config.get("users")
+
+
+# What is not, one by one.
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
+    """A device, whose process stands where a planted module could be imported from."""
+    target = Target(tmp_path)
+    monkeypatch.chdir(target.outside)
+    return target
+
+
+def reason(target: Target, message: Message) -> str:
+    """How a device refuses a message, which does no harm."""
+    reply = target.strike(Attack("attack", message))
+    assert not target.wrong and target.lives()
+    assert reply is not None and reply.has_error()
+    return str(reply.error.reason)
+
+
+def test_a_file_of_the_servers_is_not_read(target: Target) -> None:
+    for name in ("cluster-map", "data-file", "data-dir", "cache-dir"):
+        for kind in ("train", "query"):
+            draft = honest("fedavg", kind)
+            draft.settings["keys"][name] = str(target.outside / "secret.json")
+            reply = target.strike(Attack(name, draft.message()))
+            assert reply is not None and not reply.has_error() and not target.wrong
+
+
+def test_users_and_clusters_are_those_that_the_owner_says(target: Target) -> None:
+    """Else any column's words could be had as the users' names."""
+    draft = honest("fedavg", "query")
+    draft.settings["keys"] |= {"user-column": "secret", "cluster-column": "secret"}
+    reply = target.ask(draft.message())
+    config: Any = reply.content["config"]
+    assert config["users"] == ["ann", "bob"] and config["clusters"] == ["a", "a"]
+
+
+def test_versions_are_numbers(target: Target) -> None:
+    draft = honest("fedrep", "train")
+    draft.config["versions"] = ["../../../outside/secret"] * 2
+    assert "versions=../../../outside/secret: not a whole number" in reason(target, draft.message())
+
+
+@pytest.mark.parametrize("model", ["os:_exit", "os:abort", "builtins:exit", "planted:factory"])
+def test_no_code_of_the_servers_choice(target: Target, model: str) -> None:
+    draft = honest("fedavg", "train")
+    draft.settings["keys"]["model"] = model
+    assert f"model={model} is not one of this device's (models=zoo)" in reason(
+        target, draft.message()
+    )
+
+
+@pytest.mark.parametrize("name", ["planted:factory", "planted:leak"])
+def test_an_error_of_the_owners_own_model_stays_on_the_device(target: Target, name: str) -> None:
+    """The module that an owner names is imported; what it says of data or paths is its log's."""
+    target.context.node_config["models"] = f"zoo,{name}"
+    draft = honest("fedavg", "train")
+    draft.settings["keys"]["model"] = name
+    reply = target.ask(draft.message())
+    assert reply.has_error() and SECRET not in reply.error.reason
+    assert "the device's own log says more" in reply.error.reason
+
+
+def test_a_file_that_cannot_be_read_is_the_owners_matter(tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text(f"x,label\n1,0\n{SECRET},1\n")
+    context = Context(1, 2, {"data": str(file), "user": "ann"}, RecordDict(), {})
+    Target(tmp_path / "other")  # where messages can be made
+    reply = make_client_app()(message=honest("fedavg", "query").message(), context=context)
+    assert "DataError" in reply.error.reason and "the device's own log" in reply.error.reason
+    assert SECRET not in reply.error.reason and str(tmp_path) not in reply.error.reason
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("local-epochs", 10**9, "local-epochs=1000000000 is more than this device allows (max-ep"),
+        ("hidden", "1000000000", "parameters of the model="),
+        ("hidden", "1,1,1000000000000000", "more than this device allows (max-parameters"),
+        ("lr", float("nan"), "lr=nan: not a number"),
+        ("lr", [0.1], "lr=a list of 1: not a value"),
+        ("batch-size", 10**300, "batch-size: a huge number"),
+        ("hidden", "1," * 600, "hidden: a text of 1200 characters"),
+    ],
+)
+def test_keys_are_typed_and_bounded(target: Target, key: str, value: Any, said: str) -> None:
+    draft = honest("fedavg", "train")
+    draft.settings["keys"][key] = value
+    assert said in reason(target, draft.message())
+
+
+def test_a_device_takes_part_in_what_its_owner_names(target: Target) -> None:
+    target.context.node_config["strategies"] = "fedavg, fedrep"
+    said = "strategy=mixed-model is not one of this device's (strategies=fedavg,fedrep)"
+    assert said in reason(target, honest("mixed-model", "query").message())
+    assert not target.ask(honest("fedrep", "train").message()).has_error()
+
+
+def test_what_it_computes_on_is_its_own_word(target: Target) -> None:
+    draft = honest("fedavg", "train")
+    draft.settings["keys"] |= {"device": "cuda", "torch-threads": 10**5}
+    assert not target.ask(draft.message()).has_error()
+
+
+@pytest.mark.parametrize(
+    "own", [{"strategies": "fedrap"}, {"models": "zooo"}, {"max-epochs": "few"}, {"max-steps": 0}]
+)
+def test_limits_that_cannot_be_meant_are_refused(target: Target, own: dict[str, Any]) -> None:
+    """A misspelt one would allow nothing, or everything."""
+    target.context.node_config |= own
+    reply = target.ask(honest("fedavg", "query").message())
+    assert "ConfigError" in reply.error.reason
+
+
+def test_matrices_of_all_parameters_are_bounded(target: Target) -> None:
+    """A Hessian of a small network is larger than the network by far."""
+    draft = honest("convex-clustering", "train", 2)
+    draft.settings["keys"] |= {"model": "mlp", "hidden": "500", "loss": "auto"}
+    assert "matrices of all parameters by all would take" in reason(target, draft.message())
+
+
+def test_a_header_is_checked_before_anything_is_allocated(target: Target) -> None:
+    draft = honest("fedavg", "train")
+    content = draft.content()
+    old: Any = content["arrays"]["model"]
+    old.shape = (10**13,)
+    assert "shape: array model is (10000000000000,), expected (38,)" in reason(
+        target, Message(content, 1, "train")
+    )
+
+
+def test_a_super_node_without_data_is_no_simulation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else its server could say where files are read and written."""
+    Target(tmp_path)
+    context = Context(1, 2, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
+    assert not node.is_device(context)
+    assert find_spec(node.DEPLOYED) and node.DEPLOYED not in sys.modules
+    monkeypatch.setitem(sys.modules, node.DEPLOYED, None)
+    assert node.is_device(context)
+    reply = make_client_app()(message=honest("fedavg", "query").message(), context=context)
+    assert "ConfigError" in reply.error.reason
+
+
+def test_work_ends_when_its_time_is_up() -> None:
+    with pytest.raises(TimeUp), time_limit(0.05):
+        while True:
+            with contextlib.suppress(Exception):  # what goes on with the next user
+                time.sleep(0.001)
+    with time_limit(60):
+        pass
+    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    assert all(timer.finished.is_set() for timer in timers)
+
+
+def test_a_message_that_takes_too_long_is_one_line(target: Target) -> None:
+    target.context.node_config |= {"max-seconds": 0.2, "max-epochs": 10**5}
+    target.context.node_config |= {"max-parameters": 10**8, "max-steps": 10**5}
+    draft = honest("fedavg", "train")
+    draft.settings["keys"] |= {"local-epochs": 10**5, "batch-size": 1}
+    reply = target.ask(draft.message())
+    assert "took more than this device allows (max-seconds=0.2)" in reply.error.reason
+    target.context.node_config |= LIMITS
+    assert target.lives()
+
+
+def test_every_key_that_counts_work_has_a_limit() -> None:
+    """A whole number of an algorithm is bounded by a limit, or does nothing at a device."""
+    idle = {
+        "fine-tune-epochs",  # checked where it is asked for
+        "batch-size",  # at most the samples that there are
+        "torch-threads",  # bounded by max-threads
+    }
+    server = {"l2gd-coins", "ifca-clusters", "lg-fedavg-warmup-rounds", "fedmtl-inner-rounds"}
+    server |= {"convex-neighbours", "convex-certify-every", "local-clusters-number"}
+    server |= {"known-iterations", "known-refine", "mixed-em-rounds", "fedrep-convex-neighbours"}
+    free = {
+        field.name.replace("_", "-")
+        for group in (TrainKeys, ModelKeys, *algorithm_keys().values())
+        for field in group.__dataclass_fields__.values()
+        if field.type == "int" and not field.metadata["limit"]
+    }
+    assert free == idle | server
+
+
+def test_the_page_names_every_limit() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "devices.md").read_text()
+    for name in names(Limits):
+        assert f"`{name}`" in page
+
+
+# Many.
+
+
+@pytest.fixture(scope="module")
+def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """One device for many attacks."""
+    target = Target(tmp_path_factory.mktemp("struck"))
+    for number in range(7):  # torch makes a folder of its own when it loads what these need
+        target.ask(honest("convex-clustering", "train", number).message())
+    here = Path.cwd()
+    os.chdir(target.outside)
+    yield target
+    os.chdir(here)
+    assert not target.wrong and target.lives()
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_hostile_messages_do_no_harm(struck: Target, part: int) -> None:
+    """200 each, of all algorithms and kinds; 10,000: `python -m corsage.benchmarks fuzz-device`."""
+    for number in range(200 * part, 200 * (part + 1)):
+        struck.strike(attack(0, number, str(struck.outside)))
+    assert not struck.wrong
+    assert struck.refused > 0 and struck.answered > 0
+
+
+def test_without_its_guard_a_device_obeys(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same attacks do harm, and the watch sees it: it is the guard that keeps them out."""
+    monkeypatch.setattr(client_app, "is_device", lambda context: False)
+    monkeypatch.setattr(Places, "of", lambda *_: None)
+    draft = honest("fedavg", "train")
+    draft.settings["keys"]["model"] = "planted:leak"
+    target.strike(Attack("code", draft.message()))
+    draft.settings["keys"] |= {"cluster-map": str(target.outside / "secret.json"), "model": "mlp"}
+    target.strike(Attack("file", draft.message()))
+    for what in ("imports planted", f"open {target.outside / 'secret.json'}", SECRET):
+        assert any(what in line for line in target.wrong)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=5,
+)
+
+
+@hypothesis.settings(max_examples=80)
+@hypothesis.given(data=st.data())
+def test_any_setting_may_be_anything(struck: Target, data: st.DataObject) -> None:
+    draft = honest(data.draw(st.sampled_from(ALL)), data.draw(st.sampled_from(["train", "query"])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        where = data.draw(st.sampled_from([draft.settings, draft.settings["keys"]]))
+        where[data.draw(st.sampled_from(sorted(where)))] = data.draw(VALUES)
+        if not isinstance(draft.settings.get("keys"), dict):
+            break
+    content = draft.content()
+    struck.strike(Attack(json.dumps(draft.settings)[:300], Message(content, 1, draft.kind)))
+    assert not struck.wrong
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(data=st.data())
+def test_any_record_may_be_anything(struck: Target, data: st.DataObject) -> None:
+    """What Flower lets through: scalars and lists of one kind."""
+    whole = st.integers(-(2**63), 2**63 - 1)
+    kinds = (whole, st.floats(), st.text(max_size=20), st.booleans(), st.binary(max_size=20))
+    lists = [st.lists(kind, min_size=1, max_size=4) for kind in kinds]
+    draft = honest(data.draw(st.sampled_from(ALL)), data.draw(st.sampled_from(["train", "query"])))
+    content = draft.content()
+    record = content["config"]
+    assert isinstance(record, ConfigRecord)
+    for name in data.draw(st.lists(st.sampled_from(sorted(record)), min_size=1, max_size=3)):
+        record[name] = data.draw(st.one_of(*kinds, *lists))
+    struck.strike(Attack(str(dict(record))[:300], Message(content, 1, draft.kind)))
+    assert not struck.wrong
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(data=st.binary(max_size=400), shape=st.lists(st.integers(-5, 10**6), max_size=4))
+def test_arrays_may_be_any_bytes(struck: Target, data: bytes, shape: list[int]) -> None:
+    content = honest("fedavg", "train").content()
+    arrays = content["arrays"]
+    assert isinstance(arrays, ArrayRecord)
+    array = arrays["model"]
+    array.data, array.shape = data, tuple(shape)
+    struck.strike(Attack(f"{data!r} {shape}", Message(content, 1, "train")))
+    array.shape, array.data = (38,), array.data + bytes(np.zeros(38, np.float32))
+    struck.strike(Attack(f"{data!r} {shape}", Message(content, 1, "train")))
+    assert not struck.wrong
