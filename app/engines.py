@@ -17,7 +17,7 @@ from corsage.app.run_folder import RunFolder
 from corsage.app.server_app import build_server_app
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
-from corsage.datasets.dealing.federated import simulated
+from corsage.datasets.dealing.federated import check_users, simulated
 from corsage.networks.build import check_available
 
 
@@ -28,7 +28,7 @@ def simulate(config: Config) -> Path:
         check_available(config.train.device)
     config.check_simulated()
     # Prepared once here, so that workers find it ready and bad data are known before they start.
-    simulated(config.data, config.federation.num_users, config.run.seed)
+    check_users(simulated(config.data, config.federation.num_users, config.run.seed))
     # Made before any engine starts, so that a folder that cannot be written, or that another
     # process works on, is known at once.
     with RunFolder.open(config, nodes) as run:

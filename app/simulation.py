@@ -23,6 +23,7 @@ from corsage.core.errors import FOR_ALL, ConfigError
 from corsage.core.keys import flatten
 from corsage.core.keywords import Keywords
 from corsage.core.version import warn_if_untested
+from corsage.datasets.dealing.federated import check_users, simulated
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Json, Result, Summary
@@ -208,6 +209,8 @@ def renamed(result: Result, name: str, label: str) -> Result:
 
 def run(strategy: AnyStrategy, progress: bool) -> Result:
     """One strategy on nodes of its own."""
+    config = strategy.config
+    check_users(simulated(config.data, config.federation.num_users, config.run.seed))
     if progress:
         strategy.callbacks.append(Watcher(strategy.config.run.num_rounds))
     strategy.callbacks.append(Remarks())

@@ -157,7 +157,7 @@ def every_other(number: int, kind: str, before: int) -> float | None:
 
 CASES = [
     Case("3 of 6 never reply", mute, 2.0, {}),
-    Case("the same, half of the users drawn", mute, 2.0, {"fraction-train": 0.7}),
+    Case("the same, 0.7 of the users drawn", mute, 2.0, {"fraction-train": 0.7}),
     Case("they fall silent after 3 rounds", falling_silent, 2.0, {}),
     Case("they reply to every other message", every_other, 12.0, {}),
     Case("quorum=0.5, they never reply", mute, 2.0, {"quorum": 0.5}),

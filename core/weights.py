@@ -32,5 +32,10 @@ def capped(weights: Floats, most: float) -> Floats:
             break
         height = share * max(float(rest[k - 1]), 0.0) / (1.0 - share * k)
         if height >= falling[k]:
-            return np.minimum(weights, height)
-    return np.minimum(weights, falling[m - 1])
+            return _cut(weights, height)
+    return _cut(weights, float(falling[m - 1]))
+
+
+def _cut(weights: Floats, height: float) -> Floats:
+    found: Floats = np.minimum(weights, height)
+    return found

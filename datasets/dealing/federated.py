@@ -100,6 +100,19 @@ def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
     return opened(cache.cache_root(keys.cache_dir) / name, keys, num_users, seed)
 
 
+def check_users(data: FederatedData) -> None:
+    """Refuse users who cannot take part: in a simulation it is the run's own keys that are wrong.
+
+    Of devices one without data is left out, and the others go on.
+    """
+    for what, sizes in (("training", data.train_sizes), ("test", data.test_sizes)):
+        if (bad := np.flatnonzero(np.asarray(sizes) < 1)).size:
+            raise DataError(
+                f"user {data.users[int(bad[0])]} has no {what} data: give it more samples, or "
+                "check test-fraction."
+            )
+
+
 @lru_cache(maxsize=4)
 def opened(folder: Path, keys: DataKeys, num_users: int, seed: int) -> FederatedData:
     """The prepared data in `folder`, which is made first if it is not there."""

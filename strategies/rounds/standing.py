@@ -43,7 +43,7 @@ class Standing:
         """
         if self.until > number:
             return 0
-        pause = min(2**self.level, LONGEST)
+        pause = min(1 << self.level, LONGEST)
         self.level, self.until, self.pauses = self.level + 1, number + pause, self.pauses + pause
         self.doubt = max(self.doubt, 1)
         return pause
