@@ -186,9 +186,10 @@ def record(content: Mapping[str, Any], name: str, kind: type[R]) -> R:
     """A record of a reply, of the kind that it must be."""
     if name not in content:
         raise BadMessage(f"malformed reply: no {name}")
-    if not isinstance(content[name], kind):
+    found = content[name]
+    if not isinstance(found, kind):
         raise BadMessage(f"malformed reply: {name} is no {kind.__name__}")
-    return content[name]
+    return found
 
 
 def read_words(config: ConfigRecord, asked: list[str], schema: Schema) -> Words:

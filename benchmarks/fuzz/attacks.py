@@ -380,12 +380,16 @@ def of_words() -> Iterator[Attack]:
     yield Attack("one user left out", changed("users", lambda old: old[:-1]))
     yield Attack("a user of another node", changed("users", lambda old: [*old[:-1], "0"]))
     yield Attack("users that are lost", copied_word("users", "lost"))
-    for value in (5, "yes", 0.5, b"1", [True]):
-        yield Attack(f"kept {value}", with_word("kept", value))
+    for value in KEPT:
+        yield Attack(f"kept {value!r}", with_word("kept", value))
     yield Attack("kept of an evaluation", with_word("kept", True), kind="evaluate")
-    for value in ("", "0" * 32, 5, True, b"0", ["x"]):
-        yield Attack(f"exchange {value}", with_word("exchange", value))
+    for value in EXCHANGES:
+        yield Attack(f"exchange {value!r}", with_word("exchange", value))
     yield Attack("a word too many", with_word("more", "\x1b[2J" * 999))
+
+
+KEPT: tuple[Any, ...] = (5, "yes", 0.5, b"1", [True])
+EXCHANGES: tuple[Any, ...] = ("", "0" * 32, 5, True, b"0", ["x"])
 
 
 def words(content: RecordDict) -> ConfigRecord:
@@ -419,7 +423,7 @@ def copied_word(name: str, other: str) -> Change:
     """A word as another one, too."""
 
     def change(content: RecordDict, rng: np.random.Generator) -> bool:
-        words(content)[other] = list(words(content)[name])  # type: ignore[arg-type]
+        words(content)[other] = words(content)[name]
         return True
 
     return change
@@ -431,13 +435,16 @@ def copied_word(name: str, other: str) -> Change:
 def of_records() -> Iterator[Attack]:
     """Records that are missing, or of another kind."""
     for name in ("config", "metrics", "arrays", "rows"):
-        yield Attack(
-            f"no {name}", lambda content, rng, name=name: content.pop(name, None) is not None
-        )
+        yield Attack(f"no {name}", without(name))
         for kind in (ArrayRecord, MetricRecord, ConfigRecord):
             yield Attack(f"{name} as {kind.__name__}", as_kind(name, kind))
-    yield Attack("nothing", lambda content, rng: content.clear() or True)
+    yield Attack("nothing", without("config", "metrics", "arrays", "rows"))
     yield Attack("a record too many", with_record("more", ArrayRecord({"a": Array(np.zeros(3))})))
+
+
+def without(*names: str) -> Change:
+    """Records that are missing."""
+    return lambda content, rng: bool([content.pop(n) for n in names if n in content])
 
 
 def with_record(name: str, record: Any) -> Change:
