@@ -146,13 +146,16 @@ def full_disk(trial: Trial, one: Process, event: Event) -> None:
 def second_process(trial: Trial, one: Process, event: Event) -> None:
     """Another process that resumes the same run ends at once, and the first one goes on."""
     folder = trial.folder
-    if not folder or not one.alive():
-        event.detail = "was done already"
-        return
-    with one.standing_still(), process(["--resume", str(folder)], trial.second) as other:
-        code, line = other.ended(), line_of(other.said())
-        if code != 1 or f"process {one.process.pid} on " not in line:
-            event.why = f"exit {code}: {other.said()[-1500:]}"
+    if folder:
+        one.until(lambda: one.holds(folder))
+    with one.standing_still():
+        if not folder or not one.alive() or not one.holds(folder):
+            event.detail = "was done already"
+            return
+        with process(["--resume", str(folder)], trial.second) as other:
+            code, line = other.ended(), line_of(other.said())
+            if code != 1 or f"process {one.process.pid} on " not in line:
+                event.why = f"exit {code}: {other.said()[-1500:]}"
     event.detail = "refused"
 
 
