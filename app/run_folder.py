@@ -84,6 +84,8 @@ class RunFolder:
             run = resume(folder, config) if config.run.resume else begin(folder, config)
         except BaseException:
             lock.release()
+            if not config.run.resume:  # nothing was begun
+                shutil.rmtree(folder, ignore_errors=True)
             raise
         keys = replace(config.run, resume="", from_round=-1)
         federation = replace(config.federation, num_nodes=nodes or config.federation.num_nodes)

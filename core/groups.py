@@ -66,7 +66,9 @@ class FederationKeys(Keys):
     fraction_train: float = key(
         0.1, "share of the users that train in a round (r)", low=0.0, high=1.0
     )
-    min_users: int = key(1, "a round with fewer good replies than this fails", low=1)
+    min_users: int = key(
+        1, "a round, or an evaluation, with fewer good replies than this fails", low=1
+    )
     node_timeout: float = key(60.0, "seconds the server waits for nodes to connect", low=0.0)
     round_timeout: float = key(
         600.0, "seconds a node has to reply; later replies are dropped", low=0.0

@@ -181,3 +181,20 @@ def test_a_comparison_of_different_users_is_said_to_be_one(
     with caplog.at_level("WARNING", "flwr"):
         simulate([FedRep(**QUICK), "local"], progress=False, **{**QUICK, "seed": 7})
     assert "local is not on the users of fedrep: seed=7 (0)" in caplog.text
+
+
+def test_one_strategy_that_fails_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named in the table, and its error is there; a single one's is raised."""
+
+    def choose(self: Ditto, number: int, users: list[str]) -> list[str]:
+        raise ZeroDivisionError("no users")
+
+    monkeypatch.setattr(Ditto, "choose", choose)
+    found = simulate("ditto,local", progress=False, **QUICK)
+    assert list(found) == ["local"]
+    assert isinstance(found.failed["ditto"], ZeroDivisionError)
+    assert "ditto failed: ZeroDivisionError: no users (test_door.py:" in str(found)
+    with pytest.raises(KeyError, match="ditto failed: ZeroDivisionError: no users"):
+        found["ditto"]
+    with pytest.raises(ZeroDivisionError, match="no users"):
+        simulate("ditto", progress=False, **QUICK)

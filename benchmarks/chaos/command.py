@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -38,6 +40,7 @@ ENGINES = {"local": ["engine=local"], "ray": ["engine=ray", "num-nodes=2"]}
 def main(words: list[str]) -> int:
     """Do it as often as asked; 0, or 1 if a run did not come back as it should."""
     options = parser().parse_args(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing stays mounted or running
     if options.engine == "deploy":
         from corsage.benchmarks.chaos.deployed import disturbed
 
@@ -113,8 +116,6 @@ def disturb(
 
 def clear(place: Path) -> None:
     """Make room on the disk."""
-    import shutil
-
     shutil.rmtree(place)
 
 

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,12 +25,14 @@ class Stuck(Exception):
 
 
 class Process:
-    """A run under way; its words are appended to a log."""
+    """A run under way. Its log is not beside its files: their disk may be full."""
 
     def __init__(
         self, words: list[str], place: Path, first: Callable[[], None] | None = None
     ) -> None:
-        self.log = place / "log"
+        handle, name = tempfile.mkstemp(suffix=".log")
+        os.close(handle)
+        self.log, self.text = Path(name), ""
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(ROOT / "run_simulation.py"), *words],
@@ -44,7 +47,19 @@ class Process:
 
     def said(self) -> str:
         """All that it has printed."""
-        return self.log.read_text(encoding="utf-8", errors="replace")
+        return self.text or self.log.read_text(encoding="utf-8", errors="replace")
+
+    def forget(self) -> None:
+        """Keep what it has printed, and not the file."""
+        self.text = self.said()
+        self.log.unlink(missing_ok=True)
+
+    def holds(self, folder: Path) -> bool:
+        """Whether it is the one that is at work on a run folder."""
+        try:
+            return bool(json.loads((folder / "lock.json").read_text())["pid"] == self.process.pid)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def alive(self) -> bool:
         """Whether it is still at work."""
@@ -67,11 +82,13 @@ class Process:
     @contextmanager
     def standing_still(self) -> Iterator[None]:
         """It is at work, and does not move."""
-        os.kill(self.process.pid, signal.SIGSTOP)
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGSTOP)
         try:
             yield
         finally:
-            os.kill(self.process.pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGCONT)
 
     def ended(self) -> int:
         """Its exit code, when it has ended."""
@@ -89,6 +106,7 @@ def process(
         yield one
     finally:
         one.kill()
+        one.forget()
 
 
 def rounds_in(folder: Path) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from corsage.app.resuming import begun
 from corsage.benchmarks.chaos.damage import damage
 from corsage.benchmarks.chaos.disk import Disk
 from corsage.benchmarks.chaos.process import Process, line_of, numbers, process, rounds_in
@@ -59,9 +60,9 @@ class Trial:
 
     @property
     def folder(self) -> Path | None:
-        """The run folder, if it is there already."""
-        runs = self.place / "runs"
-        return next(iter(sorted(runs.iterdir())), None) if runs.is_dir() else None
+        """The run folder, if a run was begun already."""
+        found = sorted(self.place.glob("runs/*"))
+        return next((one for one in found if any(one.glob("[!.]*.json*")) or begun(one)), None)
 
     @property
     def second(self) -> Path:
@@ -129,7 +130,8 @@ def kill_and_damage(trial: Trial, one: Process, event: Event) -> None:
     """A machine that falls, and a file of the run does not come back as it was."""
     one.kill()
     if trial.folder:
-        event.detail = damage(trial.folder, trial.random)
+        times = trial.random.randint(1, 3)
+        event.detail = ", ".join(damage(trial.folder, trial.random) for _ in range(times))
 
 
 def full_disk(trial: Trial, one: Process, event: Event) -> None:
@@ -146,13 +148,16 @@ def full_disk(trial: Trial, one: Process, event: Event) -> None:
 def second_process(trial: Trial, one: Process, event: Event) -> None:
     """Another process that resumes the same run ends at once, and the first one goes on."""
     folder = trial.folder
-    if not folder or not one.alive():
-        event.detail = "was done already"
-        return
-    with one.standing_still(), process(["--resume", str(folder)], trial.second) as other:
-        code, line = other.ended(), line_of(other.said())
-        if code != 1 or f"process {one.process.pid} on " not in line:
-            event.why = f"exit {code}: {other.said()[-1500:]}"
+    if folder:
+        one.until(lambda: one.holds(folder))
+    with one.standing_still():
+        if not folder or not one.alive() or not one.holds(folder):
+            event.detail = "was done already"
+            return
+        with process(["--resume", str(folder)], trial.second) as other:
+            code, line = other.ended(), line_of(other.said())
+            if code != 1 or f"process {one.process.pid} on " not in line:
+                event.why = f"exit {code}: {other.said()[-1500:]}"
     event.detail = "refused"
 
 

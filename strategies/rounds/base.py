@@ -341,11 +341,18 @@ class Strategy(FlowerStrategy, Generic[K, S]):
             raise
 
     def evaluated(self, question: Question, replies: Replies) -> Replies:
-        """Note and count an evaluation; RoundFailed if it is of nobody."""
+        """Note and count an evaluation; RoundFailed if it is of nobody, or of too few."""
         self.federation.record(replies, version=self.progress.round + 1)
+        number, asked = self.progress.round, len(replies.users) + len(replies.dropped)
+        least = min(self.config.federation.min_users, asked)
+        causes = "; ".join(by_cause(replies.dropped)[:3])
         if not replies.users:
-            causes = "; ".join(by_cause(replies.dropped)[:3])
-            raise RoundFailed(f"round {self.progress.round}: no user could be evaluated. {causes}")
+            raise RoundFailed(f"round {number}: no user could be evaluated. {causes}")
+        if len(replies.users) < least:
+            raise RoundFailed(
+                f"round {number}: {len(replies.users)} users could be evaluated, "
+                f"min-users={least}. {causes}"
+            )
         self.progress.traffic.evaluation_bytes_down += question.down
         return replies
 

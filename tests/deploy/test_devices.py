@@ -52,7 +52,7 @@ def simulated(tmp_path: Path, **keys: Any) -> Path:
 
 
 def result(folder: Path, strategy: str) -> dict[str, Any]:
-    return json.loads((folder / strategy / "result.json").read_text())[0]
+    return json.loads((folder / strategy / "result.json").read_text())["results"][0]
 
 
 def assert_same(devices: Path, simulation: Path, strategy: str) -> None:
