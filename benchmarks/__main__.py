@@ -54,6 +54,13 @@ def memory() -> list[Measure]:
     return module.run()
 
 
+def states() -> list[Measure]:
+    """Personal states of simulated users: files, bytes and time beside other layouts."""
+    from corsage.benchmarks import states as module
+
+    return module.run()
+
+
 def pfllib() -> list[Measure]:
     """The problem on which the rivals were measured: time, memory and accuracy."""
     from corsage.benchmarks import pfllib as module
@@ -95,6 +102,7 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "pfllib": pfllib,
     "engines": engines,
     "memory": memory,
+    "states": states,
     "sum-of-norms": sum_of_norms,
     "known-clusters": known_clusters,
     "silent": silent,

@@ -105,7 +105,12 @@ def is_ours(folder: Path) -> bool:
     if (folder / MARK).is_file():
         return True
     inside = [path for user in folder.iterdir() for path in _inside(user)]
-    return bool(inside) and all(_STATE.fullmatch(p.name) or _TORN.fullmatch(p.name) for p in inside)
+    return bool(inside) and all(map(is_state, inside))
+
+
+def is_state(path: Path) -> bool:
+    """Whether a file is called as states are, or as what a killed write leaves."""
+    return bool(_STATE.fullmatch(path.name) or _TORN.fullmatch(path.name))
 
 
 def _inside(path: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from corsage.app.states.files import MARK, is_ours, remove_states
+from corsage.app.states.files import MARK, is_ours, is_state, remove_states
 from corsage.app.states.rights import KNOWN, OTHERS, WRITE, private_folder
 from corsage.core.errors import ConfigError
 
@@ -31,7 +31,7 @@ class Stored:
     folder : where they are.
     run : which run they belong to; the strategies of one share it.
     used : when they were used last.
-    size : bytes of all its files.
+    size : bytes of all of them.
     """
 
     folder: Path
@@ -80,14 +80,14 @@ def experiments(folder: Path) -> list[Stored]:
 
 def stored(folder: Path) -> Stored:
     """What there is to know of an experiment's folder."""
-    infos = [path.lstat() for path in [folder, *folder.rglob("*")]]
+    infos = [path.lstat() for path in folder.rglob("*") if path.name == MARK or is_state(path)]
     name = name_of(folder)
     runs = _RUN.findall(name)
     return Stored(
         folder,
         run=runs[0] if runs else name,
-        used=max(info.st_mtime for info in infos),
-        size=sum(info.st_size for info in infos[1:]),
+        used=max((info.st_mtime for info in infos), default=0.0),
+        size=sum(info.st_size for info in infos),
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from corsage.app.command import run
 from corsage.app.commands import COMMANDS
+from corsage.app.states.database import Database
 from corsage.app.states.store import states_of
 from corsage.clients.base import Got, Sent
 from corsage.clients.fedavg import FedAvgClient
@@ -230,6 +231,53 @@ def test_folders_that_cannot_be_written(here: Path, capsys: pytest.CaptureFixtur
     assert "file/runs" in line
     _, line = fail([*QUICK, "cache-dir=file/cache"], capsys)
     assert "cache-dir" in line
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_states_for_which_there_is_no_space_end_the_run(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    """To drop their users would give other numbers, and an exit code of 0."""
+    words = [*QUICK, "strategy=fedrep,local", "num-rounds=4", f"num-nodes={nodes}"]
+    assert run([*words, "--json", "whole.json"], "") == 0
+    real = Database.save
+
+    def full(self: Database, version: int, states: Any) -> None:
+        if version == 3:
+            connection = self._open()
+            assert connection is not None
+            connection.execute("PRAGMA max_page_count = 1")
+            states = [replace(state, others=frozenset(range(99))) for state in states] * 99
+        real(self, version, states)
+
+    monkeypatch.setattr(Database, "save", full)
+    capsys.readouterr()
+    assert run(words, "") == 1
+    err = capsys.readouterr().err
+    line = next(line for line in err.splitlines() if line.startswith("corsage: "))
+    assert "database or disk is full" in line and "dropped" not in err
+    folder = err.split("--resume ")[1].split()[0]
+    monkeypatch.setattr(Database, "save", real)
+    assert run(["--resume", folder, "--json", "resumed.json"], "") == 0
+    whole, resumed = (json.loads((here / f"{n}.json").read_text()) for n in ("whole", "resumed"))
+    for one, other in zip(whole["results"], resumed["results"], strict=True):
+        assert all(one[key] == other[key] for key in ("per_user", "curve", "bytes_up", "dropped"))
+
+
+def test_a_damaged_file_of_states_ends_its_strategy(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*QUICK, "strategy=fedrep,local", "num-rounds=2"]
+    assert run(words, "") == 0
+    (folder,) = (here / "runs").iterdir()
+    (file,) = (folder / "fedrep" / "users").glob("*.sqlite")
+    file.write_bytes(b"garbage" * 900)
+    capsys.readouterr()
+    assert run(["--resume", str(folder), "num-rounds=3"], "") == 1
+    err = capsys.readouterr().err
+    assert "damaged (file is not a database). Put a copy of it back" in err
+    assert "Traceback" not in err
+    assert len((folder / "local" / "metrics.jsonl").read_text().splitlines()) == 3
 
 
 def test_a_full_disk_ends_the_run_and_it_can_go_on(
