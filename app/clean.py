@@ -20,7 +20,7 @@ usage: corsage clean FOLDER [--keep N] [--unfinished] [--dry-run]
 
   FOLDER        where run folders are (runs), or a device's state-dir
   --keep N      keep the N runs that were used last ({KEEP_RUNS} unless told)
-  --unfinished  remove unfinished ones, too, which could be resumed (not for a state-dir)
+  --unfinished  remove unfinished runs, too, which could be resumed
   --dry-run     only say what would be removed
 
 A run that a process is at work on stays, and so does whatever is not Corsage's.

@@ -30,6 +30,7 @@ class Command:
 
 
 COMMANDS = {
+    "clean": Command("app.clean", "remove old runs, or old states in a device's state-dir"),
     "export": Command("app.export", "deal a data set into one file a user, for devices"),
     "keys": Command("app.keys", "print what repeats the keys: pyproject.toml, docs, keywords"),
 }

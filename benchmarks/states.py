@@ -153,9 +153,7 @@ def case(users: int, rounds: int) -> Iterator[Measure]:
     yield Measure(f"{name}: a round", ms, old, "ms (target: a file a version)", beside)
 
 
-def measured(
-    make: Callable[[Path], Layout], users: int, rounds: int
-) -> tuple[int, float, float]:
+def measured(make: Callable[[Path], Layout], users: int, rounds: int) -> tuple[int, float, float]:
     """Files and folders, bytes on the disk, and milliseconds a round, once all versions are there.
 
     What SQLite writes down before a checkpoint of the server counts; the others do not wait.

@@ -50,9 +50,8 @@ class Family:
     def amid_round_two(self, name: str) -> Point:
         """When a worker has kept one user of that round, or the server one checkpoint more."""
         rounds = self.names.index(name) * self.rounds + 1
-        return Point(
-            f"/{name}/(users/.*/(UPDATE|INSERT INTO) states|checkpoint-)", rounds=rounds, after=1
-        )
+        kept = "users/.*/(UPDATE|INSERT INTO) states"
+        return Point(f"/{name}/({kept}|checkpoint-)", rounds=rounds, after=1)
 
 
 FAMILIES = (
