@@ -28,7 +28,7 @@ from corsage.core.arrays import Arrays
 
 HEAD = {"weight": (10, 200), "bias": (10,)}
 """The head of the default model on the digits."""
-CASES = ((20_000, 6), (1_000, 10), (100, 20), (20, 40))
+CASES = ((20_000, 5), (1_000, 8), (100, 20), (20, 40))
 """Users, and rounds of all of them."""
 GROUP = 256
 """Users that a node works for at once."""
