@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import threadpoolctl
 from flwr.app import Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import Mod
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
@@ -23,7 +24,7 @@ from flwr.supercore import log
 from corsage.app.identity import proof_of
 from corsage.app.node import Nodes
 from corsage.app.states.places import Places
-from corsage.core.errors import CheckpointError, StorageError
+from corsage.core.errors import CheckpointError, ConfigError, StorageError
 from corsage.core.version import untested
 from corsage.core.wire import (
     ENDS_THE_RUN,
@@ -42,9 +43,13 @@ def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) ->
     """A client app for all algorithms, with Flower's client mods around it if any are given.
 
     `mods` see every message, `train_mods` those for training only: Flower's mods for differential
-    privacy refuse messages that ask for no update.
+    privacy refuse messages that ask for no update. These protect what a node sends: a node that
+    hosts several users is refused.
     """
+    if found := private(mods):
+        raise ConfigError(f"make_client_app: mods={found}: give it as one of train_mods.")
     app, nodes, places = ClientApp(mods=list(mods)), Nodes(), Places()
+    guard = private(train_mods)
 
     @app.train(mods=list(train_mods))
     def train(message: Message, context: Context) -> Message:
@@ -56,9 +61,19 @@ def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) ->
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return introduce(message, context, nodes)
+        return introduce(message, context, nodes, guard)
 
     return app
+
+
+def private(mods: Sequence[Mod]) -> str:
+    """The name of a mod among these whose unit of privacy is the node, if there is one."""
+    for mod in mods:
+        if isinstance(mod, LocalDpMod):
+            return type(mod).__name__
+        if mod in (fixedclipping_mod, adaptiveclipping_mod):
+            return str(getattr(mod, "__name__", mod))
+    return ""
 
 
 def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: Places) -> Message:
@@ -88,14 +103,23 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: 
     return Message(_reply(report, task.exchange), reply_to=message)
 
 
-def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
-    """Say who the node's users are and what their data look like."""
+def introduce(message: Message, context: Context, nodes: Nodes, guard: str = "") -> Message:
+    """Say who the node's users are and what their data look like.
+
+    `guard` is a mod that would protect the node and not its users.
+    """
     try:
         task = decode_task(message.content.config_records["config"])
         node = nodes.of(context, task)
         proof = proof_of(node.state_dir, task.experiment)
     except Exception as error:
         return _failure(message, str(error) or describe(error))
+    if guard and len(node.users) > 1:
+        return _failure(
+            message,
+            f"{guard} protects what a node sends, and this node hosts {len(node.users)} users: "
+            "give each user a node of its own, in a simulation by num-nodes as large as num-users",
+        )
     if not node.simulated and (line := untested()):
         log(WARNING, line)
     data = node.data
