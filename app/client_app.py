@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import threadpoolctl
 from flwr.app import Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import Mod
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
@@ -26,7 +27,7 @@ from corsage.app.outward import describe, outward
 from corsage.app.patience import TimeUp, time_limit
 from corsage.app.states.places import Places
 from corsage.core.encoding import decode, encode
-from corsage.core.errors import CheckpointError, Refused, StorageError
+from corsage.core.errors import CheckpointError, ConfigError, Refused, StorageError
 from corsage.core.limits import limits_of
 from corsage.core.version import untested
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, config_record, decode_task
@@ -39,9 +40,13 @@ def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) ->
     """A client app for all algorithms, with Flower's client mods around it if any are given.
 
     `mods` see every message, `train_mods` those for training only: Flower's mods for differential
-    privacy refuse messages that ask for no update.
+    privacy refuse messages that ask for no update. These protect what a node sends: a node that
+    hosts several users is refused.
     """
+    if found := private(mods):
+        raise ConfigError(f"make_client_app: mods={found}: give it as one of train_mods.")
     app, nodes, places = ClientApp(mods=list(mods)), Nodes(), Places()
+    guard = private(train_mods)
 
     @app.train(mods=list(train_mods))
     def train(message: Message, context: Context) -> Message:
@@ -53,9 +58,19 @@ def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) ->
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return introduce(message, context, nodes)
+        return introduce(message, context, nodes, guard)
 
     return app
+
+
+def private(mods: Sequence[Mod]) -> str:
+    """The name of a mod among these whose unit of privacy is the node, if there is one."""
+    for mod in mods:
+        if isinstance(mod, LocalDpMod):
+            return type(mod).__name__
+        if mod in (fixedclipping_mod, adaptiveclipping_mod):
+            return str(getattr(mod, "__name__", mod))
+    return ""
 
 
 def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: Places) -> Message:
@@ -119,26 +134,39 @@ def _answered(message: Message, report: Report, exchange: str) -> Message:
     return Message(_reply(report, exchange), reply_to=message)
 
 
-def introduce(message: Message, context: Context, nodes: Nodes) -> Message:
-    """Say who the node's users are and what their data look like."""
+def introduce(message: Message, context: Context, nodes: Nodes, guard: str = "") -> Message:
+    """Say who the node's users are and what their data look like.
+
+    `guard` is a mod that would protect the node and not its users.
+    """
     if is_device(context):
         user = str(context.node_config.get("user", ""))
         who = f"user {user}" if user else "device"
-        return guarded(who, message, context, partial(say, message, context, nodes))
+        return guarded(who, message, context, partial(say, message, context, nodes, guard))
     try:
         node = nodes.of(context, decode_task(message.content.config_records["config"]))
     except Exception as error:
         return _failure(message, str(error) or describe(error))
-    return Message(introduction(node), reply_to=message)
+    return introduced(message, node, guard)
 
 
-def say(message: Message, context: Context, nodes: Nodes) -> Message:
+def say(message: Message, context: Context, nodes: Nodes, guard: str) -> Message:
     """The same on a device."""
     task = read_task(message.content, limits_of(context.node_config))
     node = nodes.of(context, task)
     if line := untested():
         log(WARNING, line)
-    proof = proof_of(node.state_dir, task.experiment)
+    return introduced(message, node, guard, proof_of(node.state_dir, task.experiment))
+
+
+def introduced(message: Message, node: Node, guard: str, proof: str = "") -> Message:
+    """A node's introduction, or why it cannot take part."""
+    if guard and len(node.users) > 1:
+        return _failure(
+            message,
+            f"{guard} protects what a node sends, and this node hosts {len(node.users)} users: "
+            "give each user a node of its own, in a simulation by num-nodes as large as num-users",
+        )
     return Message(introduction(node, proof), reply_to=message)
 
 

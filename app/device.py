@@ -24,6 +24,7 @@ from corsage.core.asked import (
     Check,
     arrays_as,
     checked,
+    flag,
     listed,
     number,
     shown,
@@ -36,7 +37,7 @@ from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.keys import EPOCHS, STEPS, Keys, kebab, names, read
 from corsage.core.limits import ZOO, Limits
 from corsage.core.registry import ALGORITHMS, keys_class
-from corsage.core.wire import COHORT_OPTIONS, MEMBERS, Task, by_user
+from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task, by_user
 from corsage.datasets.csvfile import CsvKeys
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ RECORD: Mapping[str, Check] = {
     "weights": listed(number(low=0, high=MOST)),
 }
 """What a message says of its own exchange."""
-TEXTS: Mapping[str, Check] = {MEMBERS: text(), COHORT_OPTIONS: listed(text())}
+SAID: Mapping[str, Check] = {MEMBERS: text(), COHORT_OPTIONS: listed(text()), BY_USER: flag}
 LONGEST = 1000
 """Characters of a key's value, but for lists of columns."""
 
@@ -154,7 +155,7 @@ def parsed(name: str, words: str) -> Any:
 def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
     """What a message asks of this device's users; Refused if it is not to be done."""
     cls = client_class(task.algorithm)
-    options = checked(content["config"], {**USUAL, **cls.takes.options, **TEXTS}, limits)
+    options = checked(content["config"], {**USUAL, **cls.takes.options, **SAID}, limits)
     task = replace(task, options=options)
     members = check_users(task, node, cls, limits)
     check_data(task, node)

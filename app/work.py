@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import DEBUG
 from typing import Any
 
@@ -23,9 +23,9 @@ from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
-from corsage.core.arrays import Arrays, Bools
+from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.errors import CheckpointError, StateLost, StorageError, UserError
-from corsage.core.wire import COHORT_OPTIONS, MEMBERS, Task
+from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task
 from corsage.networks.build import build_network
 
 # Rows of one group of users take at most this much memory.
@@ -112,6 +112,7 @@ class Worker:
     ) -> None:
         self.kind, self.task, self.node, self.store = kind, task, node, store
         self.arrays, self.rows, self.report = arrays, rows, Report(device=not node.simulated)
+        self.rows_sent: dict[str, list[Array]] = {}  # of each group, put together at the end
         self.cls = client_class(task.algorithm)
         device = node.device or task.train.device
         self.network = build_network(task.model, task.shape, task.num_classes, task.seed, device)
@@ -131,6 +132,8 @@ class Worker:
             self.add_evaluation(client.users, client.judge(got))
             return
         sent = client.respond(got)
+        if self.task.options.get(BY_USER):
+            sent = replace(sent, mean={}, rows={**sent.mean, **sent.rows})
         self.check_shapes(group, sent)
         good = self.finite(group, sent)
         self.keep(group, good, sent.keep)
@@ -217,8 +220,7 @@ class Worker:
             weights = np.asarray(own or sent.metrics["num-examples"], dtype=np.float64)[places]
         report.weight += float(weights.sum())
         for name, rows in sent.rows.items():
-            old, chosen = report.rows.get(name), rows if good.all() else rows[places]
-            report.rows[name] = chosen if old is None else np.concatenate([old, chosen])
+            self.rows_sent.setdefault(name, []).append(rows if good.all() else rows[places])
         for name, rows in sent.mean.items():
             chosen = rows if good.all() else rows[places]
             if len(self.task.users) == 1:
@@ -249,8 +251,12 @@ class Worker:
             self.report.name_failure(user, self.kind, error)
 
     def finished(self) -> Report:
-        """The report, its sums made means."""
+        """The report, its rows put together and its sums made means."""
         report = self.report
+        report.rows = {
+            name: groups[0] if len(groups) == 1 else np.concatenate(groups)
+            for name, groups in self.rows_sent.items()
+        }
         if report.mean and len(self.task.users) > 1 and report.weight != 1.0:
             scale = 1.0 / report.weight
             report.mean = {name: array * scale for name, array in report.mean.items()}

@@ -96,6 +96,13 @@ def silent() -> list[Measure]:
     return module.run()
 
 
+def robust() -> list[Measure]:
+    """Robust averages: accuracy with and without bad users, and CPU seconds of a round."""
+    from corsage.benchmarks import robust as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "user-round": user_round,
     "methods": methods,
@@ -106,6 +113,7 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "sum-of-norms": sum_of_norms,
     "known-clusters": known_clusters,
     "silent": silent,
+    "robust": robust,
 }
 
 

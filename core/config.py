@@ -27,6 +27,7 @@ from corsage.core.groups import (
     FederationKeys,
     ModelKeys,
     NewUserKeys,
+    RobustKeys,
     RunKeys,
     TrainKeys,
 )
@@ -61,7 +62,7 @@ class Config:
 
     Parameters
     ----------
-    run, federation, model, train, new : one field a group.
+    run, federation, model, train, robust, new : one field a group.
     data : the keys of the data set that is named: those that all share, and those of its own.
     device_data : how a device reads a file of its own, whatever the data set.
     algorithm : the keys of each algorithm that has keys of its own.
@@ -73,6 +74,7 @@ class Config:
     device_data: DataKeys = DataKeys()
     model: ModelKeys = ModelKeys()
     train: TrainKeys = TrainKeys()
+    robust: RobustKeys = RobustKeys()
     new: NewUserKeys = NewUserKeys()
     algorithm: Mapping[str, Keys] = field(default_factory=dict)
 
@@ -85,6 +87,7 @@ class Config:
         check_strategies(groups["run"].strategy, ALGORITHMS)
         check_device(groups["train"].device)
         groups["new"].cases  # noqa: B018 - numbers, or a ConfigError
+        groups["robust"].check()
         groups["data"] = read(data_keys(groups["data"].dataset), values)
         device_data = read(data_keys(DEVICE), values)
         check_data(groups["data"], without(values, names(type(device_data))))

@@ -82,6 +82,10 @@ class Keywords(TypedDict, total=False):
     weighting: str
     device: str | float
     torch_threads: int
+    robust: str
+    clip_norm: str | float
+    robust_share: float
+    krum_keep: int
     new_users: float
     new_cluster: str | float
     adapt_samples: str | Sequence[str] | float

@@ -247,7 +247,13 @@ def _stack(parts: Sequence[Mapping[str, Array]], order: list[int]) -> dict[str, 
     if not parts:
         return {}
     names = set.intersection(*(set(part) for part in parts))
-    return {name: np.concatenate([part[name] for part in parts])[order] for name in names}
+    return {name: _in_order([part[name] for part in parts], order) for name in names}
+
+
+def _in_order(parts: list[Array], order: list[int]) -> Array:
+    """All rows in an order; rows of users are large, so they are not copied without need."""
+    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return rows if order == list(range(len(rows))) else rows[order]
 
 
 def by_cause(dropped: Mapping[str, str]) -> list[str]:

@@ -28,6 +28,8 @@ ENDS_THE_RUN, ENDS_THE_STRATEGY = 1010, 1011
 """Codes of error replies with which a simulated node ends the run, since it cannot keep its users'
 states, or the strategy, whose states are damaged. A device has no such say.
 """
+BY_USER = "by-user"
+"""The option with which a node sends one row a user also of arrays that are averaged."""
 
 
 @dataclass(frozen=True)

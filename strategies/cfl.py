@@ -26,6 +26,9 @@ A user that comes later goes down the tree of cuts, as in the paper's Algorithm 
 trains the model that was cut, and takes the side whose updates are more like its own. The paper
 keeps all updates and compares with the nearest; here each side is kept as one mean direction.
 A user that joins in the middle of training is put into the largest cluster.
+
+With `robust` the rule takes the place of the mean update of each cluster; whether a cluster is cut
+is still told by all its members' updates.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from corsage.core.arrays import Array, Arrays, Bools, Floats, Floats32, Ints
 from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.cluster_means import cluster_means, named_models
+from corsage.strategies.rounds.cluster_means import named_models
 from corsage.strategies.rounds.rows import enter, places, user_weights
 from corsage.strategies.rounds.turns import Parcel
 
@@ -150,7 +153,7 @@ class CFL(Strategy[CFLKeys, CFLState]):
         updates = replies.rows["model"] - models[labels]
         share = self.config.federation.max_share
         weights = user_weights(replies, self.config.train.weighting, share)
-        step = cluster_means(updates, labels, weights, np.zeros_like(models))
+        step = self.averaging.of_clusters("model", updates, labels, weights, np.zeros_like(models))
         first = np.zeros_like(models[0])
         known, rows = enter(state.users, state.updates, users, updates, first)
         state = replace(

@@ -92,6 +92,7 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
 
     name = "fedmtl"
     by_user = ("model",)
+    unprotected = "users' models are tasks that Omega ties, nothing is averaged"
 
     def initial(self, network: Network) -> FedMTLState:
         """w_i = w^0 for all users, and the Omega of that."""

@@ -14,6 +14,9 @@ run's own, so K = 1 is FedAvg. The users pick anew in every round and for every 
 say which model they picked: the state's `clusters`. It matters where the models begin: the
 paper's guarantee is for starts near the clusters' optima, and from some seeds all users pick one
 model for good; another seed is another start.
+
+With `robust` the rule takes the place of the mean over the users that picked a model; under option
+I the step is |those users|/m times the way to it.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from corsage.core.replies import Replies
 from corsage.core.schema import Number
 from corsage.core.seeding import torch_seed
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.cluster_means import cluster_means, cluster_sums, named_models
+from corsage.strategies.rounds.cluster_means import cluster_sums, named_models
 from corsage.strategies.rounds.rows import user_weights
 from corsage.strategies.rounds.turns import Question
 
@@ -96,8 +99,12 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
         share = self.config.federation.max_share
         weights = user_weights(replies, self.config.train.weighting, share)
         if self.keys.ifca_averaging == "models":
-            return IFCAState(cluster_means(trained, labels, weights, models), clusters)
+            means = self.averaging.of_clusters("model", trained, labels, weights, models)
+            return IFCAState(means, clusters)
         sums, total = cluster_sums(trained, labels, weights, len(models))
+        if self.config.robust.on:
+            means = self.averaging.of_clusters("model", trained, labels, weights, models)
+            sums = total[:, None] * means.astype(np.float64)
         steps = (sums - total[:, None] * models) / weights.sum()
         return IFCAState((models + steps).astype(np.float32), clusters)
 

@@ -78,6 +78,7 @@ class L2GD(Strategy[L2GDKeys, L2GDState]):
     """The server of L2GD: it holds the mean of all users' models, and its place in the coins."""
 
     name = "l2gd"
+    changes = ("change",)
 
     def prepare(self) -> None:
         """Aggregation steps must not go beyond the mean, which counts each user once."""

@@ -66,6 +66,7 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
     """The server of SCAFFOLD: it holds the model x and the control variate c."""
 
     name = "scaffold"
+    changes = ("variate",)
 
     def prepare(self) -> None:
         """c is a mean over all users: what one weighs must not change with who takes part."""

@@ -78,6 +78,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     name = "convex-clustering"
     by_user = ("x",)
+    unprotected = "users' models are solved for together, nothing is averaged"
 
     def prepare(self) -> None:
         """Read the numbers among the keys, and make the parts."""

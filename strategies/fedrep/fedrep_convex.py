@@ -98,6 +98,7 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
 
     name = "fedrep-convex"
     by_user = ("head",)
+    unprotected = "users' heads are solved for together, only the body would be protected"
 
     def prepare(self) -> None:
         """The users' pull is rho."""

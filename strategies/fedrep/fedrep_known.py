@@ -81,6 +81,7 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
 
     name = "fedrep-known"
     by_user = ("head",)
+    unprotected = "users' heads are solved for together, only the body would be protected"
 
     def prepare(self) -> None:
         """The users' pull is gamma."""

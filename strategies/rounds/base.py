@@ -12,6 +12,7 @@ from dataclasses import replace
 from logging import INFO
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, cast, get_args
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
@@ -26,9 +27,11 @@ from corsage.core.keywords import Keywords
 from corsage.core.replies import Replies, by_cause
 from corsage.core.schema import Number, Schema
 from corsage.core.seeding import drawn_count, generator
+from corsage.core.wire import BY_USER
+from corsage.strategies.rounds.averaging import Averaging
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.federation import Federation
-from corsage.strategies.rounds.model_arrays import by_parameter, fitted, parts_of
+from corsage.strategies.rounds.model_arrays import by_parameter, check_numbers, fitted, parts_of
 from corsage.strategies.rounds.outside import Outside
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Finding, Result, weighted_metrics
@@ -36,6 +39,7 @@ from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.sound import failing
 from corsage.strategies.rounds.state import Progress, arrays_of, not_finite
 from corsage.strategies.rounds.turns import Parcel, Question, Script, T
+from corsage.strategies.rounds.wrappers import around, check, correct
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -64,6 +68,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     name: ClassVar[str] = ""
     keys_class: ClassVar[type[Keys]] = NoKeys  # the K of `class Foo(Strategy[FooKeys, FooState])`
     by_user: ClassVar[tuple[str, ...]] = ()  # arrays that come one row a user, not as their mean
+    changes: ClassVar[tuple[str, ...]] = ()  # arrays that are sent as changes, not as new values
+    unprotected: ClassVar[str] = ""  # why no robust average is possible, if none is
     __signature__ = Parameters()
     state: S  # what the algorithm remembers: `initial` makes it when the nodes are there
 
@@ -89,6 +95,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         self.federation = Federation(self.name, self.config, self.keys, self.callbacks, experiment)
         self._outside = Outside(self)
         self.prepare()
+        self.averaging = Averaging(self.federation)
+        self.averaging.check(self.name, self.unprotected)
 
     @property
     def progress(self) -> Progress:
@@ -148,14 +156,29 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     def round(self, number: int) -> Script[Replies]:
         """One round: by default one exchange, and the server's step."""
         users = self.choose(number, self.federation.users)
-        parcel, options = self.send(users), {**self.train_options, **self.options(number)}
-        schema = Schema(self.template(), self.by_user, self.numbers("train"))
+        options = {**self.train_options, **self.options(number)}
+        schema, sent = Schema(self.template(), self.by_user, self.numbers("train")), Arrays()
+        if self.config.robust.on:
+            self.averaging.check_enough(len(users))
+            schema = replace(schema, by_user=tuple(schema.arrays))
+            options[BY_USER], sent = True, self.averaged()
+        parcel = self.send(users)
         question = self.federation.question("train", users, parcel, schema, options, number)
         replies = yield question
         self.accept_round(number, replies)
+        replies = self.averaging.merged(replies, sent)
         self.state = self.merge(replies)
         self.federation.count(question, replies)
         return replies
+
+    def averaged(self) -> Arrays:
+        """What users were sent of the arrays that are averaged; zeros where they send changes."""
+        own, zero = self.shared(), np.zeros_like
+        return {
+            name: zero(like) if name in self.changes else own[name]
+            for name, like in self.template().items()
+            if name not in self.by_user
+        }
 
     def closing(self) -> Script[None]:
         """What is asked after the last round, before the final evaluation."""
@@ -210,7 +233,10 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     ) -> Iterable[Message]:
         """The messages of the next exchange; none if the algorithm has come to its end."""
         self.begin(grid)
-        self.take(decode(arrays))
+        self._outside.enter(decode(arrays))
+        if wrapper := around(self):
+            check(wrapper, self)
+            correct(wrapper, self)
         self.train_options = dict(config)
         return self._outside.training()
 
@@ -290,6 +316,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         own = self.shared()
         if not arrays:
             return
+        check_numbers(self.name, arrays)
         if not set(arrays) <= set(own):
             self.state = self.accept(arrays)
             return

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import ModelError
 
@@ -36,6 +38,15 @@ def parts_of(strategy: str, network: Network, named: Arrays, names: Sequence[str
             f"{strategy}: initial_arrays cannot be given: users begin with the run's own."
         )
     return {name: network.flatten(named, part(network, name)) for name in own}
+
+
+def check_numbers(strategy: str, arrays: Mapping[str, Array]) -> None:
+    """ModelError if arrays from outside are no finite numbers in single precision."""
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiu":
+            raise ModelError(f"{strategy}: {name} is of {array.dtype}, not of numbers.")
+        if array.dtype.kind == "f" and not np.all(np.abs(array) <= np.finfo(np.float32).max):
+            raise ModelError(f"{strategy}: {name} is not finite: it cannot take the model's place.")
 
 
 def fitted(strategy: str, arrays: Arrays, own: Arrays) -> Arrays:

@@ -1,7 +1,14 @@
-"""A strategy played from outside, one exchange a call, as Flower's own loop and its wrappers do."""
+"""A strategy played from outside, one exchange a call, as Flower's own loop and its wrappers do.
+
+Callbacks are told what they are told in a run of `start`: so such a run has its metrics, its
+checkpoints and its results too, and goes on where a checkpoint stands. A round is over for them
+when its evaluation is in, or the next round begins: only then has a wrapper handed over the arrays
+that it made of the round's. Its results follow on the evaluation after round `num-rounds`.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +16,7 @@ from flwr.app import Message
 
 from corsage.core.arrays import Arrays
 from corsage.core.replies import Replies
+from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.turns import Question, Script, Steps, answers
 
 if TYPE_CHECKING:
@@ -27,9 +35,26 @@ class Outside:
         self._strategy, self._opened = strategy, False
         self._steps = Steps(self._following, strategy.federation.judge)
         self._evaluation: tuple[Question, list[Message]] | None = None  # the one under way
+        self._trained: Replies | None = None  # of a round that callbacks have not heard of
+        self._begun, self._resumed, self._clock = False, False, 0.0
+
+    def enter(self, arrays: Arrays) -> None:
+        """Take what whoever plays it hands over; a run that is resumed has its own to begin with.
+
+        What it hands over then is what the run once began with.
+        """
+        if not (self._resumed and not self._opened):
+            self._strategy.take(arrays)
+        if self._begun:
+            return
+        self._begun = True
+        self._run({}).call("on_start")  # may put a checkpoint in place
+        self._resumed = self._strategy.progress.round > 0
+        self._clock = time.monotonic() - self._strategy.progress.seconds
 
     def training(self) -> list[Message]:
         """The messages of the next exchange; [] if the algorithm has come to its end."""
+        self._end_round(None)
         return self._steps.messages()
 
     def trained(self, replies: Iterable[Message]) -> Replies | None:
@@ -56,11 +81,29 @@ class Outside:
         question.answered(answers(messages, replies))
         found = question.replies()
         self._strategy.federation.judge(found)
-        return self._strategy.evaluated(question, found)
+        self._strategy.evaluated(question, found)
+        self._end_round(found)
+        return found
 
     def close(self) -> None:
         """Leave the script that is under way."""
         self._steps.close()
+
+    def _run(self, options: Mapping[str, Any]) -> Run:
+        """What callbacks are told, as `start` does it."""
+        return Run(self._strategy, options)
+
+    def _end_round(self, evaluation: Replies | None) -> None:
+        """Tell the callbacks of a round, and of the results after the last one."""
+        training, self._trained = self._trained, None
+        if training is None:
+            return
+        strategy, run = self._strategy, self._run({})
+        strategy.progress.seconds = time.monotonic() - self._clock
+        run.end_round(training, evaluation)
+        last = strategy.is_over(strategy.config.run.num_rounds)
+        if last and evaluation is not None and strategy.callbacks:
+            run.conclude(evaluation)
 
     def _following(self) -> Script[Any] | None:
         """The next script of the training."""
@@ -68,12 +111,19 @@ class Outside:
         if not self._opened:
             strategy.federation.check_data()
             return self._opening()
-        if strategy.progress.round > 0 and strategy.finished():
+        done = strategy.progress.round >= strategy.config.run.num_rounds and self._resumed
+        if done or (strategy.progress.round > 0 and strategy.finished()):
             return None
+        number = strategy.progress.round + 1
+        self._run({}).call("on_round_start", number)
         strategy.federation.refresh()
-        return strategy.one_round(strategy.progress.round + 1)
+        return self._round(number)
 
     def _opening(self) -> Script[None]:
         """The opening, which is asked again if it failed."""
         yield from self._strategy.opened()
         self._opened = True
+
+    def _round(self, number: int) -> Script[None]:
+        """A round; callbacks hear of it later."""
+        self._trained = yield from self._strategy.one_round(number)

@@ -53,7 +53,7 @@ class Run:
     def to_its_end(self, rounds: int) -> Result:
         """All rounds, and what is reported after them."""
         strategy = self.strategy
-        self._call("on_start")  # may put a checkpoint in place
+        self.call("on_start")  # may put a checkpoint in place
         self.federation.check_data()
         strategy.summary()
         self._played(strategy.opened)
@@ -61,17 +61,17 @@ class Run:
         before, begin = strategy.progress.seconds, time.monotonic()
         while not strategy.is_over(rounds):
             number = strategy.progress.round + 1
-            self._call("on_round_start", number)
+            self.call("on_round_start", number)
             self.federation.refresh()
             training = self._played(partial(strategy.one_round, number))
             strategy.progress.seconds = before + time.monotonic() - begin
             evaluation = self._evaluate_round(result) if self._is_due(number, rounds) else None
             result.train_metrics_clientapp[number] = weighted_metrics(training)
             self._serve_evaluation(number, result)
-            self._call("on_round_end", round_row(strategy, training, evaluation))
+            self.call("on_round_end", round_row(strategy, training, evaluation))
         result.summaries = self._results(evaluation)
         result.arrays = strategy.named_arrays()
-        self._call("on_end", result.summaries)
+        self.call("on_end", result.summaries)
         return result
 
     def _played(self, script: Callable[[], Script[T]]) -> T:
@@ -83,6 +83,16 @@ class Run:
                 if not self.federation.go_without():
                     raise
                 self.federation.note(f"{error} It is played again without those that are silent.")
+
+    def end_round(self, training: Replies, evaluation: Replies | None) -> None:
+        """A round that somebody else played: a row, and if evaluated a point of the curve."""
+        if evaluation is not None:
+            self._add_point(evaluation)
+        self.call("on_round_end", round_row(self.strategy, training, evaluation))
+
+    def conclude(self, evaluation: Replies) -> None:
+        """What is reported after the last round, whoever played them."""
+        self.call("on_end", self._results(evaluation))
 
     def _is_due(self, number: int, rounds: int) -> bool:
         """Whether all users are evaluated after this round."""
@@ -115,10 +125,14 @@ class Run:
     def _evaluate_round(self, result: Result) -> Replies:
         """All users' evaluation after a round, a point of the curve."""
         replies, progress = self._evaluate(self.evaluate_options), self.strategy.progress
-        values, _ = evaluated(replies, self.federation.measure)
-        progress.curve.append((progress.round, float(np.mean(values))))
+        self._add_point(replies)
         result.evaluate_metrics_clientapp[progress.round] = weighted_metrics(replies)
         return replies
+
+    def _add_point(self, replies: Replies) -> None:
+        values, _ = evaluated(replies, self.federation.measure)
+        progress = self.strategy.progress
+        progress.curve.append((progress.round, float(np.mean(values))))
 
     def _serve_evaluation(self, number: int, result: Result) -> None:
         """Flower's evaluation at the server, if there is one."""
@@ -150,6 +164,7 @@ class Run:
             cases.append(NewUsers(samples, epochs, summary.score))
         return replace(summary, new_users=cases)
 
-    def _call(self, hook: str, *arguments: Any) -> None:
+    def call(self, hook: str, *arguments: Any) -> None:
+        """Tell all callbacks."""
         for callback in self.strategy.callbacks:
             getattr(callback, hook)(self.strategy, *arguments)

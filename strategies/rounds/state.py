@@ -58,6 +58,7 @@ class Progress:
     versions : for each user with a personal state the round in which it was last merged.
     trained : the users whose training was merged at least once.
     dropped : how often each user's reply was not usable.
+    lengths : for each array the median norms of the users' updates in the last rounds.
     curve : (round, mean over users) of every evaluation.
     traffic, seconds : what it cost so far.
     owners : whose each user's id is, where a device can be known again.
@@ -72,6 +73,7 @@ class Progress:
     versions: dict[str, int] = field(default_factory=dict)
     trained: set[str] = field(default_factory=set)
     dropped: dict[str, int] = field(default_factory=dict)
+    lengths: dict[str, list[float]] = field(default_factory=dict)
     curve: list[tuple[int, float]] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
     seconds: float = 0.0

@@ -106,6 +106,7 @@ class Steps:
         self._script: Script[Any] | None = None
         self._turn: Turn | None = None
         self._ready: list[Message] = []
+        self._sent: list[Message] = []  # these, or copies of them, if they were asked for
 
     @property
     def between(self) -> bool:
@@ -113,13 +114,17 @@ class Steps:
         return self._turn is None
 
     def messages(self) -> list[Message]:
-        """What is to be sent next; [] if all scripts are at their ends."""
+        """What is to be sent next; [] if all scripts are at their ends.
+
+        Who asks again has lost the replies: messages that were sent once are made anew.
+        """
         while self._turn is None:
             self._script = self._following()
             if self._script is None:
                 return []
             self._begin(self._script)
-        return self._ready
+        self._sent = [again(message) for message in self._ready] if self._sent else self._ready
+        return self._sent
 
     def answered(self, replies: Iterable[Message]) -> Replies | None:
         """Take the replies to all these messages; what came of the turn, if it is over."""
@@ -133,15 +138,17 @@ class Steps:
 
     def close(self) -> None:
         """Leave the script that is under way, and let go what it holds."""
-        script, self._script, self._turn, self._ready = self._script, None, None, []
+        script, self._script, self._turn = self._script, None, None
+        self._ready, self._sent = [], []
         if script is not None:
             script.close()
 
     def _answered(
         self, turn: Turn, script: Script[Any], replies: Iterable[Message]
     ) -> Replies | None:
-        turn.answered(answers(self._ready, replies))
-        self._ready = turn.messages()
+        came = [reply for _, reply in answers(self._sent or self._ready, replies)]
+        turn.answered(list(zip(self._ready, came, strict=True)))
+        self._ready, self._sent = turn.messages(), []
         if self._ready:
             return None
         found, self._turn = turn.replies(), None
@@ -161,7 +168,15 @@ class Steps:
         while not self._ready:
             turn = self._script.send(turn.replies())
             self._ready = turn.messages()
-        self._turn = turn
+        self._turn, self._sent = turn, []
+
+
+def again(message: Message) -> Message:
+    """The same message under an id of its own; a time to live begins when a message is made."""
+    to = message.metadata
+    return Message(
+        message.content, to.dst_node_id, to.message_type, ttl=to.ttl, group_id=to.group_id
+    )
 
 
 def own(sent: Message, reply: Message) -> bool:

@@ -63,6 +63,7 @@ def test_flowers_own_loop_plays_it_and_may_go_on_after_its_end(name: str) -> Non
 
 
 ONE_MEAN = ("fedavg", "fedprox", "fedrep", "ditto", "fedper", "pfedme", "perfedavg", "apfl")
+ONE_MEAN += ("fedbabu", "lg-fedavg")
 """Strategies that send one array and take its mean: what Flower's wrappers can work with."""
 
 
@@ -70,7 +71,7 @@ ONE_MEAN = ("fedavg", "fedprox", "fedrep", "ditto", "fedper", "pfedme", "perfeda
 def test_flowers_private_wrapper_without_noise_changes_nothing(name: str) -> None:
     """Clipping at a norm that no update has, and noise of size zero: the run as it is."""
     _, wanted, _ = reference(name, num_rounds=3)
-    strategy, grid = strategy_class(name)(settings(name, num_rounds=3)), LocalGrid(app, 1)
+    strategy, grid = strategy_class(name)(settings(name, num_rounds=3)), LocalGrid(app, 12)
     wrapper = DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1e9, num_sampled_clients=1)
     wrapper.start(grid, strategy.arrays(grid), num_rounds=3)
     assert same_arrays(strategy.named_arrays(), wanted.arrays, tolerance=1e-6)
@@ -78,17 +79,17 @@ def test_flowers_private_wrapper_without_noise_changes_nothing(name: str) -> Non
 
 def test_its_noise_and_its_clipping_reach_the_model() -> None:
     def model(noise: float, norm: float) -> Any:
-        strategy, grid = strategy_class("fedavg")(settings("fedavg")), LocalGrid(app, 1)
+        strategy, grid = strategy_class("fedavg")(settings("fedavg")), LocalGrid(app, 12)
         first = strategy.arrays(grid)
-        wrapper = DifferentialPrivacyServerSideFixedClipping(strategy, noise, norm, 1)
+        wrapper = DifferentialPrivacyServerSideFixedClipping(strategy, noise, norm, 6)
         wrapper.start(grid, first, num_rounds=1)
         change = strategy.state.model - first["model"].numpy()
         return float(np.linalg.norm(change))
 
-    assert model(0.0, 1e-3) == pytest.approx(1e-3, rel=1e-3)
+    assert 1e-4 < model(0.0, 1e-3) <= 1.001e-3
     strategy, grid = strategy_class("fedavg")(settings("fedavg")), LocalGrid(app, 1)
     size = len(strategy.arrays(grid)["model"].numpy())
-    assert model(5.0, 1e-3) == pytest.approx(5e-3 * size**0.5, rel=0.1)
+    assert model(30.0, 1e-3) == pytest.approx(5e-3 * size**0.5, rel=0.1)
 
 
 @pytest.mark.parametrize("mod", [message_size_mod, arrays_size_mod])

@@ -161,7 +161,7 @@ def test_replies_that_are_interrupted_end_the_exchange() -> None:
 def private(wrapper: Any, mod: Any, *more: Any) -> tuple[Strategy[Any, Any], Any]:
     """A run under a wrapper of Flower's whose other half is a mod at the clients."""
     strategy = made("fedavg", num_rounds=2)
-    grid = LocalGrid(make_client_app(train_mods=[mod]), 3)
+    grid = LocalGrid(make_client_app(train_mods=[mod]), 12)
     first = strategy.arrays(grid)
     result = wrapper(strategy, 0.0, *more).start(grid, first, num_rounds=2)
     assert strategy.progress.round == 2 and strategy.progress.dropped == {}
@@ -186,7 +186,7 @@ def test_adaptive_clipping_at_the_clients_works() -> None:
 
 
 def test_local_differential_privacy_works() -> None:
-    grid = LocalGrid(make_client_app(train_mods=[LocalDpMod(1e9, 1e-9, 1e9, 0.5)]), 3)
+    grid = LocalGrid(make_client_app(train_mods=[LocalDpMod(1e9, 1e-9, 1e9, 0.5)]), 12)
     _, wanted, _ = reference("fedavg", 3)
     _, result, _ = federate("fedavg", grid=grid)
     assert same_arrays(result.arrays, wanted.arrays)
