@@ -30,6 +30,9 @@ class Command:
 
 
 COMMANDS = {
+    "deploy": Command("app.deployment.site", "make keys, the signed app and a folder a machine"),
+    "gate": Command("app.deployment.gate", "the only door to a server that devices see"),
+    "register": Command("app.deployment.register", "let in the known devices, and no others"),
     "export": Command("app.export", "deal a data set into one file a user, for devices"),
     "keys": Command("app.keys", "print what repeats the keys: pyproject.toml, docs, keywords"),
 }
