@@ -35,6 +35,7 @@ COMMANDS = {
     "register": Command("app.deployment.register", "let in the known devices, and no others"),
     "export": Command("app.export", "deal a data set into one file a user, for devices"),
     "keys": Command("app.keys", "print what repeats the keys: pyproject.toml, docs, keywords"),
+    "wait": Command("app.wait", "until a run is over; leave with its exit code"),
 }
 """What may stand in front; anything else is a run."""
 

@@ -15,6 +15,7 @@ from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run_folder import RunFolder
 from corsage.app.server_app import build_server_app
+from corsage.app.status import watched
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.datasets.dealing.federated import simulated
@@ -31,7 +32,7 @@ def simulate(config: Config) -> Path:
     simulated(config.data, config.federation.num_users, config.run.seed)
     # Made before any engine starts, so that a folder that cannot be written, or that another
     # process works on, is known at once.
-    with RunFolder.open(config, nodes) as run:
+    with RunFolder.open(config, nodes) as run, watched(run.folder):
         engine = {"local": local, "ray": on_ray}[config.run.engine]
         engine(config, nodes, build_server_app(run))
     return run.folder

@@ -2,7 +2,7 @@
 # The server. It listens to this machine only: devices come in by the gate, runs are started here.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-. "$here/flwr.sh" --only-settings
+. "$here/settings.sh"
 umask 077
 mkdir -p "$FLWR_HOME"
 cat > "$FLWR_HOME/config.toml" <<CONFIG

@@ -33,7 +33,7 @@ by which the devices reach the server. Once more, it keeps the keys that are the
 new devices, forgets those that the table no longer has, and signs the app as it is now.
 """
 DEFAULTS = {"server": "", "port": "8443", "app": str(ROOT)}
-OF_SERVER = ("superlink.sh", "gate.sh", "flwr.sh")
+OF_SERVER = ("superlink.sh", "gate.sh", "flwr.sh", "corsage.sh", "settings.sh")
 OF_DEVICE = ("device.sh",)
 
 
