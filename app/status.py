@@ -57,9 +57,9 @@ def watched(folder: Path, flower_run: str = "") -> Iterator[None]:
         yield
     except BaseException as error:
         with contextlib.suppress(CorsageError):  # a full disk is no better reason
-            ended(error).write(folder)
+            ended(error, flower_run).write(folder)
         raise
-    ended(None).write(folder)
+    ended(None, flower_run).write(folder)
 
 
 def running(flower_run: str = "") -> Status:
@@ -70,11 +70,11 @@ def running(flower_run: str = "") -> Status:
     )
 
 
-def ended(error: BaseException | None) -> Status:
+def ended(error: BaseException | None, flower_run: str = "") -> Status:
     """That of a run that has ended, well or with an error."""
     if error is None:
-        return Status(FINISHED, 0)
-    return Status(FAILED, exit_code(error), one_line(error))
+        return Status(FINISHED, 0, flower_run=flower_run)
+    return Status(FAILED, exit_code(error), one_line(error), flower_run)
 
 
 def exit_code(error: BaseException) -> int:
