@@ -100,7 +100,9 @@ class Outsider:
         (home / "ca.crt").write_bytes((site.folder / "site" / "server" / "ca.crt").read_bytes())
         address = f"localhost:{site.gate}"
         certificates = f'root-certificates = "{home / "ca.crt"}"'
-        (home / "config.toml").write_text(f'[superlink.gate]\naddress = "{address}"\n{certificates}')
+        (home / "config.toml").write_text(
+            f'[superlink.gate]\naddress = "{address}"\n{certificates}'
+        )
         self.environment = {**site.environment, "FLWR_HOME": str(home)}
 
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
