@@ -44,7 +44,7 @@ class Status:
 
     @property
     def gone(self) -> bool:
-        """Whether it says that it runs, and its process, which was on this machine, is not there."""
+        """Whether it says that it runs, and its process, once on this machine, is not there."""
         here = self.state == RUNNING and self.host == socket.gethostname()
         return here and born(self.pid) != self.since
 

@@ -67,7 +67,7 @@ class TooLong(Exception):
     """A request that is longer than a device's can be."""
 
 
-def is_call(method: str, path: str, query: str) -> bool:
+def is_call(method: str, path: str, query: bytes) -> bool:
     """Whether a request is a call that a device makes."""
     return method == "POST" and not query and path in {PREFIX + name for name in CALLS}
 
@@ -107,12 +107,14 @@ async def pass_on(request: Request, client: httpx.AsyncClient, most: int) -> Res
     import httpx
     from starlette.responses import PlainTextResponse, StreamingResponse
 
-    if not is_call(request.method, request.url.path, request.url.query):
+    path = request.scope["path"]  # as it came: `request.url` drops what cannot be in one
+    if not is_call(request.method, path, request.scope["query_string"]):
         return PlainTextResponse("not found", 404)
-    if int(request.headers.get("content-length", 0)) > most:
+    said = request.headers.get("content-length", "0")
+    if not said.isdigit() or int(said) > most:
         return PlainTextResponse("too long", 413)
     call = client.build_request(
-        "POST", request.url.path, headers=kept(request.headers.items()), content=cut(request, most)
+        "POST", path, headers=kept(request.headers.items()), content=cut(request, most)
     )
     try:
         answer = await client.send(call, stream=True)

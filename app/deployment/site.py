@@ -26,7 +26,7 @@ Makes all that a server and its devices need, in SITE_FOLDER:
   secret/        the authority's key and the key that signs apps: keep them off the server
   server/        for the server: certificate, the devices' public keys, the signed app
   devices/NAME/  for each device: its key, whom it trusts, its node config
-  compose.yaml   all of them as containers
+  compose.yaml   all of them as containers, which keep their state in state/
 
 DEVICES.csv has a line a device: name, data, and any word of the node config. --server is the name
 by which the devices reach the server. Once more, it keeps the keys that are there, makes those of
@@ -50,7 +50,9 @@ def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> I
         keys.server_certificate(server, secret, names)
         yield f"{server / 'server.crt'}: for {', '.join(names)}, valid {keys.DAYS} days"
     scripts(OF_SERVER, server)
+    (site / "state" / "server").mkdir(parents=True, exist_ok=True, mode=0o700)
     for device in devices:
+        (site / "state" / device.name).mkdir(exist_ok=True, mode=0o700)
         folder = site / "devices" / device.name
         line = make_device(folder, device, f"{names[0]}:{port}", trusted(public))
         copy(secret / "ca.crt", folder)
@@ -61,7 +63,7 @@ def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> I
         yield f"{path.stem}: no longer in the table; `corsage register` shuts it out"
     called = put_on_shelf(app, secret / "signer.key", server / "apps")
     yield f"{server / 'apps'}: {called}, signed"
-    write_atomically(site / "compose.yaml", compose(devices, port))
+    write_atomically(site / "compose.yaml", compose(devices, names[0], port))
 
 
 def make_device(folder: Path, device: Device, server: str, signers: str) -> bytes:

@@ -23,6 +23,7 @@ from corsage.app.deployment.keys import device_key, signer_key
 from corsage.app.status import read_status
 from corsage.app.wait import started
 from tests.support.fleet import free_ports
+from tests.support.ports import on_loopback, sockets
 from tests.support.site import USERS, Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -191,20 +192,8 @@ def test_the_gate_has_no_other_path(site: Site, outsider: Outsider, path: str) -
 def test_nobody_else_listens_to_the_network(site: Site) -> None:
     """Of the server's ports only the gate's is for others; the rest is on the loopback."""
     for port in (site.superlink, site.shelf, *site.devices):
-        assert bound_to(port) <= {"0100007F", "00000000000000000000000001000000"}
-
-
-def bound_to(port: int) -> set[str]:
-    """The addresses at which a port of this machine listens, as the kernel spells them."""
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            address, _, number = fields[1].partition(":")
-            if fields[3] == "0A" and int(number, 16) == port:
-                found.add(address)
-    assert found
-    return found
+        addresses = [address for address, number in sockets().values() if number == port]
+        assert addresses and all(map(on_loopback, addresses))
 
 
 def test_an_app_that_is_not_signed_starts_on_no_device(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
@@ -31,12 +30,12 @@ def listening(pids: Iterable[int]) -> set[tuple[str, int]]:
     there, found = sockets(), set()
     for pid in pids:
         try:
-            handles = os.listdir(f"/proc/{pid}/fd")
+            handles = list(Path(f"/proc/{pid}/fd").iterdir())
         except OSError:
             continue
         for handle in handles:
             try:
-                target = os.readlink(f"/proc/{pid}/fd/{handle}")
+                target = str(handle.readlink())
             except OSError:
                 continue
             inode = target.removeprefix("socket:[").removesuffix("]")
