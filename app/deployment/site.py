@@ -10,7 +10,7 @@ from pathlib import Path
 
 from corsage.app.command import complain
 from corsage.app.deployment import keys
-from corsage.app.deployment.bundle import ROOT, put_on_shelf, trusted
+from corsage.app.deployment.bundle import ROOT, app_of, put_on_shelf, trusted
 from corsage.app.deployment.compose import compose
 from corsage.app.deployment.options import read_options
 from corsage.app.deployment.table import Device, read_table
@@ -39,6 +39,9 @@ OF_DEVICE = ("device.sh",)
 
 def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> Iterator[str]:
     """Make or renew the folders; a line on each thing that is done."""
+    if not (ROOT / "deploy").is_dir():
+        raise ConfigError("deploy: needs a checkout of Corsage, with its folder deploy/.")
+    app_of(app)
     devices, secret, server = read_table(table), site / "secret", site / "server"
     secret.mkdir(parents=True, exist_ok=True, mode=0o700)
     keys.authority(secret)
