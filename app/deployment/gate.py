@@ -91,6 +91,7 @@ def gate(superlink: str, ca: Path, most: int, transport: Any = None) -> Starlett
         base_url=f"https://{superlink}",
         verify=trust,
         timeout=PATIENCE,
+        limits=httpx.Limits(max_connections=None),
         trust_env=False,
         transport=transport,
     )
@@ -105,6 +106,7 @@ def gate(superlink: str, ca: Path, most: int, transport: Any = None) -> Starlett
 async def pass_on(request: Request, client: httpx.AsyncClient, most: int) -> Response:
     """The SuperLink's answer to a device's call; for anything else there is nothing here."""
     import httpx
+    from starlette.requests import ClientDisconnect
     from starlette.responses import PlainTextResponse, StreamingResponse
 
     path = request.scope["path"]  # as it came: `request.url` drops what cannot be in one
@@ -118,8 +120,8 @@ async def pass_on(request: Request, client: httpx.AsyncClient, most: int) -> Res
     )
     try:
         answer = await client.send(call, stream=True)
-    except TooLong:
-        return PlainTextResponse("too long", 413)
+    except (TooLong, ClientDisconnect):
+        return PlainTextResponse("too long, or broken off", 413)
     except httpx.TransportError:
         return PlainTextResponse("the SuperLink does not answer", 502)
     return StreamingResponse(body(answer), answer.status_code, dict(kept(answer.headers.items())))

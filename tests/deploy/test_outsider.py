@@ -24,7 +24,7 @@ from corsage.app.status import read_status
 from corsage.app.wait import started
 from tests.support.fleet import free_ports
 from tests.support.ports import on_loopback, sockets
-from tests.support.site import USERS, Site
+from tests.support.site import DEVICE, KEYS, PIPED, REGISTER, RUN, USERS, WAIT, Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -62,7 +62,6 @@ def main(grid, context):
     said = [reply.error.reason if reply.has_error() else "obeyed" for reply in replies]
     (Path({markers!r}) / "replies").write_text(json.dumps(said))
 """
-WORDS = "strategy='fedavg' num-nodes=2 num-rounds=1 fraction-train=1.0 num-users=2"
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +116,7 @@ def outsider(site: Site, tmp_path: Path) -> Outsider:
 
 def nodes(site: Site) -> list[dict[str, str]]:
     """The list of the SuperLink, as the operator sees it."""
-    said = site.at_server("flwr.sh supernode list here --format json").stdout
+    said = site.ask("site/server/flwr.sh supernode list here --format json").stdout
     found: list[dict[str, str]] = json.loads(said[said.index("{") :])["nodes"]
     return found
 
@@ -200,8 +199,8 @@ def test_an_app_that_is_not_signed_starts_on_no_device(
     site: Site, evil: Path, markers: Path
 ) -> None:
     """Not even by the hand of whoever has the server: there it runs, on devices it does not."""
-    said = site.at_server(f"flwr.sh run {evil} here --format json").stdout
-    site.at_server(f"corsage.sh wait {started(said)} here")
+    said = site.ask(f"site/server/flwr.sh run {evil} here --format json").stdout
+    site.ask(f"site/server/corsage.sh wait {started(said)} here")
     assert json.loads((markers / "replies").read_text()) == ["The FAB could not be verified."] * 2
     assert not (markers / "device").exists()
     assert len(list(markers.glob("[0-9]*"))) == 1  # the ServerApp's own process
@@ -220,41 +219,39 @@ def test_nor_does_one_that_somebody_else_signed(
     content = json.loads(entry.read_text())
     content["verifications"] += [real, {**stolen, "public_key_id": real["public_key_id"]}]
     entry.write_text(json.dumps(content))
-    said = site.at_server("flwr.sh run @evil/app==1.0.0 here --format json").stdout
-    site.at_server(f"corsage.sh wait {started(said)} here")
+    site.ask(PIPED.replace("@corsage/corsage==0.1.0", "@evil/app==1.0.0"))
     assert json.loads((markers / "replies").read_text()) == ["The FAB could not be verified."] * 2
     assert not (markers / "device").exists()
 
 
 def test_a_signed_app_runs_and_a_run_that_fails_is_one_line(site: Site) -> None:
-    done = site.at_server(f'flwr.sh run @corsage/corsage==0.1.0 here --stream -c "{WORDS}"')
+    done = site.ask(RUN.format(keys=KEYS))
     (folder,) = (site.folder / "site" / "server" / "state" / "runs").iterdir()
     assert "Run folder: " in done.stdout
     assert read_status(folder).state == "finished"
-    site.at_server(f"corsage.sh wait {folder}")
+    site.ask(WAIT.format(name=folder.name))
     for user in USERS:
         assert "Sent successfully" in site.log(user)
 
-    words = f"{WORDS} head='absent'"
-    failed = site.at_server(f'flwr.sh run @corsage/corsage==0.1.0 here --stream -c "{words}"')
+    failed = site.ask(RUN.format(keys=f"{KEYS} head='absent'"))
     assert "Traceback" not in failed.stdout
     (line,) = [line for line in failed.stdout.splitlines() if "corsage: " in line]
     (other,) = {*folder.parent.iterdir()} - {folder}
     status = read_status(other)
     assert status.state == "failed" and status.line in line
-    waited = site.at_server(f"corsage.sh wait {other}", code=2)
+    waited = site.ask(WAIT.format(name=other.name), code=2)
     assert waited.stderr == f"corsage: {status.line}\n"
-    waited = site.at_server(f"corsage.sh wait {status.flower_run} here", code=1)
+    waited = site.ask(f"site/server/corsage.sh wait {status.flower_run} here", code=1)
     assert waited.stderr == f"corsage: {status.line}\n"
 
 
 def test_a_lost_device_is_shut_out(site: Site) -> None:
     """Without its line in the table; last, since it does not come back."""
     site.make(USERS[:1])
-    said = site.at_server(f"corsage.sh register {site.folder / 'site' / 'server'}").stdout
+    said = site.ask(REGISTER).stdout
     assert said == "1: shut out\n"
     site.until(lambda: site.processes["1"].poll() is not None, "superlink", "0")
-    site.spawn("again", "devices/1/device.sh")
+    site.spawn("again", DEVICE.format(user="1"))
     refused = '"POST /v1/fleet/activate-node HTTP/1.1" 4'
     before = site.log("superlink").count(refused)
     site.until(lambda: site.log("superlink").count(refused) > before, "superlink", "0")

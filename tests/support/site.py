@@ -13,10 +13,22 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from corsage.app.command import run
 from tests.support.fleet import ROOT, answers, family, free_ports
 
 USERS = ("0", "1")
+
+# The commands of docs/devices.md, in the folder where `site` is.
+EXPORT = "corsage export data num-users=2"
+DEPLOY = "corsage deploy devices.csv site --server localhost"
+SUPERLINK = "site/server/superlink.sh"
+GATE = "site/server/gate.sh"
+REGISTER = "site/server/corsage.sh register site/server"
+DEVICE = "site/devices/{user}/device.sh"
+KEYS = "strategy='fedavg' num-nodes=2 num-rounds=1 fraction-train=1.0 num-users=2"
+START = "site/server/flwr.sh run @corsage/corsage==0.1.0 here"
+RUN = START + ' --stream --run-config "{keys}"'
+WAIT = "site/server/corsage.sh wait site/server/state/runs/{name}"
+PIPED = START + " --format json | site/server/corsage.sh wait - here"
 
 
 class Site:
@@ -53,31 +65,27 @@ class Site:
             lines.append(f"{user},{data},10,a,{self.devices[USERS.index(user)]}")
         table = self.folder / "devices.csv"
         table.write_text("\n".join(lines) + "\n")
-        site = str(self.folder / "site")
-        words = ["deploy", str(table), site, "--server", "localhost", f"--port={self.gate}"]
-        assert run(words, "") == 0
+        self.ask(f"{DEPLOY} --port {self.gate}")
 
     def start(self) -> None:
         """The server, the gate, the list of devices, and the devices."""
-        assert run(["export", str(self.folder / "data"), f"num-users={len(USERS)}"], "") == 0
+        self.ask(EXPORT)
         self.make()
-        self.spawn("superlink", "server/superlink.sh")
-        self.spawn("gate", "server/gate.sh")
+        self.spawn("superlink", SUPERLINK)
+        self.spawn("gate", GATE)
         for port in (self.superlink, self.shelf, self.gate):
             self.until(lambda port=port: answers(port), "superlink", "gate")
-        self.at_server(f"corsage.sh register {self.folder / 'site' / 'server'}")
+        self.ask(REGISTER)
         for user in USERS:
-            self.spawn(user, f"devices/{user}/device.sh")
+            self.spawn(user, DEVICE.format(user=user))
         for user in USERS:
             self.until(lambda user=user: "SuperNode ID" in self.log(user), user)
 
     def spawn(self, name: str, command: str, environment: Mapping[str, str] | None = None) -> None:
         """Start a process in a session of its own; its output is its log."""
-        first, *rest = shlex.split(command)
-        script = self.folder / "site" / first
         with (self.folder / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
-                [str(script) if script.exists() else first, *rest],
+                shlex.split(command),
                 cwd=self.folder,
                 env={**self.environment, **(environment or {})},
                 stdin=subprocess.DEVNULL,
@@ -86,10 +94,9 @@ class Site:
                 start_new_session=True,
             )
 
-    def at_server(self, command: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """A command of the operator's, with the scripts of the server's folder."""
-        script, *rest = shlex.split(command)
-        done = self.call([str(self.folder / "site" / "server" / script), *rest], self.environment)
+    def ask(self, command: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """A command of the operator's, which ends by itself."""
+        done = self.call(["sh", "-c", command], self.environment)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
