@@ -94,11 +94,11 @@ def evil(tmp_path: Path, markers: Path) -> Path:
 class Outsider:
     """Whoever reaches the gate and has the public certificate; nothing else of the site."""
 
-    def __init__(self, site: Site, home: Path) -> None:
+    def __init__(self, site: Site, home: Path, port: int) -> None:
         self.site, self.home = site, home
         home.mkdir()
         (home / "ca.crt").write_bytes((site.folder / "site" / "server" / "ca.crt").read_bytes())
-        address = f"localhost:{site.gate}"
+        address = f"localhost:{port}"
         certificates = f'root-certificates = "{home / "ca.crt"}"'
         (home / "config.toml").write_text(
             f'[superlink.gate]\naddress = "{address}"\n{certificates}'
@@ -111,7 +111,7 @@ class Outsider:
 
 @pytest.fixture
 def outsider(site: Site, tmp_path: Path) -> Outsider:
-    return Outsider(site, tmp_path / "outsider")
+    return Outsider(site, tmp_path / "outsider", site.gate)
 
 
 def nodes(site: Site) -> list[dict[str, str]]:
@@ -138,6 +138,9 @@ def test_no_outsider_registers_lists_or_runs(
         assert not any(node in done.stdout for node in before)
     assert {node["node-id"] for node in nodes(site)} == before
     assert not list(markers.iterdir())
+    inside = Outsider(site, outsider.home / "inside", site.superlink)  # without the gate, he would
+    listed = inside.flwr("supernode", "list", "gate", "--format", "json").stdout
+    assert all(node in listed for node in before)
 
 
 def test_no_outsider_is_a_user(site: Site, outsider: Outsider) -> None:
