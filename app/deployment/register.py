@@ -37,6 +37,8 @@ def register(folder: Path, superlink: str, home: Path) -> Iterator[str]:
         raise ConfigError(f"{folder / 'keys'}: no public keys; make them with `corsage deploy`.")
     path = home / LIST
     there: dict[str, dict[str, str]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    known = nodes(superlink)  # a SuperLink whose database is gone knows nobody
+    there = {name: entry for name, entry in there.items() if entry["node"] in known}
     for name, entry in sorted(there.items()):
         if wanted.get(name) != entry["key"]:
             flwr("unregister", entry["node"], superlink)
@@ -50,15 +52,33 @@ def register(folder: Path, superlink: str, home: Path) -> Iterator[str]:
         yield f"{name}: let in, as node {node}"
 
 
+def nodes(superlink: str) -> set[str]:
+    """The ids of the nodes that the SuperLink lets in."""
+    said = called("list", superlink)
+    try:
+        found = json.loads(said[said.index("{") :])["nodes"]
+        return {n["node-id"] for n in found if n["status"] not in ("unregistered", "deleted")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise NodeError(f"flwr supernode list: {' '.join(said.split())[-300:]}") from error
+
+
 def flwr(verb: str, what: str, superlink: str) -> str:
-    """Flower's own command; returns the node's id."""
-    command = ["flwr", "supernode", verb, what, superlink, "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = re.search(r'"node-id":\s*"?(\d+)', done.stdout)
-    if done.returncode or not found:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise NodeError(f"{' '.join(command[:4])}: {said[-300:]}")
+    """Let a key in, or shut a node out; returns the node's id."""
+    said = called(verb, what, superlink)
+    found = re.search(r'"node-id":\s*"?(\d+)', said)
+    if not found:
+        raise NodeError(f"flwr supernode {verb} {what}: {' '.join(said.split())[-300:]}")
     return found[1]
+
+
+def called(*words: str) -> str:
+    """What a command of Flower's says."""
+    command = ["flwr", "supernode", *words, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise NodeError(f"{' '.join(command[:-2])}: {said[-300:]}")
+    return done.stdout
 
 
 def run(words: list[str]) -> int:

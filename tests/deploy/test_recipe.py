@@ -348,12 +348,15 @@ def test_registering_makes_the_list_that_of_the_folder(
 ) -> None:
     """New ones are let in, those that are gone or have another key are shut out; once is enough."""
     calls: list[tuple[str, str]] = []
+    known: set[str] = set()
 
     def flwr(verb: str, what: str, superlink: str) -> str:
         calls.append((verb, re.sub(r".*/", "", what)))
+        known.add(str(len(calls)))
         return str(len(calls))
 
     monkeypatch.setattr(register, "flwr", flwr)
+    monkeypatch.setattr(register, "nodes", lambda superlink: known)
     (tmp_path / "keys").mkdir()
     for name in "ab":
         (tmp_path / "keys" / f"{name}.pub").write_text(name)
@@ -366,3 +369,5 @@ def test_registering_makes_the_list_that_of_the_folder(
     calls.clear()
     assert len(list(register.register(tmp_path, "here", tmp_path))) == 3
     assert calls == [("unregister", "1"), ("unregister", "2"), ("register", "b.pub")]
+    known.clear()  # the SuperLink has lost its database
+    assert list(register.register(tmp_path, "here", tmp_path)) == ["b: let in, as node 4"]
