@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import warnings
@@ -13,8 +14,10 @@ from flwr.serverapp import ServerApp
 
 from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
+from corsage.app.ray_engine import reaped, shut
 from corsage.app.run_folder import RunFolder
 from corsage.app.server_app import build_server_app
+from corsage.app.status import watched
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.datasets.dealing.federated import check_users, simulated
@@ -31,7 +34,7 @@ def simulate(config: Config) -> Path:
     check_users(simulated(config.data, config.federation.num_users, config.run.seed))
     # Made before any engine starts, so that a folder that cannot be written, or that another
     # process works on, is known at once.
-    with RunFolder.open(config, nodes) as run:
+    with RunFolder.open(config, nodes) as run, watched(run.folder):
         engine = {"local": local, "ray": on_ray}[config.run.engine]
         engine(config, nodes, build_server_app(run))
     return run.folder
@@ -59,6 +62,9 @@ def local(config: Config, nodes: int, server_app: ServerApp) -> None:
 
 def on_ray(config: Config, nodes: int, server_app: ServerApp) -> None:
     """Run a server script on Ray."""
+    federation = config.federation
+    if not federation.ray_address:
+        shut()
     try:
         import ray
     except ImportError as error:
@@ -67,7 +73,6 @@ def on_ray(config: Config, nodes: int, server_app: ServerApp) -> None:
         ) from (error)
     from flwr.simulation import run_simulation
 
-    federation = config.federation
     arguments: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if federation.ray_address:
         arguments["address"] = federation.ray_address
@@ -75,7 +80,8 @@ def on_ray(config: Config, nodes: int, server_app: ServerApp) -> None:
         "init_args": arguments,
         "client_resources": {"num_cpus": federation.node_cpus, "num_gpus": federation.node_gpus},
     }
-    with warnings.catch_warnings():
+    own = contextlib.nullcontext() if federation.ray_address else reaped()
+    with own, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             run_simulation(  # the only call: Flower deprecates it in favour of `flwr run`

@@ -4,6 +4,7 @@ config.json              the resolved configuration
 summary.json             the results, as `--json` writes them
 report.html, *.png       what to look at
 lock.json                the process that is at work on it, while there is one
+status.json              whether it runs, has finished or failed, and why (app/status.py)
 STRATEGY/metrics.jsonl   one line a round
 STRATEGY/checkpoint-*    the whole state of the server after a round, of the last few
 STRATEGY/result.json     its results, when it is done

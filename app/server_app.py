@@ -6,6 +6,7 @@ To use one strategy of your own choice, all that is needed is
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 from flwr.app import Context
@@ -13,8 +14,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from corsage.app.resuming import resumed
 from corsage.app.run_folder import AnyStrategy, RunFolder
+from corsage.app.status import watched
 from corsage.core.config import Config
-from corsage.core.errors import StatesGone
+from corsage.core.errors import CorsageError, StatesGone
 
 
 def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
@@ -22,7 +24,8 @@ def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
     if opened:
         compare(opened, grid)
         return
-    with RunFolder.open(Config.parse(resumed(context.run_config))) as run:
+    folder = RunFolder.open(Config.parse(resumed(context.run_config)))
+    with folder as run, watched(run.folder, str(context.run_id)):
         compare(run, grid)
 
 
@@ -44,8 +47,18 @@ def play(run: RunFolder, strategy: AnyStrategy, grid: Grid) -> None:
             strategy = run.older(strategy.name, error)
 
 
+def one_line(record: logging.LogRecord) -> bool:
+    """What Corsage itself refuses is one line in Flower's log too; a bug keeps its traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, CorsageError):
+        text = " ".join(str(error).split())
+        record.msg, record.args, record.exc_info = "corsage: %s", (text,), None
+    return True
+
+
 def build_server_app(opened: RunFolder | None = None) -> ServerApp:
     """The server app of one run."""
+    logging.getLogger("flwr").addFilter(one_line)
     server_app = ServerApp()
     server_app.main()(partial(main, opened))
     return server_app

@@ -19,8 +19,8 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
 )
 
+from corsage.core.encoding import encode
 from corsage.core.errors import ConfigError
-from corsage.core.wire import encode
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support import fleet
+from tests.support import fleet, site
 
 
 def plain(text: str) -> str:
@@ -15,6 +15,15 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize(
     "command",
     [
+        site.EXPORT,
+        site.DEPLOY,
+        site.SUPERLINK,
+        site.GATE,
+        site.REGISTER,
+        *(site.DEVICE.format(user=user) for user in site.USERS),
+        site.RUN.format(keys=site.KEYS),
+        site.WAIT.format(name="RUN_FOLDER"),
+        site.PIPED,
         fleet.EXPORT,
         fleet.CONFIG.format(port=fleet.PORTS[0]),
         fleet.superlink(),

@@ -13,9 +13,9 @@ from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.attack import attacked, drawn
 from corsage.core import robust
 from corsage.core.config import Config
+from corsage.core.encoding import decode, encode
 from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.registry import ALGORITHMS
-from corsage.core.wire import decode, encode
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import arrays_of

@@ -21,9 +21,9 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from corsage.app.client_app import app, make_client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.recorder import Recorder, read_rows
+from corsage.core.encoding import encode
 from corsage.core.errors import ConfigError, CorsageError, ModelError, RoundFailed
 from corsage.core.registry import ALGORITHMS
-from corsage.core.wire import encode
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback

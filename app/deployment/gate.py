@@ -1,0 +1,242 @@
+"""The gate: all that devices see of the server.
+
+Flower's SuperLink has one port for everything: what devices need (its Fleet API), what the `flwr`
+command needs (its Control API, which has no authentication in Flower's free distribution) and what
+its own processes need (its Runtime API). So the SuperLink listens on the loopback, and the gate
+passes on to it, from the devices' network, the calls of the Fleet API and nothing else.
+
+It also is the shelf: Flower takes a signature from nobody but the hub that it downloads apps from,
+so the gate answers in the hub's place, on the loopback, with the signed bundles of a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from corsage.app.command import complain
+from corsage.app.deployment.options import read_options
+from corsage.core.errors import ConfigError, CorsageError
+
+if TYPE_CHECKING:
+    import httpx
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+USAGE = """\
+usage: corsage gate SERVER_FOLDER [--host 0.0.0.0] [--port 8443] [--superlink 127.0.0.1:8000]
+                    [--shelf-port 8001] [--megabytes 64]
+
+Passes the calls of devices, and no others, on to the SuperLink of this machine; and hands the
+SuperLink the signed app. SERVER_FOLDER was made by `corsage deploy`.
+"""
+DEFAULTS = {
+    "host": "0.0.0.0",
+    "port": "8443",
+    "superlink": "127.0.0.1:8000",
+    "shelf-port": "8001",
+    "megabytes": "64",
+}
+CALLS = {
+    "activate-node",
+    "deactivate-node",
+    "send-node-heartbeat",
+    "pull-messages",
+    "push-messages",
+    "get-run",
+    "get-fab",
+    "push-object",
+    "pull-object",
+    "confirm-message-received",
+}
+"""What a device needs. Not `register-node`: who is known is decided at the server."""
+HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "host"}
+"""Headers that belong to one connection."""
+PREFIX = "/v1/fleet/"
+PATIENCE = 120.0
+"""Seconds that the SuperLink may take for an answer."""
+
+
+class TooLong(Exception):
+    """A request that is longer than a device's can be."""
+
+
+def is_call(method: str, path: str, query: bytes) -> bool:
+    """Whether a request is a call that a device makes."""
+    return method == "POST" and not query and path in {PREFIX + name for name in CALLS}
+
+
+def gate(superlink: str, ca: Path, most: int, transport: Any = None) -> Starlette:
+    """The application that devices reach.
+
+    Parameters
+    ----------
+    superlink : where the SuperLink is, host:port.
+    ca : the certificate by which it is known.
+    most : how many bytes a request may have: Flower cuts arrays into pieces of 20 MB.
+    transport : in place of the network, for tests.
+    """
+    import httpx
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    trust = ssl.create_default_context(cafile=str(ca))
+    client = httpx.AsyncClient(
+        base_url=f"https://{superlink}",
+        verify=trust,
+        timeout=PATIENCE,
+        limits=httpx.Limits(max_connections=None),
+        trust_env=False,
+        transport=transport,
+    )
+
+    async def passed(request: Request) -> Response:
+        return await pass_on(request, client, most)
+
+    methods = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+    return Starlette(routes=[Route("/{path:path}", passed, methods=methods)])
+
+
+async def pass_on(request: Request, client: httpx.AsyncClient, most: int) -> Response:
+    """The SuperLink's answer to a device's call; for anything else there is nothing here."""
+    import httpx
+    from starlette.requests import ClientDisconnect
+    from starlette.responses import PlainTextResponse, StreamingResponse
+
+    path = request.scope["path"]  # as it came: `request.url` drops what cannot be in one
+    if not is_call(request.method, path, request.scope["query_string"]):
+        return PlainTextResponse("not found", 404)
+    said = request.headers.get("content-length", "0")
+    if not said.isdigit() or int(said) > most:
+        return PlainTextResponse("too long", 413)
+    call = client.build_request(
+        "POST", path, headers=kept(request.headers.items()), content=cut(request, most)
+    )
+    try:
+        answer = await client.send(call, stream=True)
+    except (TooLong, ClientDisconnect):
+        return PlainTextResponse("too long, or broken off", 413)
+    except httpx.TransportError:
+        return PlainTextResponse("the SuperLink does not answer", 502)
+    return StreamingResponse(body(answer), answer.status_code, dict(kept(answer.headers.items())))
+
+
+async def cut(request: Request, most: int) -> AsyncIterator[bytes]:
+    """What a device sends, as it comes, as long as it is not too long."""
+    seen = 0
+    async for part in request.stream():
+        seen += len(part)
+        if seen > most:
+            raise TooLong
+        yield part
+
+
+async def body(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """What the SuperLink sends, as it comes."""
+    try:
+        async for part in answer.aiter_raw():
+            yield part
+    finally:
+        await answer.aclose()
+
+
+def kept(headers: Any) -> list[tuple[str, str]]:
+    """The headers that are passed on."""
+    return [(name, value) for name, value in headers if name.lower() not in HOP]
+
+
+def shelf(folder: Path, address: str) -> Starlette:
+    """The hub's two answers: which bundle an app is, with its signatures; and the bundle."""
+    from starlette.applications import Starlette
+    from starlette.responses import FileResponse, JSONResponse
+    from starlette.routing import Route
+
+    async def fetch(request: Request) -> Response:
+        wanted = await request.json()
+        entry = find(read_shelf(folder), wanted.get("app_id"), wanted.get("app_version"))
+        if entry is None:
+            return JSONResponse({"detail": "not on the shelf"}, 404)
+        url = f"http://{address}/apps/{entry['fab']}"
+        return JSONResponse({"fab_url": url, "verifications": entry["verifications"]})
+
+    async def bundle(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in {entry["fab"] for entry in read_shelf(folder)}:
+            return JSONResponse({"detail": "not on the shelf"}, 404)
+        return FileResponse(folder / name)
+
+    return Starlette(
+        routes=[
+            Route("/hub/fetch-fab", fetch, methods=["POST"]),
+            Route("/apps/{name}", bundle, methods=["GET"]),
+        ]
+    )
+
+
+def find(entries: list[dict[str, Any]], app: str, version: str | None) -> dict[str, Any] | None:
+    """The bundle that is meant; without a version the newest."""
+    found = [e for e in entries if e["app_id"] == app and version in (None, e["app_version"])]
+    return max(found, key=lambda e: [int(n) for n in e["app_version"].split(".")], default=None)
+
+
+def read_shelf(folder: Path) -> list[dict[str, Any]]:
+    """The signed bundles of a folder."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+
+
+def serve(folder: Path, options: dict[str, str]) -> None:
+    """Both applications, until the process is asked to end."""
+    import uvicorn
+
+    loopback = f"127.0.0.1:{options['shelf-port']}"
+    shelves = uvicorn.Server(
+        uvicorn.Config(
+            shelf(folder / "apps", loopback),
+            host="127.0.0.1",
+            port=int(options["shelf-port"]),
+            log_level="warning",
+        )
+    )
+    Thread(target=shelves.run, daemon=True).start()
+    uvicorn.run(
+        gate(options["superlink"], folder / "ca.crt", int(options["megabytes"]) << 20),
+        host=options["host"],
+        port=int(options["port"]),
+        ssl_certfile=str(folder / "server.crt"),
+        ssl_keyfile=str(folder / "server.key"),
+        log_level="warning",
+        server_header=False,
+    )
+
+
+def run(words: list[str]) -> int:
+    """Do what the words say; 0, or 2 with one line on what is wrong."""
+    if not words or {"-h", "--help"} & set(words):
+        print(USAGE, end="")
+        return 0 if words else 2
+    try:
+        options, (folder, *rest) = read_options(words, DEFAULTS)
+        if rest:
+            raise ConfigError(f"{rest[0]}: one folder is enough.")
+        check_folder(Path(folder))
+        serve(Path(folder), options)
+    except CorsageError as error:
+        return complain(error, 2)
+    return 0
+
+
+def check_folder(folder: Path) -> None:
+    """Whether a folder is one of `corsage deploy`."""
+    for name in ("ca.crt", "server.crt", "server.key", "apps"):
+        if not (folder / name).exists():
+            raise ConfigError(f"{folder / name}: is not there; make it with `corsage deploy`.")
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""`corsage register`: the SuperLink's list of devices is made that of the table.
+
+Run at the server, since the SuperLink listens to nobody else. A list of what was registered is kept
+beside the SuperLink's own data: Flower tells nobody which key a node has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from corsage.app.command import complain
+from corsage.app.deployment.options import read_options
+from corsage.core.errors import ConfigError, CorsageError, NodeError
+from corsage.core.files import write_atomically
+
+USAGE = """\
+usage: corsage register SERVER_FOLDER [--superlink here]
+
+Lets in the devices whose public keys are in SERVER_FOLDER/keys, and shuts out those that were let
+in before and are not there any more (a lost laptop). Run it at the server, with the FLWR_HOME of
+the SuperLink (`server/flwr.sh` sets it).
+"""
+DEFAULTS = {"superlink": "here"}
+LIST = "registered.json"
+
+
+def register(folder: Path, superlink: str, home: Path) -> Iterator[str]:
+    """Make the SuperLink's list that of the folder; a line a change."""
+    wanted = {path.stem: path.read_text("ascii").strip() for path in folder.glob("keys/*.pub")}
+    if not wanted:
+        raise ConfigError(f"{folder / 'keys'}: no public keys; make them with `corsage deploy`.")
+    path = home / LIST
+    there: dict[str, dict[str, str]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    known = nodes(superlink)  # a SuperLink whose database is gone knows nobody
+    there = {name: entry for name, entry in there.items() if entry["node"] in known}
+    for name, entry in sorted(there.items()):
+        if wanted.get(name) != entry["key"]:
+            flwr("unregister", entry["node"], superlink)
+            del there[name]
+            write_atomically(path, json.dumps(there, indent=2))
+            yield f"{name}: shut out"
+    for name in sorted(wanted.keys() - there.keys()):
+        node = flwr("register", str(folder / "keys" / f"{name}.pub"), superlink)
+        there[name] = {"node": node, "key": wanted[name]}
+        write_atomically(path, json.dumps(there, indent=2))
+        yield f"{name}: let in, as node {node}"
+
+
+def nodes(superlink: str) -> set[str]:
+    """The ids of the nodes that the SuperLink lets in."""
+    said = called("list", superlink)
+    try:
+        found = json.loads(said[said.index("{") :])["nodes"]
+        return {n["node-id"] for n in found if n["status"] not in ("unregistered", "deleted")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise NodeError(f"flwr supernode list: {' '.join(said.split())[-300:]}") from error
+
+
+def flwr(verb: str, what: str, superlink: str) -> str:
+    """Let a key in, or shut a node out; returns the node's id."""
+    said = called(verb, what, superlink)
+    found = re.search(r'"node-id":\s*"?(\d+)', said)
+    if not found:
+        raise NodeError(f"flwr supernode {verb} {what}: {' '.join(said.split())[-300:]}")
+    return found[1]
+
+
+def called(*words: str) -> str:
+    """What a command of Flower's says."""
+    command = ["flwr", "supernode", *words, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise NodeError(f"{' '.join(command[:-2])}: {said[-300:]}")
+    return done.stdout
+
+
+def run(words: list[str]) -> int:
+    """Do what the words say; 0, or 2 with one line on what is wrong."""
+    if not words or {"-h", "--help"} & set(words):
+        print(USAGE, end="")
+        return 0 if words else 2
+    try:
+        options, (folder, *_) = read_options(words, DEFAULTS)
+        home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
+        for line in register(Path(folder), options["superlink"], home):
+            print(line, flush=True)
+    except CorsageError as error:
+        return complain(error, 2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,129 @@
+"""`corsage deploy`: from one table of devices to a folder for each machine."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from corsage.app.command import complain
+from corsage.app.deployment import keys
+from corsage.app.deployment.bundle import ROOT, app_of, put_on_shelf, trusted
+from corsage.app.deployment.compose import compose
+from corsage.app.deployment.options import read_options
+from corsage.app.deployment.table import Device, read_table
+from corsage.core.errors import ConfigError, CorsageError
+from corsage.core.files import guarded, write_atomically
+
+USAGE = """\
+usage: corsage deploy DEVICES.csv SITE_FOLDER --server NAME[,NAME or ADDRESS ...] [--port 8443]
+                      [--app CHECKOUT]
+
+Makes all that a server and its devices need, in SITE_FOLDER:
+
+  secret/        the authority's key and the key that signs apps: keep them off the server
+  server/        for the server: certificate, the devices' public keys, the signed app
+  devices/NAME/  for each device: its key, whom it trusts, its node config
+  compose.yaml   all of them as containers, which keep their state in state/
+
+DEVICES.csv has a line a device: name, data, and any word of the node config. --server is the name
+by which the devices reach the server. Once more, it keeps the keys that are there, makes those of
+new devices, forgets those that the table no longer has, and signs the app as it is now.
+"""
+DEFAULTS = {"server": "", "port": "8443", "app": str(ROOT)}
+OF_SERVER = ("superlink.sh", "gate.sh", "flwr.sh", "corsage.sh", "settings.sh")
+OF_DEVICE = ("device.sh",)
+
+
+def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> Iterator[str]:
+    """Make or renew the folders; a line on each thing that is done."""
+    if not (ROOT / "deploy").is_dir():
+        raise ConfigError("deploy: needs a checkout of Corsage, with its folder deploy/.")
+    app_of(app)
+    devices, secret, server = read_table(table), site / "secret", site / "server"
+    secret.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keys.authority(secret)
+    public = keys.signer_key(secret / "signer.key")
+    server.mkdir(exist_ok=True, mode=0o700)
+    copy(secret / "ca.crt", server)
+    names = list(dict.fromkeys([*names, "localhost", "127.0.0.1"]))
+    if keys.names_of(server / "server.crt") != names:
+        keys.server_certificate(server, secret, names)
+        yield f"{server / 'server.crt'}: for {', '.join(names)}, valid {keys.DAYS} days"
+    scripts(OF_SERVER, server)
+    (site / "state" / "server").mkdir(parents=True, exist_ok=True, mode=0o700)
+    for device in devices:
+        (site / "state" / device.name).mkdir(exist_ok=True, mode=0o700)
+        folder = site / "devices" / device.name
+        line = make_device(folder, device, f"{names[0]}:{port}", trusted(public))
+        copy(secret / "ca.crt", folder)
+        write_atomically(server / "keys" / f"{device.name}.pub", line)
+    yield f"{site / 'devices'}: {len(devices)} devices"
+    for path in forgotten(server / "keys", devices):
+        path.unlink()
+        yield f"{path.stem}: no longer in the table; `corsage register` shuts it out"
+    called = put_on_shelf(app, secret / "signer.key", server / "apps")
+    yield f"{server / 'apps'}: {called}, signed"
+    write_atomically(site / "compose.yaml", compose(devices, names[0], port))
+
+
+def make_device(folder: Path, device: Device, server: str, signers: str) -> bytes:
+    """The folder of one device; returns its public key.
+
+    A device that makes its key itself gives `device.pub` alone.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    own = folder / "device.pub"
+    if not own.exists() or (folder / "device.key").exists():
+        write_atomically(own, keys.device_key(folder / "device.key"))
+    lines = {"SERVER": server, "PORT": str(device.port), "NODE_CONFIG": device.node_config}
+    text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in lines.items())
+    write_atomically(folder / "device.env", text)
+    write_atomically(folder / "trusted.yaml", signers)
+    scripts(OF_DEVICE, folder)
+    return own.read_bytes()
+
+
+def scripts(names: tuple[str, ...], folder: Path) -> None:
+    """The start scripts beside what they need."""
+    for name in names:
+        copy(ROOT / "deploy" / name, folder)
+        (folder / name).chmod(0o755)
+
+
+def copy(path: Path, folder: Path) -> None:
+    """A file that is the same everywhere."""
+    shutil.copyfile(path, folder / path.name)
+
+
+def forgotten(folder: Path, devices: list[Device]) -> list[Path]:
+    """Public keys of devices that are no longer in the table."""
+    known = {device.name for device in devices}
+    return [path for path in sorted(folder.glob("*.pub")) if path.stem not in known]
+
+
+def run(words: list[str]) -> int:
+    """Do what the words say; 0, or 2 with one line on what is wrong."""
+    if not words or {"-h", "--help"} & set(words):
+        print(USAGE, end="")
+        return 0 if words else 2
+    try:
+        options, plain = read_options(words, DEFAULTS)
+        if len(plain) != 2:
+            raise ConfigError("deploy: say the table of devices and the folder: see --help.")
+        names = [name.strip() for name in options["server"].split(",") if name.strip()]
+        if not names:
+            raise ConfigError("--server: say the name by which the devices reach the server.")
+        table, site = (Path(word).expanduser() for word in plain)
+        app = Path(options["app"]).expanduser()
+        for line in guarded(list, deploy(table, site, names, int(options["port"]), app)):
+            print(line)
+    except (CorsageError, ValueError) as error:
+        return complain(error, 2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

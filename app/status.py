@@ -1,0 +1,123 @@
+"""How a run stands, in a file that a supervisor can read: RUN_FOLDER/status.json.
+
+state        running, finished or failed
+exit-code    0, 1 for a failed run, 2 for a user's mistake, 130 if interrupted; null while it runs
+line         why it failed, in one line
+pid, host    of the process that runs it, and since when it is there: a pid alone may be another's
+flower-run   Flower's id of the run, if it is one of `flwr run`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corsage.core.errors import UNUSABLE, CheckpointError, CorsageError
+from corsage.core.files import guarded, write_atomically
+
+FILE = "status.json"
+RUNNING, FINISHED, FAILED = "running", "finished", "failed"
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a status file says."""
+
+    state: str
+    exit_code: int | None = None
+    line: str = ""
+    flower_run: str = ""
+    pid: int = 0
+    host: str = ""
+    since: str = ""
+
+    def write(self, folder: Path) -> None:
+        """Into a run folder; whoever reads it sees the old one or this."""
+        content = {name.replace("_", "-"): value for name, value in self.__dict__.items()}
+        guarded(write_atomically, folder / FILE, json.dumps(content, indent=2) + "\n")
+
+    @property
+    def gone(self) -> bool:
+        """Whether it says that it runs, and its process, once on this machine, is not there."""
+        here = self.state == RUNNING and self.host == socket.gethostname()
+        return here and born(self.pid) != self.since
+
+
+@contextlib.contextmanager
+def watched(folder: Path, flower_run: str = "") -> Iterator[None]:
+    """While a run goes on, its folder says so; then how it ended."""
+    running(flower_run).write(folder)
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(CorsageError):  # a full disk is no better reason
+            ended(error, flower_run).write(folder)
+        raise
+    ended(None, flower_run).write(folder)
+
+
+def running(flower_run: str = "") -> Status:
+    """That of a run of this process."""
+    pid = os.getpid()
+    return Status(
+        RUNNING, flower_run=flower_run, pid=pid, host=socket.gethostname(), since=born(pid)
+    )
+
+
+def ended(error: BaseException | None, flower_run: str = "") -> Status:
+    """That of a run that has ended, well or with an error."""
+    if error is None:
+        return Status(FINISHED, 0, flower_run=flower_run)
+    return Status(FAILED, exit_code(error), one_line(error), flower_run)
+
+
+def exit_code(error: BaseException) -> int:
+    """What a process leaves with after an error."""
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return 130
+    return 2 if isinstance(error, UNUSABLE) else 1
+
+
+def one_line(error: BaseException) -> str:
+    """An error as a line: what Corsage itself says, or the name of what nobody expected."""
+    text = " ".join(str(error).split())
+    if isinstance(error, CorsageError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def read_status(folder: Path) -> Status:
+    """What a run folder says."""
+    try:
+        content: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return Status(**{name.replace("-", "_"): value for name, value in content.items()})
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{folder}: has no readable {FILE}: no run was begun there.") from (
+            error
+        )
+
+
+def born(pid: int) -> str:
+    """When a process began, in the system's ticks; nothing if it is not there."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "there" if not Path("/proc/self").exists() and there(pid) else ""
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def there(pid: int) -> bool:
+    """Whether a process is there, where the system does not say more."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

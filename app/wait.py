@@ -1,0 +1,106 @@
+"""`corsage wait`: until a run is over; leaves with the run's exit code.
+
+`flwr run` leaves with 0 whatever happens. This asks the run folder where the run is written, or the
+SuperLink by Flower's id of the run, which also knows of runs that never had a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from corsage.app.command import complain
+from corsage.app.status import FINISHED, RUNNING, Status, read_status
+from corsage.core.errors import ConfigError, CorsageError, NodeError
+
+USAGE = """\
+usage: corsage wait RUN_FOLDER
+       corsage wait RUN_ID SUPERLINK
+       flwr run ... SUPERLINK --format json | corsage wait - SUPERLINK
+
+Waits until a run is over. Leaves with 0 if it went well, 1 if it failed, 2 if a key or a file was
+wrong, and prints the line that says why. RUN_FOLDER is read at the server; RUN_ID is Flower's, and
+SUPERLINK the name of the connection, as `flwr run` takes it (its runs that fail leave with 1).
+"""
+PAUSE = 1.0
+FAILED_WITH = "ServerApp failed with exception: "
+
+
+def wait_for_folder(folder: Path) -> Status:
+    """How the run of a folder ended."""
+    while (status := read_status(folder)).state == RUNNING:
+        if status.gone and read_status(folder).state == RUNNING:
+            line = f"process {status.pid} is gone without a word; the run can be finished: {folder}"
+            return Status("failed", 1, line)
+        time.sleep(PAUSE)
+    return status
+
+
+def wait_for_run(run_id: str, superlink: str) -> Status:
+    """How a run of Flower's ended, from its SuperLink."""
+    while True:
+        state, details = asked(run_id, superlink)
+        if state == "finished:completed":
+            return Status(FINISHED, 0)
+        if state.startswith("finished:"):
+            line = details.removeprefix(FAILED_WITH) if ":failed" in state else "was stopped."
+            return Status("failed", 1, " ".join(line.split()))
+        time.sleep(PAUSE)
+
+
+def asked(run_id: str, superlink: str) -> tuple[str, str]:
+    """The state of a run and what is said of it."""
+    command = ["flwr", "ls", superlink, "--run-id", run_id, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        (run,) = parsed(done.stdout)["runs"]
+        return run["status"], run.get("status-details", "")
+    except (ValueError, KeyError, TypeError) as error:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise NodeError(f"run {run_id}: {superlink} does not tell: {said[-300:]}") from error
+
+
+def parsed(text: str) -> dict[str, list[dict[str, str]]]:
+    """The JSON at the end of what a command of Flower's prints."""
+    found: dict[str, list[dict[str, str]]] = json.loads(text[text.index("{") :])
+    return found
+
+
+def started(text: str) -> str:
+    """The id of the run that `flwr run --format json` has started."""
+    try:
+        return str(json.loads(text[text.index("{") :])["run-id"])
+    except (ValueError, KeyError, TypeError) as error:
+        said = " ".join(text.split())[-300:]
+        raise NodeError(f"no run was started: {said or 'nothing was said'}") from error
+
+
+def wait(words: list[str]) -> Status:
+    """How the run that the words mean ended."""
+    if len(words) == 1 and not (words[0].isdigit() or words[0] == "-"):
+        return wait_for_folder(Path(words[0]).expanduser())
+    if len(words) != 2:
+        raise ConfigError("wait: say a run folder, or a run's id and the SuperLink: see --help.")
+    run_id = started(sys.stdin.read()) if words[0] == "-" else words[0]
+    return wait_for_run(run_id, words[1])
+
+
+def run(words: list[str]) -> int:
+    """Do what the words say; the run's exit code, or 2 with one line on what is wrong."""
+    if not words or {"-h", "--help"} & set(words):
+        print(USAGE, end="")
+        return 0 if words else 2
+    try:
+        status = wait(words)
+    except CorsageError as error:
+        return complain(error, 2)
+    if status.state == FINISHED:
+        return 0
+    return complain(status.line, status.exit_code or 1)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,13 @@
+#!/bin/sh
+# A device. It runs no app but those that are signed by a key in trusted.yaml.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+state=${STATE_DIRECTORY:-$here/state}
+. "$here/device.env"
+export FLWR_HOME="$state/flwr" FLWR_DISABLE_UPDATE_CHECK=1 FLWR_TELEMETRY_ENABLED=0
+umask 077
+mkdir -p "$state/users"
+cd "$state"
+exec flower-supernode --superlink "$SERVER" --host 127.0.0.1 --port "$PORT" \
+    --root-certificates "$here/ca.crt" --auth-supernode-private-key "$here/device.key" \
+    --trusted-entities "$here/trusted.yaml" --node-config "$NODE_CONFIG state-dir='$state/users'"

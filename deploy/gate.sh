@@ -1,0 +1,6 @@
+#!/bin/sh
+# The only door that devices see: Flower's Fleet API, passed on to the SuperLink, and nothing else.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+exec corsage gate "$here" --host "${GATE_HOST:-0.0.0.0}" --port "${GATE_PORT:-8443}" \
+    --superlink "127.0.0.1:${SUPERLINK_PORT:-8000}" --shelf-port "${SHELF_PORT:-8001}"
