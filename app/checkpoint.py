@@ -22,7 +22,7 @@ from safetensors.numpy import load, save
 from corsage.core.arrays import Arrays
 from corsage.core.errors import CheckpointError
 from corsage.core.files import delete, write_atomically
-from corsage.strategies.rounds.state import Progress, restored, stored
+from corsage.strategies.rounds.state import Progress, not_finite, restored, stored
 
 FORMAT = "corsage-checkpoint-3"
 S = TypeVar("S")
@@ -159,9 +159,8 @@ def opened(path: Path) -> tuple[dict[str, Any], Arrays]:
 
 def check_sane(path: Path, state: object) -> None:
     """Refuse a state with a number that is not finite: no round would come of it."""
-    for name, array in stored(state)[1].items():
-        if array.dtype.kind in "fc" and not np.isfinite(array).all():
-            raise CheckpointError(f"{path}: {name} is not finite.")
+    if name := not_finite(state):
+        raise CheckpointError(f"{path}: {name} is not finite.")
 
 
 def check_identity(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:

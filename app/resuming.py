@@ -26,6 +26,8 @@ FREE = {
     "ray-address",
     "node-timeout",
     "round-timeout",
+    "patience",
+    "quorum",
     "node-cpus",
     "node-gpus",
     "device",

@@ -16,7 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from corsage.benchmarks.chaos.process import ROOT, numbers, rounds_in
+from corsage.benchmarks.chaos import process
+from corsage.benchmarks.chaos.process import ROOT, rounds_in
 from corsage.benchmarks.chaos.trial import Event
 from corsage.core.errors import ConfigError
 
@@ -87,6 +88,12 @@ def one_run(
 def words(keys: str, folder: Path | None) -> str:
     """The keys of a new run, or of the same one again."""
     return f"resume='runs/{folder.name}'" if folder else keys
+
+
+def numbers(folder: Path) -> list[dict[str, Any]]:
+    """The final numbers; which nodes were set aside is told beside them, and names nodes."""
+    rows = process.numbers(folder)
+    return [{key: value for key, value in row.items() if key != "findings"} for row in rows]
 
 
 def runs_of(fleet: Any) -> list[Path]:

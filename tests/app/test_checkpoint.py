@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from corsage.app.checkpoint import read_checkpoint, write_checkpoint
+from corsage.app.checkpoint import (
+    Checkpoints,
+    checkpoint_of,
+    read_checkpoint,
+    write_checkpoint,
+)
 from corsage.core.arrays import Floats, Floats32
 from corsage.core.errors import CheckpointError
 from corsage.strategies.rounds.state import NoState, Progress, Traffic
@@ -127,3 +132,21 @@ def test_a_cut_an_absent_and_a_foreign_file_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(CheckpointError, match="damaged"):
         read_checkpoint(path, ME, Kept)
+
+
+def test_one_that_is_not_finite_is_skipped(tmp_path: Path) -> None:
+    """Of the last three the newest sane one is used; the notes say what was skipped."""
+    notes: list[str] = []
+    for number in (1, 2, 3, 4):
+        state = kept()
+        state.body[0] = np.nan if number == 4 else number
+        Checkpoints(tmp_path, ME, note=notes.append).write(replace(PROGRESS, round=number), state)
+    for number in (1, 2, 3):
+        progress = replace(PROGRESS, round=number)
+        write_checkpoint(checkpoint_of(tmp_path, number), progress, kept(), ME)
+    chosen = Checkpoints(tmp_path, ME, note=notes.append).newest(Kept)
+    assert chosen is not None
+    assert chosen[0].round == 3
+    (note,) = notes
+    assert note.startswith("checkpoint-000004 is skipped: ")
+    assert "body is not finite" in note
