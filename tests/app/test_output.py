@@ -433,6 +433,7 @@ def test_report_tells_how_to_run_again(flat: dict[str, Value]) -> None:
         OF_SOME,
         "Model",
         "Local training",
+        "Robust averages",
         "New users",
         "FedRep",
         "Other",

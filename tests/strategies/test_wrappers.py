@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from flwr.serverapp.strategy import (
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from corsage.app.client_app import app, make_client_app
+from corsage.app.endings import read_result
 from corsage.app.local_grid import LocalGrid
 from corsage.app.recorder import Recorder, read_rows
 from corsage.core.encoding import encode
@@ -111,20 +111,21 @@ def recorder(folder: Path, strategy: str) -> Recorder:
 def test_without_clipping_a_run_leaves_behind_what_start_leaves(name: str, tmp_path: Path) -> None:
     keys: dict[str, Any] = {"fine_tune_epochs": 2, "evaluate_every": 1}
     for folder, drive in (("start", None), ("wrapper", unclipped)):
-        strategy = made(name, [recorder(tmp_path / folder, name)], "one", **keys)
+        strategy = made(name, [recorder(tmp_path / folder / name, name)], "one", **keys)
         if drive:
             started(strategy, wrapper=drive)
         else:
             strategy.start(LocalGrid(app, 12))
-    rows = [read_rows(tmp_path / folder) for folder in ("start", "wrapper")]
+    rows = [read_rows(tmp_path / folder / name) for folder in ("start", "wrapper")]
     assert len(rows[0]) == len(rows[1]) == 4
     for one, other in zip(*rows, strict=True):
         assert one["accuracy"]["mean"] == pytest.approx(other["accuracy"]["mean"], abs=0.02)
         assert one["bytes_up"] == other["bytes_up"] and one["messages"] == other["messages"]
-    results = [json.loads((tmp_path / f / "result.json").read_text()) for f in ("start", "wrapper")]
+    results = [read_result(tmp_path / folder / name, 4) or [] for folder in ("start", "wrapper")]
+    assert all(results)
     assert [r["strategy"] for r in results[0]] == [r["strategy"] for r in results[1]]
     assert [len(r["curve"]) for r in results[0]] == [len(r["curve"]) for r in results[1]]
-    assert (tmp_path / "wrapper" / "model.safetensors").exists()
+    assert (tmp_path / "wrapper" / name / "model.safetensors").exists()
 
 
 class Dies(Callback):
@@ -139,20 +140,20 @@ class Dies(Callback):
 def test_a_run_under_a_wrapper_is_resumed_to_the_same_end(name: str, tmp_path: Path) -> None:
     def run(callbacks: list[Callback], grid: LocalGrid) -> Any:
         strategy = made(name, callbacks, "one")
-        strategy.federation.state_dir = str(tmp_path / "users" / callbacks[0].folder.name)  # type: ignore
+        strategy.federation.state_dir = str(tmp_path / "users" / callbacks[0].folder.parent.name)  # type: ignore
         started(strategy, grid)
         return strategy
 
-    whole = run([recorder(tmp_path / "whole", name)], LocalGrid(app, 12))
+    whole = run([recorder(tmp_path / "whole" / name, name)], LocalGrid(app, 12))
     with pytest.raises(KeyboardInterrupt):
-        run([recorder(tmp_path / "cut", name), Dies()], LocalGrid(app, 12))
-    assert not (tmp_path / "cut" / "result.json").exists()
+        run([recorder(tmp_path / "cut" / name, name), Dies()], LocalGrid(app, 12))
+    assert not (tmp_path / "cut" / name / "result.json").exists()
     notes = Notes()
-    cut = run([recorder(tmp_path / "cut", name), notes], LocalGrid(app, 12))
+    cut = run([recorder(tmp_path / "cut" / name, name), notes], LocalGrid(app, 12))
     assert [row["round"] for row in notes.rows] == [3, 4]
     assert cut.progress.round == 4
     assert same_arrays(cut.named_arrays(), whole.named_arrays(), tolerance=0)
-    ends = [json.loads((tmp_path / f / "result.json").read_text()) for f in ("cut", "whole")]
+    ends = [read_result(tmp_path / folder / name, 4) or [] for folder in ("cut", "whole")]
     assert ends[0][0]["per_user"] == ends[1][0]["per_user"]
     assert ends[0][0]["curve"] == ends[1][0]["curve"]
 
@@ -210,7 +211,7 @@ def test_an_exchange_that_a_wrapper_skips_is_asked_anew() -> None:
 def test_a_mod_that_protects_a_node_is_refused_where_several_users_are_on_it(mod: Any) -> None:
     name = "LocalDpMod" if isinstance(mod, LocalDpMod) else "fixedclipping_mod"
     with pytest.raises(CorsageError) as refused:
-        made().start(LocalGrid(make_client_app(train_mods=[mod]), 11))
+        made().start(LocalGrid(make_client_app(train_mods=[mod]), 6))
     text = str(refused.value)
     assert f"{name} protects what a node sends" in text and "2 users" in text
     assert "\n" not in text
