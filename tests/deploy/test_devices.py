@@ -100,7 +100,9 @@ def test_a_device_and_then_the_server_are_killed(fleet, tmp_path, monkeypatch):
     fleet.stands_still("2", run)
     fleet.kill("2")
     folder = fleet.newest()
-    (experiment,) = (path.name for path in (fleet.folder / "devices" / "state-2").iterdir())
+    (experiment,) = (
+        path.name for path in (fleet.folder / "devices" / "state-2").iterdir() if path.is_dir()
+    )
     before = fleet.states("2", experiment)
     fleet.start_node("2")
 
