@@ -353,6 +353,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     def _whole(self, what: str, script: Script[T]) -> Script[T]:
         """A script that either comes to a state whose numbers are finite, or changes nothing."""
         before, versions = self.snapshot(), dict(self.progress.versions)
+        lengths = dict(self.progress.lengths)
         try:
             with failing(f"{self.name}: {what}"):
                 found = yield from script
@@ -364,6 +365,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
             return found
         except BaseException:
             self.state, now = before, self.progress.versions
+            self.progress.lengths = lengths
             self.progress.versions = {u: v for u, v in versions.items() if u in now}
             raise
 

@@ -178,14 +178,14 @@ def test_arrays_that_are_handed_in_are_checked(array: Any, words: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 def test_noise_without_bounds_ends_the_run_and_not_the_checkpoint(tmp_path: Path) -> None:
-    strategy = made("fedavg", [recorder(tmp_path, "fedavg")])
+    strategy = made("fedavg", [recorder(tmp_path / "fedavg", "fedavg")])
 
     def endless(inner: Any) -> Any:
         return DifferentialPrivacyServerSideFixedClipping(inner, 1e300, 1.0, 6)
 
     with pytest.raises(ModelError, match="not finite"):
         started(strategy, wrapper=endless)
-    assert not (tmp_path / "checkpoint").exists()
+    assert not list((tmp_path / "fedavg").glob("checkpoint*"))
 
 
 def test_an_exchange_that_a_wrapper_skips_is_asked_anew() -> None:
@@ -215,6 +215,14 @@ def test_a_mod_that_protects_a_node_is_refused_where_several_users_are_on_it(mod
     text = str(refused.value)
     assert f"{name} protects what a node sends" in text and "2 users" in text
     assert "\n" not in text
+
+
+def test_where_one_node_hosts_several_users_only_that_node_is_refused() -> None:
+    notes, mod = Notes(), LocalDpMod(1e9, 1e-9, 1e9, 0.5)
+    strategy = made(callbacks=[notes])
+    strategy.start(LocalGrid(make_client_app(train_mods=[mod]), 11))
+    assert len(strategy.federation.users) == 10
+    assert any("LocalDpMod protects what a node sends" in note for note in notes.notes)
 
 
 def test_such_a_mod_is_for_training_only() -> None:
