@@ -64,6 +64,10 @@ class Nodes:
         self._nodes = Cache()
         self._devices: dict[Facts, tuple[Facts, Node]] = {}
 
+    def __reduce__(self) -> tuple[type[Nodes], tuple[()]]:
+        """Another process, such as a worker of Ray's, has nodes of its own."""
+        return Nodes, ()
+
     def of(self, context: Context, task: Task) -> Node:
         """The node that a context belongs to, with the data that the task means."""
         own = tuple(sorted(context.node_config.items()))

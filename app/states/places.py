@@ -25,6 +25,10 @@ class Places:
     def __init__(self) -> None:
         self._databases: dict[Path, Database] = {}
 
+    def __reduce__(self) -> tuple[type[Places], tuple[()]]:
+        """Another process, such as a worker of Ray's, opens its own."""
+        return Places, ()
+
     def of(self, context: Context, node: Node, task: Task) -> PersonalStore:
         """A device keeps states where it says itself; a simulated node where the server says.
 

@@ -17,7 +17,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray import cloudpickle
 
+from corsage import FedRep, LocalGrid
+from corsage.app.client_app import app
 from corsage.app.states import database
 from corsage.app.states.database import PAGES, Database, bytes_of_row, page_size
 from corsage.app.states.shelf import Kept
@@ -142,6 +145,8 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
+from corsage import FedRep, LocalGrid
+from corsage.app.client_app import app
 from corsage.app.states.database import Database
 from corsage.app.states.shelf import Kept
 path, name, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -322,3 +327,12 @@ def test_outsiders_only_look(file: Path) -> None:
     assert content(Database(file, readonly=True)) == {"a": {1: 1, 2: 2}}
     assert file.read_bytes() == before
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_an_app_that_has_worked_goes_to_another_process(tmp_path: Path) -> None:
+    """Ray sends the client app to its workers, also when this process has open databases."""
+    grid, strategy = LocalGrid(app, 1), FedRep(num_users=3, num_rounds=1)
+    strategy.federation.state_dir = str(tmp_path)
+    strategy.start(grid)
+    assert list(tmp_path.iterdir())
+    assert len(cloudpickle.dumps(app)) < 100_000
