@@ -145,8 +145,6 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from corsage import FedRep, LocalGrid
-from corsage.app.client_app import app
 from corsage.app.states.database import Database
 from corsage.app.states.shelf import Kept
 path, name, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
