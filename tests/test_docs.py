@@ -20,6 +20,7 @@ from corsage.app.command import parse as parse_run
 from corsage.app.command import run
 from corsage.app.commands import COMMANDS
 from corsage.benchmarks.__main__ import BENCHMARKS
+from corsage.benchmarks.chaos import command as chaos
 from corsage.core.config import Config, read_words
 from corsage.core.registry import ALGORITHMS, DATASETS
 from corsage.experiments import EXPERIMENTS, experiment
@@ -149,6 +150,10 @@ def understood_flwr(words: list[str]) -> None:
 READERS: list[tuple[list[str], Callable[[list[str]], None]]] = [
     (["python", "run_simulation.py"], understood_run),
     (["python", "-m", "corsage.experiments"], understood_experiment),
+    (
+        ["python", "-m", "corsage.benchmarks", "chaos"],
+        lambda words: chaos.parser().parse_args(words),
+    ),
     (["python", "-m", "corsage.benchmarks"], understood_benchmarks),
     (["python", "-m", "corsage.app.export"], understood_export),
     (["python", "-m", "corsage.app.keys"], understood_keys),
