@@ -20,11 +20,11 @@ from flwr.clientapp.typing import Mod
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from corsage.app.device import admitted, experiment_of, read_task
-from corsage.app.identity import proof_of
-from corsage.app.node import Node, Nodes, is_device
-from corsage.app.outward import describe, outward
-from corsage.app.patience import TimeUp, time_limit
+from corsage.app.nodes.device import admitted, experiment_of, read_task
+from corsage.app.nodes.identity import proof_of
+from corsage.app.nodes.node import Node, Nodes, is_device
+from corsage.app.nodes.outward import describe, outward
+from corsage.app.nodes.patience import TimeUp, time_limit
 from corsage.app.states.places import Places
 from corsage.core.encoding import decode, encode
 from corsage.core.errors import CheckpointError, ConfigError, Refused, StorageError
@@ -33,7 +33,7 @@ from corsage.core.version import untested
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, config_record, decode_task
 
 if TYPE_CHECKING:
-    from corsage.app.work import Report
+    from corsage.app.nodes.work import Report
 
 
 def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) -> ClientApp:
@@ -77,7 +77,7 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: 
     """Train or evaluate the users that the message names."""
     if is_device(context):
         return guarded(kind, message, context, partial(obey, kind, message, context, nodes, places))
-    from corsage.app.work import work
+    from corsage.app.nodes.work import work
 
     try:
         content: Any = message.content
@@ -107,7 +107,7 @@ def obey(kind: str, message: Message, context: Context, nodes: Nodes, places: Pl
     node = nodes.of(context, task)
     order = admitted(task, node, message.content, limits)
     limit_threads(node.threads or limits.threads(task.train.torch_threads))
-    from corsage.app.work import work
+    from corsage.app.nodes.work import work
 
     store = places.of(context, node, replace(task, experiment=experiment_of(task)))
     report = work(kind, order.task, node, store, order.arrays, order.rows)

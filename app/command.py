@@ -97,7 +97,7 @@ def parse(words: list[str]) -> tuple[dict[str, Any], str]:
     values = read_words(plain)
     resume = options["--resume"] or values.get("resume", "")
     if resume:
-        from corsage.app.resuming import read_config
+        from corsage.app.run.resuming import read_config
 
         values = {**read_config(Path(resume).expanduser())["config"], **values, "resume": resume}
     if options["--from-round"]:

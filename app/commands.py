@@ -30,13 +30,13 @@ class Command:
 
 
 COMMANDS = {
-    "clean": Command("app.clean", "remove old runs, or old states in a device's state-dir"),
+    "clean": Command("app.run.clean", "remove old runs, or old states in a device's state-dir"),
     "deploy": Command("app.deployment.site", "make keys, the signed app and a folder a machine"),
     "gate": Command("app.deployment.gate", "the only door to a server that devices see"),
     "register": Command("app.deployment.register", "let in the known devices, and no others"),
     "export": Command("app.export", "deal a data set into one file a user, for devices"),
     "keys": Command("app.keys", "print what repeats the keys: pyproject.toml, docs, keywords"),
-    "wait": Command("app.wait", "until a run is over; leave with its exit code"),
+    "wait": Command("app.run.wait", "until a run is over; leave with its exit code"),
 }
 """What may stand in front; anything else is a run."""
 

@@ -15,9 +15,9 @@ from flwr.serverapp import ServerApp
 from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.ray_engine import reaped, shut
-from corsage.app.run_folder import RunFolder
+from corsage.app.run.run_folder import RunFolder
+from corsage.app.run.status import watched
 from corsage.app.server_app import build_server_app
-from corsage.app.status import watched
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.datasets.dealing.federated import check_users, simulated

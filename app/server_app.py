@@ -12,9 +12,9 @@ from functools import partial
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from corsage.app.resuming import resumed
-from corsage.app.run_folder import AnyStrategy, RunFolder
-from corsage.app.status import watched
+from corsage.app.run.resuming import resumed
+from corsage.app.run.run_folder import AnyStrategy, RunFolder
+from corsage.app.run.status import watched
 from corsage.core.config import Config
 from corsage.core.errors import CorsageError, StatesGone
 

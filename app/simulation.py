@@ -12,12 +12,12 @@ from flwr.supercore import log
 from rich.console import Console
 
 from corsage.app.client_app import app as client_app
-from corsage.app.endings import in_a_line
 from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
-from corsage.app.progress import Watcher
-from corsage.app.remarks import Remarks
-from corsage.app.summary import summary_table
+from corsage.app.output.progress import Watcher
+from corsage.app.output.remarks import Remarks
+from corsage.app.output.summary import summary_table
+from corsage.app.run.endings import in_a_line
 from corsage.core.config import Config
 from corsage.core.errors import FOR_ALL, ConfigError
 from corsage.core.keys import flatten

@@ -29,7 +29,7 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from corsage.app import engines
 from corsage.app.client_app import make_client_app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.recorder import Recorder
+from corsage.app.run.recorder import Recorder
 from corsage.benchmarks.measure import Measure
 from corsage.clients import client_class
 from corsage.clients.base import Got

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from corsage.app.command import complain
-from corsage.app.summary import human_seconds
+from corsage.app.output.summary import human_seconds
 from corsage.core.config import read_words
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically

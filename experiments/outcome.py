@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from corsage.app import plots
+from corsage.app.output import plots
 from corsage.core.measures import NONE
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flwr.app import Context
 
-from corsage.app.node import Node
+from corsage.app.nodes.node import Node
 from corsage.app.states.database import Database
 from corsage.app.states.files import Files
 from corsage.app.states.memory import OTHERS, InContext

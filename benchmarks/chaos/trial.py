@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from corsage.app.resuming import begun
+from corsage.app.run.resuming import begun
 from corsage.benchmarks.chaos.damage import damage
 from corsage.benchmarks.chaos.disk import Disk
 from corsage.benchmarks.chaos.process import Process, line_of, numbers, process, rounds_in

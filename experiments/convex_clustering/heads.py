@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from corsage.app import plots
 from corsage.app.client_app import app
 from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
-from corsage.app.progress import Watcher
+from corsage.app.output import plots
+from corsage.app.output.progress import Watcher
 from corsage.core.arrays import Ints
 from corsage.core.config import Config
 from corsage.core.groups import DataKeys

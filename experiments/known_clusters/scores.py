@@ -12,7 +12,7 @@ import numpy as np
 from corsage.app.client_app import app
 from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
-from corsage.app.progress import Watcher
+from corsage.app.output.progress import Watcher
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
 from corsage.core.keys import kebab

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from corsage.app.command import run
-from corsage.app.summary import summary_table
+from corsage.app.output.summary import summary_table
 
 QUICK = ["num-users=8", "num-rounds=2", "fraction-train=1.0", "strategy=fedavg"]
 NORMAL = """

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from corsage.app.checkpoint import (
+from corsage.app.run.checkpoint import (
     Checkpoints,
     checkpoint_of,
     read_checkpoint,

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corsage.app.clean import run
-from corsage.app.lock import RunLock
+from corsage.app.run.clean import run
+from corsage.app.run.lock import RunLock
 from corsage.app.states.files import Files
 from corsage.app.states.shelf import Kept
 from corsage.core.files import sealed

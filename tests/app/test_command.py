@@ -284,7 +284,7 @@ def test_a_full_disk_ends_the_run_and_it_can_go_on(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full from the third checkpoint on; what was written before is whole."""
-    from corsage.app import checkpoint
+    from corsage.app.run import checkpoint
 
     words = [*QUICK, "strategy=fedrep", "num-rounds=5"]
     assert run([*words, "--json", "whole.json"], "") == 0

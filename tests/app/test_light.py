@@ -57,7 +57,7 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from corsage.app.client_app import introduce
-from corsage.app.node import Nodes
+from corsage.app.nodes.node import Nodes
 from corsage.core.wire import Task, encode_task
 
 np.savez({file!r}, x=np.eye(8, 3), label=np.arange(8) % 2)

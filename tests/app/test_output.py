@@ -15,9 +15,9 @@ import pytest
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from corsage.app import plots, report
-from corsage.app.progress import Progress
-from corsage.app.summary import (
+from corsage.app.output import plots, report
+from corsage.app.output.progress import Progress
+from corsage.app.output.summary import (
     human_bytes,
     human_count,
     human_seconds,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from corsage import simulate
-from corsage.app.remarks import Remarks
+from corsage.app.output.remarks import Remarks
 from tests.support.federations import federate
 
 QUICK: dict[str, Any] = {"num_rounds": 2, "fraction_train": 1.0, "lr": 1e-4}

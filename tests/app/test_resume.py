@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from corsage.app import plots, report
-from corsage.app.checkpoint import found
 from corsage.app.command import run
-from corsage.app.run_folder import RunFolder
+from corsage.app.output import plots, report
+from corsage.app.run.checkpoint import found
+from corsage.app.run.run_folder import RunFolder
 from corsage.benchmarks.chaos.damage import damage
 from corsage.core.config import Config
 from corsage.core.errors import CheckpointError, RoundFailed

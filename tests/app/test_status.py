@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from corsage.app import server_app, wait
+from corsage.app import server_app
 from corsage.app.command import run
-from corsage.app.run_folder import RunFolder
-from corsage.app.status import Status, read_status, running
+from corsage.app.run import wait
+from corsage.app.run.run_folder import RunFolder
+from corsage.app.run.status import Status, read_status, running
 from corsage.core.errors import ConfigError, RoundFailed
 from tests.support.killing import Point, kill_at, run_folder
 

@@ -11,10 +11,10 @@ import pytest
 from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
 from flwr.common.serde import fit_res_to_proto
 
-import corsage.app.work
+import corsage.app.nodes.work
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.work import Worker
+from corsage.app.nodes.work import Worker
 from corsage.clients.base import Client, Got, Sent
 from corsage.clients.fedavg import FedAvgClient
 from corsage.core.errors import ConfigError, RoundFailed
@@ -59,7 +59,7 @@ def test_what_breaks_the_contract_is_named(case: str, monkeypatch: pytest.Monkey
         def respond(self, got: Got) -> Sent:
             return change(super().respond(got), len(self.users))
 
-    monkeypatch.setattr(corsage.app.work, "client_class", lambda name: Bad)
+    monkeypatch.setattr(corsage.app.nodes.work, "client_class", lambda name: Bad)
     with pytest.raises(RoundFailed, match=why):
         federate("fedavg", 3)
 
@@ -69,7 +69,7 @@ def test_an_evaluation_has_one_number_a_user(monkeypatch: pytest.MonkeyPatch) ->
         def judge(self, got: Got) -> Any:
             return {name: np.stack([v, v], 1) for name, v in super().judge(got).items()}
 
-    monkeypatch.setattr(corsage.app.work, "client_class", lambda name: Bad)
+    monkeypatch.setattr(corsage.app.nodes.work, "client_class", lambda name: Bad)
     with pytest.raises(RoundFailed, match="wrong shape: correct is"):
         federate("fedavg", 3)
 

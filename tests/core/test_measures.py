@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 
-from corsage.app import plots, report
 from corsage.app.command import run
-from corsage.app.findings import findings_section, findings_tables
-from corsage.app.progress import Progress
-from corsage.app.summary import best, cells, summary_table
+from corsage.app.output import plots, report
+from corsage.app.output.findings import findings_section, findings_tables
+from corsage.app.output.progress import Progress
+from corsage.app.output.summary import best, cells, summary_table
 from corsage.core.config import Config
 from corsage.core.measures import (
     ACCURACY,

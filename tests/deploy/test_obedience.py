@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from corsage.app import client_app, node, outward
+from corsage.app import client_app
 from corsage.app.client_app import make_client_app
-from corsage.app.patience import TimeUp, time_limit
+from corsage.app.nodes import node, outward
+from corsage.app.nodes.patience import TimeUp, time_limit
 from corsage.app.states.places import Places
 from corsage.benchmarks.device.attacks import Attack, attack
 from corsage.benchmarks.device.messages import ALL, honest

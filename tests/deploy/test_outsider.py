@@ -20,8 +20,8 @@ import pytest
 from corsage.app.deployment.bundle import put_on_shelf, sign
 from corsage.app.deployment.gate import CALLS, PREFIX
 from corsage.app.deployment.keys import device_key, signer_key
-from corsage.app.status import read_status
-from corsage.app.wait import started
+from corsage.app.run.status import read_status
+from corsage.app.run.wait import started
 from tests.support.fleet import free_ports
 from tests.support.ports import on_loopback, sockets
 from tests.support.site import DEVICE, KEYS, PIPED, REGISTER, RUN, USERS, WAIT, Site

@@ -15,7 +15,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from corsage.app import client_app
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.node import Node, Nodes
+from corsage.app.nodes.node import Node, Nodes
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, NodeError
 from corsage.core.wire import Task, encode_task

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from corsage.app.checkpoint import read_checkpoint, write_checkpoint
+from corsage.app.run.checkpoint import read_checkpoint, write_checkpoint
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 

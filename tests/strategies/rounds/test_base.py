@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from corsage.app.checkpoint import read_checkpoint, write_checkpoint
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.progress import Progress, Watcher
-from corsage.app.recorder import Recorder
+from corsage.app.output.progress import Progress, Watcher
+from corsage.app.run.checkpoint import read_checkpoint, write_checkpoint
+from corsage.app.run.recorder import Recorder
 from corsage.core.config import Config
 from corsage.core.errors import NodeError
 from corsage.strategies.fedavg import FedAvg

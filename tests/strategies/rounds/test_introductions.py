@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corsage.app.client_app import app
-from corsage.app.identity import SECRET, proof_of
 from corsage.app.local_grid import LocalGrid
+from corsage.app.nodes.identity import SECRET, proof_of
 from corsage.core.errors import DataError
 from corsage.core.introduction import BadIntroduction, read_introduction
 from corsage.strategies import strategy_class

@@ -15,7 +15,7 @@ from hypothesis import settings as tried
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from corsage.app.checkpoint import read_checkpoint, write_checkpoint
+from corsage.app.run.checkpoint import read_checkpoint, write_checkpoint
 from corsage.core.arrays import Array, Floats, Floats32, Ints
 from corsage.core.errors import CheckpointError
 from corsage.strategies.rounds.state import Progress, Traffic, arrays_of, restored, stored

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.app import ConfigRecord, RecordDict
 
-from corsage.app.node import Node
+from corsage.app.nodes.node import Node
 from corsage.clients import client_class
 from corsage.core.arrays import Arrays
 from corsage.core.asked import (

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from corsage.app.command import complain
-from corsage.app.status import FINISHED, RUNNING, Status, read_status
+from corsage.app.run.status import FINISHED, RUNNING, Status, read_status
 from corsage.core.errors import ConfigError, CorsageError, NodeError
 
 USAGE = """\

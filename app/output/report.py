@@ -10,9 +10,17 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from corsage.app.findings import findings_section
-from corsage.app.plots import DARK, LIGHT, Theme, against_bytes, learning_curves, over_users, png
-from corsage.app.summary import (
+from corsage.app.output.findings import findings_section
+from corsage.app.output.plots import (
+    DARK,
+    LIGHT,
+    Theme,
+    against_bytes,
+    learning_curves,
+    over_users,
+    png,
+)
+from corsage.app.output.summary import (
     Result,
     Row,
     best,

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from corsage.app.summary import (
+from corsage.app.output.summary import (
     Points,
     Result,
     Row,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from corsage.app.checkpoint import found, opened
+from corsage.app.run.checkpoint import found, opened
 from corsage.core.config import Config
 from corsage.core.errors import CheckpointError
 from corsage.core.files import sealed, unsealed

@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-from corsage.app.summary import Row, human_seconds
+from corsage.app.output.summary import Row, human_seconds
 from corsage.core.measures import measure_of
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback

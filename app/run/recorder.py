@@ -9,8 +9,8 @@ from typing import Any
 
 from safetensors.numpy import save
 
-from corsage.app.checkpoint import Checkpoints
-from corsage.app.endings import write_result
+from corsage.app.run.checkpoint import Checkpoints
+from corsage.app.run.endings import write_result
 from corsage.app.states.store import secure
 from corsage.core.config import Config
 from corsage.core.encoding import decode

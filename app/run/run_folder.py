@@ -4,7 +4,7 @@ config.json              the resolved configuration
 summary.json             the results, as `--json` writes them
 report.html, *.png       what to look at
 lock.json                the process that is at work on it, while there is one
-status.json              whether it runs, has finished or failed, and why (app/status.py)
+status.json              whether it runs, has finished or failed, and why (app/run/status.py)
 STRATEGY/metrics.jsonl   one line a round
 STRATEGY/checkpoint-*    the whole state of the server after a round, of the last few
 STRATEGY/result.json     its results, when it is done
@@ -24,14 +24,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from corsage.app.checkpoint import found, go_back
-from corsage.app.conclusion import conclude
-from corsage.app.endings import FAILURE, RESULT, Attempts, read_result
-from corsage.app.lock import RunLock
-from corsage.app.progress import Watcher
-from corsage.app.recorder import Recorder
-from corsage.app.remarks import Remarks
-from corsage.app.resuming import (
+from corsage.app.output.progress import Watcher
+from corsage.app.output.remarks import Remarks
+from corsage.app.run.checkpoint import found, go_back
+from corsage.app.run.conclusion import conclude
+from corsage.app.run.endings import FAILURE, RESULT, Attempts, read_result
+from corsage.app.run.lock import RunLock
+from corsage.app.run.recorder import Recorder
+from corsage.app.run.resuming import (
     begun,
     check_rounds,
     check_same,

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from corsage.app.summary import Result
+from corsage.app.output.summary import Result
 
 
 def findings(results: Sequence[Result]) -> Iterator[tuple[str, list[list[str]]]]:

@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
-from corsage.app.endings import read_failure, read_result
-from corsage.app.findings import findings_tables
-from corsage.app.recorder import read_rows
-from corsage.app.summary import Result, summary_table
+from corsage.app.output.findings import findings_tables
+from corsage.app.output.summary import Result, summary_table
+from corsage.app.run.endings import read_failure, read_result
+from corsage.app.run.recorder import read_rows
 from corsage.core.config import Config
 from corsage.core.files import guarded, write_atomically
 from corsage.core.version import VERSION
@@ -19,8 +19,10 @@ from corsage.core.version import VERSION
 
 def conclude(folder: Path, config: Config) -> None:
     """Write the summary and the report, print the table and the folder."""
-    from corsage.app.plots import write_plots  # matplotlib: only now, and not in every process
-    from corsage.app.report import write_report
+    from corsage.app.output.plots import (
+        write_plots,  # matplotlib: only now, and not in every process
+    )
+    from corsage.app.output.report import write_report
 
     found, rows, failed = (
         results(folder, config),

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corsage.app.command import complain
-from corsage.app.endings import RESULT
-from corsage.app.lock import RunLock
-from corsage.app.resuming import read_config
+from corsage.app.run.endings import RESULT
+from corsage.app.run.lock import RunLock
+from corsage.app.run.resuming import read_config
 from corsage.app.states.state_dir import KEEP_RUNS, experiments, remove, superfluous
 from corsage.core.errors import CheckpointError, ConfigError, CorsageError
 from corsage.core.files import guarded

@@ -17,8 +17,8 @@ import numpy as np
 from flwr.supercore import log
 from numpy.typing import NDArray
 
-from corsage.app.node import Node
-from corsage.app.outward import BATCH_NORM, REMEDY, outward, raised_at
+from corsage.app.nodes.node import Node
+from corsage.app.nodes.outward import BATCH_NORM, REMEDY, outward, raised_at
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class

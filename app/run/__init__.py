@@ -1,0 +1,1 @@
+"""The run folder: begun, locked, checkpointed, resumed, ended, awaited, cleaned."""
