@@ -24,7 +24,7 @@ SUPERLINK = "site/server/superlink.sh"
 GATE = "site/server/gate.sh"
 REGISTER = "site/server/corsage.sh register site/server"
 DEVICE = "site/devices/{user}/device.sh"
-KEYS = "strategy='fedavg' num-nodes=2 num-rounds=1 fraction-train=1.0 num-users=2"
+KEYS = "strategy='fedavg' num-nodes=2 num-rounds=1 fraction-train=1.0 registered-keys=true"
 START = "site/server/flwr.sh run @corsage/corsage==0.1.0 here"
 RUN = START + ' --stream --run-config "{keys}"'
 WAIT = "site/server/corsage.sh wait site/server/state/runs/{name}"
