@@ -67,6 +67,10 @@ class PFedMe(Strategy[PFedMeKeys, ModelState]):
         """The first global model, w_0."""
         return ModelState(network.initial)
 
+    def stride(self) -> float:
+        """beta: w moves by that much of the way to the users' mean."""
+        return self.keys.pfedme_beta
+
     def merge(self, replies: Replies) -> ModelState:
         """w_{t+1} = (1 - beta) w_t + beta mean of w_{i,R}."""
         beta, mean = self.keys.pfedme_beta, replies.mean["model"]

@@ -39,7 +39,7 @@ from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.sound import failing
 from corsage.strategies.rounds.state import Progress, arrays_of, not_finite
 from corsage.strategies.rounds.turns import Parcel, Question, Script, T
-from corsage.strategies.rounds.wrappers import around, check, correct
+from corsage.strategies.rounds.wrappers import around, check, correct, note_fewer
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -143,6 +143,10 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """The state after a round: by default with the mean over the round's users."""
         return cast(S, replace(cast(Any, self.state), **replies.mean))
 
+    def stride(self) -> float:
+        """How far the server goes where the users' mean is 1: noise on what comes is made for 1."""
+        return 1.0
+
     def choose(self, number: int, users: list[str]) -> list[str]:
         """The users of a round: max(r n, 1), uniform, without replacement."""
         count = drawn_count(self.config.federation.fraction_train, len(users))
@@ -234,7 +238,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """The messages of the next exchange; none if the algorithm has come to its end."""
         self.begin(grid)
         self._outside.enter(decode(arrays))
-        if wrapper := around(self):
+        for wrapper in around(self):
             check(wrapper, self)
             correct(wrapper, self)
         self.train_options = dict(config)
@@ -244,7 +248,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the replies; RoundFailed if too few of them are usable."""
-        found = self._outside.trained(replies)
+        if found := self._outside.trained(replies):
+            note_fewer(self, len(found.users))
         return encode(self.shared()), weighted_metrics(found) if found else None
 
     def configure_evaluate(

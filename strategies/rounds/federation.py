@@ -88,6 +88,7 @@ class Federation:
         self.left_out: set[str] = set()  # who did not answer a question that is for all
         self.grid: Grid | None = None
         self.now = Attendance()
+        self.least = 1  # users that must be left to ask, whoever is set aside
         self.lasting = False  # each user weighs the same in every round, whoever takes part
         own = config.federation
         self.patience = Patience(own.patience, own.quorum)
@@ -197,7 +198,7 @@ class Federation:
             if not reply.has_error() and node not in working:
                 self.conduct.late(hosted(node))
         busy = {user for node in working for user in hosted(node)}
-        least = max(self.config.federation.min_users, 1)
+        least = max(self.config.federation.min_users, self.least)
         self.now.resting = self.conduct.resting(self.roster.users, self.now.number, least, busy)
 
     def go_without(self) -> bool:

@@ -8,7 +8,8 @@ know of us it would get wrong in silence: that is refused here, in one line.
 
 from __future__ import annotations
 
-import inspect
+import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
 )
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from corsage.core.encoding import encode
 from corsage.core.errors import ConfigError
@@ -33,27 +35,56 @@ Wrapper = (
     | DifferentialPrivacyClientSideFixedClipping
     | DifferentialPrivacyClientSideAdaptiveClipping
 )
+PLAYED = ("configure_train", "aggregate_train")
+"""The methods in which a wrapper calls the same one of what it wraps."""
 
 
-def around(strategy: Strategy[Any, Any]) -> Wrapper | None:
-    """The wrapper whose call this is, if it is one's: a strategy is not told who has it."""
-    frame: FrameType | None = inspect.currentframe()
-    for _ in range(3):  # this function, the strategy's method, whoever called that
-        frame = frame and frame.f_back
-        caller = frame and frame.f_locals.get("self")
-        if isinstance(caller, Wrapper) and caller.strategy is strategy:
-            return caller
-    return None
+def around(strategy: Strategy[Any, Any]) -> list[Wrapper]:
+    """The wrappers whose call this is: a strategy is not told who has it.
+
+    They are on the stack, of this thread or of one that waits for it, and hold the strategy, it
+    may be by way of others.
+    """
+    mine = sys._getframe()
+    others = [frame for frame in sys._current_frames().values() if frame is not mine]
+    callers = {id(c): c for frame in (mine, *others) for c in _callers(frame)}
+    return [c for c in callers.values() if isinstance(c, Wrapper) and _holds(c, strategy)]
+
+
+def _callers(frame: FrameType | None) -> Iterator[object]:
+    """Whose methods are under way, from the inside out."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_argcount and code.co_name in PLAYED:
+            yield frame.f_locals.get(code.co_varnames[0])
+        frame = frame.f_back
+
+
+def _holds(outer: FlowerStrategy, strategy: Strategy[Any, Any]) -> bool:
+    """Whether a strategy is in another one, or in one that is in it."""
+    inside, seen = [outer], list[FlowerStrategy]()
+    while inside:
+        seen.append(inside.pop())
+        if seen[-1] is strategy:
+            return True
+        held = [part for part in vars(seen[-1]).values() if isinstance(part, FlowerStrategy)]
+        inside += [part for part in held if not any(part is known for known in seen)]
+    return False
 
 
 def correct(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> None:
     """Clipping is relative to what users are really sent.
 
     A wrapper keeps what it was started with: a model's state dict, or what a resumed run began
-    with once.
+    with once. And no more users are set aside than may be missing from what its noise is for: else
+    a single bad one would end the run.
     """
     if isinstance(wrapper, ServerSide):
         wrapper.current_arrays = encode(strategy.shared())
+    federation, wanted = strategy.federation, wrapper.num_sampled_clients
+    number, users = strategy.progress.round + 1, federation.roster.users
+    enough = (n for n in range(1, len(users)) if len(strategy.choose(number, users[:n])) >= wanted)
+    federation.least = max(federation.least, next(enough, len(users)))
 
 
 def check(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> None:
@@ -84,10 +115,25 @@ def wrong(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> str:
             f"{len(federation.users)} users are on {len(hosts)} nodes, and what it protects is a "
             f"node; give each user its own, in a simulation by num-nodes={len(federation.users)}"
         )
-    drawn = len(strategy.choose(strategy.progress.round + 1, federation.users))
-    if drawn < wrapper.num_sampled_clients:
-        return (
-            f"num_sampled_clients={wrapper.num_sampled_clients}, but a round has {drawn} users: "
-            "its noise would be too small"
-        )
+    told = _too_large(wrapper, strategy)
+    return told and f"{told}: its noise would be too small"
+
+
+def _too_large(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> str:
+    """Why one user would move the model further than the noise allows for, or nothing."""
+    if (stride := strategy.stride()) > 1:
+        return f"the server goes {stride:g} times the way to the users' mean"
+    drawn = len(strategy.choose(strategy.progress.round + 1, strategy.federation.users))
+    if drawn < (wanted := wrapper.num_sampled_clients):
+        return f"num_sampled_clients={wanted}, but a round has {drawn} users"
     return ""
+
+
+def note_fewer(strategy: Strategy[Any, Any], users: int) -> None:
+    """Say that the mean is of fewer users than the noise is for: each weighs more in it."""
+    for wrapper in around(strategy):
+        if users < (wanted := wrapper.num_sampled_clients):
+            strategy.federation.note(
+                f"{type(wrapper).__name__}: its noise is for {wanted} users, but the mean is of "
+                f"{users}: they are protected {wanted / users:.3g} times less than it says"
+            )

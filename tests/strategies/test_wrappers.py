@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.wrappers import around
 from tests.strategies.test_outside import ONE_MEAN
 from tests.support.federations import Notes, federate, same_arrays, settings
 from tests.support.grids import Watched
@@ -67,11 +69,84 @@ def test_over_strategies_that_send_other_things_they_are_refused(name: str, wrap
         ({"weighting": "examples"}, 12, "weighting=uniform, not examples"),
         ({"robust": "median"}, 12, "robust=median users' arrays come as rows"),
         ({"fraction_train": 0.25}, 12, "num_sampled_clients=6, but a round has 3 users"),
+        ({"name": "pfedme", "pfedme_beta": 1.5}, 12, "1.5 times the way.*would be too small"),
     ],
 )
 def test_what_would_protect_less_is_refused(keys: dict[str, Any], nodes: int, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         started(made(**keys), LocalGrid(app, nodes))
+
+
+class Between(FlowerStrategy):
+    """A strategy of somebody's that hands on what it is asked, in a thread of its own or not."""
+
+    def __init__(self, inner: FlowerStrategy, thread: bool) -> None:
+        self.inner, self.thread = inner, thread
+
+    def configure_train(this, *given: Any) -> Any:  # noqa: N805  # it need not be called self
+        if not this.thread:
+            return this.inner.configure_train(*given)
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(this.inner.configure_train, *given).result()
+
+    def aggregate_train(self, *given: Any) -> Any:
+        return self.inner.aggregate_train(*given)
+
+    def configure_evaluate(self, *given: Any) -> Any:
+        return self.inner.configure_evaluate(*given)
+
+    def aggregate_evaluate(self, *given: Any) -> Any:
+        return self.inner.aggregate_evaluate(*given)
+
+    def summary(self) -> None:
+        self.inner.summary()
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_wrapper_is_known_though_something_is_between(thread: bool) -> None:
+    def wrapped(strategy: Any) -> Any:
+        return WRAPPERS["server, fixed"](Between(strategy, thread))
+
+    with pytest.raises(ConfigError, match="12 users are on 3 nodes"):
+        started(made(), LocalGrid(app, 3), wrapper=wrapped)
+    direct, between = made(num_rounds=2), made(num_rounds=2)
+    started(direct, num_rounds=2)
+    started(between, num_rounds=2, wrapper=wrapped)
+    assert same_arrays(direct.named_arrays(), between.named_arrays(), tolerance=0)
+    other = WRAPPERS["server, fixed"](made())
+    assert around(other.strategy) == []
+
+
+def test_one_bad_user_neither_ends_the_run_nor_takes_protection_away_unsaid() -> None:
+    """It is not set aside where the noise is for as many users as there are with it."""
+
+    class Bad(LocalGrid):
+        def pull_messages(self, message_ids: Any) -> Any:
+            for reply in super().pull_messages(message_ids):
+                numbers = reply.content.metric_records
+                if reply.metadata.message_type == "train" and "1" in list(
+                    reply.content.config_records["config"]["users"]  # type: ignore[arg-type]
+                ):
+                    numbers["metrics"]["num-examples"] = [float("nan")]
+                yield reply
+
+    notes = Notes()
+    strategy = made(callbacks=[notes])
+    started(strategy, Bad(app, 12), num_rounds=4)
+    assert strategy.progress.round == 4 and strategy.progress.dropped.keys() == {"1"}
+    wanted = "its noise is for 6 users, but the mean is of 5: they are protected 1.2 times less"
+    assert any(wanted in note for note in notes.notes)
+
+
+@pytest.mark.parametrize("wrapper", ["server, fixed", "client, fixed"])
+def test_the_noise_is_what_flowers_formula_says(wrapper: str) -> None:
+    """stdev = noise_multiplier clipping_norm / num_sampled_clients, on the mean of clipped ones."""
+    kind = type(WRAPPERS[wrapper](made()))
+    quiet, loud = made(num_rounds=1), made(num_rounds=1)
+    started(quiet, num_rounds=1, wrapper=lambda s: kind(s, 0.0, 0.05, 6))
+    started(loud, num_rounds=1, wrapper=lambda s: kind(s, 2.0, 0.05, 6))
+    noise = loud.state.model - quiet.state.model
+    assert noise.std() == pytest.approx(2.0 * 0.05 / 6, rel=0.12)
 
 
 def test_other_wrappers_and_flowers_own_loop_are_none_of_these() -> None:
