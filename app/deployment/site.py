@@ -12,7 +12,8 @@ from corsage.app.command import complain
 from corsage.app.deployment import keys
 from corsage.app.deployment.bundle import ROOT, app_of, put_on_shelf, trusted
 from corsage.app.deployment.compose import compose
-from corsage.app.deployment.options import read_options
+from corsage.app.deployment.options import number, read_options
+from corsage.app.deployment.register import LET_IN
 from corsage.app.deployment.table import Device, read_table
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
@@ -30,7 +31,8 @@ Makes all that a server and its devices need, in SITE_FOLDER:
 
 DEVICES.csv has a line a device: name, data, and any word of the node config. --server is the name
 by which the devices reach the server. Once more, it keeps the keys that are there, makes those of
-new devices, forgets those that the table no longer has, and signs the app as it is now.
+new devices, forgets those that the table no longer has (with their keys: one that comes back gets
+another), and signs the app as it is now.
 """
 DEFAULTS = {"server": "", "port": "8443", "app": str(ROOT)}
 OF_SERVER = ("superlink.sh", "gate.sh", "flwr.sh", "corsage.sh", "settings.sh")
@@ -52,6 +54,7 @@ def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> I
     if keys.names_of(server / "server.crt") != names:
         keys.server_certificate(server, secret, names)
         yield f"{server / 'server.crt'}: for {', '.join(names)}, valid {keys.DAYS} days"
+    write_atomically(server / "gate.env", f"PORT={port}\n")
     scripts(OF_SERVER, server)
     (site / "state" / "server").mkdir(parents=True, exist_ok=True, mode=0o700)
     for device in devices:
@@ -61,8 +64,11 @@ def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> I
         copy(secret / "ca.crt", folder)
         write_atomically(server / "keys" / f"{device.name}.pub", line)
     yield f"{site / 'devices'}: {len(devices)} devices"
+    names_of_devices = "".join(f"{device.name}\n" for device in devices)
+    write_atomically(server / "keys" / LET_IN, names_of_devices)
     for path in forgotten(server / "keys", devices):
         path.unlink()
+        give_up(site / "devices" / path.stem)
         yield f"{path.stem}: no longer in the table; `corsage register` shuts it out"
     called = put_on_shelf(app, secret / "signer.key", server / "apps")
     yield f"{server / 'apps'}: {called}, signed"
@@ -84,6 +90,13 @@ def make_device(folder: Path, device: Device, server: str, signers: str) -> byte
     write_atomically(folder / "trusted.yaml", signers)
     scripts(OF_DEVICE, folder)
     return own.read_bytes()
+
+
+def give_up(folder: Path) -> None:
+    """The key of a device that may be lost is not taken again, even if its name comes back."""
+    for path in (folder / "device.key", folder / "device.pub"):
+        if path.exists():
+            path.replace(path.with_name(f"{path.name}.shut-out"))
 
 
 def scripts(names: tuple[str, ...], folder: Path) -> None:
@@ -113,14 +126,17 @@ def run(words: list[str]) -> int:
         options, plain = read_options(words, DEFAULTS)
         if len(plain) != 2:
             raise ConfigError("deploy: say the table of devices and the folder: see --help.")
+        port = number(options, "port")
         names = [name.strip() for name in options["server"].split(",") if name.strip()]
         if not names:
             raise ConfigError("--server: say the name by which the devices reach the server.")
+        if ":" in names[0] or "/" in names[0]:
+            raise ConfigError(f"--server: {names[0]}: say a name alone; --port is beside it.")
         table, site = (Path(word).expanduser() for word in plain)
         app = Path(options["app"]).expanduser()
-        for line in guarded(list, deploy(table, site, names, int(options["port"]), app)):
+        for line in guarded(list, deploy(table, site, names, port, app)):
             print(line)
-    except (CorsageError, ValueError) as error:
+    except CorsageError as error:
         return complain(error, 2)
     return 0
 
