@@ -106,7 +106,8 @@ class CoinServer(Generic[S]):
 
     def fault(self, rows: Arrays) -> str:
         """A mean of models is not further out than one of them may be, whatever its reach says."""
-        far = max(float(np.linalg.norm(rows[name])) for name in ("mean", "y") if name in rows)
+        models = [rows[name] for name in ("mean", "y") if name in rows]
+        far = max((float(np.linalg.norm(model)) for model in models), default=0.0)
         return f"its models are {far:.3g} far out" if far > self.far else ""
 
     def heard(self, answers: list[Answer]) -> list[Answer]:
