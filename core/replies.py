@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.encoding import BadMessage, payload
-from corsage.core.schema import Schema, read_arrays, read_numbers
+from corsage.core.schema import Schema, read_arrays, read_faults, read_numbers
 from corsage.core.text import line
 
 R = TypeVar("R")
@@ -159,6 +159,7 @@ def read(reply: Message, asked: list[str], schema: Schema, token: str) -> NodeRe
     )
     mean, each, unfit = read_arrays(arrays, rows, len(words.users), schema)
     wrong = unfit | wrong
+    read_faults(words.users, each, wrong, schema)
     if wrong and mean:
         place = min(wrong)
         raise BadMessage(f"its node's reply is bad: user {words.users[place]}: {wrong[place]}")

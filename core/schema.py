@@ -9,7 +9,7 @@ only repeat it. Records, numbers and words that are not declared are never looke
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -80,6 +80,7 @@ class Schema:
     most : the share of a mean that one user may have then.
     among : the samples of those among whom that share counts; none: of the users of the exchange.
     training : whether users may keep a personal state of this exchange.
+    fault : (user, its rows) -> why no data come to such rows; empty: they may be.
     """
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -90,6 +91,7 @@ class Schema:
     most: float = 1.0
     among: Mapping[str, int] = field(default_factory=dict)
     training: bool = True
+    fault: Callable[[str, Arrays], str] = lambda user, rows: ""
 
     @property
     def means(self) -> list[str]:
@@ -168,6 +170,15 @@ def read_arrays(
             why = unfit(name, each[name][place], most(one, schema))
             wrong.setdefault(int(place), why)
     return means, each, wrong
+
+
+def read_faults(users: list[str], each: Arrays, wrong: dict[int, str], schema: Schema) -> None:
+    """Add to `wrong` the users whose rows have all entries in range, and yet cannot be."""
+    for place, user in enumerate(users):
+        if place in wrong:
+            continue
+        if why := schema.fault(user, {name: rows[place] for name, rows in each.items()}):
+            wrong[place] = why
 
 
 def most(one: Array, schema: Schema) -> float:

@@ -79,7 +79,7 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
         """What a cohort needs to know, and what it is to do."""
         shown, template = self.shown(cohort), dict.fromkeys(kinds, self.state.model)
         options = {**shown.options, **options}
-        return Request(cohort, shown.rows, options, template, self.numbers)
+        return Request(cohort, shown.rows, options, template, self.numbers, self.fault)
 
     def shown(self, cohort: Cohort) -> Request:
         """Steps that were missed, the anchors' means, and where a new user begins."""

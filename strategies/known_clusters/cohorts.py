@@ -39,10 +39,12 @@ class ClusterNames:
     ----------
     known : every cluster that was ever there; its place is its number, and there only get more.
     apart : the clusters whose users differ in gamma: each of these users is a cohort of its own.
+    refused : users of whose losses the node said what cannot be: they take no part.
     """
 
     known: list[str] = field(default_factory=list)
     apart: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,14 +116,17 @@ class KnownClusters:
         """The clusters that train now; one that is new gets the next number in `names`."""
         roster = self.federation.roster
         now = frozenset(roster.nodes), len(roster.members), self.federation.now.resting
-        if self._names is not names or self._seen != (*now, *names.apart):
+        seen = (*now, *names.apart, "", *names.refused)
+        if self._names is not names or self._seen != seen:
             self._check(roster.users)
             self._number(names)
-            cohorts = self._grouped(self.federation.users, names)
+            others = set(names.refused)
+            users = [user for user in self.federation.users if user not in others]
+            cohorts = self._grouped(users, names)
             clusters = {cohort.cluster for cohort in cohorts}
             places = [place for place, name in enumerate(names.known) if name in clusters]
             self._present = Present([names.known[place] for place in places], places, cohorts)
-            self._names, self._seen = names, (*now, *names.apart)
+            self._names, self._seen = names, (*now, *names.apart, "", *names.refused)
         return self._present
 
     def note_trained(self, names: ClusterNames) -> None:

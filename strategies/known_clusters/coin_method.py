@@ -131,7 +131,7 @@ class CoinMethod(Strategy[K, S]):
         check.check(number, replies, len(schedule.present.cohorts))
         state.iteration = part.last
         server.end_round(part)
-        check.remember(server.reach)
+        check.remember(server.reaches)
         self.clusters.note_trained(state.clusters)
         return replies
 

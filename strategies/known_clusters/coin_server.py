@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
+import numpy as np
+
+from corsage.core.arrays import Arrays
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies
 from corsage.core.schema import LARGEST, Number
@@ -27,6 +30,8 @@ S = TypeVar("S", bound=CoinState)
 CONSTANTS = Number("smoothness", low=0.0), Number("convexity")
 """L and mu of a cohort, where they are known."""
 REACH = "reach"
+STEEP = 1e3
+"""Losses are too steep for the others' steps, in units of the median a sample."""
 FAR = 1e8
 """A model this far out, in units of the first round's, has diverged."""
 
@@ -41,12 +46,12 @@ class CoinServer(Generic[S]):
 
     Attributes
     ----------
-    reach : the largest norm of a model that users told of in this round.
+    reaches : the norms of models that users told of in this round.
     """
 
     def __init__(self, federation: Federation, schedule: CoinSchedule, state: S) -> None:
         self.federation, self.schedule, self.state = federation, schedule, state
-        self.reach = 0.0
+        self.reaches: list[float] = []
 
     # What a method says.
 
@@ -92,12 +97,22 @@ class CoinServer(Generic[S]):
     @property
     def numbers(self) -> tuple[Number, ...]:
         """What a cohort reports: the largest norm of its models, which must not be far out."""
-        far = FAR * self.state.reach if self.state.reach else LARGEST
-        return (Number(REACH, low=0.0, high=min(far, LARGEST)),)
+        return (Number(REACH, low=0.0, high=self.far),)
+
+    @property
+    def far(self) -> float:
+        """What is too far out; in the first round hardly anything is."""
+        return min(FAR * self.state.reach if self.state.reach else LARGEST, LARGEST)
+
+    def fault(self, rows: Arrays) -> str:
+        """A mean of models is not further out than one of them may be, whatever its reach says."""
+        models = [rows[name] for name in ("mean", "y") if name in rows]
+        far = max((float(np.linalg.norm(model)) for model in models), default=0.0)
+        return f"its models are {far:.3g} far out" if far > self.far else ""
 
     def heard(self, answers: list[Answer]) -> list[Answer]:
         """Answers, of which the reach is noted."""
-        self.reach = max(self.reach, *(answer.metrics[REACH] for answer in answers))
+        self.reaches += [answer.metrics[REACH] for answer in answers]
         return answers
 
     def count(self, cohorts: list[Cohort], trips: int, down: int, up: int) -> None:
@@ -128,9 +143,9 @@ class StepCheck:
             self._fail()
         check_enough(self.federation, number, replies)
 
-    def remember(self, reach: float) -> None:
-        """`reach`, the largest norm of a user's model in the first round, is what far is."""
-        self.state.reach = self.state.reach or max(reach, 1.0)
+    def remember(self, reaches: list[float]) -> None:
+        """The median norm of users' models in the first round is what far is: nobody's alone."""
+        self.state.reach = self.state.reach or max(float(np.median(reaches or [0.0])), 1.0)
 
     def _fail(self) -> NoReturn:
         """Say which step would be safe."""
@@ -154,8 +169,38 @@ def loss_constants(
         federation, present, partial(Request, options={"ask": "facts"}, numbers=numbers)
     )
     replies = yield asked
-    StepCheck(federation, state).check(federation.progress.round, replies, len(present.cohorts))
+    check = StepCheck(federation, state)
+    check.check(federation.progress.round, replies, len(present.cohorts))
     if not federation.convex:
         return 1 / (2 * federation.config.train.lr), 0.0
-    facts = [answer.metrics for answers in asked.found.values() for answer in answers]
+    answers = [answer for group in asked.found.values() for answer in group]
+    if refused := too_steep(federation, answers):
+        rest = [answer for answer in answers if answer.cohort.name not in refused]
+        found = Replies([user for a in rest for user in a.cohort.users], dropped=refused)
+        federation.record(found, federation.progress.round)
+        check_enough(federation, federation.progress.round, found)
+        cohorts = [a.cohort for a in answers if a.cohort.name in refused]
+        state.clusters.refused += [user for cohort in cohorts for user in cohort.users]
+        answers = rest
+    facts = [answer.metrics for answer in answers]
     return max(f["smoothness"] for f in facts), min(f["convexity"] for f in facts)
+
+
+def too_steep(federation: Federation, answers: list[Answer]) -> dict[str, str]:
+    """The cohorts whose L is far from all others', and why: one step is for all of them.
+
+    Steps and rounds are made for the largest L, so a single one could let nobody move. With losses
+    that are sums L grows with the samples, which the server knows.
+    """
+    if len(answers) < 3:  # of two nobody can say which one is wrong
+        return {}
+    sums, members = federation.config.model.loss_scale == "sum", federation.roster.members
+    most = [max(members[u].train for u in a.cohort.users) if sums else 1 for a in answers]
+    steep = np.array([a.metrics["smoothness"] for a in answers]) / np.array(most)
+    limit = STEEP * float(np.median(steep))
+    return {
+        answer.cohort.name: f"smoothness is {answer.metrics['smoothness']:.3g}, more than "
+        f"{STEEP:g} times that of most others: it takes no part"
+        for answer, own in zip(answers, steep, strict=True)
+        if own > limit > 0
+    }

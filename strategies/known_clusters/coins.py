@@ -97,7 +97,7 @@ class CoinState:
     clusters : the known clusters.
     strengths, settings : empty until the first round's opening has settled them.
     iteration : t, how many iterations are done.
-    reach : the largest norm of a user's model in the first round, but at least 1.
+    reach : the median norm of the users' models in the first round, but at least 1.
     estimates : what there is to say of strengths that were on auto.
     """
 

@@ -37,6 +37,7 @@ class Request:
     cohort : who.
     rows, options : what goes to it.
     template, numbers : one row of each array that it answers with, and its numbers.
+    fault : why no data come to the rows of an answer; empty: they may be.
     """
 
     cohort: Cohort
@@ -44,6 +45,7 @@ class Request:
     options: Mapping[str, Any] = field(default_factory=dict)
     template: Arrays = field(default_factory=dict)
     numbers: tuple[Number, ...] = ()
+    fault: Callable[[Arrays], str] = lambda rows: ""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,13 @@ class Conversation(Generic[T]):
     def _message(self, group: list[Request]) -> Message:
         """Some requests to one node; `_asked` remembers what is asked in it."""
         federation = self.federation
-        schema = Schema(group[0].template, tuple(group[0].template), group[0].numbers)
+        faults = {request.cohort.name: request.fault for request in group}
+        schema = Schema(
+            group[0].template,
+            tuple(group[0].template),
+            group[0].numbers,
+            fault=lambda name, rows: faults[name](rows),
+        )
         schema = federation.expected(
             "train", {r.cohort.name: r.cohort.users for r in group}, schema
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ from corsage.solvers.known_clusters.laplace import LaplaceSums, laplace_sums, la
 from corsage.solvers.known_clusters.reml import GRID, RemlSums, Variances, fit, refined_grid, shares
 from corsage.strategies.known_clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
+from corsage.strategies.known_clusters.possible import likelihood_fault
 from corsage.strategies.known_clusters.strengths import AUTO, ClusterKeys
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
@@ -150,7 +152,9 @@ class VarianceEstimation:
 
         def request(cohort: Cohort) -> Request:
             options = {"ask": "reml", "ratios": row[cohort.cluster].tolist()}
-            return Request(cohort, {}, options, template)
+            records = sum(self.federation.roster.members[u].train for u in cohort.users)
+            fault = partial(likelihood_fault, records=records, users=len(cohort.users))
+            return Request(cohort, {}, options, template, fault=fault)
 
         asked = ask_each(self.federation, present, request, counted=True)
         replies = yield asked

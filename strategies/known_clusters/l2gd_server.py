@@ -118,7 +118,8 @@ class CentresAndMaps(CoinServer[AsyncL2GDState]):
         """Maps, and what to do then; the mean of a cohort's models comes back."""
         template = {"mean": self.state.model}
         return [
-            Request(cohort, self.row(cohort), options, template, self.numbers) for cohort in cohorts
+            Request(cohort, self.row(cohort), options, template, self.numbers, self.fault)
+            for cohort in cohorts
         ]
 
     def row(self, cohort: Cohort) -> Arrays:

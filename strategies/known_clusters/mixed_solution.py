@@ -23,6 +23,7 @@ from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters, Present
 from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
 from corsage.strategies.known_clusters.estimation import VarianceEstimation, check_estimable
+from corsage.strategies.known_clusters.possible import step_fault
 from corsage.strategies.known_clusters.strengths import AUTO, Strengths, given_strengths, settle
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
@@ -149,7 +150,8 @@ class MixedSolution:
             template["em"] = np.zeros((2, d))
         known = bool(self.federation.progress.versions.get(cohort.name))
         options = {"moves": known, "as": self.last, "next": self.next, "em": estimates}
-        return Request(cohort, rows, options, template, TRAVELLED)
+        fault = partial(step_fault, gamma=rows["next"], users=len(cohort.users))
+        return Request(cohort, rows, options, template, TRAVELLED, fault)
 
     def _solve(self, answers: dict[str, list[Answer]], number: int) -> None:
         """w_j and wbar from P_j and q_j; with EM also the next strengths."""

@@ -160,8 +160,8 @@ def test_steps_that_are_too_long_are_noticed() -> None:
     federation, state = hosting(HOSTS), CoinState(np.zeros(D), iteration=7)
     state.settings = CoinSettings(eta=2.0, safe=1.0)
     check = StepCheck(federation, state)
-    check.remember(3.0)
-    check.remember(2 * FAR)
+    check.remember([1e139, 3.0, 2.0])
+    check.remember([2 * FAR])
     assert state.reach == 3.0
     for why in ("train: theta is not finite", "reach is 4e+09, not a number from 0 to 3e+08"):
         bad = Replies(users=["1"], dropped={"2": why})

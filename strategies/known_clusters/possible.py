@@ -1,0 +1,60 @@
+"""Which answers of a cohort cannot be: sums that no data come to, however they were changed.
+
+Sums go into the solution of (2.3) undivided. One P that is not positive semi-definite would leave
+it without a minimum, and one that is larger than gamma would own the centre of its cluster.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from corsage.core.arrays import Arrays, Floats
+from corsage.solvers.known_clusters.mixed_model import unpack
+
+ROUNDING = 1e-6
+"""The share of a matrix that may be rounding."""
+
+
+def step_fault(rows: Arrays, gamma: Floats, users: int) -> str:
+    """P of so many users is at least 0 and at most users * gamma; squares and spreads are not < 0.
+
+    `gamma` is one number a coordinate, perhaps infinite.
+    """
+    d = len(gamma)
+    p = unpack(rows["sums"][:-d], d)
+    if not semidefinite(p):
+        return "its sums cannot be: P is not positive semi-definite"
+    if np.isfinite(gamma).all() and not semidefinite(np.diag(users * gamma * (1 + ROUNDING)) - p):
+        return "its sums cannot be: P is larger than gamma"
+    em = rows.get("em", np.zeros(1))
+    if (em < -ROUNDING * np.abs(em).max()).any():
+        return "its sums cannot be: squares or spreads are negative"
+    return ""
+
+
+def likelihood_fault(rows: Arrays, records: int, users: int) -> str:
+    """The sums of `RemlSums` of so many records and users."""
+    if rows["records"] != records or rows["users"] != users:
+        return f"its sums cannot be: they are not of {records} records of {users} users"
+    yy, least = rows["yy"], -ROUNDING * abs(float(rows["yy"][0]))
+    if (yy < least).any() or (rows["ld"] < 0).any() or rows["trace"] < 0:
+        return "its sums cannot be: some that are of squares are negative"
+    if not all(semidefinite(p) for p in unpack(rows["p"], rows["q"].shape[-1])):
+        return "its sums cannot be: P is not positive semi-definite"
+    return ""
+
+
+def semidefinite(p: Floats) -> bool:
+    """Whether a symmetric matrix has no negative eigenvalue but by rounding."""
+    scale = float(np.diag(p).max(initial=0.0))
+    if scale <= 0.0:
+        return not p.any()
+    with np.errstate(over="ignore"):
+        shifted = p / scale + ROUNDING * np.eye(len(p))
+    if not (np.abs(shifted) <= 2.0).all():
+        return False
+    try:
+        np.linalg.cholesky(shifted)
+    except np.linalg.LinAlgError:
+        return False
+    return True
