@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,10 @@ FREE = {
 """Keys that may change when a run is resumed: they do not change a strategy's numbers."""
 
 
+EMPTY = "no config.json in it: there is nothing to go on with, start a new run"
+"""What is wrong with the folder of a run that was killed before it began."""
+
+
 def description(run: str, version: str, config: Config) -> dict[str, Any]:
     """What `config.json` holds."""
     return {"corsage": version, "run": run, "config": {**config.flat(), **OF_ONE_CALL}}
@@ -51,7 +56,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             return stored
     except FileNotFoundError:
         if not folder.is_dir() or not begun(folder):
-            raise not_a_run(folder, "no config.json in it") from None
+            raise not_a_run(folder, EMPTY) from None
     except OSError as error:
         raise not_a_run(folder, f"config.json cannot be read: {error.strerror}") from error
     except ValueError:
@@ -60,8 +65,23 @@ def read_config(folder: Path) -> dict[str, Any]:
         config, run = body.get("config"), body["identity"].get("run")
         if config and isinstance(config, dict) and isinstance(run, str):
             return {"corsage": body.get("corsage", ""), "run": run, "config": config}
+    if is_unsealed(folder / "config.json"):
+        raise CheckpointError(
+            f"{folder}: written by an earlier version of Corsage: finish the run with it, "
+            "or start a new run."
+        )
     why = "config.json is damaged, and no checkpoint is there to make it anew"
     raise not_a_run(folder, f"{why}: there is nothing to go on with, start a new run")
+
+
+def is_unsealed(path: Path) -> bool:
+    """Whether a file is whole, but of a version that did not seal it yet."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    known = isinstance(content, dict) and isinstance(content.get("config"), dict)
+    return known and "seal" not in content
 
 
 def not_a_run(folder: Path, why: str) -> CheckpointError:

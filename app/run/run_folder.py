@@ -32,6 +32,7 @@ from corsage.app.run.endings import FAILURE, RESULT, Attempts, read_result
 from corsage.app.run.lock import RunLock
 from corsage.app.run.recorder import Recorder
 from corsage.app.run.resuming import (
+    EMPTY,
     begun,
     check_rounds,
     check_same,
@@ -165,7 +166,7 @@ def run_folder(config: Config) -> Path:
         return new_folder(Path(config.run.run_dir).expanduser(), config.run.strategy)
     folder = Path(config.run.resume).expanduser()
     if not (folder / "config.json").exists() and not begun(folder):
-        raise not_a_run(folder, "no config.json in it")
+        raise not_a_run(folder, EMPTY)
     return folder
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sqlite3
 import threading
@@ -366,7 +367,7 @@ def unpacked(parts: Parts, content: bytes) -> Arrays:
     found: Arrays = {}
     start = 0
     for name, kind, shape in parts:
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         found[name] = np.frombuffer(content, kind, count, start).reshape(shape).copy()
         start += count * kind.itemsize
     return found

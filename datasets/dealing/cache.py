@@ -48,9 +48,9 @@ def fingerprint(paths: list[Path]) -> list[list[str | int]]:
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Array]] | None:
     """A folder's facts and memory-mapped arrays; None if it is absent or damaged (logged)."""
-    if not folder.exists():
-        return None
     try:
+        if not folder.exists():
+            return None
         meta: dict[str, Any] = json.loads((folder / META).read_text(encoding="utf-8"))
         arrays = {}
         for name, size in meta["bytes"].items():
