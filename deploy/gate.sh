@@ -2,5 +2,6 @@
 # The only door that devices see: Flower's Fleet API, passed on to the SuperLink, and nothing else.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-exec corsage gate "$here" --host "${GATE_HOST:-0.0.0.0}" --port "${GATE_PORT:-8443}" \
+. "$here/gate.env" # PORT, as `corsage deploy` was told
+exec corsage gate "$here" --host "${GATE_HOST:-0.0.0.0}" --port "${GATE_PORT:-$PORT}" \
     --superlink "127.0.0.1:${SUPERLINK_PORT:-8000}" --shelf-port "${SHELF_PORT:-8001}"

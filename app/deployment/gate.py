@@ -12,6 +12,7 @@ so the gate answers in the hub's place, on the loopback, with the signed bundles
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -20,7 +21,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from corsage.app.command import complain
-from corsage.app.deployment.options import read_options
+from corsage.app.deployment.options import number, read_options
 from corsage.core.errors import ConfigError, CorsageError
 
 if TYPE_CHECKING:
@@ -56,8 +57,23 @@ CALLS = {
     "confirm-message-received",
 }
 """What a device needs. Not `register-node`: who is known is decided at the server."""
-HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "host"}
-"""Headers that belong to one connection."""
+HEARD = {b"content-type", b"content-length", b"accept", b"accept-encoding", b"user-agent"}
+"""Headers of a device's call that are passed on, with those that begin with `flwr-`."""
+HEADERS = 100
+"""How many headers a call may have: the SuperLink takes seconds for thousands of them."""
+HOP = {
+    "connection",
+    "keep-alive",
+    "transfer-encoding",
+    "te",
+    "trailer",
+    "upgrade",
+    "date",
+    "server",
+}
+"""Headers of an answer that belong to one connection."""
+NAMES = 4 << 20
+"""How many bytes a call may have that names what is sent; what is sent comes in others."""
 PREFIX = "/v1/fleet/"
 PATIENCE = 120.0
 """Seconds that the SuperLink may take for an answer."""
@@ -112,19 +128,45 @@ async def pass_on(request: Request, client: httpx.AsyncClient, most: int) -> Res
     path = request.scope["path"]  # as it came: `request.url` drops what cannot be in one
     if not is_call(request.method, path, request.scope["query_string"]):
         return PlainTextResponse("not found", 404)
-    said = request.headers.get("content-length", "0")
-    if not said.isdigit() or int(said) > most:
+    said, heard = request.headers.get("content-length", "0"), request.headers.raw
+    if not re.fullmatch("[0-9]{1,18}", said) or int(said) > most or len(heard) > HEADERS:
         return PlainTextResponse("too long", 413)
-    call = client.build_request(
-        "POST", path, headers=kept(request.headers.items()), content=cut(request, most)
-    )
+    content: bytes | AsyncIterator[bytes] = cut(request, most)
     try:
+        if path == PREFIX + "push-messages":
+            content = b"".join([part async for part in cut(request, min(most, NAMES))])
+            if not is_own(content):
+                return PlainTextResponse("a reply in another's name", 403)
+        headers = [(name, value) for name, value in heard if passes(name)]
+        call = client.build_request("POST", path, headers=headers, content=content)
         answer = await client.send(call, stream=True)
     except (TooLong, ClientDisconnect):
         return PlainTextResponse("too long, or broken off", 413)
     except httpx.TransportError:
         return PlainTextResponse("the SuperLink does not answer", 502)
-    return StreamingResponse(body(answer), answer.status_code, dict(kept(answer.headers.items())))
+    kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP}
+    return StreamingResponse(body(answer), answer.status_code, kept)
+
+
+def passes(name: bytes) -> bool:
+    """Whether a header of a call is the SuperLink's business."""
+    return name in HEARD or name.startswith(b"flwr-")
+
+
+def is_own(content: bytes) -> bool:
+    """Whether all replies that a device pushes are its own.
+
+    The SuperLink checks that the device is the one whose key signed the call, and that a reply is
+    of the device that was asked, but not that these are the same.
+    """
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from google.protobuf.message import DecodeError
+
+    try:
+        said = PushMessagesRequest.FromString(content)
+    except DecodeError:
+        return False
+    return all(m.metadata.src_node_id == said.node.node_id for m in said.messages_list)
 
 
 async def cut(request: Request, most: int) -> AsyncIterator[bytes]:
@@ -144,11 +186,6 @@ async def body(answer: httpx.Response) -> AsyncIterator[bytes]:
             yield part
     finally:
         await answer.aclose()
-
-
-def kept(headers: Any) -> list[tuple[str, str]]:
-    """The headers that are passed on."""
-    return [(name, value) for name, value in headers if name.lower() not in HOP]
 
 
 def shelf(folder: Path, address: str) -> Starlette:
@@ -194,24 +231,28 @@ def serve(folder: Path, options: dict[str, str]) -> None:
     """Both applications, until the process is asked to end."""
     import uvicorn
 
-    loopback = f"127.0.0.1:{options['shelf-port']}"
+    port, shelf_port = number(options, "port"), number(options, "shelf-port")
+    most = number(options, "megabytes", 2**12) << 20
+    loopback = f"127.0.0.1:{shelf_port}"
     shelves = uvicorn.Server(
         uvicorn.Config(
             shelf(folder / "apps", loopback),
             host="127.0.0.1",
-            port=int(options["shelf-port"]),
+            port=shelf_port,
             log_level="warning",
         )
     )
     Thread(target=shelves.run, daemon=True).start()
     uvicorn.run(
-        gate(options["superlink"], folder / "ca.crt", int(options["megabytes"]) << 20),
+        gate(options["superlink"], folder / "ca.crt", most),
         host=options["host"],
-        port=int(options["port"]),
+        port=port,
         ssl_certfile=str(folder / "server.crt"),
         ssl_keyfile=str(folder / "server.key"),
         log_level="warning",
         server_header=False,
+        http="h11",  # which bounds what is before the body; the other one keeps whatever comes
+        ws="none",
     )
 
 

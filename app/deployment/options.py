@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from corsage.core.errors import ConfigError
@@ -24,3 +25,11 @@ def read_options(words: list[str], defaults: Mapping[str, str]) -> tuple[dict[st
     if not plain:
         raise ConfigError("a folder is missing: see --help.")
     return options, plain
+
+
+def number(options: Mapping[str, str], name: str, most: int = 2**16 - 1) -> int:
+    """An option that is a port, or another whole number from 1 on."""
+    value = options[name]
+    if not re.fullmatch("[0-9]{1,9}", value) or not 0 < int(value) <= most:
+        raise ConfigError(f"--{name}={value}: must be a whole number from 1 to {most}.")
+    return int(value)

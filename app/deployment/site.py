@@ -12,7 +12,7 @@ from corsage.app.command import complain
 from corsage.app.deployment import keys
 from corsage.app.deployment.bundle import ROOT, app_of, put_on_shelf, trusted
 from corsage.app.deployment.compose import compose
-from corsage.app.deployment.options import read_options
+from corsage.app.deployment.options import number, read_options
 from corsage.app.deployment.table import Device, read_table
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
@@ -52,6 +52,7 @@ def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> I
     if keys.names_of(server / "server.crt") != names:
         keys.server_certificate(server, secret, names)
         yield f"{server / 'server.crt'}: for {', '.join(names)}, valid {keys.DAYS} days"
+    write_atomically(server / "gate.env", f"PORT={port}\n")
     scripts(OF_SERVER, server)
     (site / "state" / "server").mkdir(parents=True, exist_ok=True, mode=0o700)
     for device in devices:
@@ -113,14 +114,17 @@ def run(words: list[str]) -> int:
         options, plain = read_options(words, DEFAULTS)
         if len(plain) != 2:
             raise ConfigError("deploy: say the table of devices and the folder: see --help.")
+        port = number(options, "port")
         names = [name.strip() for name in options["server"].split(",") if name.strip()]
         if not names:
             raise ConfigError("--server: say the name by which the devices reach the server.")
+        if ":" in names[0] or "/" in names[0]:
+            raise ConfigError(f"--server: {names[0]}: say a name alone; --port is beside it.")
         table, site = (Path(word).expanduser() for word in plain)
         app = Path(options["app"]).expanduser()
-        for line in guarded(list, deploy(table, site, names, int(options["port"]), app)):
+        for line in guarded(list, deploy(table, site, names, port, app)):
             print(line)
-    except (CorsageError, ValueError) as error:
+    except CorsageError as error:
         return complain(error, 2)
     return 0
 

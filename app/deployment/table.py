@@ -10,7 +10,7 @@ import csv
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from corsage.core.errors import ConfigError
 
@@ -77,6 +77,10 @@ def device(path: Path, number: int, row: dict[str | None, str | None]) -> Device
         raise ConfigError(f"{where}: port={port}: is no port.")
     if not words.get("data"):
         raise ConfigError(f"{where}: data: say where the file of {name} lies on it.")
+    if not PurePosixPath(words["data"]).is_absolute():
+        raise ConfigError(
+            f"{where}: data={words['data']}: say the whole path, from / on, that it has on {name}."
+        )
     if "state-dir" in words:
         raise ConfigError(f"{where}: state-dir: is where the unit keeps its state; leave it out.")
     for key, value in words.items():

@@ -19,6 +19,10 @@ import pytest
 import yaml
 from cryptography import x509
 from flwr.common.config import parse_config_args
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import Metadata
+from flwr.proto.node_pb2 import Node
 from flwr.supercore.fab import Fab
 from flwr.supernode.start_client_internal import _verify_fab
 from starlette.applications import Starlette
@@ -109,6 +113,19 @@ def test_once_more_keeps_keys_and_forgets_devices(
     assert "new" in names and "shop-29" not in names
 
 
+def test_the_gate_listens_where_the_devices_look(tmp_path: Path) -> None:
+    """Without the port being said a second time."""
+    assert deploy(tmp_path, THIRTY, "--port", "9443") == 0
+    site, said = tmp_path / "site", tmp_path / "said"
+    (tmp_path / "corsage").write_text(f'#!/bin/sh\necho "$*" > "{said}"\n')
+    (tmp_path / "corsage").chmod(0o755)
+    search = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    own = {name: value for name, value in os.environ.items() if name != "GATE_PORT"}
+    subprocess.run([site / "server" / "gate.sh"], env={**own, "PATH": search}, check=True)
+    assert "--port 9443 " in said.read_text()
+    assert ":9443\n" in (site / "devices" / "shop-0" / "device.env").read_text()
+
+
 def test_the_certificate_is_for_the_servers_names(tmp_path: Path) -> None:
     assert deploy(tmp_path) == 0
     server = tmp_path / "site" / "server"
@@ -152,6 +169,7 @@ def test_supernodes_believe_the_signature_and_no_other(tmp_path: Path) -> None:
         ("name,data,port\na,/x,9094\nb,/y,9094\n", "port=9094: is there twice"),
         ("name,data\n../a,/x\n", "line 2: name='../a'"),
         ("name,data\na,\n", "line 2: data: say where"),
+        ("name,data\na,x/y.csv\n", "line 2: data=x/y.csv: say the whole path"),
         ("name,data\na,/x,/y\n", "line 2: has not as many columns"),
         ("name,data,port\na,/x,0\n", "port=0: is no port"),
         ("name,data,cluster\na,/x,it's\n", "has a quote"),
@@ -167,6 +185,9 @@ def test_a_wrong_table_is_one_line(
     assert said in line
 
 
+TABLE = str(DEPLOY / "devices.csv")
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -174,6 +195,8 @@ def test_a_wrong_table_is_one_line(
         ["deploy", "absent.csv", "site"],
         ["deploy", "absent.csv"],
         ["deploy", "a", "b", "--colour", "red"],
+        ["deploy", TABLE, "site", "--server", "x", "--port", "abc"],
+        ["deploy", TABLE, "site", "--server", "fed.example.org:8443"],
         ["gate", "nowhere"],
         ["gate", "--port", "1"],
         ["register", "nowhere"],
@@ -182,6 +205,15 @@ def test_a_wrong_table_is_one_line(
 def test_mistakes_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words, "") == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_gate_with_a_wrong_port_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert deploy(tmp_path) == 0
+    for option in ("port", "shelf-port", "megabytes"):
+        assert run(["gate", str(tmp_path / "site" / "server"), f"--{option}", "abc"], "") == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 # What is shipped.
@@ -281,7 +313,7 @@ def door(tmp_path: Path, passed: list[httpx.Request]) -> Starlette:
 
 
 def test_the_gate_passes_on_what_devices_say(door: Starlette, passed: list[httpx.Request]) -> None:
-    for call in sorted(CALLS):
+    for call in sorted(CALLS - {"push-messages"}):
         answer = ask(door, "POST", PREFIX + call, content=b"body", headers={"flwr-signature": "s"})
         assert (answer.status_code, answer.content) == (201, b"answer")
         assert answer.headers["x-own"] == "1"
@@ -311,19 +343,56 @@ def test_the_gate_passes_on_nothing_else(
     assert not passed
 
 
+def pushed(node: int, *sources: int) -> bytes:
+    """A device's call with replies of these nodes."""
+    replies = [MessageProto(metadata=Metadata(src_node_id=source)) for source in sources]
+    call = PushMessagesRequest(node=Node(node_id=node), messages_list=replies)
+    return call.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (pushed(7, 7), 201),
+        (pushed(7, 8), 403),
+        (pushed(7, 7, 8), 403),
+        (pushed(0, 8), 403),
+        (b"no message", 403),
+    ],
+)
+def test_nobody_replies_in_anothers_name(
+    door: Starlette, passed: list[httpx.Request], content: bytes, code: int
+) -> None:
+    answer = ask(door, "POST", f"{PREFIX}push-messages", content=content)
+    assert answer.status_code == code
+    assert [request.content for request in passed] == ([content] if code == 201 else [])
+
+
+def test_the_gate_passes_on_no_other_headers(door: Starlette, passed: list[httpx.Request]) -> None:
+    """Nor does it stumble over letters that no header has, or over thousands of headers."""
+    odd = [(b"x-odd", "ä".encode()), (b"content-encoding", b"gzip"), (b"flwr-timestamp", b"t")]
+    assert ask(door, "POST", f"{PREFIX}get-run", content=b"body", headers=odd).status_code == 201
+    assert passed[0].headers["flwr-timestamp"] == "t"
+    assert not {"x-odd", "content-encoding"} & passed[0].headers.keys()
+    many = [(b"flwr-%d" % number, b"") for number in range(200)]
+    assert ask(door, "POST", f"{PREFIX}get-run", headers=many).status_code == 413
+    assert len(passed) == 1
+
+
 async def long() -> AsyncIterator[bytes]:
     """More than the gate lets through, in two pieces."""
     yield b"x" * 600
     yield b"x" * 600
 
 
+@pytest.mark.parametrize("call", ["push-object", "push-messages"])
 @pytest.mark.parametrize("chunked", [True, False])
 def test_the_gate_cuts_what_is_too_long(
-    door: Starlette, passed: list[httpx.Request], chunked: bool
+    door: Starlette, passed: list[httpx.Request], chunked: bool, call: str
 ) -> None:
     """Whether its length is said or not."""
     content = long() if chunked else b"x" * 1200
-    assert ask(door, "POST", f"{PREFIX}push-object", content=content).status_code == 413
+    assert ask(door, "POST", PREFIX + call, content=content).status_code == 413
     assert not passed
 
 
