@@ -27,6 +27,7 @@ from corsage.core.errors import ConfigError, CorsageError
 if TYPE_CHECKING:
     import httpx
     from starlette.applications import Starlette
+    from starlette.datastructures import Headers
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -128,8 +129,7 @@ async def pass_on(request: Request, client: httpx.AsyncClient, most: int) -> Res
     path = request.scope["path"]  # as it came: `request.url` drops what cannot be in one
     if not is_call(request.method, path, request.scope["query_string"]):
         return PlainTextResponse("not found", 404)
-    said, heard = request.headers.get("content-length", "0"), request.headers.raw
-    if not re.fullmatch("[0-9]{1,18}", said) or int(said) > most or len(heard) > HEADERS:
+    if not is_short(request.headers, most):
         return PlainTextResponse("too long", 413)
     content: bytes | AsyncIterator[bytes] = cut(request, most)
     try:
@@ -137,7 +137,7 @@ async def pass_on(request: Request, client: httpx.AsyncClient, most: int) -> Res
             content = b"".join([part async for part in cut(request, min(most, NAMES))])
             if not is_own(content):
                 return PlainTextResponse("a reply in another's name", 403)
-        headers = [(name, value) for name, value in heard if passes(name)]
+        headers = [(name, value) for name, value in request.headers.raw if passes(name)]
         call = client.build_request("POST", path, headers=headers, content=content)
         answer = await client.send(call, stream=True)
     except (TooLong, ClientDisconnect):
@@ -146,6 +146,14 @@ async def pass_on(request: Request, client: httpx.AsyncClient, most: int) -> Res
         return PlainTextResponse("the SuperLink does not answer", 502)
     kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP}
     return StreamingResponse(body(answer), answer.status_code, kept)
+
+
+def is_short(headers: Headers, most: int) -> bool:
+    """Whether a call's headers are few, and tell a length that it may have, in one way."""
+    said = headers.get("content-length", "0")
+    two = "content-length" in headers and "transfer-encoding" in headers
+    length = bool(re.fullmatch("[0-9]{1,18}", said)) and int(said) <= most
+    return length and not two and len(headers.raw) <= HEADERS
 
 
 def passes(name: bytes) -> bool:

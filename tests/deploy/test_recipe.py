@@ -376,6 +376,8 @@ def test_the_gate_passes_on_no_other_headers(door: Starlette, passed: list[httpx
     assert not {"x-odd", "content-encoding"} & passed[0].headers.keys()
     many = [(b"flwr-%d" % number, b"") for number in range(200)]
     assert ask(door, "POST", f"{PREFIX}get-run", headers=many).status_code == 413
+    both = {"content-length": "4", "transfer-encoding": "chunked"}
+    assert ask(door, "POST", f"{PREFIX}get-run", content=b"body", headers=both).status_code == 413
     assert len(passed) == 1
 
 
