@@ -22,23 +22,32 @@ from corsage.core.files import write_atomically
 USAGE = """\
 usage: corsage register SERVER_FOLDER [--superlink here]
 
-Lets in the devices whose public keys are in SERVER_FOLDER/keys, and shuts out those that were let
-in before and are not there any more (a lost laptop). Run it at the server, with the FLWR_HOME of
-the SuperLink (`server/flwr.sh` sets it).
+Lets in the devices whose public keys are in SERVER_FOLDER/keys and whose names are in let-in.txt
+there, and shuts out all others that were let in (a lost laptop). Run it at the server, with the
+FLWR_HOME of the SuperLink (`server/corsage.sh` sets it).
 """
 DEFAULTS = {"superlink": "here"}
 LIST = "registered.json"
+LET_IN = "let-in.txt"
+"""Beside the keys, the names of those that count: what is copied over a folder removes nothing."""
 
 
 def register(folder: Path, superlink: str, home: Path) -> Iterator[str]:
     """Make the SuperLink's list that of the folder; a line a change."""
     wanted = {path.stem: path.read_text("ascii").strip() for path in folder.glob("keys/*.pub")}
+    let_in = folder / "keys" / LET_IN
+    if let_in.exists():
+        wanted = {
+            name: wanted[name] for name in let_in.read_text("utf-8").split() if name in wanted
+        }
     if not wanted:
         raise ConfigError(f"{folder / 'keys'}: no public keys; make them with `corsage deploy`.")
     path = home / LIST
-    there: dict[str, dict[str, str]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     known = nodes(superlink)  # a SuperLink whose database is gone knows nobody
-    there = {name: entry for name, entry in there.items() if entry["node"] in known}
+    there = {name: e for name, e in read(path, bool(known)).items() if e["node"] in known}
+    for node in sorted(known - {entry["node"] for entry in there.values()}):
+        flwr("unregister", node, superlink)  # a stranger's: this list has all that it let in
+        yield f"node {node}: was not let in from here, shut out"
     for name, entry in sorted(there.items()):
         if wanted.get(name) != entry["key"]:
             flwr("unregister", entry["node"], superlink)
@@ -50,6 +59,24 @@ def register(folder: Path, superlink: str, home: Path) -> Iterator[str]:
         there[name] = {"node": node, "key": wanted[name]}
         write_atomically(path, json.dumps(there, indent=2))
         yield f"{name}: let in, as node {node}"
+
+
+def read(path: Path, needed: bool) -> dict[str, dict[str, str]]:
+    """Who was let in: name, node and key.
+
+    It is needed if the SuperLink knows any node: it tells nobody which key a node has, and takes no
+    key again that it has once shut out.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        return {name: {word: e[word] for word in ("node", "key")} for name, e in content.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        if not needed:
+            return {}
+        raise NodeError(
+            f"{path}: cannot be read ({error}), and the SuperLink does not tell whose its nodes "
+            "are: put a copy back, or stop the SuperLink, remove superlink.db and register anew."
+        ) from error
 
 
 def nodes(superlink: str) -> set[str]:

@@ -13,6 +13,7 @@ from corsage.app.deployment import keys
 from corsage.app.deployment.bundle import ROOT, app_of, put_on_shelf, trusted
 from corsage.app.deployment.compose import compose
 from corsage.app.deployment.options import number, read_options
+from corsage.app.deployment.register import LET_IN
 from corsage.app.deployment.table import Device, read_table
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
@@ -30,7 +31,8 @@ Makes all that a server and its devices need, in SITE_FOLDER:
 
 DEVICES.csv has a line a device: name, data, and any word of the node config. --server is the name
 by which the devices reach the server. Once more, it keeps the keys that are there, makes those of
-new devices, forgets those that the table no longer has, and signs the app as it is now.
+new devices, forgets those that the table no longer has (with their keys: one that comes back gets
+another), and signs the app as it is now.
 """
 DEFAULTS = {"server": "", "port": "8443", "app": str(ROOT)}
 OF_SERVER = ("superlink.sh", "gate.sh", "flwr.sh", "corsage.sh", "settings.sh")
@@ -62,8 +64,11 @@ def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> I
         copy(secret / "ca.crt", folder)
         write_atomically(server / "keys" / f"{device.name}.pub", line)
     yield f"{site / 'devices'}: {len(devices)} devices"
+    names_of_devices = "".join(f"{device.name}\n" for device in devices)
+    write_atomically(server / "keys" / LET_IN, names_of_devices)
     for path in forgotten(server / "keys", devices):
         path.unlink()
+        give_up(site / "devices" / path.stem)
         yield f"{path.stem}: no longer in the table; `corsage register` shuts it out"
     called = put_on_shelf(app, secret / "signer.key", server / "apps")
     yield f"{server / 'apps'}: {called}, signed"
@@ -85,6 +90,13 @@ def make_device(folder: Path, device: Device, server: str, signers: str) -> byte
     write_atomically(folder / "trusted.yaml", signers)
     scripts(OF_DEVICE, folder)
     return own.read_bytes()
+
+
+def give_up(folder: Path) -> None:
+    """The key of a device that may be lost is not taken again, even if its name comes back."""
+    for path in (folder / "device.key", folder / "device.pub"):
+        if path.exists():
+            path.replace(path.with_name(f"{path.name}.shut-out"))
 
 
 def scripts(names: tuple[str, ...], folder: Path) -> None:

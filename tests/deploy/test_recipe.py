@@ -34,6 +34,7 @@ from corsage.app.deployment.compose import compose
 from corsage.app.deployment.gate import CALLS, PREFIX, gate, shelf
 from corsage.app.deployment.keys import signer_key
 from corsage.app.deployment.table import read_table
+from corsage.core.errors import NodeError
 from tests.support.pages import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -77,7 +78,7 @@ def test_thirty_devices_from_one_table(tmp_path: Path) -> None:
     assert said[:2] == ["fed.example.org:8443", "9101"]
     config = {"user": "shop-7", "data": "/srv/7.csv", "num-classes": 10}
     assert parse_config_args([said[2]]) == config
-    known = {path.stem: path.read_bytes() for path in (site / "server" / "keys").iterdir()}
+    known = {path.stem: path.read_bytes() for path in (site / "server" / "keys").glob("*.pub")}
     assert known == {f.name: (f / "device.pub").read_bytes() for f in folders}
     services = yaml.safe_load((site / "compose.yaml").read_text())["services"]
     assert set(services) == {"superlink", "gate", *(f"device-{f.name}" for f in folders)}
@@ -108,9 +109,15 @@ def test_once_more_keeps_keys_and_forgets_devices(
     assert "shop-29: no longer in the table" in capsys.readouterr().out
     after = {path: path.read_bytes() for path in site.rglob("*.key")}
     assert {path.parent.name for path in after.keys() - before.keys()} == {"new"}
+    assert before.keys() - after.keys() == {
+        site / "devices" / f"shop-{n}" / "device.key" for n in (1, 29)
+    }
     assert all(after[path] == before[path] for path in after.keys() & before.keys())
-    names = {path.stem for path in (site / "server" / "keys").iterdir()}
+    names = {path.stem for path in (site / "server" / "keys").glob("*.pub")}
     assert "new" in names and "shop-29" not in names
+    lost = (site / "devices" / "shop-29" / "device.key.shut-out").read_bytes()
+    assert deploy(tmp_path) == 0  # a new machine of the same name
+    assert (site / "devices" / "shop-29" / "device.key").read_bytes() != lost
 
 
 def test_the_gate_listens_where_the_devices_look(tmp_path: Path) -> None:
@@ -423,7 +430,10 @@ def test_registering_makes_the_list_that_of_the_folder(
 
     def flwr(verb: str, what: str, superlink: str) -> str:
         calls.append((verb, re.sub(r".*/", "", what)))
-        known.add(str(len(calls)))
+        if verb == "unregister":
+            known.discard(what)
+        else:
+            known.add(str(len(calls)))
         return str(len(calls))
 
     monkeypatch.setattr(register, "flwr", flwr)
@@ -442,3 +452,16 @@ def test_registering_makes_the_list_that_of_the_folder(
     assert calls == [("unregister", "1"), ("unregister", "2"), ("register", "b.pub")]
     known.clear()  # the SuperLink has lost its database
     assert list(register.register(tmp_path, "here", tmp_path)) == ["b: let in, as node 4"]
+    known.add("stranger")
+    assert list(register.register(tmp_path, "here", tmp_path)) == [
+        "node stranger: was not let in from here, shut out"
+    ]
+    (tmp_path / "keys" / "c.pub").write_text("lost, and copied over")
+    (tmp_path / "keys" / register.LET_IN).write_text("b\n")
+    assert list(register.register(tmp_path, "here", tmp_path)) == []
+    (tmp_path / register.LIST).write_text("damaged")  # nobody knows whose key a node has
+    with pytest.raises(NodeError, match="put a copy back"):
+        list(register.register(tmp_path, "here", tmp_path))
+    assert known == {"4"}
+    known.clear()
+    assert len(list(register.register(tmp_path, "here", tmp_path))) == 1
