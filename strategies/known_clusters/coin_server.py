@@ -33,7 +33,9 @@ REACH = "reach"
 STEEP = 1e3
 """Losses are too steep for the others' steps, in units of the median a sample."""
 FAR = 1e8
-"""A model this far out, in units of the first round's, has diverged."""
+"""A model this far out, in units of the first round's, has diverged; in that round, in units of
+the model that it began with: one user's lie must not take the others so far.
+"""
 
 
 class CoinServer(Generic[S]):
@@ -101,8 +103,9 @@ class CoinServer(Generic[S]):
 
     @property
     def far(self) -> float:
-        """What is too far out; in the first round hardly anything is."""
-        return min(FAR * self.state.reach if self.state.reach else LARGEST, LARGEST)
+        """What is too far out."""
+        begin = max(float(np.linalg.norm(self.state.model)), 1.0)
+        return min(FAR * (self.state.reach or begin), LARGEST)
 
     def fault(self, rows: Arrays) -> str:
         """A mean of models is not further out than one of them may be, whatever its reach says."""

@@ -63,6 +63,15 @@ def test_one_loss_that_is_too_steep(name: str, value: float) -> None:
     assert 1 / 3 < strategy.state.settings.p0 / honest.state.settings.p0 < 3
 
 
+@pytest.mark.parametrize(("name", "array"), [("async-l2gd", "mean"), ("async-al2sgd", "y")])
+@pytest.mark.parametrize("value", [1e7, 1e10, 1e18, -1e100])
+def test_a_model_that_is_far_out_in_the_first_round(name: str, array: str, value: float) -> None:
+    """Nobody has a reach yet, so nothing was too far: then the others were found to be so."""
+    strategy, result, _ = federate(name, grid=Lying(array, value), **SHORT)
+    assert strategy.progress.round == 2
+    assert np.isfinite([summary.score.mean for summary in result.summaries]).all()
+
+
 @pytest.mark.parametrize("value", [-1.0, 1e9])
 @pytest.mark.parametrize("name", ["mixed-model", "single-cluster"])
 def test_sums_that_cannot_be(name: str, value: float) -> None:
