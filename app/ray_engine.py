@@ -12,7 +12,10 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
+from logging import WARNING
 from pathlib import Path
+
+from flwr.supercore import log
 
 from corsage.app import reaper
 
@@ -21,7 +24,18 @@ LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def shut() -> None:
-    """Before Ray is imported: the loopback only, and a secret that its processes share."""
+    """Before Ray is imported: the loopback only, and a secret that its processes share.
+
+    Ray reads both when it is imported, so whoever has imported it already is told.
+    """
+    if "ray" in sys.modules and LOOPBACK not in os.environ:
+        log(
+            WARNING,
+            "Ray was imported before this run: it listens on all interfaces and asks for no token. "
+            "Import it later, or set %s=0 and RAY_AUTH_MODE=token.",
+            LOOPBACK,
+        )
+        return
     os.environ[LOOPBACK] = "0"
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import shutil
 import signal
 import sqlite3
@@ -11,21 +12,22 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ray import cloudpickle
 
-from corsage import FedRep, LocalGrid
-from corsage.app.client_app import app
+from corsage.app.nodes.node import Node, Nodes
 from corsage.app.states import database
 from corsage.app.states.database import PAGES, Database, bytes_of_row, page_size
+from corsage.app.states.places import Places
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import secure
 from corsage.core.errors import CheckpointError, StateLost, StorageError
+from corsage.core.wire import Task
 
 SMALL = settings(max_examples=25, deadline=None)
 
@@ -327,10 +329,13 @@ def test_outsiders_only_look(file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_an_app_that_has_worked_goes_to_another_process(tmp_path: Path) -> None:
+def test_what_a_process_has_open_stays_in_it(tmp_path: Path) -> None:
     """Ray sends the client app to its workers, also when this process has open databases."""
-    grid, strategy = LocalGrid(app, 1), FedRep(num_users=3, num_rounds=1)
-    strategy.federation.state_dir = str(tmp_path)
-    strategy.start(grid)
+    task = Task("fedrep", "fedrep-0123456789ab", 0, (2,), 2, state_dir=str(tmp_path))
+    places, node = Places(), Node(cast(Any, None), ("0",), simulated=True)
+    places.of(Context(1, 1, {}, RecordDict(), {}), node, task).save(
+        1, [Kept("0", {"head": np.zeros(2)}, frozenset())]
+    )
     assert list(tmp_path.iterdir())
-    assert len(cloudpickle.dumps(app)) < 100_000
+    for one in (places, Nodes()):
+        assert type(pickle.loads(pickle.dumps(one))) is type(one)

@@ -118,7 +118,7 @@ def test_a_device_and_then_the_server_are_killed(fleet, tmp_path, monkeypatch):
 
     assert fleet.finish(fleet.run(RESUME.format(name=folder.name))) == folder
     assert [row["users"] for row in rows(folder, "fedrep")] == [3, 2, 3]
-    assert result(folder, "fedrep")["dropped"] == {"2": 1}  # not asked again in that round
+    assert result(folder, "fedrep")["dropped"] == {"2": 2}  # in training and in the evaluation
     monkeypatch.setattr(engines, "LocalGrid", Absent)
     simulation = simulated(tmp_path, strategy="fedrep", num_rounds=3)
     assert_same(folder, simulation, "fedrep")
