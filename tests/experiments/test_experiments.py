@@ -15,6 +15,7 @@ from corsage.benchmarks import __main__ as benchmarks
 from corsage.benchmarks import engines
 from corsage.benchmarks.measure import Measure, number
 from corsage.benchmarks.memory import family, proportional
+from corsage.clients import client_class
 from corsage.core.errors import ConfigError
 from corsage.experiments import EXPERIMENTS, experiment
 from corsage.experiments import __main__ as command
@@ -151,6 +152,7 @@ def test_what_a_message_costs_beyond_the_clients_work(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(engines.Laps, "on_round_end", on_round_end)
     found = engines.local("small", "8", 1.0)
+    assert not set(engines.DOORS.values()) & set(vars(client_class(engines.ALGORITHM)))
     assert [measure.unit for measure in found] == ["ms/message"] * 2
     assert set(kinds) == {"train", "evaluate"}
 
