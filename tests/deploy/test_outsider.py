@@ -254,8 +254,10 @@ def test_a_lost_device_is_shut_out(site: Site) -> None:
     said = site.ask(REGISTER).stdout
     assert said == "1: shut out\n"
     site.until(lambda: site.processes["1"].poll() is not None, "superlink", "0")
+    laptop = site.folder / "site" / "devices" / "1"  # it still has its key
+    (laptop / "device.key.shut-out").rename(laptop / "device.key")
     site.spawn("again", DEVICE.format(user="1"))
     refused = '"POST /v1/fleet/activate-node HTTP/1.1" 4'
     before = site.log("superlink").count(refused)
-    site.until(lambda: site.log("superlink").count(refused) > before, "superlink", "0")
+    site.until(lambda: site.log("superlink").count(refused) > before, "superlink", "0", "again")
     assert "SuperNode ID" not in site.log("again")
