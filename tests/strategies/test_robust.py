@@ -173,8 +173,8 @@ def test_a_mean_where_rows_are_wanted_is_dropped() -> None:
     class Hides(LocalGrid):
         def pull_messages(self, message_ids: Any) -> Any:
             for reply in super().pull_messages(message_ids):
-                content = reply.content
-                if "rows" in content and "0" in list(content["config"]["users"]):  # type: ignore
+                content: Any = reply.content
+                if "rows" in content and "0" in content["config"]["users"]:
                     rows = decode(content.array_records.pop("rows"))
                     content["arrays"] = encode({"model": rows["model"].mean(axis=0)})
                 yield reply

@@ -213,18 +213,18 @@ class Dies(Callback):
 
 @pytest.mark.parametrize("name", ["fedavg", "fedrep"])
 def test_a_run_under_a_wrapper_is_resumed_to_the_same_end(name: str, tmp_path: Path) -> None:
-    def run(callbacks: list[Callback], grid: LocalGrid) -> Any:
-        strategy = made(name, callbacks, "one")
-        strategy.federation.state_dir = str(tmp_path / "users" / callbacks[0].folder.parent.name)  # type: ignore
+    def run(where: str, grid: LocalGrid, *more: Callback) -> Any:
+        strategy = made(name, [recorder(tmp_path / where / name, name), *more], "one")
+        strategy.federation.state_dir = str(tmp_path / "users" / where)
         started(strategy, grid)
         return strategy
 
-    whole = run([recorder(tmp_path / "whole" / name, name)], LocalGrid(app, 12))
+    whole = run("whole", LocalGrid(app, 12))
     with pytest.raises(KeyboardInterrupt):
-        run([recorder(tmp_path / "cut" / name, name), Dies()], LocalGrid(app, 12))
+        run("cut", LocalGrid(app, 12), Dies())
     assert not (tmp_path / "cut" / name / "result.json").exists()
     notes = Notes()
-    cut = run([recorder(tmp_path / "cut" / name, name), notes], LocalGrid(app, 12))
+    cut = run("cut", LocalGrid(app, 12), notes)
     assert [row["round"] for row in notes.rows] == [3, 4]
     assert cut.progress.round == 4
     assert same_arrays(cut.named_arrays(), whole.named_arrays(), tolerance=0)

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from corsage.benchmarks.silent import Clock
 from corsage.strategies.rounds import exchange, roster
-
-
-class Clock:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Clock:
