@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corsage.app import commands
+from corsage.app.output.complaint import complain
 from corsage.core.catalogue import Declared, catalogue
 from corsage.core.config import Config, read_words
 from corsage.core.errors import UNUSABLE, ConfigError, CorsageError, StrategiesFailed
@@ -132,9 +132,3 @@ def key_table(title: str, keys: list[Declared]) -> Table:
 def word(value: Value) -> str:
     """A default as a table shows it; an empty one shows that it is empty."""
     return (str(value).lower() if isinstance(value, bool) else str(value)) or '""'
-
-
-def complain(error: object, code: int) -> int:
-    """One line to the error stream."""
-    print(f"corsage: {' '.join(str(error).split())}", file=sys.stderr)
-    return code

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from corsage.app.command import complain
+from corsage.app.output.complaint import complain
 from corsage.app.states.files import safe_name
 from corsage.core.arrays import Array
 from corsage.core.config import Config, read_words

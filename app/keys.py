@@ -13,7 +13,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from corsage.app.command import complain, word
+from corsage.app.command import word
+from corsage.app.output.complaint import complain
 from corsage.core.catalogue import catalogue, defaults
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from corsage.app.command import complain
+from corsage.app.output.complaint import complain
 from corsage.app.output.summary import human_seconds
 from corsage.core.config import read_words
 from corsage.core.errors import ConfigError, CorsageError

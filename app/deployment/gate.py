@@ -20,8 +20,8 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from corsage.app.command import complain
 from corsage.app.deployment.options import number, read_options
+from corsage.app.output.complaint import complain
 from corsage.core.errors import ConfigError, CorsageError
 
 if TYPE_CHECKING:

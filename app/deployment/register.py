@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from corsage.app.command import complain
 from corsage.app.deployment.options import read_options
+from corsage.app.output.complaint import complain
 from corsage.core.errors import ConfigError, CorsageError, NodeError
 from corsage.core.files import write_atomically
 

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from corsage.app.command import complain
 from corsage.app.deployment import keys
 from corsage.app.deployment.bundle import ROOT, app_of, put_on_shelf, trusted
 from corsage.app.deployment.compose import compose
 from corsage.app.deployment.options import number, read_options
 from corsage.app.deployment.register import LET_IN
 from corsage.app.deployment.table import Device, read_table
+from corsage.app.output.complaint import complain
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
 

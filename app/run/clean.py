@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from corsage.app.command import complain
+from corsage.app.output.complaint import complain
 from corsage.app.run.endings import RESULT
 from corsage.app.run.lock import RunLock
 from corsage.app.run.resuming import read_config

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from corsage.app.command import complain
+from corsage.app.output.complaint import complain
 from corsage.app.run.status import FINISHED, RUNNING, Status, read_status
 from corsage.core.errors import ConfigError, CorsageError, NodeError
 
