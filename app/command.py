@@ -13,6 +13,7 @@ from corsage.core.config import Config, read_words
 from corsage.core.errors import UNUSABLE, ConfigError, CorsageError, StrategiesFailed
 from corsage.core.files import guarded, write_atomically
 from corsage.core.keys import Value
+from corsage.core.version import VERSION
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,13 +38,21 @@ NEEDED = {"--resume": "folder", "--json": "file", "--from-round": "round"}
 def run(words: list[str], title: str) -> int:
     """Do what the words say; 0, or 2 for a user's mistake, 1 for a failed run.
 
-    A subcommand in front has words of its own (`app/commands.py`).
+    A subcommand in front has words of its own (`app/commands.py`); without one it is a run.
     """
     if command := commands.named(words):
         return command.run(words[1:])
+    return perform(words, title)
+
+
+def perform(words: list[str], title: str = "") -> int:
+    """A run, or its help: `corsage run key=value ...`."""
     try:
         if {"-h", "--help"} & set(words):
             show_help(title)
+            return 0
+        if words == ["--version"]:
+            print(f"corsage {VERSION}")
             return 0
         values, json_file = parse(words)
         config = Config.parse(values)

@@ -1,7 +1,8 @@
 """The subcommands: `corsage NAME ...`, or `python run_simulation.py NAME ...` in a checkout.
 
 To add one: a module with `run(words: list[str]) -> int`, which prints its usage for `--help` and
-returns an exit code, and a line in the table below. It is imported only when it is named.
+returns an exit code, and a line in its group of the table below. It is imported only when it is
+named, so whatever is heavy in it costs the others nothing.
 """
 
 from __future__ import annotations
@@ -17,27 +18,39 @@ class Command:
 
     Parameters
     ----------
-    module : where its `run(words)` is, in the package.
+    module : where it is, in the package.
     meaning : what it does, in a line.
+    function : its name there.
     """
 
     module: str
     meaning: str
+    function: str = "run"
 
     def run(self, words: list[str]) -> int:
         """Do it; returns the exit code."""
-        return int(import_module(f"corsage.{self.module}").run(words))
+        return int(getattr(import_module(f"corsage.{self.module}"), self.function)(words))
 
 
-COMMANDS = {
-    "clean": Command("app.run.clean", "remove old runs, or old states in a device's state-dir"),
-    "deploy": Command("app.deployment.site", "make keys, the signed app and a folder a machine"),
-    "gate": Command("app.deployment.gate", "the only door to a server that devices see"),
-    "register": Command("app.deployment.register", "let in the known devices, and no others"),
-    "export": Command("app.export", "deal a data set into one file a user, for devices"),
-    "keys": Command("app.keys", "print what repeats the keys: pyproject.toml, docs, keywords"),
-    "wait": Command("app.run.wait", "until a run is over; leave with its exit code"),
+GROUPS: dict[str, dict[str, Command]] = {
+    "Runs": {
+        "run": Command("app.command", "run strategies: key=value ...", "perform"),
+        "wait": Command("app.run.wait", "until a run is over; leave with its exit code"),
+        "clean": Command("app.run.clean", "remove old runs, or old states in a device's state-dir"),
+    },
+    "Devices": {
+        "deploy": Command("app.deployment.site", "make keys, the signed app, a folder a machine"),
+        "gate": Command("app.deployment.gate", "the only door to a server that devices see"),
+        "register": Command("app.deployment.register", "let in the known devices, and no others"),
+        "export": Command("app.export", "deal a data set into one file a user, for devices"),
+    },
+    "This checkout": {
+        "keys": Command("app.keys", "print what repeats the keys: pyproject.toml, docs, keywords"),
+    },
 }
+"""The subcommands by what they are for, in the order in which help lists them."""
+
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 """What may stand in front; anything else is a run."""
 
 
@@ -47,10 +60,13 @@ def named(words: list[str]) -> Command | None:
 
 
 def listing() -> str:
-    """The subcommands as the usage shows them."""
+    """The subcommands as the usage shows them, a line each under the title of their group."""
     width = max(map(len, COMMANDS))
-    lines = (f"  {name:<{width}}  {command.meaning}\n" for name, command in COMMANDS.items())
-    return "or a command, each of which has a --help of its own:\n\n" + "".join(lines)
+    return "\n".join(
+        f"{title}:\n"
+        + "".join(f"  {name:<{width}}  {command.meaning}\n" for name, command in group.items())
+        for title, group in GROUPS.items()
+    )
 
 
 def suggestion(word: str) -> str:
