@@ -13,6 +13,7 @@ import numpy as np
 from corsage.core.arrays import Array, Arrays, Floats32, Ints
 from corsage.core.errors import DataError
 from corsage.core.groups import DataKeys
+from corsage.core.preparation import Preparation
 from corsage.core.seeding import generator
 from corsage.datasets import csvfile, npzfile
 from corsage.datasets.csvfile import CsvKeys
@@ -47,6 +48,7 @@ class FederatedData:
     """All users that are hosted here. User i's rows of `x` and `y` are given by `bounds[i]`:
     start, end of the training part (where its test part starts), end. With `vectors`, `x` are
     numbers of its rows, which are the model's input. With `num_classes` 0, `y` are numbers.
+    `preparation` says what was made of a table's columns; images and tokens have none.
     """
 
     users: list[str]
@@ -58,6 +60,7 @@ class FederatedData:
     y: Array
     bounds: Ints
     vectors: Floats32 | None = None
+    preparation: Preparation | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
