@@ -27,6 +27,7 @@ from corsage.datasets.dealing.federated import check_users, simulated
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Json, Result, Summary
+from corsage.strategies.rounds.work import as_set, with_budget
 
 AnyStrategy = Strategy[Any, Any]
 WIDE = 120
@@ -105,8 +106,9 @@ def simulate(
     Parameters
     ----------
     strategies : AnyStrategy or str, or several
-        Names (`"fedrep"`, `"fedrep,fedavg"`), which are run under `keys`, or strategies as they
-        are: `simulate([FedRep(num_users=20), "local"], num_users=20)`.
+        Names (`"fedrep"`, `"fedrep,fedavg"`), which are run under `keys` and do equal work
+        (`work`), or strategies as they are: `simulate([FedRep(num_users=20), "local"],
+        num_users=20)`.
     progress : bool
         Show a line of progress.
     **keys
@@ -128,7 +130,7 @@ def simulate(
     if progress:
         warn_if_untested()
     several = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
-    made = [strategy for entry in several for strategy in strategies_of(entry, keys)]
+    made = [strategy for entry in with_work(several, keys) for strategy in entry]
     if not made:
         raise ConfigError("simulate: no strategy is given; name at least one.")
     fresh(made)
@@ -150,10 +152,27 @@ def simulate(
     return Comparison(results, failed)
 
 
-def strategies_of(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> list[AnyStrategy]:
-    """A strategy as it is, or those of some names under the keys."""
-    if isinstance(entry, Strategy):
-        return [entry]
+def with_work(
+    several: Sequence[AnyStrategy | str], keys: Mapping[str, Any]
+) -> list[list[AnyStrategy]]:
+    """The strategies of each entry: those that are named do the same work as all others.
+
+    Objects have the keys that they were made with.
+    """
+    entries = [entry if isinstance(entry, Strategy) else named(entry, keys) for entry in several]
+    there = [e.epochs(e.config.train, e.keys) for e in entries if isinstance(e, Strategy)]
+    for config in (entry for entry in entries if isinstance(entry, Config)):
+        there += [as_set(config, name) for name in config.run.strategy]
+    return [[e] if isinstance(e, Strategy) else made(with_budget(e, there)) for e in entries]
+
+
+def made(config: Config) -> list[AnyStrategy]:
+    """All strategies that a configuration names."""
+    return [strategy_class(name)(config) for name in config.run.strategy]
+
+
+def named(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> Config:
+    """The configuration of strategies that are named, under the keys."""
     if not isinstance(entry, str):
         name = getattr(entry, "__name__", repr(entry))
         raise ConfigError(f"simulate: {name} is no strategy; give a name, or one made: {name}().")
@@ -167,7 +186,7 @@ def strategies_of(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> list[Any
             f"engine={config.run.engine}: simulate() works in this process; use the command line "
             "(python run_simulation.py engine=ray ...)."
         )
-    return [strategy_class(name)(config) for name in config.run.strategy]
+    return config
 
 
 def fresh(strategies: list[AnyStrategy]) -> None:

@@ -32,6 +32,7 @@ from corsage.networks.network import Network
 from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
 from corsage.networks.training import SINGLE, Types, batches, to_tensors
+from corsage.strategies.rounds.work import effort, whole_steps
 
 __all__ = ["Client", "Got", "K", "Models", "Sent"]
 
@@ -54,6 +55,7 @@ class Client(NumPyClient, Generic[K]):
 
     takes: ClassVar[Takes] = Takes()  # what a message may hold for it
     personal: ClassVar[bool] = False  # does a user keep anything between rounds?
+    effort: float = 1.0  # what the epochs of a round are multiplied by (work=equal)
     cohorts: ClassVar[bool] = False  # are all users of a known cluster at a node one participant?
 
     def __init__(
@@ -101,6 +103,7 @@ class Client(NumPyClient, Generic[K]):
     def respond(self, got: Got) -> Sent:
         """A training message: `train`, on the users' training data."""
         data = self.train_data(got)
+        self.effort = effort(self.task.algorithm, self.settings, self.task.keys)
         sent = self.train(got, data)
         return replace(sent, metrics={"num-examples": data.sizes, **sent.metrics})
 
@@ -188,11 +191,19 @@ class Client(NumPyClient, Generic[K]):
 
     def orders(self, purpose: str, data: Examples, epochs: int) -> list[Order]:
         """The batches of each user: drawn for this purpose, round and user, and nothing else."""
-        size = self.settings.batch_size
         return [
-            batches(generator(self.task.seed, purpose, self.task.round, user), int(n), epochs, size)
+            self._order(purpose, user, int(n), epochs)
             for user, n in zip(self.users, data.sizes, strict=True)
         ]
+
+    def _order(self, purpose: str, user: str, n: int, epochs: int) -> Order:
+        """A user's batches; of a training round as many as the work that all methods do leaves."""
+        size, number = self.settings.batch_size, self.task.round
+        rng, each = generator(self.task.seed, purpose, number, user), -(-n // size)
+        steps = epochs * each
+        if self.effort != 1.0:
+            steps = whole_steps(self.effort * steps, number)
+        return batches(rng, n, -(-steps // each), size)[:steps]
 
     @property
     def types(self) -> Types:

@@ -204,6 +204,19 @@ class TrainKeys(Keys):
     local_epochs: int = key(
         1, "epochs a round (FedRep: of the body, after the head's)", low=0, limit=EPOCHS
     )
+    work: str = key(
+        "equal",
+        "equal: strategies that are compared do as many gradient steps a user and round (see "
+        "work-epochs); as-set: what their own keys say",
+        choices=("equal", "as-set"),
+    )
+    work_epochs: float = key(
+        0.0,
+        "work=equal: gradient steps of a round, in epochs of the user's data; a method's own "
+        "epochs say how they are shared out. 0: those of the most costly of the compared methods",
+        low=0.0,
+        limit=EPOCHS,
+    )
     fine_tune_epochs: int = key(
         10,
         "methods with one global model: epochs of each user's head after the last round, reported "

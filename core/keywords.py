@@ -74,6 +74,8 @@ class Keywords(TypedDict, total=False):
     ridge: float
     precision: str
     local_epochs: int
+    work: str
+    work_epochs: float
     fine_tune_epochs: int
     batch_size: int
     lr: float
@@ -96,6 +98,7 @@ class Keywords(TypedDict, total=False):
     fedrep_convex_rho: float
     fedrep_known_gamma: float
     fedrep_known_lambda: float
+    local_always: bool
     fedprox_mu: float
     scaffold_server_lr: float
     ditto_lambda: float

@@ -23,12 +23,15 @@ def run(strategies: Sequence[str], seeds: Sequence[int], **keys: Any) -> Results
     """Run each strategy for each seed; `keys` are config keys (`num_users=100`).
 
     What a strategy reports beside itself is there under its own name (`fedavg+ft`). The results
-    are those of the summary, with the seed and the CPU seconds of training and evaluation.
+    are those of the summary, with the seed and the CPU seconds of training and evaluation. Each
+    strategy does the work that its keys say (`work=as-set`), as in the papers.
     """
     found: Results = {}
     for seed in seeds:
         values = {kebab(name): value for name, value in keys.items()}
-        config = Config.parse({**values, "seed": seed, "strategy": list(strategies)})
+        config = Config.parse(
+            {"work": "as-set", **values, "seed": seed, "strategy": list(strategies)}
+        )
         for name in config.run.strategy:
             for result in run_one(name, config):
                 found.setdefault(result["strategy"], []).append(result)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys, key
 from corsage.core.schema import Number
 from corsage.strategies.rounds.base import Strategy
@@ -49,6 +50,11 @@ class APFL(Strategy[APFLKeys, ModelState]):
     """The server of APFL: it holds the global model w."""
 
     name = "apfl"
+
+    @classmethod
+    def epochs(cls, train: TrainKeys, keys: APFLKeys) -> float:
+        """A step takes two gradients, at w_i and at the mixture."""
+        return 2 * train.local_epochs
 
     def initial(self, network: Network) -> ModelState:
         """The first global model, w^0."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from corsage.core.groups import TrainKeys
 from corsage.core.keys import EPOCHS, Keys, key
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
@@ -43,6 +44,11 @@ class Ditto(Strategy[DittoKeys, ModelState]):
     """The server of Ditto: it holds the global model w, and knows no v_k."""
 
     name = "ditto"
+
+    @classmethod
+    def epochs(cls, train: TrainKeys, keys: DittoKeys) -> float:
+        """Both models are trained."""
+        return train.local_epochs + keys.ditto_epochs
 
     def initial(self, network: Network) -> ModelState:
         """The first global model, w^0."""

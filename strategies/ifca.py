@@ -29,6 +29,7 @@ from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import ModelError
+from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
 from corsage.core.schema import Number
@@ -70,6 +71,11 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
 
     name = "ifca"
     by_user = ("model",)
+
+    @classmethod
+    def epochs(cls, train: TrainKeys, keys: IFCAKeys) -> float | None:
+        """Option I is one step on all data, whatever the keys of training."""
+        return train.local_epochs if keys.ifca_averaging == "models" else None
 
     def initial(self, network: Network) -> IFCAState:
         """theta_j^(0), from different seeds."""

@@ -78,6 +78,7 @@ class L2GD(Strategy[L2GDKeys, L2GDState]):
     """The server of L2GD: it holds the mean of all users' models, and its place in the coins."""
 
     name = "l2gd"
+    own_steps = "coins draw its steps"
     changes = ("change",)
 
     def prepare(self) -> None:

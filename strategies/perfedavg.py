@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from corsage.core.groups import TrainKeys
 from corsage.core.keys import EPOCHS, Keys, key
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
@@ -56,6 +57,11 @@ class PerFedAvg(Strategy[PerFedAvgKeys, ModelState]):
     """The server of Per-FedAvg: it holds the common start w."""
 
     name = "perfedavg"
+
+    @classmethod
+    def epochs(cls, train: TrainKeys, keys: PerFedAvgKeys) -> float:
+        """A step takes gradients on D and D', and with hf two more on D''."""
+        return (4 if keys.perfedavg_variant == "hf" else 2) * train.local_epochs
 
     def initial(self, network: Network) -> ModelState:
         """The first global model, w_0."""

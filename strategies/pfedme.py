@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corsage.core.groups import TrainKeys
 from corsage.core.keys import STEPS, Keys, key
 from corsage.core.replies import Replies
 from corsage.strategies.rounds.base import Strategy
@@ -62,6 +63,11 @@ class PFedMe(Strategy[PFedMeKeys, ModelState]):
     """The server of pFedMe: it holds w, and knows no theta_i."""
 
     name = "pfedme"
+
+    @classmethod
+    def epochs(cls, train: TrainKeys, keys: PFedMeKeys) -> float:
+        """K steps on each batch."""
+        return keys.pfedme_steps * train.local_epochs
 
     def initial(self, network: Network) -> ModelState:
         """The first global model, w_0."""

@@ -83,10 +83,12 @@ def shared_measure(results: Sequence[Result]) -> Measure:
 
 
 def best(results: Sequence[Result]) -> list[bool]:
-    """Which results have the best mean; equal ones share the honour."""
+    """Which results have the best mean; those that are shown as equal to it share the honour."""
     measure = shared_measure(results)
-    merits = measure.merit([result[measure.name]["mean"] for result in results])
-    return [bool(merit == merits.max()) for merit in merits]
+    means = [result[measure.name]["mean"] for result in results]
+    merits = measure.merit(means)
+    top = measure.text(means[int(np.argmax(merits))]) if means else ""
+    return [measure.text(mean) == top for mean in means]
 
 
 def columns(measure: Measure) -> tuple[str, ...]:

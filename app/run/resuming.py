@@ -53,7 +53,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         stored = unsealed(folder / "config.json")
         if isinstance(stored.get("run"), str) and isinstance(stored.get("config"), dict):
-            return stored
+            return {**stored, "config": with_work(stored["config"])}
     except FileNotFoundError:
         if not folder.is_dir() or not begun(folder):
             raise not_a_run(folder, EMPTY) from None
@@ -64,7 +64,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     for body in heads(folder):
         config, run = body.get("config"), body["identity"].get("run")
         if config and isinstance(config, dict) and isinstance(run, str):
-            return {"corsage": body.get("corsage", ""), "run": run, "config": config}
+            return {"corsage": body.get("corsage", ""), "run": run, "config": with_work(config)}
     if is_unsealed(folder / "config.json"):
         raise CheckpointError(
             f"{folder}: written by an earlier version of Corsage: finish the run with it, "
@@ -72,6 +72,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     why = "config.json is damaged, and no checkpoint is there to make it anew"
     raise not_a_run(folder, f"{why}: there is nothing to go on with, start a new run")
+
+
+def with_work(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's keys; of an earlier version's each strategy did the work that its keys say."""
+    return {"work": "as-set", **config}
 
 
 def is_unsealed(path: Path) -> bool:

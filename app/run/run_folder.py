@@ -51,6 +51,7 @@ from corsage.core.version import VERSION, warn_if_untested
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.work import with_budget
 
 AnyStrategy = Strategy[Any, Any]
 
@@ -79,6 +80,7 @@ class RunFolder:
 
         `nodes` : how many a simulation has; its users' states are in this folder too.
         """
+        config = with_budget(config)  # stays the run's, whatever strategies come later
         folder = run_folder(config)
         lock = RunLock(folder)
         lock.take()

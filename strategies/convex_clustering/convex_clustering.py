@@ -78,6 +78,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     name = "convex-clustering"
     by_user = ("x",)
+    own_steps = "users minimise"
     unprotected = "users' models are solved for together, nothing is averaged"
 
     def prepare(self) -> None:

@@ -69,6 +69,7 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
     """The server: one exchange for the local models, a few for the clusters'."""
 
     name = "local-clusters"
+    own_steps = "users minimise"
     unprotected = "clusters' models minimise sums of their users' losses, nothing is averaged"
 
     def prepare(self) -> None:

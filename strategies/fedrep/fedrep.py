@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from corsage.core.groups import TrainKeys
 from corsage.core.keys import EPOCHS, Keys, key
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import BodyState
@@ -34,6 +35,11 @@ class FedRep(Strategy[FedRepKeys, BodyState]):
     """The server of FedRep: it holds the body phi."""
 
     name = "fedrep"
+
+    @classmethod
+    def epochs(cls, train: TrainKeys, keys: FedRepKeys) -> float:
+        """Those of the head and those of the body."""
+        return train.local_epochs + keys.head_epochs
 
     def initial(self, network: Network) -> BodyState:
         """The first body, phi^0."""

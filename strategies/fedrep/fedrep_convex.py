@@ -32,6 +32,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32, Ints
+from corsage.core.groups import TrainKeys
 from corsage.core.keys import key
 from corsage.core.replies import Replies, reading_order
 from corsage.strategies.fedrep.fedrep import FedRepKeys
@@ -99,6 +100,11 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
     name = "fedrep-convex"
     by_user = ("head",)
     unprotected = "users' heads are solved for together, only the body would be protected"
+
+    @classmethod
+    def epochs(cls, train: TrainKeys, keys: FedRepConvexKeys) -> float:
+        """Those of the head and those of the body."""
+        return train.local_epochs + keys.head_epochs
 
     def prepare(self) -> None:
         """The users' pull is rho."""

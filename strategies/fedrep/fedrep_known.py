@@ -24,6 +24,7 @@ from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import ConfigError
+from corsage.core.groups import TrainKeys
 from corsage.core.keys import key
 from corsage.core.replies import Replies, name_users, reading_order
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
@@ -82,6 +83,11 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
     name = "fedrep-known"
     by_user = ("head",)
     unprotected = "users' heads are solved for together, only the body would be protected"
+
+    @classmethod
+    def epochs(cls, train: TrainKeys, keys: FedRepKnownKeys) -> float:
+        """Those of the head and those of the body."""
+        return train.local_epochs + keys.head_epochs
 
     def prepare(self) -> None:
         """The users' pull is gamma."""

@@ -135,6 +135,7 @@ class MixedModel(Strategy[K, MixedModelState]):
     """The server of the mixed model: w_j, wbar, and the strengths by cluster and coordinate."""
 
     name = "mixed-model"
+    own_steps = "it is solved exactly"
     unprotected = "users send sums that are solved, nothing is averaged"
     keys_class: ClassVar[type[Keys]] = MixedModelKeys
 

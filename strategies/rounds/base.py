@@ -22,6 +22,7 @@ from corsage.core.arrays import Arrays
 from corsage.core.config import Config
 from corsage.core.encoding import decode, encode
 from corsage.core.errors import ConfigError, RoundFailed
+from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys, NoKeys, flatten
 from corsage.core.keywords import Keywords
 from corsage.core.replies import Replies, by_cause
@@ -70,6 +71,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     by_user: ClassVar[tuple[str, ...]] = ()  # arrays that come one row a user, not as their mean
     changes: ClassVar[tuple[str, ...]] = ()  # arrays that are sent as changes, not as new values
     unprotected: ClassVar[str] = ""  # why no robust average is possible, if none is
+    own_steps: ClassVar[str] = ""  # why it has its own number of steps, whatever others do
     __signature__ = Parameters()
     state: S  # what the algorithm remembers: `initial` makes it when the nodes are there
 
@@ -104,6 +106,14 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         return self.federation.progress
 
     # What an algorithm overrides.
+
+    @classmethod
+    def epochs(cls, train: TrainKeys, keys: K) -> float | None:
+        """Gradients of minibatches that a user takes in a round, as its keys are set, in epochs.
+
+        None: it takes none, or their number is part of the algorithm. See rounds/work.py.
+        """
+        return None if cls.own_steps else train.local_epochs
 
     def prepare(self) -> None:
         """Refuse keys that cannot be meant, and make the parts; no user is known yet."""

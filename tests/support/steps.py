@@ -1,0 +1,54 @@
+"""Counts the gradients of minibatches that are really computed, below all that says how many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from corsage.networks import parts
+from corsage.networks.gradients import AutogradLosses, StackedLosses
+
+
+@dataclass
+class Steps:
+    """Gradients of one user's minibatches so far; it counts while `on`."""
+
+    count: int = 0
+    on: bool = True
+
+
+@contextmanager
+def counted() -> Iterator[Steps]:
+    """While it is open every minibatch's gradient counts, whichever loop takes it."""
+    found = Steps()
+    group, alone = parts.train_group, parts.train_alone
+    with pytest.MonkeyPatch.context() as patch:
+
+        def of_group(job: Any, rows: Any, users: list[int], out: Any) -> None:
+            found.count += found.on * sum(len(job.orders[u]) for u in users)
+            group(job, rows, users, out)
+
+        def of_one(job: Any, u: int) -> None:
+            found.count += found.on * len(job.orders[u])
+            alone(job, u)
+
+        patch.setattr(parts, "train_group", of_group)
+        patch.setattr(parts, "train_alone", of_one)
+        for cls in (AutogradLosses, StackedLosses):
+            count_gradients(patch, cls, found)
+        yield found
+
+
+def count_gradients(patch: pytest.MonkeyPatch, cls: Any, found: Steps) -> None:
+    """A gradient of several users' losses at a step counts for each that still trains."""
+    gradient = cls.gradient
+
+    def counting(self: Any, theta: Any, step: int, *rest: Any, **more: Any) -> None:
+        found.count += found.on * self.active[step]
+        gradient(self, theta, step, *rest, **more)
+
+    patch.setattr(cls, "gradient", counting)
