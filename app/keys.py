@@ -52,8 +52,8 @@ Printed by `python -m corsage.app.keys --python`; keys are declared where they a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
 
 
 class Keywords(TypedDict, total=False):

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from logging import WARNING
 from typing import Any, Unpack
 
+from flwr.clientapp import ClientApp
 from flwr.supercore import log
 from rich.console import Console
 
-from corsage.app.client_app import app as client_app
+from corsage.app.client_app import make_client_app
 from corsage.app.engines import number_of_nodes
+from corsage.app.given import data_of, moved
 from corsage.app.local_grid import LocalGrid
 from corsage.app.output.progress import Watcher
 from corsage.app.output.remarks import Remarks
@@ -97,11 +99,17 @@ class Comparison:
 
 def simulate(
     strategies: AnyStrategy | str | Sequence[AnyStrategy | str],
+    data: Any = None,
     *,
+    x: Any = None,
+    y: Any = None,
+    user: Any = None,
+    label: str | None = None,
+    cluster: Any = None,
     progress: bool = True,
     **keys: Unpack[Keywords],
 ) -> Comparison:
-    """Run strategies in this process, one after the other.
+    """Run strategies in this process, one after the other, and write no files.
 
     Parameters
     ----------
@@ -109,10 +117,25 @@ def simulate(
         Names (`"fedrep"`, `"fedrep,fedavg"`), which are run under `keys` and do equal work
         (`work`), or strategies as they are: `simulate([FedRep(num_users=20), "local"],
         num_users=20)`.
+    data : optional
+        Each user's own samples, a list or `{user: samples}`; samples are `(x, y)`,
+        `(x, y, x_test, y_test)`, a torch Dataset or DataLoader, a Hugging Face Dataset, or two of
+        these for training and testing. Or a partitioner of flwr-datasets. Or all samples in one: a
+        pandas frame, a Hugging Face Dataset, `(x, y)`, the path of a CSV or NPZ file. Without it
+        the key `dataset` says which.
+    x, y : arrays, optional
+        All samples, in the place of `data`.
+    user, cluster : optional
+        Whose each sample is, and that user's known cluster: the name of a column, or an array.
+        Without a user, samples are dealt as `partition` says. Of data that are given user by user,
+        `cluster` is `{user: cluster}`.
+    label : str, optional
+        The column of the label; `feature_columns` are those of the input, if not all others are.
     progress : bool
         Show a line of progress.
     **keys
-        Keys with `_` for `-`, for the strategies that are named: `num_rounds=20`.
+        Keys with `_` for `-`, for the strategies that are named: `num_rounds=20`. `model` may be a
+        torch module, whose weights are where all begin, or a class or function that makes one.
 
     Returns
     -------
@@ -130,18 +153,24 @@ def simulate(
     if progress:
         warn_if_untested()
     several = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
-    made = [strategy for entry in with_work(several, keys) for strategy in entry]
+    columns = {"user": user, "label": label, "cluster": cluster}
+    given = data_of(data, (x, y), columns, keys)
+    made = [strategy for entry in with_work(several, given.among(keys)) for strategy in entry]
     if not made:
         raise ConfigError("simulate: no strategy is given; name at least one.")
     fresh(made)
+    for strategy in several if given.keys else ():
+        if isinstance(strategy, Strategy):
+            strategy.configure(moved(strategy.config, given), strategy.federation.experiment)
     warn_of_other_users(made)
+    app = make_client_app()  # its own: what it prepared goes when it does
     results: dict[str, Result] = {}
     failed: dict[str, Exception] = {}
     for strategy in made:
         count = sum(strategy.name == name.partition("#")[0] for name in (*results, *failed))
         label = f"{strategy.name}#{count + 1}" if count else strategy.name
         try:
-            results[label] = renamed(run(strategy, progress), strategy.name, label)
+            results[label] = renamed(run(strategy, progress, app), strategy.name, label)
         except FOR_ALL:
             raise
         except Exception as error:
@@ -226,11 +255,11 @@ def renamed(result: Result, name: str, label: str) -> Result:
     return result
 
 
-def run(strategy: AnyStrategy, progress: bool) -> Result:
+def run(strategy: AnyStrategy, progress: bool, app: ClientApp) -> Result:
     """One strategy on nodes of its own."""
     config = strategy.config
     check_users(simulated(config.data, config.federation.num_users, config.run.seed))
     if progress:
         strategy.callbacks.append(Watcher(strategy.config.run.num_rounds))
     strategy.callbacks.append(Remarks())
-    return strategy.start(LocalGrid(client_app, number_of_nodes(strategy.config)))
+    return strategy.start(LocalGrid(app, number_of_nodes(strategy.config)))

@@ -58,6 +58,8 @@ def titled() -> Iterator[tuple[str, type[Keys]]]:
 
 def annotation(kind: Any, field: dataclasses.Field[Any]) -> str:
     """What may be given for a key; texts without fixed choices may be numbers (`0.5` or `auto`)."""
+    if own := field.metadata["objects"]:
+        return f"{kind.__name__} | {own}"
     if kind == tuple[str, ...]:
         return "str | Sequence[str] | float"
     return "str | float" if kind is str and not field.metadata["choices"] else str(kind.__name__)

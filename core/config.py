@@ -31,6 +31,7 @@ from corsage.core.groups import (
     RunKeys,
     TrainKeys,
 )
+from corsage.core.held import Held, held, hold, importable, is_name
 from corsage.core.keys import Keys, NoKeys, Value, flatten, names, nearest, read
 from corsage.core.registry import (
     ALGORITHMS,
@@ -54,6 +55,8 @@ RETIRED: dict[str, str] = {
     "fedrep-heads-middle": "say fedrep-known-lambda (of strategy=fedrep-known)",
 }
 """Keys of earlier versions, or one of their values, and what they are now."""
+OBJECTS = ("model",)
+"""Keys that may be an object, from Python."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Config:
     data : the keys of the data set that is named: those that all share, and those of its own.
     device_data : how a device reads a file of its own, whatever the data set.
     algorithm : the keys of each algorithm that has keys of its own.
+    held : objects of this process that keys name: a model, data. They last as long as this does.
     """
 
     run: RunKeys = RunKeys()
@@ -77,12 +81,14 @@ class Config:
     robust: RobustKeys = RobustKeys()
     new: NewUserKeys = NewUserKeys()
     algorithm: Mapping[str, Keys] = field(default_factory=dict)
+    held: tuple[Held, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any] | None = None) -> Config:
         """Build the configuration from flat kebab-case keys; what is absent has its default."""
         values = dict(values or {})
         check_names(values)
+        values, objects = named_objects(values)
         groups: dict[str, Any] = {name: read(group, values) for name, group in GROUPS.items()}
         check_strategies(groups["run"].strategy, ALGORITHMS)
         check_device(groups["train"].device)
@@ -93,7 +99,7 @@ class Config:
         check_data(groups["data"], without(values, names(type(device_data))))
         groups["federation"] = with_users(groups["federation"], groups["data"])
         keys = {name: read(declared, values) for name, declared in algorithm_keys().items()}
-        return cls(**groups, device_data=device_data, algorithm=keys)
+        return cls(**groups, device_data=device_data, algorithm=keys, held=objects)
 
     def keys_of(self, name: str) -> Keys:
         """The keys of an algorithm's own, with those that a preset fixes."""
@@ -111,6 +117,20 @@ class Config:
     def check_simulated(self) -> None:
         """Refuse keys for files of devices: a simulation has none, and would ignore them."""
         check_data(self.data, flatten(self.device_data))
+
+
+def named_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Held, ...]]:
+    """The values with objects of this process under names, and these objects."""
+    found, objects = dict(values), []
+    for key, value in values.items():
+        if key in OBJECTS and not isinstance(value, str | float | int):
+            found[key] = importable(value)
+            if not found[key]:
+                objects.append(hold(value))
+                found[key] = objects[-1].name
+        elif isinstance(value, str) and is_name(value) and (known := held(value)):
+            objects.append(known)
+    return found, tuple(objects)
 
 
 def without(values: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:

@@ -25,12 +25,15 @@ def key(
     high: float | None = None,
     choices: tuple[str, ...] | None = None,
     limit: str = "",
+    objects: str = "",
 ) -> Any:
     """A documented key: its default, what it means, and which values are allowed.
 
-    `limit` names the limit that a device sets to it (see core/limits.py).
+    `limit` names the limit that a device sets to it (see core/limits.py); `objects` are what may be
+    given from Python instead of a text, as an annotation.
     """
     limits = {"doc": doc, "low": low, "high": high, "choices": choices, "limit": limit}
+    limits["objects"] = objects
     return field(default=default, metadata=limits)
 
 

@@ -5,8 +5,8 @@ Printed by `python -m corsage.app.keys --python`; keys are declared where they a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
 
 
 class Keywords(TypedDict, total=False):
@@ -64,7 +64,7 @@ class Keywords(TypedDict, total=False):
     user_variance: str | Sequence[str] | float
     cluster_variance: float
     moons_noise: float
-    model: str | float
+    model: str | Callable[..., Any]
     hidden: str | float
     head: str | float
     loss: str

@@ -92,6 +92,7 @@ DATASETS: dict[str, str] = {
     "sent140": "sent140",
     "csv": "csvfile",
     "npz": "npzfile",
+    "memory": "memory",
     "chem97": "chem97",
     "hierarchical": "hierarchical",
     "donors": "donors",

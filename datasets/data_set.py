@@ -42,6 +42,7 @@ class DataSet(Generic[D]):
     check : refuses keys that cannot be meant, before anything is read.
     users : who its users are: "dealt" by the key partition, its "own", or "either" as one likes.
     tested : whether it says which samples are for testing.
+    keep : where what is prepared of it is kept instead of on disk, for data that no file may have.
     """
 
     load: Callable[[D], Table]
@@ -50,6 +51,7 @@ class DataSet(Generic[D]):
     check: Callable[[D], None] = any_keys
     users: Literal["dealt", "own", "either"] = "dealt"
     tested: bool = False
+    keep: Callable[[D], dict[Any, Any]] | None = None
 
 
 def data_set(name: str) -> DataSet[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import sys
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.groups import ModelKeys
+from corsage.core.held import held, is_name
 from corsage.core.keys import nearest
 from corsage.core.seeding import torch_seed
 from corsage.networks.criterion import Criterion, criterion_of
@@ -22,6 +24,11 @@ from corsage.networks.network import Network
 from corsage.networks.zoo import ZOO
 
 Shape = tuple[int, ...]
+MEANT = (
+    *("shape", "input_shape", "outputs", "num_outputs", "out_features", "num_classes", "classes"),
+    *("n_classes", "num_labels"),
+)
+"""Parameters of a factory that are taken for (shape, outputs) though they have a default."""
 
 
 def build_network(
@@ -75,7 +82,7 @@ def _build(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: s
         try:
             return Network(module, keys.head, example, device, criterion)
         except RuntimeError as error:
-            raise ModelError(f"model={keys.model}: {first_line(error)}") from error
+            raise ModelError(f"model={said(keys)}: {first_line(error)}") from error
 
 
 def make_module(keys: ModelKeys, shape: Shape, outputs: int) -> nn.Module:
@@ -84,24 +91,49 @@ def make_module(keys: ModelKeys, shape: Shape, outputs: int) -> nn.Module:
         raise ConfigError("intercept=false: only model=linear can go without; leave it out.")
     if keys.model in ZOO:
         return ZOO[keys.model](shape, outputs, keys)
-    if ":" not in keys.model:
+    if ":" not in keys.model and not is_name(keys.model):
         raise ModelError(
-            f"model={keys.model}: no such model.{nearest(keys.model, ZOO)} "
+            f"model={said(keys)}: no such model.{nearest(keys.model, ZOO)} "
             "One's own is package.module:factory."
         )
-    factory = load_factory(keys.model)
+    factory = own_model(keys.model) if is_name(keys.model) else load_factory(keys.model)
     try:
         module = factory(*(shape, outputs)[2 - wanted_arguments(factory) :])
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(f"model={keys.model}: the factory failed: {first_line(error)}") from error
+        raise ModelError(f"model={said(keys)}: the factory failed: {first_line(error)}") from error
     if not isinstance(module, nn.Module):
         raise ModelError(
-            f"model={keys.model}: the factory returned {type(module).__name__}, "
+            f"model={said(keys)}: the factory returned {type(module).__name__}, "
             "it must return a torch.nn.Module."
         )
     return module
+
+
+def said(keys: ModelKeys) -> str:
+    """The model as messages name it."""
+    found = held(keys.model)
+    if found is None:
+        return keys.model
+    return str(getattr(found.thing, "__name__", type(found.thing).__name__))
+
+
+def own_model(name: str) -> Callable[..., Any]:
+    """A model that is an object of this process: a factory, or copies of a module as it is."""
+    found = held(name)
+    if found is None:
+        raise ModelError(
+            "model: it is an object of another process; give a class or a function that can be "
+            "imported there (not one of __main__, a lambda, or a module that is built already)."
+        )
+    if isinstance(found.thing, nn.Module):
+        module = found.thing
+        return lambda: copy.deepcopy(module)
+    if not callable(found.thing):
+        raise ModelError(f"model={found.thing!r:.60}: neither a torch.nn.Module nor callable.")
+    factory: Callable[..., Any] = found.thing
+    return factory
 
 
 def load_factory(model: str) -> Callable[..., Any]:
@@ -128,11 +160,20 @@ def load_factory(model: str) -> Callable[..., Any]:
 
 
 def wanted_arguments(factory: Callable[..., Any]) -> int:
-    """How many of (shape, outputs) a factory takes: both, the outputs alone, or none."""
+    """How many of (shape, outputs) a factory takes: both, the outputs alone, or none.
+
+    One that has a default is given another value only if its name says that it is one of these:
+    `Net(hidden=64)` keeps its 64.
+    """
     parameters = inspect.signature(factory).parameters.values()
-    required = (p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+    taken = [
+        p
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        and (p.default is p.empty or p.name in MEANT)
+    ]
     open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return 2 if open_ended else min(2, len(list(required)))
+    return 2 if open_ended else min(2, len(taken))
 
 
 def check_output(
@@ -146,7 +187,7 @@ def check_output(
             output = module.eval()(example)
     except Exception as error:
         raise ModelError(
-            f"model={keys.model}: fails on data of shape {tuple(example.shape)}: "
+            f"model={said(keys)}: fails on data of shape {tuple(example.shape)}: "
             f"{first_line(error)}"
         ) from error
     finally:
@@ -154,7 +195,7 @@ def check_output(
     shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
     if shape != wanted:
         raise ModelError(
-            f"model={keys.model}: returns {shape} for data of shape {tuple(example.shape)}, "
+            f"model={said(keys)}: returns {shape} for data of shape {tuple(example.shape)}, "
             f"it must return {wanted}: {criterion.wants}."
         )
 

@@ -17,7 +17,7 @@ from corsage.core.preparation import Preparation
 from corsage.core.seeding import generator
 from corsage.datasets import csvfile, npzfile
 from corsage.datasets.csvfile import CsvKeys
-from corsage.datasets.data_set import load_table, source_files
+from corsage.datasets.data_set import data_set, load_table, source_files
 from corsage.datasets.dealing import cache, clustermap, partitions
 from corsage.datasets.dealing.deal import Dealt, check_partition, deal, known_clusters
 from corsage.datasets.dealing.split import lone, split_rows
@@ -94,6 +94,8 @@ class FederatedData:
 def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
     """The data set dealt to users, prepared once a machine and then shared by its processes."""
     check_partition(keys, num_users)
+    if keep := data_set(keys.dataset).keep:
+        return in_memory(keep(keys), keys, num_users, seed)
     facts = {k: v for k, v in dataclasses.asdict(keys).items() if k != "cache_dir"}
     facts["partition"] = keys.dealing
     files = cache.fingerprint(source_files(keys))
@@ -101,6 +103,18 @@ def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
         facts["cluster_map"] = clustermap.digest(keys.cluster_map)
     name = cache.digest({**facts, "num_users": num_users, "seed": seed, "files": files})
     return opened(cache.cache_root(keys.cache_dir) / name, keys, num_users, seed)
+
+
+def in_memory(
+    kept: dict[Any, FederatedData], keys: DataKeys, num_users: int, seed: int
+) -> FederatedData:
+    """Data of this process dealt to users, prepared once and written nowhere."""
+    name = (keys, num_users, seed)
+    if name not in kept:
+        table = load_table(keys)
+        facts, arrays = arrange(table, deal(table, keys, num_users, seed), keys, seed)
+        kept[name] = FederatedData(**{**facts, **arrays})
+    return kept[name]
 
 
 def check_users(data: FederatedData) -> None:

@@ -90,9 +90,13 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         experiment: str = "",
         **keys: Unpack[Keywords],
     ) -> None:
-        self.config = read_config(type(self), config, keys)
-        self.keys = cast(K, self.config.keys_of(self.name))
         self.callbacks = list(callbacks)
+        self.configure(read_config(type(self), config, keys), experiment)
+
+    def configure(self, config: Config, experiment: str = "") -> None:
+        """Take a configuration; again only before anybody is asked anything."""
+        self.config = config
+        self.keys = cast(K, self.config.keys_of(self.name))
         self.train_options: Mapping[str, Any] = {}
         self.federation = Federation(self.name, self.config, self.keys, self.callbacks, experiment)
         self._outside = Outside(self)

@@ -1,0 +1,107 @@
+"""What a caller gives from Python as keys: data in memory, or a file and its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError
+from corsage.core.groups import SOME_USERS
+from corsage.core.held import Held, hold
+from corsage.datasets.given.reading import Given, read
+from corsage.datasets.memory import Memory
+
+COLUMN_KEYS = {"user": "user-column", "label": "label-column", "cluster": "cluster-column"}
+NAMING = ("feature_columns",)
+"""Keys that say what in the data is meant: they are not those of the data in memory."""
+FILE_KINDS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".npz": "npz"}
+
+
+@dataclass(frozen=True)
+class Data:
+    """Data as keys; what is held for them, if they are in memory."""
+
+    keys: Mapping[str, Any]
+    held: Held | None = None
+
+    def among(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """Keywords with those of the data, which stand for what the caller called them by."""
+        own = {name.replace("-", "_"): value for name, value in self.keys.items()}
+        said = NAMING if own else ()
+        return {**{k: v for k, v in keywords.items() if k not in said}, **own}
+
+
+NONE = Data({})
+
+
+def data_of(
+    data: Any, arrays: tuple[Any, Any], columns: Mapping[str, Any], keys: Mapping[str, Any]
+) -> Data:
+    """The arguments of `simulate` and `fit` as keys.
+
+    `arrays` are x and y, `columns` what user, label and cluster are, `keys` the others that are
+    given.
+    """
+    named = {what: value for what, value in columns.items() if value is not None}
+    features = words(keys.get("feature_columns", ()))
+    if any(part is not None for part in arrays):
+        if data is not None or any(part is None for part in arrays):
+            raise ConfigError("x, y: give both, and no data beside them.")
+        data = arrays
+    if data is None:
+        refuse_idle(named)
+        return NONE
+    if "dataset" in keys:
+        raise ConfigError(f"dataset={keys['dataset']}: data are given too; leave one of them out.")
+    if isinstance(data, str | Path):
+        return Data(of_file(Path(data), named, features))
+    return in_memory(data, named, features, str(keys.get("labels", "")))
+
+
+def words(value: Any) -> tuple[str, ...]:
+    """Names, with commas or as a list."""
+    return tuple(value.split(",") if isinstance(value, str) else value)
+
+
+def refuse_idle(named: Mapping[str, Any]) -> None:
+    """Without data there are no columns to be named."""
+    for what, value in named.items():
+        key = COLUMN_KEYS[what].replace("-", "_")
+        raise ConfigError(f"{what}={value!r:.40}: no data are given; of a file it is {key}=.")
+
+
+def of_file(path: Path, named: Mapping[str, Any], features: Sequence[str]) -> dict[str, Any]:
+    """A file of one's own and its columns."""
+    kind = FILE_KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise ConfigError(f"{path}: neither a CSV nor an NPZ file, by its name.")
+    for what, value in named.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{what}: of a file it is the name of a column.")
+    columns = {COLUMN_KEYS[what]: value for what, value in named.items()}
+    wanted = {"feature-columns": features} if features else {}
+    return {"dataset": kind, "data-file": str(path), **columns, **wanted}
+
+
+def in_memory(data: Any, named: Mapping[str, Any], features: Sequence[str], labels: str) -> Data:
+    """Data that are held in this process."""
+    label = named.get("label", "")
+    if not isinstance(label, str):
+        raise ConfigError("label: the name of a column; labels of arrays are y.")
+    given = Given(data, named.get("user"), named.get("cluster"), label, tuple(features), labels)
+    table = read(given)
+    kept = hold(Memory(table))
+    kind = "classes" if table.num_classes else "numbers"
+    return Data({"dataset": "memory", "data-file": kept.name, "labels": kind}, kept)
+
+
+def moved(config: Config, data: Data) -> Config:
+    """A configuration on other data; users that nobody chose are those of the data."""
+    flat = config.flat()
+    if flat["num-users"] == SOME_USERS:
+        flat["num-users"] = -1
+    own = {"feature-columns", "user-column", "label-column", "cluster-column"}
+    return Config.parse({**{k: v for k, v in flat.items() if k not in own}, **data.keys})

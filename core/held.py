@@ -1,0 +1,57 @@
+"""Objects of this process that a key can name: data in memory, a model that is an object.
+
+Keys are texts, so that they can go into a file and over a wire. What `hold` gives has a name that
+a key can have, and the name means the object as long as somebody keeps what `hold` gave. Another
+process does not know it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from importlib import import_module
+from typing import Any
+from weakref import WeakValueDictionary
+
+PREFIX = "object-"
+
+
+class Held:
+    """An object and the name that it has meanwhile."""
+
+    def __init__(self, name: str, thing: Any) -> None:
+        self.name, self.thing = name, thing
+
+
+_NAMED: WeakValueDictionary[str, Held] = WeakValueDictionary()
+
+
+def hold(thing: Any) -> Held:
+    """An object under a name; the same one as long as the object is held."""
+    for known in list(_NAMED.values()):
+        if known.thing is thing:
+            return known
+    made = Held(PREFIX + secrets.token_hex(6), thing)
+    _NAMED[made.name] = made
+    return made
+
+
+def held(name: str) -> Held | None:
+    """What a name means in this process; None if it means nothing here."""
+    return _NAMED.get(name)
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is such a name, of this process or another one."""
+    return text.startswith(PREFIX)
+
+
+def importable(thing: Any) -> str:
+    """`package.module:name` of a class or function that another process can import, or nothing."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
+        return ""
+    try:
+        found = getattr(import_module(module), name, None)
+    except ImportError:
+        return ""
+    return f"{module}:{name}" if found is thing else ""

@@ -1,0 +1,70 @@
+"""Data in the memory of this process: what `simulate(data=...)` and `fit(...)` are given.
+
+Nothing of them is written to disk, and no other process sees them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from corsage.core.errors import ConfigError, DataError
+from corsage.core.held import held
+from corsage.datasets.data_set import DataSet
+from corsage.datasets.shared_keys import FileKeys, LabelKeys
+from corsage.datasets.table import Table
+
+ONLY = "simulate(data=...) and fit(...) set it, in a process of Python; here name a data set"
+
+
+@dataclass(frozen=True)
+class MemoryKeys(LabelKeys, FileKeys):
+    """Keys of data in memory; `data-file` is the name that they have meanwhile."""
+
+    @property
+    def usual(self) -> str:
+        """Data that say whose they are keep their users."""
+        if table_of(self).users is not None:
+            return "natural"
+        return "shards" if table_of(self).num_classes else "iid"
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """A table, and what was prepared of it: this lasts as long as the table does."""
+
+    table: Table
+    prepared: dict[Any, Any] = field(default_factory=dict)
+
+
+def memory_of(keys: MemoryKeys) -> Memory:
+    """What the keys name."""
+    if not keys.data_file:
+        raise ConfigError(f"dataset=memory: {ONLY}.")
+    found = held(keys.data_file)
+    if found is None or not isinstance(found.thing, Memory):
+        raise DataError(
+            "dataset=memory: these data are in the memory of another process, or are gone; they "
+            "are for simulate() and fit() alone. On Ray and on devices: a file (dataset=csv or "
+            "npz), or make_client_app(data=...)."
+        )
+    return found.thing
+
+
+def table_of(keys: MemoryKeys) -> Table:
+    """The table that the keys name."""
+    return memory_of(keys).table
+
+
+def prepared_of(keys: MemoryKeys) -> dict[Any, Any]:
+    """What was prepared of the table that the keys name."""
+    return memory_of(keys).prepared
+
+
+def check(keys: MemoryKeys) -> None:
+    """Refuse data that are not there, and users of their own that they have not."""
+    if table_of(keys).users is None and keys.dealing == "natural":
+        raise ConfigError("partition=natural: the data do not say whose they are (user=...).")
+
+
+DATASET = DataSet(table_of, MemoryKeys, check=check, users="either", keep=prepared_of)
