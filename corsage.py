@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.app.client_app import app as client_app
     from corsage.app.client_app import make_client_app
     from corsage.app.local_grid import LocalGrid
+    from corsage.app.results.run import load
     from corsage.app.simulation import simulate
     from corsage.core.config import Config
     from corsage.strategies.apfl import APFL
@@ -54,6 +55,7 @@ __version__ = VERSION
 PLACES = {
     "Config": "core.config",
     "simulate": "app.simulation",
+    "load": "app.results.run",
     "LocalGrid": "app.local_grid",
     "client_app": "app.client_app",
     "make_client_app": "app.client_app",
@@ -95,6 +97,7 @@ __all__ = [
     "SingleCluster",
     "Strategy",
     "client_app",
+    "load",
     "make_client_app",
     "simulate",
 ]

@@ -96,6 +96,11 @@ class LocalGrid(Grid):
                 return [self._work(message)]
         return []
 
+    @property
+    def contexts(self) -> list[Context]:
+        """The nodes' own contexts, which this process holds."""
+        return list(self._contexts.values())
+
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:

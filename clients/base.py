@@ -7,7 +7,7 @@ the users kept before, and keeps what `Sent.keep` says after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -16,7 +16,7 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.clients.contract import Got, Models, Sent, averages, named
+from corsage.clients.contract import Got, Models, Sent, averages, named, whole_models
 from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.asked import Takes
 from corsage.core.cache import Cache
@@ -24,11 +24,19 @@ from corsage.core.errors import UserError
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys
 from corsage.core.seeding import generator
-from corsage.core.wire import Task
+from corsage.core.wire import DELIVER, Task
 from corsage.datasets.dealing.federated import FederatedData, UserData
 from corsage.networks.batches import Examples, Loss, Order
-from corsage.networks.evaluation import Scores, evaluate, evaluate_models, evaluate_picked
+from corsage.networks.evaluation import (
+    Scores,
+    evaluate,
+    evaluate_models,
+    evaluate_picked,
+    outputs_of_each,
+    score,
+)
 from corsage.networks.network import Network
+from corsage.networks.outputs import Arithmetic
 from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
 from corsage.networks.training import SINGLE, Types, batches, to_tensors
@@ -70,6 +78,7 @@ class Client(NumPyClient, Generic[K]):
         self.task, self.users, self.data, self.network = task, list(users), data, network
         self.keys, self.settings = cast(K, task.keys), task.train
         self.states, self.cache = list(states), cache or Cache()
+        self.judged: Models | None = None  # the models that were judged last
 
     # What an algorithm overrides.
 
@@ -113,6 +122,7 @@ class Client(NumPyClient, Generic[K]):
             models = self.adapt(got, self.train_data(got), int(got.options["adapt-epochs"]))
         else:
             models = self.models(got)
+        self.judged = models
         return {**self.report(self.scores(models)), **models.metrics}
 
     def fit(
@@ -230,11 +240,28 @@ class Client(NumPyClient, Generic[K]):
     def scores(self, models: Models) -> Scores:
         """How good models are on the users' test data."""
         data, network = self.test_data(), self.network
+        if self.alone:
+            outputs = outputs_of_each(network, self.each(models), data)
+            return score(network.criterion, outputs, data)
         if models.heads is not None:
             return evaluate(network, models.whole, models.heads, data)
         if models.picked is not None:
             return evaluate_picked(network, models.whole, models.picked, data)
         return evaluate_models(network, models.whole, data)
+
+    @property
+    def alone(self) -> bool:
+        """Whether users are judged one by one, as their models will be when they are loaded."""
+        return bool(self.task.options.get(DELIVER))
+
+    def each(self, models: Models) -> Iterator[Array]:
+        """Each user's whole model."""
+        return whole_models(models, len(self.users))
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """What a prediction is computed in."""
+        return Arithmetic(str(self.types[0]).removeprefix("torch."))
 
     def report(self, scores: Scores) -> dict[str, NDArray[Any]]:
         """Scores as numbers of each user."""

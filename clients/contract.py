@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.core.arrays import Arrays, Floats32, Ints
+from corsage.core.arrays import Array, Arrays, Floats32, Ints
 from corsage.core.errors import ConfigError
 
 
@@ -56,6 +56,17 @@ class Models:
     heads: Floats32 | None = None
     picked: Ints | None = None
     metrics: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def whole_models(models: Models, users: int) -> Iterator[Array]:
+    """Each user's whole model, one after the other."""
+    for user in range(users):
+        if models.picked is not None:
+            yield models.whole[models.picked[user]]
+        elif models.heads is not None:
+            yield np.concatenate([models.whole, models.heads[user]])
+        else:
+            yield models.whole if models.whole.ndim == 1 else models.whole[user]
 
 
 def named(parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> Got:

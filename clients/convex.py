@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from corsage.core.errors import UserError
 from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
 from corsage.networks.evaluation import Scores, score
+from corsage.networks.outputs import Arithmetic, linear_outputs
 from corsage.networks.training import SINGLE, Types
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.linear_losses import Scale
@@ -115,9 +117,25 @@ class ConvexClient(Client[K]):
         if not self.convex:
             return super().scores(models)
         data = self.prepared("test", self.test_data)
+        if self.alone:
+            return score(self.network.criterion, self.outputs_alone(models, data), data)
         test = self.prepared("test losses", lambda: self.losses_on(data))
         outputs = test.predict(self.tensor(models.whole))
         return score(self.network.criterion, outputs[:, None], data)
+
+    def outputs_alone(self, models: Models, data: Examples) -> Tensor:
+        """The outputs on all users' samples, each user's computed alone."""
+        parts = [
+            linear_outputs(self.tensor(model), data.user(u)[0])
+            for u, model in enumerate(self.each(models))
+        ]
+        return torch.cat(parts)
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """Convex models are computed in the precision of the keys."""
+        form = super().arithmetic
+        return replace(form, linear=self.task.model.precision) if self.convex else form
 
     def tensor(self, array: Array) -> Tensor:
         """An array as the losses compute with it."""

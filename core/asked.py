@@ -172,8 +172,14 @@ USUAL: Mapping[str, Check] = {
     "adapt-samples": whole(),
     "adapt-epochs": whole(limit=EPOCHS),
     "fine-tune": flag,
+    "row": text(60),
+    "deliver": flag,
 }
-"""Options of every client: those of evaluations."""
+"""Options of every client: those of evaluations.
+
+`row` is the row of the table that an evaluation is of, and `deliver` says that it is the one which
+the table shows: each user is judged alone, as its model will be when it is loaded.
+"""
 
 
 def checked(

@@ -45,6 +45,12 @@ class RunKeys(Keys):
     keep_checkpoints: int = key(
         3, "checkpoints that are kept, and with them what users keep for each", low=1
     )
+    keep_models: str = key(
+        "auto",
+        "every user's model, of each row of the table, in the run folder. auto: those of a row of "
+        "which they take a gigabyte at most; all; none",
+        choices=("auto", "all", "none"),
+    )
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class Keywords(TypedDict, total=False):
     evaluate_every: int
     checkpoint_every: int
     keep_checkpoints: int
+    keep_models: str
     num_users: int
     num_nodes: int
     fraction_train: float

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from corsage.core.arrays import Floats, Floats32, Ints
+from corsage.core.arrays import Array, Floats, Floats32, Ints
 from corsage.networks.batches import Examples
 from corsage.networks.criterion import Criterion
 from corsage.networks.network import Network
-
-CHUNK = {True: 128, False: 1024}
-"""Examples in a piece: of images, and of anything else."""
+from corsage.networks.outputs import chunks, outputs_of
 
 
 @dataclass(frozen=True)
@@ -78,20 +76,21 @@ def evaluate_picked(network: Network, models: Floats32, picked: Ints, data: Exam
     return Scores(counted, loss, data.sizes)
 
 
+def outputs_of_each(network: Network, models: Iterable[Array], data: Examples) -> Tensor:
+    """The outputs on all users' samples, each under its user's whole model and computed alone."""
+    parts = [
+        outputs_of(network, model, data.user(u)[0])
+        for u, model in enumerate(models)
+        if data.sizes[u]
+    ]
+    return torch.cat(parts or [data.x[:0]])
+
+
 @torch.no_grad()
 def all_features(network: Network, x: Tensor) -> Tensor:
     """The body's features of all examples, in evaluation mode."""
     network.train(False)
     return chunks(network.features, x)
-
-
-def chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A function of examples, piece by piece: bounded memory, and activations stay in cache.
-
-    500 images through PFLlib's CNN: 24 ms in pieces of 50-100, 49 ms in pieces of 1,000.
-    """
-    parts = [function(part) for part in torch.split(x, CHUNK[x.dim() == 4])]
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def linear_logits(network: Network, features: Tensor, heads: Floats32, data: Examples) -> Tensor:

@@ -142,6 +142,10 @@ class CFL(Strategy[CFLKeys, CFLState]):
         tree: Arrays = {"cuts": state.cuts, "cut-models": cut_models, "cut-directions": directions}
         return Parcel({"models": state.models, **tree})
 
+    def user_clusters(self, row: str) -> dict[str, str]:
+        """Each user's cluster, by its number."""
+        return {user: str(c) for user, c in self.state.clusters.items()}
+
     def template(self) -> Arrays:
         """A user sends back its model."""
         return {"model": self.state.models[0]}

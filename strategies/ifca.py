@@ -123,6 +123,10 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
     def _picked(self, replies: Replies) -> list[int]:
         return [int(j) for j in replies.metrics.pop("cluster", [])]
 
+    def user_clusters(self, row: str) -> dict[str, str]:
+        """The model that each user picked last, by its number."""
+        return {user: str(j) for user, j in self.state.clusters.items()}
+
     def accept(self, named: Arrays) -> IFCAState:
         """Initial models must differ, so all K are given or none."""
         raise ModelError("ifca: initial_arrays must be one array `models`, (clusters, P).")

@@ -9,6 +9,7 @@ folders and what is computed on are the device's own words, and never a message'
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -156,7 +157,7 @@ def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
     """What a message asks of this device's users; Refused if it is not to be done."""
     cls = client_class(task.algorithm)
     options = checked(content["config"], {**USUAL, **cls.takes.options, **SAID}, limits)
-    task = replace(task, options=options)
+    task = replace(task, options=with_row(options, task.algorithm))
     members = check_users(task, node, cls, limits)
     check_data(task, node)
     check_model(task, node, limits)
@@ -176,6 +177,14 @@ def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
         arrays_as(content.get("arrays"), cls.takes.shared, sizes),
         {} if rows is None else arrays_as(rows, cls.takes.rows, sizes, len(task.users)),
     )
+
+
+def with_row(options: dict[str, Any], algorithm: str) -> dict[str, Any]:
+    """The options, of which the row names a file: it is the algorithm's, and what it was asked."""
+    row = options.get("row", "")
+    if row and not re.fullmatch(rf"{re.escape(algorithm)}(\+[a-z]{{1,12}})?", row):
+        raise Refused(f"row={shown(row)}: not one of {algorithm}'s")
+    return options
 
 
 def check_users(task: Task, node: Node, cls: type[Client[Any]], limits: Limits) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 from flwr.supercore import log
 from numpy.typing import NDArray
 
+from corsage.app.nodes.delivery import ModelDelivery
 from corsage.app.nodes.node import Node
 from corsage.app.nodes.outward import BATCH_NORM, REMEDY, outward, raised_at
 from corsage.app.states.shelf import Kept
@@ -116,6 +117,7 @@ class Worker:
         self.cls = client_class(task.algorithm)
         device = node.device or task.train.device
         self.network = build_network(task.model, task.shape, task.num_classes, task.seed, device)
+        self.delivery = ModelDelivery(task, node, store.models)
         self.members: dict[str, list[str]] = json.loads(str(task.options.get(MEMBERS, "{}")))
 
     def groups(self) -> list[list[int]]:
@@ -130,6 +132,7 @@ class Worker:
         client, got = self.client(group), self.got(group)
         if self.kind == "evaluate":
             self.add_evaluation(client.users, client.judge(got))
+            self.delivery.add(client)
             return
         sent = client.respond(got)
         if self.task.options.get(BY_USER):

@@ -11,6 +11,7 @@ from safetensors.numpy import save
 
 from corsage.app.run.checkpoint import Checkpoints
 from corsage.app.run.endings import write_result
+from corsage.app.run.models import write_models
 from corsage.app.states.store import secure
 from corsage.core.config import Config
 from corsage.core.encoding import decode
@@ -64,7 +65,8 @@ class Recorder(Callback):
             strategy.federation.hold(list(self.checkpoints.held.values()))
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
-        """The result, and the shared arrays under their names in the model."""
+        """The models, the result, and the shared arrays under their names in the model."""
+        guarded(write_models, strategy, self.folder)
         arrays = decode(strategy.named_arrays())
         found = [summary.json() for summary in results]
         rounds = self.config.run.num_rounds

@@ -35,6 +35,7 @@ FREE = {
     "torch-threads",
     "checkpoint-every",
     "keep-checkpoints",
+    "keep-models",
 }
 """Keys that may change when a run is resumed: they do not change a strategy's numbers."""
 

@@ -27,7 +27,11 @@ ENDING = ".safetensors"
 MARK = ".experiment"
 """The file that says of which experiment the states in a folder are."""
 _STATE = re.compile(r"(0|[1-9][0-9]{0,18})\.safetensors")
-_TORN = re.compile(r"\.[0-9]+\.safetensors\.[0-9a-f]{12}")
+_MODEL = re.compile(r"model-[a-z0-9+-]{1,60}\.safetensors")
+"""A user's whole predictor, of a row of the table."""
+_TORN = re.compile(r"\.([0-9]+|model-[a-z0-9+-]{1,60})\.safetensors\.[0-9a-f]{12}")
+ROWS = 4
+"""Rows of the table of which a user has a predictor, at most: the oldest go first."""
 _DEVICES = "con|prn|aux|nul|com[0-9]|lpt[0-9]"
 _PLAIN = re.compile(rf"(?!(?:{_DEVICES})(?:\.|$))[a-z0-9_-](?:[a-z0-9._-]{{0,98}}[a-z0-9_-])?")
 
@@ -43,6 +47,8 @@ class Files:
 
     `on_new` is called when a first state of this experiment is about to be kept.
     """
+
+    each_alone = True
 
     def __init__(
         self,
@@ -75,6 +81,19 @@ class Files:
             _clear(path.parent)
             write_atomically(path, data, self._durable, private=True)
             _forget(path.parent, {*state.others, version})
+
+    def put(self, row: str, token: str, number: int, user: str, data: bytes) -> None:
+        """Keep a user's whole predictor; the old one is there until the new one is whole."""
+        path = self._path(user, 0).with_name(f"model-{row}{ENDING}")
+        if not _MODEL.fullmatch(path.name):
+            raise ValueError(f"{row[:60]!r} cannot be part of a file's name")
+        self._begin()
+        private_folder(path.parent)
+        _clear(path.parent)
+        write_atomically(path, data, self._durable, private=True)
+        others = [one for one in predictors(path.parent) if one != path]
+        for old in others[ROWS - 1 :]:
+            old.unlink(missing_ok=True)
 
     def users(self) -> list[str]:
         """Who has a state here, by the names of their folders (see `safe_name`)."""
@@ -110,7 +129,15 @@ def is_ours(folder: Path) -> bool:
 
 def is_state(path: Path) -> bool:
     """Whether a file is called as states are, or as what a killed write leaves."""
-    return bool(_STATE.fullmatch(path.name) or _TORN.fullmatch(path.name))
+    return any(kind.fullmatch(path.name) for kind in (_STATE, _MODEL, _TORN))
+
+
+def predictors(folder: Path) -> list[Path]:
+    """The predictors in a user's folder, the one written last first."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if _MODEL.fullmatch(path.name)]
+    return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
 def _inside(path: Path) -> list[Path]:
@@ -122,6 +149,8 @@ def remove_states(folder: Path) -> None:
     """Remove a user's states, and the folder if nothing else is in it."""
     _forget(folder, set())
     _clear(folder)
+    for path in predictors(folder):
+        path.unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
 

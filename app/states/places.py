@@ -11,6 +11,7 @@ from corsage.app.nodes.node import Node
 from corsage.app.states.database import Database
 from corsage.app.states.files import Files
 from corsage.app.states.memory import OTHERS, InContext
+from corsage.app.states.models import FOLDER, PieceFolder, PiecesInContext
 from corsage.app.states.state_dir import clear
 from corsage.app.states.store import PersonalStore, database_of
 from corsage.core.wire import Task
@@ -39,20 +40,23 @@ class Places:
         if not node.simulated:
             return self._device(context, node, task.experiment)
         if not task.state_dir:
-            return PersonalStore([InContext(context, task.experiment, OTHERS)], simulated=True)
+            shelf = InContext(context, task.experiment, OTHERS)
+            return PersonalStore([shelf], simulated=True, models=PiecesInContext(context))
+        pieces = PieceFolder(Path(task.state_dir).with_name(FOLDER))
         memory = InContext(context, task.experiment)
         folder = Path(task.state_dir)
         if task.many_machines:
             files = Files(folder, task.experiment, durable=False)
-            return PersonalStore([memory, files], simulated=True)
-        return PersonalStore([self._database(database_of(folder, task.experiment))], simulated=True)
+            return PersonalStore([memory, files], simulated=True, models=pieces)
+        database = self._database(database_of(folder, task.experiment))
+        return PersonalStore([database], simulated=True, models=pieces)
 
     def _device(self, context: Context, node: Node, experiment: str) -> PersonalStore:
         if node.state_dir is None:
             return PersonalStore([InContext(context, experiment, OTHERS)])
         files = Files(node.state_dir, experiment)
         files.on_new = partial(clear, node.state_dir, node.keep_runs, files.folder)
-        return PersonalStore([InContext(context, experiment), files])
+        return PersonalStore([InContext(context, experiment), files], models=files)
 
     def _database(self, path: Path) -> Database:
         """The open one, if there is one; the one that was not needed for longest is closed."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from corsage.app.states.database import Database
 from corsage.app.states.files import safe_name
+from corsage.app.states.models import ModelShelf
 from corsage.app.states.shelf import Kept, Shelf, whole
 from corsage.core.arrays import Arrays
 from corsage.core.errors import StateLost, StorageError
@@ -26,10 +27,16 @@ class PersonalStore:
     shelves : where the states are kept: in each of them, and read from the first that has them.
     simulated : users are simulated: a state that cannot be kept ends the run, since to drop users
         for want of space would give other numbers. A device's user is dropped, and named.
+    models : where the models that were judged go, if anywhere.
     """
 
-    def __init__(self, shelves: Sequence[Shelf], simulated: bool = False) -> None:
-        self._shelves, self._simulated = shelves, simulated
+    def __init__(
+        self,
+        shelves: Sequence[Shelf],
+        simulated: bool = False,
+        models: ModelShelf | None = None,
+    ) -> None:
+        self._shelves, self._simulated, self.models = shelves, simulated, models
 
     def load(self, user: str, version: int) -> Arrays:
         """A user's state of that version; version 0 is empty. StateLost if it is gone."""

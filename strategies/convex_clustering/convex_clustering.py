@@ -220,6 +220,12 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """The clusters' own models, without any pull between them."""
         return {} if self.state.refit is None else {f"{self.name}+refit": {"refit": True}}
 
+    def user_clusters(self, row: str) -> dict[str, str]:
+        """Each user's cluster, by its number."""
+        reading, users = self.state.reading, self.state.graph.users
+        labels = [] if reading is None else reading.labels
+        return {user: str(c) for user, c in zip(users, labels, strict=False)}
+
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """Each user's model; refitted ones, or all there are for new users to choose from."""
         if options.get("adapt"):

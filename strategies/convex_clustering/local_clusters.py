@@ -147,6 +147,11 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         """Nothing is the same for all."""
         return {}
 
+    def user_clusters(self, row: str) -> dict[str, str]:
+        """Each user's cluster, by its number."""
+        state = self.state
+        return {user: str(c) for user, c in zip(state.users, state.labels, strict=False)}
+
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """Each user's model; new users choose among all."""
         if options.get("adapt"):

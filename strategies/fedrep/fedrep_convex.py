@@ -152,6 +152,11 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
         y = found.models.astype(np.float32)
         return FedRepConvexState(replies.mean["body"], known, s, y, found.labels, found.gap)
 
+    def user_clusters(self, row: str) -> dict[str, str]:
+        """Whose heads are the same, by the head's number."""
+        labels = self.state.labels
+        return {user: str(c) for user, c in zip(self.state.users, labels, strict=False)}
+
     def findings(self) -> list[Finding]:
         """How many distinct heads there are, and whose they are."""
         return [Finding(TITLE, distinct(self.state))]

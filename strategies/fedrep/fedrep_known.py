@@ -127,6 +127,10 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
         own = dict(zip(users, self._clusters(users), strict=True))
         return FedRepKnownState(replies.mean["body"], known, h, {**state.clusters, **own})
 
+    def user_clusters(self, row: str) -> dict[str, str]:
+        """Each user's known cluster."""
+        return dict(self.state.clusters)
+
     def findings(self) -> list[Finding]:
         """How far users are from their clusters, and these from the middle."""
         state, (w, middle) = self.state, self._centres()

@@ -106,6 +106,11 @@ class KnownClusters:
         """The cluster of a user; none is an empty name."""
         return "all" if self.together else member.cluster or self.missing
 
+    def names(self) -> dict[str, str]:
+        """Each user's cluster, if there are any: one for all is none."""
+        members = self.federation.roster.members
+        return {} if self.together else {u: self.cluster_of(m) for u, m in members.items()}
+
     def of_evaluation(self, names: ClusterNames, options: Mapping[str, Any]) -> list[Cohort]:
         """The cohorts of an evaluation: those that train, or those that come only after."""
         if options.get("adapt"):

@@ -156,6 +156,10 @@ class CoinMethod(Strategy[K, S]):
         server, cohorts = self.server, self.clusters.of_evaluation(self.state.clusters, options)
         return evaluation_of(self.federation, [server.shown(c) for c in cohorts], options)
 
+    def user_clusters(self, row: str) -> dict[str, str]:
+        """Each user's known cluster."""
+        return self.clusters.names()
+
     def findings(self) -> list[Finding]:
         """The settings, and communications: expected and counted."""
         state, strengths = self.state, self.state.strengths

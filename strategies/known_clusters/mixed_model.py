@@ -202,6 +202,10 @@ class MixedModel(Strategy[K, MixedModelState]):
         solution, cohorts = self.solution, self.clusters.of_evaluation(self.state.clusters, options)
         return evaluation_of(self.federation, [solution.shown(c) for c in cohorts], options)
 
+    def user_clusters(self, row: str) -> dict[str, str]:
+        """Each user's known cluster."""
+        return self.clusters.names()
+
     def findings(self) -> list[Finding]:
         """How the solution was reached, and the variances."""
         return self.solution.findings()

@@ -31,6 +31,7 @@ from corsage.core.seeding import drawn_count, generator
 from corsage.core.wire import BY_USER
 from corsage.strategies.rounds.averaging import Averaging
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.delivery import Deliveries
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.model_arrays import by_parameter, check_numbers, fitted, parts_of
 from corsage.strategies.rounds.outside import Outside
@@ -99,6 +100,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         self.keys = cast(K, self.config.keys_of(self.name))
         self.train_options: Mapping[str, Any] = {}
         self.federation = Federation(self.name, self.config, self.keys, self.callbacks, experiment)
+        self.deliveries = Deliveries()  # of the table's rows, by their names
         self._outside = Outside(self)
         self.prepare()
         self.averaging = Averaging(self.federation)
@@ -223,6 +225,10 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     def findings(self) -> list[Finding]:
         """What there is to say at the end."""
         return []
+
+    def user_clusters(self, row: str) -> dict[str, str]:
+        """Each user's cluster in a row of the table, where the method has clusters."""
+        return {}
 
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
         """Evaluations after the last round under other options, by the name of their result."""

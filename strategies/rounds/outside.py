@@ -35,6 +35,7 @@ class Outside:
         self._strategy, self._opened = strategy, False
         self._steps = Steps(self._following, strategy.federation.judge)
         self._evaluation: tuple[Question, list[Message]] | None = None  # the one under way
+        self._options: Mapping[str, Any] = {}  # of that evaluation
         self._trained: Replies | None = None  # of a round that callbacks have not heard of
         self._begun, self._resumed, self._clock = False, False, 0.0
 
@@ -66,9 +67,12 @@ class Outside:
         self._evaluation = None
         if not self._steps.between or not self._strategy.progress.round:
             return []
-        self._strategy.take(arrays)
-        self._strategy.federation.rest()
-        question = self._strategy.evaluation(options)
+        strategy = self._strategy
+        strategy.take(arrays)
+        strategy.federation.rest()
+        last = strategy.is_over(strategy.config.run.num_rounds)
+        self._options = self._run(options).options(strategy.name, last)
+        question = strategy.evaluation(self._options)
         self._evaluation = question, question.messages()
         return self._evaluation[1]
 
@@ -80,8 +84,10 @@ class Outside:
         question, messages = under_way
         question.answered(answers(messages, replies))
         found = question.replies()
-        self._strategy.federation.judge(found)
-        self._strategy.evaluated(question, found)
+        strategy = self._strategy
+        strategy.federation.judge(found)
+        strategy.deliveries.note(self._options, strategy.progress.round, question, found)
+        strategy.evaluated(question, found)
         self._end_round(found)
         return found
 

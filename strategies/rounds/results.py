@@ -66,6 +66,9 @@ class Summary:
     curve : (round, mean over users) of every evaluation.
     findings : what the method has to say.
     new_users : for rows of new users, every case that was asked for.
+    clusters : each user's cluster, where the method has clusters.
+    known_clusters : each user's cluster as the data have it, if they do.
+    train_sizes : each user's training samples.
     """
 
     strategy: str
@@ -84,6 +87,9 @@ class Summary:
     curve: list[tuple[int, float]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     new_users: list[NewUsers] = field(default_factory=list)
+    clusters: dict[str, str] = field(default_factory=dict)
+    known_clusters: dict[str, str] = field(default_factory=dict)
+    train_sizes: dict[str, int] = field(default_factory=dict)
 
     def json(self) -> Json:
         """As the summary's file has it."""
@@ -107,6 +113,9 @@ class Summary:
             "per_user": self.per_user,
             "curve": [list(point) for point in self.curve],
         }
+        for what in ("clusters", "known_clusters", "train_sizes"):
+            if values := getattr(self, what):
+                found[what] = values
         if self.findings:
             found["findings"] = [finding.json() for finding in self.findings]
         if self.new_users:
@@ -177,6 +186,8 @@ def summarised(
     progress, measure = strategy.progress, strategy.federation.measure
     values, loss = evaluated(evaluation, measure)
     tail = [value for r, value in progress.curve if r > progress.round - last] if last else []
+    users, members = evaluation.users, strategy.federation.roster.members
+    clusters = strategy.user_clusters(name)
     return Summary(
         strategy=name,
         rounds=progress.round,
@@ -193,6 +204,9 @@ def summarised(
         per_user=dict(zip(evaluation.users, values.tolist(), strict=True)),
         curve=list(progress.curve) if last else [],
         findings=strategy.findings() + set_aside(strategy) if last else [],
+        clusters={user: clusters[user] for user in users if user in clusters},
+        known_clusters={u: c for u in users if u in members and (c := members[u].cluster)},
+        train_sizes={user: members[user].train for user in users if user in members},
     )
 
 

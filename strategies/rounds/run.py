@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies, by_cause
+from corsage.strategies.rounds.delivery import row_options
 from corsage.strategies.rounds.results import (
     LAST,
     NewUsers,
@@ -65,7 +66,10 @@ class Run:
             self.federation.refresh()
             training = self._played(partial(strategy.one_round, number))
             strategy.progress.seconds = before + time.monotonic() - begin
-            evaluation = self._evaluate_round(result) if self._is_due(number, rounds) else None
+            last = strategy.is_over(rounds)
+            evaluation = (
+                self._evaluate_round(result, last) if self._is_due(number, rounds) else None
+            )
             result.train_metrics_clientapp[number] = weighted_metrics(training)
             self._serve_evaluation(number, result)
             self.call("on_round_end", round_row(strategy, training, evaluation))
@@ -99,32 +103,42 @@ class Run:
         due = number % self.strategy.config.run.evaluate_every == 0 or number > rounds - LAST
         return due or self.strategy.is_over(rounds)
 
+    def options(self, row: str, deliver: bool, more: Options | None = None) -> Options:
+        """The options of an evaluation of a row; of the one that the table shows if it delivers."""
+        federation, adapt = self.federation, bool((more or {}).get("adapt"))
+        users = len(federation.new_users if adapt else federation.users)
+        rest = row_options(row, deliver, self.strategy.config, users)
+        return {**self.evaluate_options, **(more or {}), **rest}
+
     def _evaluate(self, options: Options) -> Replies:
         """All users' evaluation; once more if states turn out to be gone: they start anew."""
         self.federation.rest()
-        question = self.strategy.evaluation(options)
+        strategy = self.strategy
+        question = strategy.evaluation(options)
         replies = self.federation.complete(question)
         if self.federation.reset(replies):
             for line in by_cause(replies.dropped):
                 self.federation.note(line)
-            question = self.strategy.evaluation(options)
+            question = strategy.evaluation(options)
             replies = self.federation.complete(question)
-        return self.strategy.evaluated(question, replies)
+        strategy.deliveries.note(options, strategy.progress.round, question, replies)
+        return strategy.evaluated(question, replies)
 
     def _last_evaluation(self) -> Replies:
         """The last round's evaluation, which a killed run has had already: it counts once."""
-        progress = self.strategy.progress
+        progress, options = self.strategy.progress, self.options(self.strategy.name, deliver=True)
         if not any(number == progress.round for number, _ in progress.curve):
-            return self._evaluate(self.evaluate_options)
+            return self._evaluate(options)
         traffic, dropped = replace(progress.traffic), dict(progress.dropped)
-        found = self._evaluate(self.evaluate_options)
+        found = self._evaluate(options)
         vars(progress.traffic).update(vars(traffic))  # others count in the same one
         progress.dropped = dropped
         return found
 
-    def _evaluate_round(self, result: Result) -> Replies:
+    def _evaluate_round(self, result: Result, last: bool) -> Replies:
         """All users' evaluation after a round, a point of the curve."""
-        replies, progress = self._evaluate(self.evaluate_options), self.strategy.progress
+        progress, options = self.strategy.progress, self.options(self.strategy.name, last)
+        replies = self._evaluate(options)
         self._add_point(replies)
         result.evaluate_metrics_clientapp[progress.round] = weighted_metrics(replies)
         return replies
@@ -148,7 +162,7 @@ class Run:
         self._played(strategy.closing)
         results = [summarised(strategy.name, strategy, last, LAST)]
         for name, more in strategy.extra_evaluations().items():
-            extra = self._evaluate({**self.evaluate_options, **more})
+            extra = self._evaluate(self.options(name, True, more))
             results.append(summarised(name, strategy, extra))
         if strategy.config.new.wanted:
             results.append(self._adapt())
@@ -157,10 +171,11 @@ class Run:
     def _adapt(self) -> Summary:
         """New users adapt, in every case that the config names; the last one heads the result."""
         cases, strategy = [], self.strategy
-        for samples, epochs in strategy.config.new.cases:
-            options = {"adapt": True, "adapt-samples": samples, "adapt-epochs": epochs}
-            replies = self._evaluate({**self.evaluate_options, **options})
-            summary = summarised(f"{strategy.name}+new", strategy, replies)
+        name, wanted = f"{strategy.name}+new", strategy.config.new.cases
+        for number, (samples, epochs) in enumerate(wanted, 1):
+            more = {"adapt": True, "adapt-samples": samples, "adapt-epochs": epochs}
+            replies = self._evaluate(self.options(name, number == len(wanted), more))
+            summary = summarised(name, strategy, replies)
             cases.append(NewUsers(samples, epochs, summary.score))
         return replace(summary, new_users=cases)
 

@@ -1,0 +1,121 @@
+"""What a node does with the models that it judged: a file of them, for whoever loads it later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from logging import WARNING
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.supercore import log
+
+from corsage.app.nodes.node import Node
+from corsage.app.results.header import Header, spec
+from corsage.app.results.rowfile import MODELS, PICKED, SHARED, USERS, encoded
+from corsage.app.states.models import ModelShelf
+from corsage.clients.base import Client, Models
+from corsage.core.arrays import Array, Arrays
+from corsage.core.errors import StorageError
+from corsage.core.wire import DELIVER, ROOM, ROW, Task
+from corsage.networks.network import Network
+
+
+class ModelDelivery:
+    """Leaves the models of one message's users where they are to be.
+
+    Parameters
+    ----------
+    task, node : the message, and who it is to.
+    shelf : where they go; None: nowhere.
+    """
+
+    def __init__(self, task: Task, node: Node, shelf: ModelShelf | None) -> None:
+        self.task, self.node, self.shelf, self.count = task, node, shelf, 0
+        options = task.options
+        due = bool(options.get(DELIVER)) if node.simulated else ROW in options
+        self.wanted = due and (not node.simulated or ROOM in options)
+        self.room = int(options.get(ROOM, 0)) if node.simulated else None
+
+    def add(self, client: Client[Any]) -> None:
+        """Keep the models that a client judged last."""
+        if self.shelf is None or not self.wanted or client.judged is None:
+            return
+        users = list(client.users)
+        groups = [[i] for i in range(len(users))] if self.shelf.each_alone else [range(len(users))]
+        for group in groups:
+            self._put(client, client.judged, [*group])
+
+    def _put(self, client: Client[Any], models: Models, places: Sequence[int]) -> None:
+        users, row = [client.users[i] for i in places], str(self.task.options[ROW])
+        head, arrays = self.file(client, models, places)
+        assert self.shelf is not None
+        try:
+            self.shelf.put(row, self.task.exchange, self.count, users[0], encoded(head, arrays))
+        except OSError as error:
+            if self.node.simulated:
+                raise StorageError(f"models cannot be kept: {error}") from error
+            why = error.strerror or error
+            log(WARNING, "user %s: its model cannot be kept in state-dir: %s", users[0], why)
+        self.count += 1
+
+    def file(
+        self, client: Client[Any], models: Models, places: Sequence[int]
+    ) -> tuple[Header, Arrays]:
+        """The header and the tensors of some of the client's users."""
+        task, data, form = self.task, self.node.data, client.arithmetic
+        arrays = tensors(client.network, models, list(places))
+        own = sum(a[:1].nbytes for name, a in arrays.items() if name.startswith(USERS))
+        kept = self.room is None or own <= self.room
+        if not kept:
+            arrays = {n: a for n, a in arrays.items() if not n.startswith(USERS)}
+        head = Header(
+            strategy=task.algorithm,
+            row=str(task.options[ROW]),
+            round=task.round,
+            users=tuple(client.users[i] for i in places),
+            kept=kept,
+            size=own * len(places),
+            model=spec(task.model),
+            shape=task.shape,
+            num_classes=task.num_classes,
+            seed=task.seed,
+            inputs=form.inputs,
+            linear=form.linear,
+            threads=torch.get_num_threads(),
+            shift=data.shift,
+            scale=data.scale,
+            vectors=data.vectors is not None,
+        )
+        return replace(head, **described(data)), arrays
+
+
+def described(data: Any) -> dict[str, Any]:
+    """What a table's preparation says of itself, where data have one."""
+    preparation = getattr(data, "preparation", None)
+    return {} if preparation is None else {"preparation": preparation.json()}
+
+
+def tensors(network: Network, models: Models, places: list[int]) -> Arrays:
+    """Some users' models by the parameters' names, what is shared once."""
+    if models.picked is not None:
+        picked = np.asarray(models.picked, np.int64)[places]
+        return {**split(network, models.whole, network.whole, MODELS), PICKED: picked}
+    if models.heads is not None:
+        heads = split(network, models.heads[places], network.head, USERS)
+        return {**split(network, models.whole, network.body, SHARED), **heads}
+    if models.whole.ndim == 1:
+        return split(network, models.whole, network.whole, SHARED)
+    return split(network, models.whole[places], network.whole, USERS)
+
+
+def split(network: Network, flat: Array, part: slice, prefix: str) -> Arrays:
+    """Flat vectors as arrays with the parameters' names and shapes; they stay what they are."""
+    ahead = flat.shape[:-1]
+    return {
+        prefix + b.name: flat[..., b.where.start - part.start : b.where.stop - part.start].reshape(
+            *ahead, *b.shape
+        )
+        for b in network.blocks_of(part)
+    }

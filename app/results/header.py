@@ -1,0 +1,95 @@
+"""What a file of models says of itself: whose they are, and what a prediction needs besides them.
+
+It is JSON in the metadata of a safetensors file. Nothing in it is ever executed; a model of one's
+own is named there as `package.module:factory`, and is imported when a prediction is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from corsage.core.errors import CheckpointError
+from corsage.core.groups import ModelKeys
+from corsage.core.keys import flatten, read
+
+FORMAT = "corsage-models-1"
+KEY = "corsage"
+"""The entry of the metadata."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file of models says.
+
+    Parameters
+    ----------
+    strategy, row, round : which row of which strategy's table, after which round.
+    users : whose models they are; tensors of users have a row for each, in this order.
+    kept : whether the users' own tensors are in the file, and not only what is shared.
+    size : bytes that they take, or would take.
+    model, shape, num_classes, seed : what the network is built of.
+    inputs, linear, threads : what a prediction is computed in, and on how many threads.
+    shift, scale : a sample is `(x - shift) * scale` to the model.
+    vectors : samples are numbers of vectors, which only the run's own data know.
+    classes : the classes' names, if they have any.
+    preparation : how columns of a table become features.
+    clusters : each user's cluster, where the method has clusters.
+    """
+
+    strategy: str
+    row: str
+    round: int
+    users: tuple[str, ...]
+    kept: bool
+    size: int
+    model: Mapping[str, Any]
+    shape: tuple[int, ...]
+    num_classes: int
+    seed: int
+    inputs: str = "float32"
+    linear: str = ""
+    threads: int = 1
+    shift: float = 0.0
+    scale: float = 1.0
+    vectors: bool = False
+    classes: tuple[str, ...] = ()
+    preparation: Mapping[str, Any] | None = None
+    clusters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> ModelKeys:
+        """The keys of the model."""
+        return read(ModelKeys, self.model)
+
+    def metadata(self) -> dict[str, str]:
+        """As safetensors has it."""
+        return {KEY: json.dumps({"format": FORMAT, **asdict(self)})}
+
+
+def header(metadata: Mapping[str, str] | None, where: str) -> Header:
+    """What a file's metadata say; CheckpointError if they are not Corsage's."""
+    try:
+        found = json.loads((metadata or {})[KEY])
+        form = found.pop("format")
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        raise CheckpointError(f"{where}: not a file of models of Corsage.") from None
+    if form != FORMAT:
+        raise CheckpointError(
+            f"{where}: its format is {str(form)[:40]}, this version of Corsage reads {FORMAT}: "
+            "load it with the version that wrote it."
+        )
+    try:
+        listed = {name: tuple(found[name]) for name in ("users", "shape", "classes")}
+        made = Header(**{**found, **listed})
+        read(ModelKeys, made.model)
+    except Exception as error:
+        raise CheckpointError(f"{where}: its header is damaged ({error}).") from None
+    return made
+
+
+def spec(keys: ModelKeys) -> dict[str, Any]:
+    """A model's keys as a header has them."""
+    return dict(flatten(keys))

@@ -1,0 +1,79 @@
+"""Raw samples, as a user has them, made what the model takes: one line on whatever cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corsage.app.results.header import Header
+from corsage.app.results.prepared import Preparation
+from corsage.core.arrays import Array
+from corsage.core.errors import DataError
+from corsage.core.keys import nearest
+
+
+def samples(x: Any, head: Header, preparation: Preparation | None) -> NDArray[Any]:
+    """Samples (n, *shape), or one of them, as arrays before they are shifted and scaled.
+
+    Columns of a table may have any order where they have names: of a pandas frame or a mapping.
+    """
+    if preparation is not None:
+        return np.asarray(preparation.inputs(cells(x, preparation)))
+    if hasattr(x, "columns") and hasattr(x, "to_numpy"):
+        x = x.to_numpy()
+    if isinstance(x, Mapping):
+        raise DataError("the features of this model have no names: give rows of numbers.")
+    found = numbers(x)
+    shape = () if head.vectors and found.dtype.kind in "iu" else head.shape
+    if found.ndim == len(shape) and found.shape == shape:
+        found = found[None]
+    if found.shape[1:] != shape:
+        if found.ndim == 2 and found[0].size == int(np.prod(shape)):
+            return checked(found.reshape(len(found), *shape))
+        raise DataError(f"samples of shape {found.shape[1:]} are given, the model takes {shape}.")
+    return checked(found)
+
+
+def numbers(x: Any) -> NDArray[Any]:
+    """An array of numbers."""
+    if hasattr(x, "detach"):
+        x = x.detach().cpu().numpy()
+    try:
+        found = np.asarray(x)
+    except ValueError:
+        raise DataError("rows of different lengths are given.") from None
+    if found.dtype.kind not in "fiub":
+        raise DataError("there are words among the numbers.")
+    return found
+
+
+def checked(found: NDArray[Any]) -> NDArray[Any]:
+    """The array, if all of it is finite."""
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        place = np.argwhere(~np.isfinite(found))[0].tolist()
+        raise DataError(f"sample {place[0]}: a number is missing or not finite.")
+    return found
+
+
+def cells(x: Any, preparation: Preparation) -> Mapping[str, Any] | Array | Sequence[Any]:
+    """The raw columns, by name where they have names; all that are needed must be there."""
+    names = list(preparation.names)
+    if hasattr(x, "columns") and hasattr(x, "to_numpy"):
+        x = {str(name): x[name].to_numpy() for name in x.columns}
+    if isinstance(x, Mapping):
+        if missing := [name for name in names if name not in x]:
+            raise DataError(f"column {missing[0]}: is missing.{nearest(missing[0], x)}")
+        if all(np.ndim(x[name]) == 0 for name in names):  # one row
+            return {name: [x[name]] for name in names}
+        return x
+    rows: Any = np.asarray(x, object) if not hasattr(x, "dtype") else x
+    rows = rows[None] if rows.ndim == 1 else rows
+    if rows.ndim != 2 or rows.shape[1] != len(names):
+        raise DataError(
+            f"rows of {rows.shape[-1]} columns are given, the model takes {len(names)}: "
+            f"{', '.join(names[:12])}."
+        )
+    return rows

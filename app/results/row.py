@@ -1,0 +1,191 @@
+"""A row of a run's table: its numbers, and every user's model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corsage.app.results.rowfile import SHARED, RowFile
+from corsage.core.arrays import Arrays
+from corsage.core.errors import CorsageError, DataError
+from corsage.core.keys import nearest
+from corsage.core.measures import MEASURES, Measure, Spread
+
+if TYPE_CHECKING:
+    from corsage.app.results.user_model import UserModel
+    from corsage.datasets.dealing.federated import FederatedData
+
+Json = dict[str, Any]
+Data = Callable[[], "FederatedData"]
+NAMED = 12
+
+
+class NoModel(CorsageError, KeyError):
+    """A user or a row that there is not, or a model that is somewhere else."""
+
+    __str__ = CorsageError.__str__
+
+
+class Row:
+    """A row of the table.
+
+    Parameters
+    ----------
+    json : its numbers, as the summary's file has them.
+    models : opens the file of its models, or says in a CorsageError why there is none.
+    data : the run's own data.
+    shared : the strategy's shared arrays at the end, by the names of parameters.
+    """
+
+    def __init__(
+        self,
+        json: Json,
+        models: Callable[[], RowFile],
+        data: Data,
+        shared: Callable[[], Arrays],
+    ) -> None:
+        self.json, self._open, self._data, self._shared = json, models, data, shared
+
+    # Numbers.
+
+    @property
+    def name(self) -> str:
+        """As the table has it."""
+        return str(self.json["strategy"])
+
+    @property
+    def measure(self) -> str:
+        """What users are judged by."""
+        return str(self.json.get("measure", "accuracy"))
+
+    @property
+    def score(self) -> Spread:
+        """The measure over the users."""
+        return Spread(**self.json[self.measure])
+
+    @property
+    def per_user(self) -> dict[str, float]:
+        """Each user's measure."""
+        return dict(self.json["per_user"])
+
+    @property
+    def users(self) -> list[str]:
+        """The users, each of whom has a model."""
+        return list(self.json["per_user"])
+
+    @property
+    def clusters(self) -> dict[str, str]:
+        """Each user's cluster, where the method has clusters; else none."""
+        return dict(self.json.get("clusters", {}))
+
+    def __getattr__(self, name: str) -> Any:
+        """The other numbers, as the summary's file has them: `row.rounds`, `row.seconds`."""
+        if name.startswith("_") or name not in self.json:
+            raise AttributeError(f"a row has no {name}; its numbers are in row.json")
+        return self.json[name]
+
+    def __len__(self) -> int:
+        """How many users there are."""
+        return len(self.json["per_user"])
+
+    def __iter__(self) -> Iterator[str]:
+        """The users."""
+        return iter(self.users)
+
+    def __repr__(self) -> str:
+        kind, score = MEASURES[self.measure], self.score
+        value = f"{kind.text(score.mean)} ± {kind.text(score.std)}"
+        return f"<{self.name}: {kind.title} {value} over {len(self)} users>"
+
+    # Models.
+
+    @cached_property
+    def file(self) -> RowFile:
+        """The file of the models."""
+        return self._open()
+
+    def user(self, user: str | int) -> UserModel:
+        """A user's own model: `row.user("7").predict(x)`."""
+        from corsage.app.results.user_model import UserModel
+
+        name = str(user)
+        file = self.file
+        if name not in file.place:
+            raise NoModel(unknown_user(name, self.name, self.users))
+        head = file.header
+        if not head.kept:
+            raise NoModel(
+                f"{self.name}: the users' own models were not kept (they take {head.size:,} bytes):"
+                " run it with keep-models=all."
+            )
+        return UserModel(name, head, file.own(name), self._vectors)
+
+    def models(self) -> Iterator[UserModel]:
+        """Every user's model, one after the other."""
+        return (self.user(name) for name in self.users)
+
+    def new_user(self) -> UserModel:
+        """What somebody new begins with: shared parameters, and untrained ones for the rest.
+
+        It says itself what it is made of: `model.start`.
+        """
+        from corsage.app.results.user_model import UserModel
+
+        head = self.file.header
+        known = {n.removeprefix(SHARED): self.file.array(n) for n in self.file.names if SHARED in n}
+        known = {**self._shared(), **known}
+        model = UserModel("", head, known, self._vectors)
+        network = model.network
+        names = [b.name for b in network.blocks]
+        if missing := [name for name in names if name not in known]:
+            if len(missing) == len(names):
+                raise NoModel(
+                    f"{self.name} has no model for new users: its users share none. "
+                    "new-users=... holds some back and lets them adapt: the row +new."
+                )
+            first = network.named(network.initial)
+            known = {**known, **{name: first[name] for name in missing}}
+            start = f"what all share, {', '.join(missing)} untrained"
+        else:
+            start = "what all share"
+        return UserModel("", head, {name: known[name] for name in names}, self._vectors, start)
+
+    # The same numbers again.
+
+    def evaluate(self) -> dict[str, float]:
+        """Each user's measure again, of the loaded models on the run's own test data."""
+        data = self._data()
+        return {user: self._judged(user, data) for user in self.users}
+
+    def _judged(self, user: str, data: FederatedData) -> float:
+        from corsage.networks.evaluation import score
+
+        model, own = self.user(user), data[user]
+        outputs = model.of_arrays(own.x_test)
+        scores = score(model.network.criterion, outputs, model.examples(own.x_test, own.y_test))
+        measure: Measure = model.network.criterion.measure
+        return float(measure.user(scores.counted, scores.n.astype(np.float64))[0])
+
+    def _vectors(self) -> Any:
+        vectors = self._data().vectors
+        if vectors is None:
+            raise DataError("the run's data have no vectors.")
+        return vectors
+
+
+def unknown_user(name: str, row: str, users: list[str]) -> str:
+    """What to say of a user that is not there."""
+    some = ", ".join(users[:NAMED]) + (", ..." if len(users) > NAMED else "")
+    near = nearest(name, users) if len(users) <= 10_000 else ""
+    hint = near if "Did you mean" in near else f" There are {len(users)}: {some}."
+    return f"user {name}: has no model in {row}.{hint}"
+
+
+def unknown_row(name: str, rows: Mapping[str, Any], failed: Mapping[str, str]) -> str:
+    """What to say of a row that is not there."""
+    if name in failed:
+        return f"{name} has no result: {failed[name]}"
+    return f"{name}: no such row. There are: {', '.join(rows) or 'none'}."

@@ -1,0 +1,176 @@
+"""A file of models: one row of a run's table, or what a device has of it.
+
+What users share is there once, and what is their own has a row for each of them, under the names
+that the parameters have in the state dict:
+
+shared/NAME    the same for all users
+users/NAME     a row a user
+models/NAME    a row for each of several models, of which each user has one
+picked         its number, a row a user
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load, save
+
+from corsage.app.results.header import Header, header
+from corsage.core.arrays import Array, Arrays
+from corsage.core.errors import CheckpointError
+
+SHARED, USERS, MODELS, PICKED = "shared/", "users/", "models/", "picked"
+CODES = {"float32": "F32", "float64": "F64", "int64": "I64"}
+ALIGNED = 8
+
+
+class RowFile:
+    """A file of models, read where and when it is asked; or the bytes of one.
+
+    Parameters
+    ----------
+    source : the file, or its content.
+    """
+
+    def __init__(self, source: Path | bytes) -> None:
+        self.where = str(source) if isinstance(source, Path) else "models in memory"
+        self._arrays: Arrays = {}
+        self._file: Any = None
+        try:
+            if isinstance(source, Path):
+                self._file = safe_open(str(source), framework="np")
+                self.header = header(self._file.metadata(), self.where)
+                self.names = list(self._file.keys())
+            else:
+                self._arrays = dict(load(source))
+                self.header = header(metadata_of(source), self.where)
+                self.names = list(self._arrays)
+        except FileNotFoundError:
+            raise CheckpointError(f"{self.where}: is not there.") from None
+        except (SafetensorError, OSError, ValueError) as error:
+            raise CheckpointError(f"{self.where}: damaged, or no file of models.") from error
+        self.place = {user: i for i, user in enumerate(self.header.users)}
+
+    def own(self, user: str) -> Arrays:
+        """All parameters of a user's model, by their names; those of the model it picked."""
+        place, found = self.place[user], {}
+        model = int(self.array(PICKED)[place]) if PICKED in self.names else 0
+        for name in self.names:
+            kind, _, parameter = name.partition("/")
+            if parameter:
+                row = {"users": place, "models": model}.get(kind)
+                found[parameter] = self.array(name) if row is None else self.row(name, row)
+        return found
+
+    def array(self, name: str) -> Array:
+        """A whole tensor."""
+        return self._read(
+            lambda: self._arrays[name] if self._arrays else self._file.get_tensor(name)
+        )
+
+    def row(self, name: str, number: int) -> Array:
+        """A row of a tensor."""
+        if self._arrays:
+            return self._read(lambda: self._arrays[name][number])
+        return self._read(lambda: self._file.get_slice(name)[number : number + 1][0])
+
+    def _read(self, get: Any) -> Array:
+        try:
+            return np.asarray(get())
+        except (SafetensorError, OSError, ValueError, IndexError, KeyError) as error:
+            raise CheckpointError(f"{self.where}: damaged ({error}).") from error
+
+
+def metadata_of(raw: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file that was loaded already."""
+    (size,) = struct.unpack("<Q", raw[:8])
+    return dict(json.loads(raw[8 : 8 + size]).get("__metadata__") or {})
+
+
+def encoded(head: Header, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """A whole file."""
+    plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return bytes(save(plain, head.metadata()))
+
+
+def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> bytes:
+    """Pieces of one row as one file, the users in the order of `head`.
+
+    It is written part by part: it need not fit into memory. Without a target it is returned.
+    """
+    first = pieces[0]
+    whole = [name for name in first.names if not is_of_users(name)]
+    shapes = {name: (first.array(name).dtype, first.array(name).shape) for name in whole}
+    for name in filter(is_of_users, first.names):
+        rows = first.array(name)
+        shapes[name] = rows.dtype, (len(head.users), *rows.shape[1:])
+    lead, places, size = laid_out(head, shapes)
+    if target is None:
+        buffer = np.zeros(size, np.uint8)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        buffer = np.memmap(target, np.uint8, "w+", shape=(size,))
+    buffer[: len(lead)] = np.frombuffer(lead, np.uint8)
+    views = {
+        name: buffer[start : start + size_of(*shapes[name])]
+        .view(shapes[name][0])
+        .reshape(shapes[name][1])
+        for name, start in places.items()
+    }
+    for name in whole:
+        views[name][...] = first.array(name)
+    order = {user: i for i, user in enumerate(head.users)}
+    for piece in pieces:
+        pairs = [(i, order[user]) for i, user in enumerate(piece.header.users) if user in order]
+        mine, theirs = (list(column) for column in zip(*pairs, strict=True)) if pairs else ([], [])
+        for name in views.keys() - set(whole):
+            rows_of = piece.array(name)
+            if rows_of.dtype != views[name].dtype:
+                raise CheckpointError(f"{piece.where}: {name} is {rows_of.dtype}, others are not.")
+            views[name][theirs] = rows_of[mine]
+    if isinstance(buffer, np.memmap):
+        buffer.flush()
+        return b""
+    return buffer.tobytes()
+
+
+def is_of_users(name: str) -> bool:
+    """Whether a tensor has a row a user."""
+    return name == PICKED or name.startswith(USERS)
+
+
+def size_of(dtype: np.dtype[Any], shape: Iterable[int]) -> int:
+    """Bytes of a tensor."""
+    return int(dtype.itemsize * np.prod([*shape], dtype=np.int64))
+
+
+def laid_out(
+    head: Header, shapes: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+) -> tuple[bytes, dict[str, int], int]:
+    """The beginning of a safetensors file, where each tensor starts in it, and its whole size."""
+    table: dict[str, Any] = {"__metadata__": head.metadata()}
+    places, end = {}, 0
+    for name, (dtype, shape) in sorted(shapes.items(), key=lambda item: -item[1][0].itemsize):
+        places[name], begin = end, end
+        end += size_of(dtype, shape)
+        offsets = [begin, end]
+        table[name] = {"dtype": CODES[str(dtype)], "shape": list(shape), "data_offsets": offsets}
+    text = json.dumps(table).encode()
+    text += b" " * (-len(text) % ALIGNED)
+    lead = struct.pack("<Q", len(text)) + text
+    return lead, {name: place + len(lead) for name, place in places.items()}, end + len(lead)
+
+
+def remove(*paths: Path) -> None:
+    """Delete what is no longer needed; what cannot be deleted stays."""
+    for path in paths:
+        with suppress(OSError):
+            path.unlink()

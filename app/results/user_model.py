@@ -1,0 +1,250 @@
+"""One user's model: it predicts from raw samples, and gives itself away in every form."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from corsage.app.results.header import Header
+from corsage.app.results.inputs import samples
+from corsage.app.results.prepared import Preparation, preparation_of
+from corsage.core.arrays import Array, Arrays, Floats
+from corsage.core.errors import DataError, ModelError
+from corsage.networks.batches import Examples
+from corsage.networks.build import build_network
+from corsage.networks.network import Network
+from corsage.networks.outputs import linear_outputs, outputs_of
+from corsage.networks.training import to_tensors
+
+Vectors = Callable[[], Array]
+"""The vectors that samples are numbers of, if they are."""
+
+
+class UserModel:
+    """A user's own model, as a row of the table was judged by it.
+
+    Parameters
+    ----------
+    user : whose it is.
+    head : what a prediction needs besides the parameters.
+    arrays : the parameters by their names.
+    vectors : what samples are numbers of, where they are.
+    start : of a model for whoever is new, what it is made of; `` of a user's own.
+    """
+
+    def __init__(
+        self,
+        user: str,
+        head: Header,
+        arrays: Arrays,
+        vectors: Vectors | None = None,
+        start: str = "",
+    ) -> None:
+        self.user, self.head, self.arrays, self.start = user, head, arrays, start
+        self._vectors = vectors
+
+    def __repr__(self) -> str:
+        head = self.head
+        who = self.start or f"the model of user {self.user}"
+        return f"<{head.row} after round {head.round}: {who}, {head.model['model']}>"
+
+    # What it says of samples.
+
+    def predict(self, x: Any) -> NDArray[Any]:
+        """Of each sample its class, by its name if it has one, or its number in the label's unit."""
+        outputs, criterion = self.outputs(x), self.network.criterion
+        if criterion.numbers:
+            return np.asarray(self._original(outputs[:, 0].cpu().numpy()))
+        one = outputs.shape[1] == 1
+        labels = (outputs[:, 0] > 0).long() if one else outputs.argmax(1)
+        return self.names[labels.numpy()] if len(self.names) else labels.numpy()
+
+    def predict_proba(self, x: Any) -> Floats:
+        """Of each sample how likely each class is (n, classes), in the order of `classes`."""
+        name, outputs = self.network.criterion.name, None
+        if name == "cross-entropy":
+            return np.asarray(torch.softmax(self.outputs(x).double(), 1).numpy())
+        if name != "logistic":
+            raise ModelError(f"loss={name} says nothing of how likely a class is; use predict.")
+        outputs = torch.sigmoid(self.outputs(x)[:, 0].double()).numpy()
+        return np.stack([1 - outputs, outputs], 1)
+
+    def outputs(self, x: Any) -> Tensor:
+        """What the model puts out, in its own units (n, outputs)."""
+        return self.of_tensor(self.inputs(x))
+
+    def of_arrays(self, x: Array) -> Tensor:
+        """The same of samples as the federation's data hold them."""
+        return self.of_tensor(self.tensor(x))
+
+    def of_tensor(self, inputs: Tensor) -> Tensor:
+        """The same of what goes into the model."""
+        head = self.head
+        if not len(inputs):
+            return inputs.new_zeros((0, self.network.criterion.outputs(head.num_classes)))
+        with threads(head.threads):
+            if head.linear:
+                theta = torch.from_numpy(self.flat).to(getattr(torch, head.linear))
+                return linear_outputs(theta, inputs)
+            return outputs_of(self.network, self.flat, inputs)
+
+    def inputs(self, x: Any) -> Tensor:
+        """Raw samples as the model, and `module()`, take them."""
+        return self.tensor(samples(x, self.head, self.preparation))
+
+    def tensor(self, x: Array) -> Tensor:
+        """The federation's samples as they go into the model."""
+        head = self.head
+        if head.vectors and x.dtype.kind in "iu":
+            if self._vectors is None:
+                raise DataError("samples are numbers of vectors, which are not here: give vectors.")
+            x = self._vectors()[x]
+        kind = getattr(torch, head.inputs)
+        labels = np.zeros(len(x), np.int64)
+        return to_tensors(x, labels, head.shift, head.scale, "cpu", (kind, kind))[0]
+
+    def examples(self, x: Array, y: Array) -> Examples:
+        """Samples of the federation's with their labels, to be judged by."""
+        kinds = getattr(torch, self.head.inputs), getattr(torch, self.head.linear or "float32")
+        inputs = self.tensor(x)
+        _, labels = to_tensors(np.zeros(1), y, 0.0, 1.0, "cpu", kinds)
+        return Examples(inputs, labels, np.array([len(labels)], np.int64))
+
+    # What it is.
+
+    @property
+    def classes(self) -> list[Any]:
+        """The classes, by their names if they have any; [] of numbers."""
+        return self.names.tolist() if len(self.names) else list(range(self.head.num_classes))
+
+    @cached_property
+    def names(self) -> NDArray[Any]:
+        """The classes' names, if they have any."""
+        own = self.preparation.classes if self.preparation else self.head.classes
+        return np.array(own, object)
+
+    @cached_property
+    def preparation(self) -> Preparation | None:
+        """How columns of a table become features."""
+        return preparation_of(self.head)
+
+    @cached_property
+    def network(self) -> Network:
+        """The network that the parameters belong to; its own are anybody's."""
+        head = self.head
+        return build_network(head.keys, head.shape, head.num_classes, head.seed)
+
+    @cached_property
+    def flat(self) -> Array:
+        """The parameters as one vector; ModelError if they are not those of the network."""
+        blocks = self.network.blocks
+        for b in blocks:
+            shape = self.arrays[b.name].shape if b.name in self.arrays else None
+            if shape != tuple(b.shape):
+                raise ModelError(
+                    f"model={self.head.model['model']}: {b.name} is {tuple(b.shape)} there, and "
+                    f"{shape or 'not'} in the file: it was made for another model."
+                )
+        parts = [self.arrays[b.name].reshape(-1) for b in blocks]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def module(self) -> nn.Module:
+        """A torch module of its own with the user's parameters, in evaluation mode.
+
+        It takes samples as `inputs` gives them, of the type of its parameters, and puts out what
+        `outputs` does.
+        """
+        flat, network = self.flat, self.network
+        network.set(network.whole, flat)
+        network.train(False)
+        module = copy.deepcopy(network.module)
+        owned = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        for b in network.blocks:  # of convex models in double precision
+            owned[b.name] = torch.from_numpy(np.array(self.arrays[b.name]))
+        module.load_state_dict(owned, strict=True, assign=True)
+        trained = {b.name for b in network.blocks if b.trained}
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name in trained)
+        return module
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The module's state dict."""
+        return dict(self.module().state_dict())
+
+    @property
+    def coefficients(self) -> dict[str, Any]:
+        """Of a linear model each feature's coefficient, and `intercept`; of several classes one
+        for each class.
+        """
+        if self.head.model["model"] != "linear":
+            raise ModelError(f"model={self.head.model['model']} has no coefficients.")
+        weight, bias = self.linear()
+        one = len(weight) == 1
+        names = feature_names(self.preparation, weight.shape[1])
+        found = {name: float(w[0]) if one else w for name, w in zip(names, weight.T, strict=True)}
+        if bias is not None:
+            found["intercept"] = float(bias[0]) if one else bias
+        return found
+
+    def linear(self) -> tuple[Array, Array | None]:
+        """W (outputs, features) and b (outputs,) in the units of the samples as they were given."""
+        blocks = [self.arrays[b.name] for b in self.network.blocks]
+        weight = np.asarray(blocks[0], np.float64)
+        bias = np.asarray(blocks[1], np.float64) if len(blocks) > 1 else None
+        weight, bias = unscaled(weight, bias, self.head.shift, self.head.scale)
+        if self.preparation is None:
+            return weight, bias
+        return in_original_units(weight, bias, self.preparation)
+
+    def _original(self, values: Array) -> Array:
+        return values if self.preparation is None else self.preparation.original(values)
+
+
+def unscaled(
+    weight: Array, bias: Array | None, shift: float, scale: float
+) -> tuple[Array, Array | None]:
+    """A linear model of `(x - shift) * scale` as one of x; without intercept as far as there is."""
+    if (shift, scale) == (0.0, 1.0):
+        return weight, bias
+    own = weight * scale
+    return own, None if bias is None else bias - shift * own.sum(1)
+
+
+def in_original_units(
+    weight: Array, bias: Array | None, preparation: Preparation
+) -> tuple[Array, Array | None]:
+    """A linear model of prepared features as one of the raw ones."""
+    matrix, start = preparation.linear()
+    rows = np.column_stack([weight, np.zeros(len(weight)) if bias is None else bias])
+    if preparation.numbers:
+        rows = rows @ matrix.T + start
+    else:
+        scale, shift = np.array(preparation.scale), np.array(preparation.shift)
+        rows = np.column_stack([weight * scale, rows[:, -1] - (weight * scale) @ shift])
+    return rows[:, :-1], rows[:, -1]
+
+
+def feature_names(preparation: Preparation | None, count: int) -> list[str]:
+    """The features' names, or numbers from 1 on."""
+    if preparation is not None and len(preparation.features) == count:
+        return list(preparation.features)
+    return [f"x{number}" for number in range(1, count + 1)]
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """So many threads of torch: sums are those of whoever computes with as many."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(number, 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,59 @@
+"""The models of the table's rows: what the last evaluation of each tells the nodes, and who answered.
+
+An evaluation says which row of the table it is of. The one that the table shows *delivers*: every
+user is judged alone, through the function that its loaded model predicts with, and simulated nodes
+leave the very models that they judged for the run's own process to put together. Devices keep
+theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from corsage.core.config import Config
+from corsage.core.replies import Replies
+from corsage.core.wire import DELIVER, ROOM, ROW
+from corsage.strategies.rounds.turns import Question
+
+AUTO_BYTES = 2**30
+"""What the users' models of a row may take where nobody said how much."""
+NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """An evaluation whose models the table's row names.
+
+    Parameters
+    ----------
+    row : of the table.
+    round : after which it was.
+    tokens : of its messages: what nodes left under others is of no use.
+    users : who answered, in the order of the row.
+    """
+
+    row: str
+    round: int
+    tokens: tuple[str, ...]
+    users: tuple[str, ...]
+
+
+def row_options(row: str, deliver: bool, config: Config, users: int) -> Mapping[str, Any]:
+    """What an evaluation says besides what is asked."""
+    limits = {"auto": AUTO_BYTES // max(users, 1), "all": NO_LIMIT, "none": 0}
+    room = {ROOM: limits[config.run.keep_models]} if deliver else {}
+    return {ROW: row, DELIVER: deliver, **room}
+
+
+class Deliveries(dict[str, Delivery]):
+    """The last delivery of each row."""
+
+    def note(
+        self, options: Mapping[str, Any], number: int, question: Question, replies: Replies
+    ) -> None:
+        """Remember an evaluation after round `number`, if it is one that delivers."""
+        if options.get(DELIVER):
+            row, tokens = str(options[ROW]), tuple(question.tokens.values())
+            self[row] = Delivery(row, number, tokens, (*replies.users,))
