@@ -29,8 +29,9 @@ ENDS_THE_RUN, ENDS_THE_STRATEGY = 1010, 1011
 states, or the strategy, whose states are damaged. A device has no such say.
 """
 ROW, DELIVER, ROOM = "row", "deliver", "room"
-"""Options of evaluations: of which row of the table, whether it is the one that the table shows, and
-how many bytes each user's model may then take in the run folder."""
+"""Options of evaluations: of which row of the table, whether it is the one that the table shows,
+and how many bytes each user's model may then take in the run folder.
+"""
 BY_USER = "by-user"
 """The option with which a node sends one row a user also of arrays that are averaged."""
 

@@ -12,7 +12,7 @@ COSTS = ("rounds", "bytes_up", "bytes_down", "messages", "seconds", "never_drawn
 def frame(rows: list[Json]) -> Any:
     """The rows as a pandas frame, if pandas is there."""
     try:
-        import pandas
+        import pandas  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
         return rows
     return pandas.DataFrame(rows)

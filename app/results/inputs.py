@@ -68,7 +68,7 @@ def cells(x: Any, preparation: Preparation) -> Mapping[str, Any] | Array | Seque
             raise DataError(f"column {missing[0]}: is missing.{nearest(missing[0], x)}")
         if all(np.ndim(x[name]) == 0 for name in names):  # one row
             return {name: [x[name]] for name in names}
-        return x
+        return dict(x)
     rows: Any = np.asarray(x, object) if not hasattr(x, "dtype") else x
     rows = rows[None] if rows.ndim == 1 else rows
     if rows.ndim != 2 or rows.shape[1] != len(names):
@@ -76,4 +76,5 @@ def cells(x: Any, preparation: Preparation) -> Mapping[str, Any] | Array | Seque
             f"rows of {rows.shape[-1]} columns are given, the model takes {len(names)}: "
             f"{', '.join(names[:12])}."
         )
-    return rows
+    found: Array = rows
+    return found

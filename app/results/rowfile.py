@@ -72,9 +72,9 @@ class RowFile:
 
     def array(self, name: str) -> Array:
         """A whole tensor."""
-        return self._read(
-            lambda: self._arrays[name] if self._arrays else self._file.get_tensor(name)
-        )
+        if self._arrays:
+            return self._read(lambda: self._arrays[name])
+        return self._read(lambda: self._file.get_tensor(name))
 
     def row(self, name: str, number: int) -> Array:
         """A row of a tensor."""

@@ -114,7 +114,7 @@ def load(folder: str | Path) -> Run:
         shared = partial(shared_arrays, place / name)
         for json in found:
             models = partial(models_of, place / name, json["strategy"])
-            rows[json["strategy"]] = Row(json, models, data, shared)
+            rows[json["strategy"]] = Row(dict(json), models, data, shared)
     if not rows:
         raise CheckpointError(f"{folder}: has no result yet; finish the run: --resume {place}")
     return Run(rows, failed, place)
@@ -125,8 +125,8 @@ def models_of(folder: Path, row: str) -> RowFile:
     path = folder / "models" / f"{row}.safetensors"
     if not path.is_file():
         raise CheckpointError(
-            f"{row}: its models are not in {folder.parent}: the run was made by an earlier version, "
-            "or its users are devices, which keep theirs (corsage predict STATE_DIR FILE there)."
+            f"{row}: its models are not in {folder.parent}: the run is of an earlier version, or "
+            "its users are devices, which keep theirs (corsage predict STATE_DIR FILE there)."
         )
     return RowFile(path)
 

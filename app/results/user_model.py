@@ -59,7 +59,7 @@ class UserModel:
     # What it says of samples.
 
     def predict(self, x: Any) -> NDArray[Any]:
-        """Of each sample its class, by its name if it has one, or its number in the label's unit."""
+        """Of each sample its class, by name if it has one, or its number in the label's unit."""
         outputs, criterion = self.outputs(x), self.network.criterion
         if criterion.numbers:
             return np.asarray(self._original(outputs[:, 0].cpu().numpy()))

@@ -1,4 +1,4 @@
-"""The models of the table's rows: what the last evaluation of each tells the nodes, and who answered.
+"""The models of the table's rows: what each one's last evaluation tells nodes, and who answered.
 
 An evaluation says which row of the table it is of. The one that the table shows *delivers*: every
 user is judged alone, through the function that its loaded model predicts with, and simulated nodes

@@ -66,10 +66,8 @@ class Run:
             self.federation.refresh()
             training = self._played(partial(strategy.one_round, number))
             strategy.progress.seconds = before + time.monotonic() - begin
-            last = strategy.is_over(rounds)
-            evaluation = (
-                self._evaluate_round(result, last) if self._is_due(number, rounds) else None
-            )
+            last, due = strategy.is_over(rounds), self._is_due(number, rounds)
+            evaluation = self._evaluate_round(result, last) if due else None
             result.train_metrics_clientapp[number] = weighted_metrics(training)
             self._serve_evaluation(number, result)
             self.call("on_round_end", round_row(strategy, training, evaluation))
