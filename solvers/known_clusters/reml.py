@@ -119,7 +119,8 @@ class Variances:
     loglik, aic : the restricted log likelihood, and Akaike's criterion from it.
     common : whether one s^2 was fitted for all clusters, or one for each.
     grid : the rho (k, G) that were sent.
-    squares : mean square of a feature, by the cluster that it is of; they add up to the mean.
+    squares : mean squared length of a record's features, by the cluster that it is of; these add
+        up to the mean over all records.
     """
 
     sigma2: float
@@ -162,9 +163,10 @@ class Shares(NamedTuple):
 
 
 def shares(found: Variances) -> Shares:
-    """sigma^2, s^2 and sb^2 as shares of their sum: with an intercept only the usual ICCs.
+    """Shares of the variance of a record around x'wbar: with an intercept only the usual ICCs.
 
-    With more coordinates s^2 and sb^2 count as often as the mean square of a feature says.
+    A user's x'(theta - w) has the variance s^2 |x|^2, which depends on the record: s^2 and sb^2
+    count with the mean of |x|^2 over all records, in which the intercept's 1 is.
     """
     users = float(np.sum(found.squares * found.user))
     clusters = float(np.sum(found.squares) * found.cluster)
@@ -206,7 +208,7 @@ def _search(sums: RemlSums, *, common: bool) -> Variances:
         aic=found + 2 * (3 if common else 2 + len(picks)),
         common=common,
         grid=sums.grid,
-        squares=sums.trace / (records * sums.q.shape[-1]),
+        squares=sums.trace / records,
     )
 
 
