@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
+from corsage.core.errors import ModelError
 from corsage.solvers.convex_clustering.edges import norms
 from corsage.solvers.convex_clustering.reading import candidate, refit
 from corsage.solvers.convex_clustering.recovery import gradients
@@ -109,7 +110,13 @@ def grid(losses: Losses, count: int = GRID, lowest: float = LOWEST) -> Floats:
 
     With all pairs at the weight 1 the largest is one at which all models are y* (Theorem 1).
     """
-    top = 2 * float(norms(gradients(losses, global_model(losses))).max()) / losses.n
+    model = global_model(losses)
+    if not np.isfinite(model).all():
+        raise ModelError(
+            "lambda=auto: all users' samples together have no best model (a plane separates their "
+            "classes, or inputs are huge): set ridge=0.001, a number for lambda, or scale inputs."
+        )
+    top = 2 * float(norms(gradients(losses, model)).max()) / losses.n
     return np.asarray(np.geomspace(top, lowest * top, count))
 
 

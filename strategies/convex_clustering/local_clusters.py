@@ -28,7 +28,7 @@ from corsage.strategies.convex_clustering.models import (
 )
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.results import Finding, few_rows
 from corsage.strategies.rounds.rows import places
 from corsage.strategies.rounds.turns import Parcel, Script
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from corsage.networks.network import Network
     from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
 
+OWN = "they are grouped by one of their best models"
 WEAK = 1e-2
 """kappa of those without a best model, as a share of the curvature."""
 MOST = 20
@@ -163,6 +164,7 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         sizes = np.bincount(self.state.labels)
         some = ", ".join(map(str, sizes[:MOST])) + (", ..." if len(sizes) > MOST else "")
         rows = [("clusters", str(len(sizes))), ("users in each", some)]
+        rows += few_rows(self.federation, self.models.shape[1], OWN)
         return [Finding("clusters of local models", rows)]
 
     def named_arrays(self) -> ArrayRecord:

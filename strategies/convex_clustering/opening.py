@@ -10,6 +10,13 @@ from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.convex_clustering.solver import Facts
 from corsage.strategies.rounds.turns import Script
 
+NUMBERS = ("squared", "huber")
+"""Losses that have a best model wherever there are enough different rows."""
+WHY = {
+    True: "fewer rows than coefficients, or features that repeat each other",
+    False: "samples of one class, or classes that a line separates, without a ridge",
+}
+
 
 def ask_facts(questions: Questions, users: list[str]) -> Script[Facts]:
     """What the users know of their losses; those without a best model are named."""
@@ -17,8 +24,8 @@ def ask_facts(questions: Questions, users: list[str]) -> Script[Facts]:
     pairs = zip(users, metrics["coercive"], strict=True)
     if without := [user for user, coercive in pairs if not coercive]:
         questions.federation.note(
-            f"{name_users(without)} without a best model of their own (samples of one class, or "
-            "classes that a line separates, without a ridge): the penalty alone holds them"
+            f"{name_users(without)} without a best model of their own "
+            f"({WHY[questions.federation.loss in NUMBERS]}): the penalty alone holds them"
         )
     return Facts(float(metrics["curvature"].mean()), float(metrics["slope"].mean()))
 

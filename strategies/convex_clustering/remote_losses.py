@@ -52,7 +52,7 @@ class RemoteLosses:
         """The Hessians, of the generalised ones where f_i has no other."""
         template = {"hessian": np.zeros((self.d, self.d))}
         replies = self._ask("hessian", {"x": x.numpy()}, template, self._options)
-        return torch.from_numpy(replies.rows["hessian"])
+        return torch.from_numpy(replies.rows["hessian"].copy())
 
     def prox(self, centre: Tensor, kappa: Tensor | float, start: Tensor | None = None) -> Tensor:
         """argmin f_i(x) + kappa_i/2 |x - centre_i|^2."""
@@ -88,13 +88,18 @@ class RemoteLosses:
         return self._ask("facts", {}, {}, self._options).metrics
 
     def _at(self, x: Tensor) -> tuple[Floats, Floats]:
-        """Values and gradients at a point; those of the last point are remembered."""
+        """Values and gradients at a point; those of the last point are remembered.
+
+        Users are asked about numbers only: where a row of x is none, so is what it comes to.
+        """
         point = x.numpy()
         if self._known is None or self._known[0] != point.tobytes():
-            template = {"gradient": np.zeros(self.d)}
-            replies = self._ask("gradient", {"x": point}, template, self._options)
-            found = replies.metrics["value"].copy(), replies.rows["gradient"]
-            self._known = point.tobytes(), *found
+            template, sound = {"gradient": np.zeros(self.d)}, np.isfinite(point).all(1)
+            asked = {"x": np.where(sound[:, None], point, 0.0)}
+            replies = self._ask("gradient", asked, template, self._options)
+            value = np.where(sound, replies.metrics["value"], np.nan)
+            gradient = np.where(sound[:, None], replies.rows["gradient"], np.nan)
+            self._known = point.tobytes(), value, gradient
         return self._known[1], self._known[2]
 
 

@@ -26,7 +26,7 @@ from corsage.strategies.known_clusters.estimation import VarianceEstimation, che
 from corsage.strategies.known_clusters.possible import step_fault
 from corsage.strategies.known_clusters.strengths import AUTO, Strengths, given_strengths, settle
 from corsage.strategies.rounds.federation import Federation
-from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.results import Finding, few_rows
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ MOST_ROUNDS = 100
 """Rounds that strengths on auto of the coin-throwing methods may take."""
 MOST_GAMMA = 1e3
 """An infinite gamma, where users do not differ, is this to them: steps need a bound."""
+
+SHORTEST = "of their best models the shortest"
+COUNTED = "their rows count like all others"
+LEANING = "what their rows leave open is as in their centre"
 
 
 class MixedSolution:
@@ -228,10 +232,27 @@ class MixedSolution:
 
     def findings(self) -> list[Finding]:
         """How the solution was reached, and the variances."""
-        rows = [("rounds", f"{self.federation.progress.round}")]
-        if not self.exact:
-            rows.append(("last change of the models", f"{self.state.change:.1e}"))
+        rows = [("rounds", f"{self.federation.progress.round}"), *self._change(), *self._few()]
         return [Finding("solution", rows), *self.state.estimates.findings()]
+
+    def _change(self) -> list[tuple[str, str]]:
+        """How far the last round moved the models, and whether that was the end."""
+        if self.exact:
+            return []
+        change = f"{self.state.change:.1e}"
+        if not self.state.done:
+            change += (
+                "; not settled by num-rounds: a larger one goes on; where a user's classes can be "
+                "told apart without error there is no end, and ridge=0.001 makes one"
+            )
+        return [("last change of the models", change)]
+
+    def _few(self) -> list[tuple[str, str]]:
+        """What becomes of users with fewer rows than coefficients."""
+        alone = bool(self.state.used.size) and not self.state.used.any()
+        tied = bool(np.isinf(self.state.used).all())
+        how = SHORTEST if alone else COUNTED if tied else LEANING
+        return few_rows(self.federation, self.size, how)
 
 
 def added(answers: list[Answer], d: int) -> ClusterSums:

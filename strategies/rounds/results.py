@@ -19,6 +19,7 @@ from corsage.strategies.rounds.state import Progress, Traffic
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
+    from corsage.strategies.rounds.federation import Federation
 
 LAST = 10  # the paper reports the mean accuracy of the last ten rounds
 Json = dict[str, Any]
@@ -214,6 +215,15 @@ def set_aside(strategy: Strategy[Any, Any]) -> list[Finding]:
     """Which nodes were not asked for a while, or not let in."""
     rows = strategy.federation.set_aside()
     return [Finding("Set aside", rows)] if rows else []
+
+
+def few_rows(federation: Federation, coefficients: int, how: str) -> list[tuple[str, str]]:
+    """How many users have fewer training rows than a model has coefficients, and what that does."""
+    members, users = federation.roster.members, federation.users
+    few = sum(members[user].train < coefficients for user in users)
+    if not few:
+        return []
+    return [("fewer rows than coefficients", f"{few:,} of {len(users):,} users; {how}")]
 
 
 def weighted_metrics(replies: Replies) -> MetricRecord:

@@ -10,6 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corsage.core.errors import ModelError
+from corsage.core.losses import LOGISTIC
 from corsage.experiments.convex_clustering.problem import Splits, accuracy, problem
 from corsage.solvers.convex_clustering.lambda_choice import (
     CROSS,
@@ -26,6 +28,7 @@ from corsage.solvers.convex_clustering.lambda_choice import (
 from corsage.solvers.convex_clustering.reading import agreement, refit
 from corsage.solvers.convex_clustering.recovery import theorem1
 from corsage.solvers.convex_clustering.sum_of_norms import fit, path
+from corsage.solvers.losses.convex import linear_losses
 from corsage.solvers.losses.held_out import Fold
 
 
@@ -65,6 +68,13 @@ def test_grid_begins_where_all_models_are_one() -> None:
     assert fit(losses, float(lams[0])).labels.max() == 0
     largest = losses.gradient(torch.from_numpy(w[one])).norm(dim=1).max()
     assert lams[0] == pytest.approx(2 * float(largest) / losses.n)
+
+
+def test_losses_without_a_best_model_are_refused_in_a_line() -> None:
+    x = torch.arange(8.0, dtype=torch.float64)[:, None]
+    losses = linear_losses(x, (x[:, 0] > 3).double(), [4, 4], loss=LOGISTIC, scale="mean")
+    with pytest.raises(ModelError, match="no best model .* ridge=0.001"):
+        grid(losses)
 
 
 def test_models_are_chosen_nearly_as_well_as_can_be() -> None:
