@@ -24,8 +24,13 @@ def run(name: str, file: Path, *, numbers: bool, **keys: Any) -> tuple[Summary, 
     notes = Notes()
     kinds = {"loss": "squared", "labels": "numbers"} if numbers else {"loss": "logistic"}
     own = {
-        **{"dataset": "npz", "data-file": str(file), "cluster-column": "cluster"},
-        **{"user-column": "user", "model": "linear", "num-rounds": 3, "evaluate-every": 100},
+        "dataset": "npz",
+        "data-file": str(file),
+        "cluster-column": "cluster",
+        "user-column": "user",
+        "model": "linear",
+        "num-rounds": 3,
+        "evaluate-every": 100,
         **kinds,
         **{key.replace("_", "-"): value for key, value in keys.items()},
     }

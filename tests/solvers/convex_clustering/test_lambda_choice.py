@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.core.errors import ModelError
-from corsage.core.losses import LOGISTIC
 from corsage.experiments.convex_clustering.problem import Splits, accuracy, problem
+from corsage.solvers.convex_clustering import lambda_choice
 from corsage.solvers.convex_clustering.lambda_choice import (
     CROSS,
     Candidate,
@@ -28,7 +28,7 @@ from corsage.solvers.convex_clustering.lambda_choice import (
 from corsage.solvers.convex_clustering.reading import agreement, refit
 from corsage.solvers.convex_clustering.recovery import theorem1
 from corsage.solvers.convex_clustering.sum_of_norms import fit, path
-from corsage.solvers.losses.convex import linear_losses
+from corsage.solvers.losses.convex import points
 from corsage.solvers.losses.held_out import Fold
 
 
@@ -70,10 +70,12 @@ def test_grid_begins_where_all_models_are_one() -> None:
     assert lams[0] == pytest.approx(2 * float(largest) / losses.n)
 
 
-def test_losses_without_a_best_model_are_refused_in_a_line() -> None:
-    x = torch.arange(8.0, dtype=torch.float64)[:, None]
-    losses = linear_losses(x, (x[:, 0] > 3).double(), [4, 4], loss=LOGISTIC, scale="mean")
-    with pytest.raises(ModelError, match="no best model .* ridge=0.001"):
+def test_losses_without_a_best_model_are_refused_in_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lambda_choice, "refit", lambda losses, labels: np.full((1, 2), np.nan))
+    losses = points(torch.zeros(3, 2, dtype=torch.float64))
+    with pytest.raises(ModelError, match=r"no best model .*ridge=0\.001"):
         grid(losses)
 
 
