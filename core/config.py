@@ -55,6 +55,8 @@ RETIRED: dict[str, str] = {
     "fedrep-heads-middle": "say fedrep-known-lambda (of strategy=fedrep-known)",
 }
 """Keys of earlier versions, or one of their values, and what they are now."""
+SLIP = 0.85
+"""How alike a word and a key must be for the word to be a slip of the pen."""
 OBJECTS = ("model",)
 """Keys that may be an object, from Python."""
 
@@ -149,6 +151,23 @@ def check_names(values: Mapping[str, Any]) -> None:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
             raise ConfigError(f"{name}: no such key.{hint} `--help` lists all keys.")
+
+
+def foreign_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a mapping that are an app's own: nothing here is like them.
+
+    A run config of Flower's is one for the whole app. What is nearly one of ours is taken for a
+    slip, and refused.
+    """
+    known = list(defaults())
+    foreign = {
+        name: value
+        for name, value in values.items()
+        if name not in known and name not in RETIRED and f"{name}={value}" not in RETIRED
+    }
+    slips = [n for n in foreign if difflib.get_close_matches(n, known, n=1, cutoff=SLIP)]
+    check_names({name: foreign[name] for name in slips})
+    return foreign
 
 
 def check_strategies(names: tuple[str, ...], known: Iterable[str]) -> None:

@@ -24,9 +24,10 @@ class MemoryKeys(LabelKeys, FileKeys):
     @property
     def usual(self) -> str:
         """Data that say whose they are keep their users."""
-        if table_of(self).users is not None:
+        found = held(self.data_file)
+        if found is None or found.thing.table.users is not None:
             return "natural"
-        return "shards" if table_of(self).num_classes else "iid"
+        return "shards" if found.thing.table.num_classes else "iid"
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from logging import INFO
 from typing import TYPE_CHECKING, Any
+
+from flwr.supercore import log
 
 from corsage.core.catalogue import defaults
 from corsage.core.config import Config
+from corsage.core.config import foreign_keys as keys_of_the_app
 from corsage.core.errors import ConfigError
 from corsage.core.keys import names
 from corsage.core.registry import algorithm_keys
@@ -26,6 +30,14 @@ ELSEWHERE = {
     "node_gpus": COMMAND,
 }
 """Keywords that would do nothing for a strategy, and where they belong."""
+
+SAME = {
+    "num-server-rounds": "num-rounds",
+    "learning-rate": "lr",
+    "fraction-fit": "fraction-train",
+    "epochs": "local-epochs",
+}
+"""Keys that many Flower apps have, and ours for it."""
 
 StrategyClass = type["Strategy[Any, Any]"]
 
@@ -84,4 +96,18 @@ def read_config(
     for key in given:
         if key in foreign:
             raise ConfigError(f"{key}: a key of {foreign[key]}, not of {cls.name}; leave it out.")
-    return Config.parse({**flat, **given})
+    theirs = set(app_keys(cls.name, flat))
+    return Config.parse({**{k: v for k, v in flat.items() if k not in theirs}, **given})
+
+
+def app_keys(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a run config that belong to the app around us: they are named, and left alone."""
+    theirs = keys_of_the_app(values)
+    if theirs:
+        log(INFO, "%s: not Corsage's, left to the app: %s", name, ", ".join(map(noted, theirs)))
+    return theirs
+
+
+def noted(key: str) -> str:
+    """An app's key, with the one of ours that means the same."""
+    return f"{key} (Corsage's is {SAME[key]})" if key in SAME else key

@@ -127,7 +127,7 @@ def test_a_model_that_does_not_fit_is_one_line(model: Any, why: str) -> None:
 
 def test_data_of_another_process_are_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match="dataset=memory: simulate"):
-        Config.parse({"dataset": "memory"})
+        simulate("local", dataset="memory", **QUICK)
     with pytest.raises(DataError, match="in the memory of another process"):
         simulated(Config.parse({"dataset": "memory", "data-file": "object-1"}).data, 0, 0)
 
