@@ -24,6 +24,7 @@ from corsage.app.nodes.device import admitted, experiment_of, read_task
 from corsage.app.nodes.identity import proof_of
 from corsage.app.nodes.node import Node, Nodes, is_device
 from corsage.app.nodes.outward import describe, outward
+from corsage.app.nodes.own import own_of
 from corsage.app.nodes.patience import TimeUp, time_limit
 from corsage.app.states.places import Places
 from corsage.core.encoding import decode, encode
@@ -31,21 +32,45 @@ from corsage.core.errors import CheckpointError, ConfigError, Refused, StorageEr
 from corsage.core.limits import limits_of
 from corsage.core.version import untested
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, config_record, decode_task
+from corsage.datasets.given.samples import Columns
 
 if TYPE_CHECKING:
     from corsage.app.nodes.work import Report
 
 
-def make_client_app(mods: Sequence[Mod] = (), train_mods: Sequence[Mod] = ()) -> ClientApp:
-    """A client app for all algorithms, with Flower's client mods around it if any are given.
+def make_client_app(
+    mods: Sequence[Mod] = (),
+    train_mods: Sequence[Mod] = (),
+    *,
+    data: Callable[[Context], Any] | None = None,
+    model: Any = None,
+    train: Callable[..., Any] | None = None,
+    client_fn: Callable[[Context], Any] | None = None,
+    label: str = "",
+    feature_columns: Sequence[str] = (),
+) -> ClientApp:
+    """A client app for all algorithms, on data, a model and a training function of one's own.
 
-    `mods` see every message, `train_mods` those for training only: Flower's mods for differential
-    privacy refuse messages that ask for no update. These protect what a node sends: a node that
-    hosts several users is refused.
+    Parameters
+    ----------
+    mods, train_mods : Flower's client mods. `mods` see every message, `train_mods` those for
+        training only: Flower's mods for differential privacy refuse messages that ask for no
+        update. These protect what a node sends: a node that hosts several users is refused.
+    data : from the node's context to what its user has, in any form that `simulate` takes; or to
+        `{user: samples}`. The user is called by the node config's `user`, or its `partition-id`.
+        Without it a node has a share of a data set, or a device's own file.
+    model : a class, a function that makes a torch module, or such a module; the strategy is to be
+        given the same, `FedRep(context.run_config, model=Net)`.
+    train : `train(model, data, ...)`, which takes the place of Corsage's SGD. What it may ask for
+        beyond that, by name: config, epochs, lr, batch_size, momentum, weight_decay, device, part,
+        round, user.
+    client_fn : in the place of `train`, what makes Flower's NumPyClient, whose `fit` trains.
+    label, feature_columns : columns of a data set that has names, if not the usual ones.
     """
     if found := private(mods):
         raise ConfigError(f"make_client_app: mods={found}: give it as one of train_mods.")
-    app, nodes, places = ClientApp(mods=list(mods)), Nodes(), Places()
+    own = own_of(data, model, train, client_fn, Columns(label, tuple(feature_columns)))
+    app, nodes, places = ClientApp(mods=list(mods)), Nodes(own), Places()
     guard = private(train_mods)
 
     @app.train(mods=list(train_mods))
@@ -102,7 +127,7 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: 
 
 def obey(kind: str, message: Message, context: Context, nodes: Nodes, places: Places) -> Message:
     """The same on a device, which does what it allows."""
-    limits = limits_of(context.node_config)
+    limits = nodes.limits(context)
     task = read_task(message.content, limits)
     node = nodes.of(context, task)
     order = admitted(task, node, message.content, limits)

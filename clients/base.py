@@ -37,6 +37,7 @@ from corsage.networks.evaluation import (
 )
 from corsage.networks.network import Network
 from corsage.networks.outputs import Arithmetic
+from corsage.networks.own_training import Lesson, OwnTraining
 from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
 from corsage.networks.training import SINGLE, Types, batches, to_tensors
@@ -46,6 +47,12 @@ __all__ = ["Client", "Got", "K", "Models", "Sent"]
 
 K = TypeVar("K", bound=Keys)
 Pair = tuple[Array, Array]
+
+
+def joined(body: Floats32, heads: Floats32) -> Floats32:
+    """Whole models of users with one body."""
+    bodies = np.broadcast_to(body, (len(heads), len(body)))
+    return np.concatenate([bodies, heads], axis=1, dtype=np.float32)
 
 
 class Client(NumPyClient, Generic[K]):
@@ -64,6 +71,7 @@ class Client(NumPyClient, Generic[K]):
     takes: ClassVar[Takes] = Takes()  # what a message may hold for it
     personal: ClassVar[bool] = False  # does a user keep anything between rounds?
     effort: float = 1.0  # what the epochs of a round are multiplied by (work=equal)
+    own_training: ClassVar[bool] = False  # can an app's own training function do its steps?
     cohorts: ClassVar[bool] = False  # are all users of a known cluster at a node one participant?
 
     def __init__(
@@ -79,6 +87,7 @@ class Client(NumPyClient, Generic[K]):
         self.keys, self.settings = cast(K, task.keys), task.train
         self.states, self.cache = list(states), cache or Cache()
         self.judged: Models | None = None  # the models that were judged last
+        self.training: OwnTraining | None = None  # of the app's own, instead of Corsage's SGD
 
     # What an algorithm overrides.
 
@@ -178,6 +187,8 @@ class Client(NumPyClient, Generic[K]):
         """Whole models after epochs of SGD, from one start (P,) or from their own (users, P)."""
         keys = settings or self.settings
         epochs = keys.local_epochs if epochs is None else epochs
+        if self.training is not None:
+            return self._own("model", starts, data, epochs, pull)
         orders = self.orders("model", data, epochs) if orders is None else orders
         return train_models(self.network, starts, data, orders, keys, pull)
 
@@ -191,13 +202,28 @@ class Client(NumPyClient, Generic[K]):
         purpose: str = "head",
     ) -> Floats32:
         """Heads (users, P_head) after epochs of SGD over one body, which is frozen."""
+        if self.training is not None:
+            return self._own("head", joined(body, heads), data, epochs, pull)
         orders = self.orders(purpose, data, epochs)
         return train_heads(self.network, body, heads, data, orders, self.settings, pull)
 
     def sgd_bodies(self, body: Floats32, heads: Floats32, data: Examples, epochs: int) -> Floats32:
         """Bodies (users, P_body) from one start, each under its own head, which is frozen."""
+        if self.training is not None:
+            return self._own("body", joined(body, heads), data, epochs, None)
         orders = self.orders("body", data, epochs)
         return train_bodies(self.network, body, heads, data, orders, self.settings)
+
+    def _own(
+        self, name: str, rows: Floats32, data: Examples, epochs: int, pull: Pull | None
+    ) -> Floats32:
+        """A part of the users' models, trained as the app does it."""
+        assert self.training is not None
+        net, shape = self.network, (len(self.users), self.network.whole.stop)
+        part = {"model": net.whole, "head": net.head, "body": net.body}[name]
+        lesson = Lesson(name, part, epochs, self.settings, self.task.seed, self.task.round)
+        rows = np.broadcast_to(np.asarray(rows, np.float32), shape)
+        return self.training.train(net, rows, self.users, data, lesson, pull)
 
     def orders(self, purpose: str, data: Examples, epochs: int) -> list[Order]:
         """The batches of each user: drawn for this purpose, round and user, and nothing else."""

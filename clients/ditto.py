@@ -16,6 +16,7 @@ class DittoClient(Client[DittoKeys]):
     takes = Takes(shared={"model": floats("P")})
 
     personal = True
+    own_training = True
 
     def train(self, got: Got, data: Examples) -> Sent:
         """w_k <- E epochs from w^t, and v_k <- epochs on h_k(v; w^t), on the same batches."""

@@ -15,6 +15,7 @@ class FedAvgClient(Client[K]):
     """The users of FedAvg, and of methods that change its local training."""
 
     takes = Takes(shared={"model": floats("P")})
+    own_training = True
 
     def train(self, got: Got, data: Examples) -> Sent:
         """w_k <- E epochs of SGD from w_t."""

@@ -15,6 +15,7 @@ class FedBABUClient(Client[FedBABUKeys]):
     """The users of FedBABU."""
 
     takes = Takes(shared={"body": floats("B")})
+    own_training = True
 
     def train(self, got: Got, data: Examples) -> Sent:
         """theta_{i,ext} <- tau epochs of SGD from theta_{G,ext}, under theta_cls^0."""

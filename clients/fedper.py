@@ -22,6 +22,7 @@ class FedPerClient(Client[K]):
     takes = Takes(shared={"body": floats("B")})
 
     personal = True
+    own_training = True
     shared: ClassVar[str] = "body"
     own: ClassVar[str] = "head"
 

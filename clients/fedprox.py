@@ -11,6 +11,8 @@ from corsage.strategies.fedprox import FedProxKeys
 class FedProxClient(FedAvgClient[FedProxKeys]):
     """The users of FedProx (Li et al. 2020, Algorithm 2)."""
 
+    own_training = True
+
     def pull(self, w: Floats32) -> Pull:
         """The gradient of the proximal term: mu (w - w_t)."""
         return Pull(self.keys.fedprox_mu, w)

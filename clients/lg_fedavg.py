@@ -21,6 +21,7 @@ class LGFedAvgClient(FedPerClient[LGFedAvgKeys]):
     takes = Takes(shared={"head": floats("H"), "body": floats("B")})
 
     shared, own = "head", "body"
+    own_training = True
 
     def train(self, got: Got, data: Examples) -> Sent:
         """(l_m, g_m) <- E epochs of SGD on both at once; in the warm-up both go back."""

@@ -10,6 +10,7 @@ class LocalClient(Client[K]):
     """Users that learn alone."""
 
     personal = True
+    own_training = True
 
     def train(self, got: Got, data: Examples) -> Sent:
         """E more epochs of SGD on one's own model."""

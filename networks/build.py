@@ -119,6 +119,22 @@ def said(keys: ModelKeys) -> str:
     return str(getattr(found.thing, "__name__", type(found.thing).__name__))
 
 
+def fixed_outputs(keys: ModelKeys, shape: Shape) -> int:
+    """How many numbers a model of one's own puts out; 0 if that is asked of it, or it is one."""
+    factory = own_model(keys.model) if is_name(keys.model) else load_factory(keys.model)
+    if wanted_arguments(factory):
+        return 0
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            output = make_module(keys, shape, 0).eval()(torch.rand((3, *shape)))
+        except ModelError:
+            raise
+        except Exception:  # what is wrong with it is said when it is built for the data
+            return 0
+    fits = isinstance(output, Tensor) and output.dim() == 2 and output.shape[1] > 1
+    return int(output.shape[1]) if fits else 0
+
+
 def own_model(name: str) -> Callable[..., Any]:
     """A model that is an object of this process: a factory, or copies of a module as it is."""
     found = held(name)

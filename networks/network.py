@@ -156,6 +156,17 @@ class Network:
                     b.tensor.requires_grad_(inside)
             self._active = part
 
+    def gather(self) -> None:
+        """Take in what somebody else did to the module: where its tensors are, what is frozen."""
+        for b in self.blocks:
+            values = b.tensor.data
+            if values.data_ptr() != self.flat[b.where].data_ptr():  # moved to a device, or replaced
+                self.flat[b.where] = values.detach().reshape(-1).to(self.flat)
+                b.tensor.data = self.flat[b.where].view(b.shape)
+            if b.trained:
+                b.tensor.grad = self.grad[b.where].view(b.shape)
+        self._active = None
+
     # -- the function ------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> None:

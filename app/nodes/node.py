@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 
@@ -16,10 +17,14 @@ from corsage.core.config import check_data
 from corsage.core.errors import ConfigError
 from corsage.core.groups import DataKeys
 from corsage.core.keys import flatten, names, read
-from corsage.core.limits import Limits
+from corsage.core.limits import Limits, limits_of
 from corsage.core.wire import Task
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.dealing.federated import FederatedData, on_device, simulated
+
+if TYPE_CHECKING:
+    from corsage.app.nodes.own import Own
+    from corsage.networks.own_training import OwnTraining
 
 DEVICE_KEYS = (
     *("data", "user", "cluster", "num-classes", "state-dir", "keep-runs", "device"),
@@ -45,6 +50,7 @@ class Node:
     keep_runs : the states of how many runs stay there.
     device, threads : what to compute on, if the node says so itself.
     cache : what was prepared for its users in earlier messages.
+    training : how its app trains models itself, if it does.
     """
 
     data: FederatedData
@@ -55,27 +61,46 @@ class Node:
     device: str = ""
     threads: int = 0
     cache: Cache = field(default_factory=Cache)
+    training: OwnTraining | None = None
 
 
 class Nodes:
-    """The nodes that this process has worked for: a simulation's worker serves many."""
+    """The nodes that this process has worked for: a simulation's worker serves many.
 
-    def __init__(self) -> None:
-        self._nodes = Cache()
+    `app` is what the app brings along of its own, if anything.
+    """
+
+    def __init__(self, app: Own | None = None) -> None:
+        self.app, self._nodes = app, Cache()
         self._devices: dict[Facts, tuple[Facts, Node]] = {}
 
-    def __reduce__(self) -> tuple[type[Nodes], tuple[()]]:
+    def __reduce__(self) -> tuple[type[Nodes], tuple[Own | None]]:
         """Another process, such as a worker of Ray's, has nodes of its own."""
-        return Nodes, ()
+        return Nodes, (self.app,)
 
     def of(self, context: Context, task: Task) -> Node:
         """The node that a context belongs to, with the data that the task means."""
         own = tuple(sorted(context.node_config.items()))
+        if self.app is not None:
+            return self._own(self.app, (context.node_id, *own), context, task)
         if is_device(context):
             return self._device(own, task)
         together = client_class(task.algorithm).cohorts
         facts = task.data, task.device_data, task.num_users, task.seed, together
         return self._nodes.get((own, *facts), lambda: simulated_node(dict(own), *facts))
+
+    def limits(self, context: Context) -> Limits:
+        """What a device allows: as its owner says, and the model of its own app."""
+        limits = limits_of(context.node_config)
+        return limits if self.app is None else self.app.allowed(limits)
+
+    def _own(self, app: Own, own: Facts, context: Context, task: Task) -> Node:
+        """The same where the data are the app's own."""
+        facts = task.device_data, task.seed, task.model, task.algorithm
+        if own not in self._devices or self._devices[own][0] != facts:
+            self._devices.pop(own, None)
+            self._devices[own] = facts, app.node(context, task)
+        return self._devices[own][1]
 
     def _device(self, own: Facts, task: Task) -> Node:
         """A device, as the last message had it: others that a server thinks of are let go."""
@@ -149,17 +174,20 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
     classes = int(node_config.get("num-classes", data.num_classes))
     if classes < data.num_classes:
         raise ConfigError(f"node config: num-classes={classes}, but there are {data.num_classes}.")
+    own_data = replace(data, num_classes=classes)
+    return Node(own_data, tuple(data.users), simulated=False, **own_words(node_config))
+
+
+def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a device keeps states, and what it computes on, as its node config says."""
     state_dir = str(node_config.get("state-dir", ""))
-    return Node(
-        replace(data, num_classes=classes),
-        tuple(data.users),
-        simulated=False,
-        state_dir=state_folder(state_dir) if state_dir else None,
-        keep_runs=runs_to_keep(node_config.get("keep-runs", KEEP_RUNS)),
-        device=str(node_config.get("device", "cpu")),
-        threads=int(node_config.get("torch-threads", 0)),
-        cache=Cache(CACHED),
-    )
+    return {
+        "state_dir": state_folder(state_dir) if state_dir else None,
+        "keep_runs": runs_to_keep(node_config.get("keep-runs", KEEP_RUNS)),
+        "device": str(node_config.get("device", "cpu")),
+        "threads": int(node_config.get("torch-threads", 0)),
+        "cache": Cache(CACHED),
+    }
 
 
 def runs_to_keep(value: Any) -> int:

@@ -154,7 +154,9 @@ class Worker:
             stored, name = states[0].pop(MEMBERS, None), names[0]
             users = self.members.get(name, [name]) if stored is None else read_members(stored)
             self.members[name] = users
-        return self.cls(task, users, self.node.data, self.network, states, self.node.cache)
+        client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
+        client.training = self.node.training
+        return client
 
     def got(self, group: list[int]) -> Got:
         """What came for a group."""

@@ -19,6 +19,7 @@ class FedRepClient(Client[FedRepKeys]):
     takes = Takes(shared={"body": floats("B")})
 
     personal = True
+    own_training = True
 
     def train(self, got: Got, data: Examples) -> Sent:
         """h_i <- tau epochs of SGD at (h_i, phi^t), then phi_i <- SGD at (h_i, phi)."""

@@ -47,6 +47,18 @@ class Guest:
     mark: Owner
 
 
+NO_DOOR = "No query function registered"
+OWN_APP = (
+    "its ClientApp is not Corsage's: make it by corsage.make_client_app(data=..., model=...), "
+    "with train= if it trains by a function of its own (docs/library.md)"
+)
+
+
+def explained(reason: str) -> str:
+    """Why a node failed; in our words where its app cannot be asked anything."""
+    return OWN_APP if NO_DOOR in reason else reason
+
+
 def nobody_owns() -> Owners:
     """The owners of a roster that remembers them itself."""
     book: dict[str, Owner] = {}
@@ -194,7 +206,7 @@ class Roster:
         """Let a node in, if what it says of itself can be."""
         node = reply.metadata.src_node_id
         if reply.has_error():
-            self._refuse(node, line(reply.error.reason or "it failed"), number)
+            self._refuse(node, line(explained(reply.error.reason or "it failed")), number)
             return None
         try:
             said = read_introduction(reply.content)

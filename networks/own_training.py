@@ -1,0 +1,287 @@
+"""Training by somebody else's function, in the place of Corsage's SGD.
+
+The function gets the module with the part that is to be trained requiring gradients and the rest
+frozen, and trains it as it likes. A pull (FedProx, Ditto) is added to the gradients before each
+step of whatever torch optimizer it uses.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import TensorDataset
+
+from corsage.core.arrays import Floats32
+from corsage.core.errors import ConfigError, ModelError
+from corsage.core.groups import TrainKeys
+from corsage.core.seeding import torch_seed
+from corsage.networks.batches import Examples
+from corsage.networks.network import Network
+from corsage.networks.pull import Drift, Pull
+
+SAME: Mapping[str, tuple[str, ...]] = {
+    "epochs": ("epochs", "num_epochs", "local_epochs", "n_epochs"),
+    "lr": ("lr", "learning_rate"),
+    "batch_size": ("batch_size",),
+    "momentum": ("momentum",),
+    "weight_decay": ("weight_decay",),
+    "device": ("device",),
+    "part": ("part",),
+    "round": ("round", "server_round"),
+    "user": ("user",),
+    "config": ("config",),
+}
+"""What a training function may ask for besides the model and the data, and by which names."""
+KNOWN = {name: what for what, names in SAME.items() for name in names}
+Words = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is to be trained.
+
+    Parameters
+    ----------
+    name, part : "model", "body" or "head", and where that lies in the model.
+    epochs, keys : how long and how, as the server says.
+    seed, round : of the run.
+    """
+
+    name: str
+    part: slice
+    epochs: int
+    keys: TrainKeys
+    seed: int
+    round: int
+
+    def words(self, user: str, device: torch.device) -> dict[str, Any]:
+        """It in the words of `SAME`, for a function of the app's own."""
+        keys = self.keys
+        said = {
+            "epochs": self.epochs,
+            "lr": keys.lr,
+            "batch_size": keys.batch_size,
+            "momentum": keys.momentum,
+            "weight_decay": keys.weight_decay,
+            "device": device,
+            "part": self.name,
+            "round": self.round,
+            "user": user,
+        }
+        return {**said, "config": dict(said)}
+
+
+class Trainer(Protocol):
+    """Trains the network in place, on what the app gave as the user's data."""
+
+    def __call__(self, network: Network, data: Any, words: Words, pull: OptimizerPull) -> None:
+        """One user's training; what is pulled is said to `pull.parameters`."""
+
+
+class FunctionTrainer:
+    """A function `train(module, data, ...)`; what else it asks for is in `SAME`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.asked = function, parameters_of(function)
+
+    def __call__(self, network: Network, data: Any, words: Words, pull: OptimizerPull) -> None:
+        """Call it with what it asks for."""
+        with pull.on({id(b.tensor): b.where for b in network.blocks}):
+            self.function(network.module, data, **{n: words[KNOWN[n]] for n in self.asked})
+
+
+def parameters_of(function: Callable[..., Any]) -> list[str]:
+    """The names that a training function asks for, beyond the model and the data."""
+    if not callable(function):
+        raise ConfigError(f"train: a {type(function).__name__}, no function train(model, data).")
+    name = getattr(function, "__name__", "train")
+    first, rest = [], []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if len(first) < 2 and parameter.kind is not parameter.KEYWORD_ONLY:
+            first.append(parameter.name)
+        elif parameter.name in KNOWN:
+            rest.append(parameter.name)
+        elif parameter.default is parameter.empty:
+            raise ConfigError(
+                f"{name}(): what is {parameter.name}? Known are {', '.join(KNOWN)}; give it a "
+                "default, or wrap the function (functools.partial)."
+            )
+    if len(first) < 2:
+        raise ConfigError(f"{name}(): it takes no model and data: def train(model, data, config).")
+    return rest
+
+
+class ClientTrainer:
+    """A NumPyClient of the app's own: `fit(parameters, config)`, as Flower calls it.
+
+    Its parameters are in the order of the module's state dict. To train a part alone, its own
+    module, an attribute of it, is frozen by names.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+    def __call__(self, network: Network, data: Any, words: Words, pull: OptimizerPull) -> None:
+        """A new client, as Flower makes one for each message."""
+        client = unwrapped(self.make())
+        torch.manual_seed(torch.initial_seed())  # whatever it drew when it was made
+        own = module_of(client, network)
+        if own is None and (words["part"] != "model" or pull.given):
+            raise ConfigError(
+                f"{type(client).__name__}: only its {words['part']} is to be trained, or pulled, "
+                "but none of its attributes is the torch module; keep that as self.model, or take "
+                "a method that trains the whole model: fedavg, fedper, lg-fedavg or local"
+            )
+        places = {}
+        for block in network.blocks if own is not None else ():
+            mine = dict(own.named_parameters()).get(block.name) if own is not None else None
+            if mine is not None:
+                mine.requires_grad_(block.tensor.requires_grad)
+                places[id(mine)] = block.where
+        state = network.module.state_dict()
+        with pull.on(places):
+            sent = [value.cpu().numpy().copy() for value in state.values()]
+            settings = {k: v for k, v in words.items() if isinstance(v, int | float | str)}
+            back = client.fit(sent, settings)[0]
+        if len(back) != len(state):
+            raise ModelError(
+                f"{type(client).__name__}.fit returned {len(back)} arrays, the model has "
+                f"{len(state)}: all of its state dict, in order."
+            )
+        with torch.no_grad():
+            for tensor, value in zip(state.values(), back, strict=True):
+                tensor.copy_(torch.as_tensor(np.asarray(value)).reshape(tensor.shape))
+
+
+def unwrapped(client: Any) -> Any:
+    """The NumPyClient in what `to_client()` made."""
+    inner = getattr(client, "numpy_client", client)
+    if not hasattr(inner, "fit"):
+        raise ConfigError(f"client_fn: it returned a {type(client).__name__}, no NumPyClient.")
+    return inner
+
+
+def module_of(client: Any, network: Network) -> nn.Module | None:
+    """The client's own module: the attribute whose parameters are named as the network's."""
+    wanted = {name for name, _ in network.module.named_parameters()}
+    for value in vars(client).values():
+        if isinstance(value, nn.Module) and {n for n, _ in value.named_parameters()} == wanted:
+            return value
+    return None
+
+
+class OptimizerPull:
+    """Adds a pull to the gradients before each step of any torch optimizer."""
+
+    def __init__(self, network: Network, part: slice, drift: Drift | None) -> None:
+        self.network, self.part, self.drift, self.steps = network, part, drift, 0
+
+    @property
+    def given(self) -> bool:
+        """Whether there is one."""
+        return self.drift is not None
+
+    @contextmanager
+    def on(self, places: Mapping[int, slice]) -> Iterator[None]:
+        """While a function trains the parameters of these ids, at these places of the model."""
+
+        def add(optimizer: Optimizer, *_: Any) -> None:
+            self.steps += 1
+            for group in optimizer.param_groups:
+                for tensor in group["params"]:
+                    if id(tensor) in places and tensor.grad is not None:
+                        self.add(tensor, places[id(tensor)])
+
+        handle = register_optimizer_step_pre_hook(add)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def add(self, tensor: Tensor, where: slice) -> None:
+        """Add it to one parameter's gradient."""
+        start = where.start - self.part.start
+        if self.drift is None or not 0 <= start < self.part.stop - self.part.start:
+            return
+        assert tensor.grad is not None and self.drift.constant is not None
+        constant = self.drift.constant[0, start : start + tensor.numel()]
+        rate = self.drift.rate
+        strength = float(rate[0]) if isinstance(rate, Tensor) else float(rate)
+        with torch.no_grad():
+            tensor.grad.add_(tensor, alpha=strength).add_(constant.view(tensor.shape))
+
+
+class OwnTraining:
+    """The training of an app's own, for the users of a node.
+
+    Parameters
+    ----------
+    trainer : who trains.
+    originals : what the app gave as each user's training data; a TensorDataset of the samples
+        where that was arrays.
+    """
+
+    def __init__(self, trainer: Trainer, originals: Mapping[str, Any]) -> None:
+        self.trainer, self.originals = trainer, originals
+
+    def train(
+        self,
+        network: Network,
+        rows: Floats32,
+        users: list[str],
+        data: Examples,
+        lesson: Lesson,
+        pull: Pull | None,
+    ) -> Floats32:
+        """The trained part of each user's model, of which `rows` (users, P) is the start."""
+        part = lesson.part
+        out = np.array(rows[:, part], np.float32)
+        if pull is not None and pull.every:
+            raise ConfigError("a pull whose centre follows needs Corsage's own steps")
+        pull = None if pull is None or pull.idle else pull
+        for u, user in enumerate(users):
+            if lesson.epochs and any(b.trained for b in network.blocks_of(part)):
+                network.set(network.whole, rows[u])
+                self.one(network, user, data.user(u), lesson, pull and pull.pick([u]))
+                out[u] = network.get(part)
+        return out
+
+    def one(
+        self,
+        network: Network,
+        user: str,
+        pair: tuple[Tensor, Tensor],
+        lesson: Lesson,
+        pull: Pull | None,
+    ) -> None:
+        """One user's training, in place; its random numbers are those of user and round."""
+        part = lesson.part
+        size = part.stop - part.start
+        drift = pull and pull.drift(slice(0, size), [size], 1, 0.0, network.flat)
+        pulling = OptimizerPull(network, part, drift)
+        original = self.originals.get(user)
+        seed = torch_seed(lesson.seed, lesson.name, lesson.round, user)
+        network.activate(part)
+        network.train()
+        devices = [network.device] if network.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            given = TensorDataset(*pair) if original is None else original
+            self.trainer(network, given, lesson.words(user, network.device), pulling)
+        network.gather()
+        if pull is not None and not pulling.steps:
+            raise ConfigError(
+                "a pull to another model is added at the steps of a torch optimizer, and the "
+                "training function has none; use one of torch.optim"
+            )
