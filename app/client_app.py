@@ -74,7 +74,7 @@ def make_client_app(
     guard = private(train_mods)
 
     @app.train(mods=list(train_mods))
-    def train(message: Message, context: Context) -> Message:
+    def on_train(message: Message, context: Context) -> Message:
         return answer("train", message, context, nodes, places)
 
     @app.evaluate()

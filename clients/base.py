@@ -188,7 +188,7 @@ class Client(NumPyClient, Generic[K]):
         keys = settings or self.settings
         epochs = keys.local_epochs if epochs is None else epochs
         if self.training is not None:
-            return self._own("model", starts, data, epochs, pull)
+            return self._as_the_app_does("model", starts, data, epochs, pull)
         orders = self.orders("model", data, epochs) if orders is None else orders
         return train_models(self.network, starts, data, orders, keys, pull)
 
@@ -203,18 +203,18 @@ class Client(NumPyClient, Generic[K]):
     ) -> Floats32:
         """Heads (users, P_head) after epochs of SGD over one body, which is frozen."""
         if self.training is not None:
-            return self._own("head", joined(body, heads), data, epochs, pull)
+            return self._as_the_app_does("head", joined(body, heads), data, epochs, pull)
         orders = self.orders(purpose, data, epochs)
         return train_heads(self.network, body, heads, data, orders, self.settings, pull)
 
     def sgd_bodies(self, body: Floats32, heads: Floats32, data: Examples, epochs: int) -> Floats32:
         """Bodies (users, P_body) from one start, each under its own head, which is frozen."""
         if self.training is not None:
-            return self._own("body", joined(body, heads), data, epochs, None)
+            return self._as_the_app_does("body", joined(body, heads), data, epochs, None)
         orders = self.orders("body", data, epochs)
         return train_bodies(self.network, body, heads, data, orders, self.settings)
 
-    def _own(
+    def _as_the_app_does(
         self, name: str, rows: Floats32, data: Examples, epochs: int, pull: Pull | None
     ) -> Floats32:
         """A part of the users' models, trained as the app does it."""

@@ -104,7 +104,8 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
     if not callable(function):
         raise ConfigError(f"train: a {type(function).__name__}, no function train(model, data).")
     name = getattr(function, "__name__", "train")
-    first, rest = [], []
+    first: list[str] = []
+    rest: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
@@ -268,7 +269,8 @@ class OwnTraining:
         """One user's training, in place; its random numbers are those of user and round."""
         part = lesson.part
         size = part.stop - part.start
-        drift = pull and pull.drift(slice(0, size), [size], 1, 0.0, network.flat)
+        whole = slice(0, size)
+        drift = None if pull is None else pull.drift(whole, [size], 1, 0.0, network.flat)
         pulling = OptimizerPull(network, part, drift)
         original = self.originals.get(user)
         seed = torch_seed(lesson.seed, lesson.name, lesson.round, user)
