@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from logging import WARNING
 from typing import Any, Unpack
 
 from flwr.clientapp import ClientApp
 from flwr.supercore import log
-from rich.console import Console
 
 from corsage.app.client_app import make_client_app
 from corsage.app.engines import number_of_nodes
@@ -18,22 +17,24 @@ from corsage.app.given import data_of, moved
 from corsage.app.local_grid import LocalGrid
 from corsage.app.output.progress import Watcher
 from corsage.app.output.remarks import Remarks
-from corsage.app.output.summary import summary_table
+from corsage.app.results.row import Row
+from corsage.app.results.rowfile import RowFile
+from corsage.app.results.run import Run
 from corsage.app.run.endings import in_a_line
+from corsage.app.run.models import models_in_memory
 from corsage.core.config import Config
-from corsage.core.errors import FOR_ALL, ConfigError
+from corsage.core.encoding import decode
+from corsage.core.errors import FOR_ALL, CheckpointError, ConfigError
 from corsage.core.keys import flatten
 from corsage.core.keywords import Keywords
 from corsage.core.version import warn_if_untested
 from corsage.datasets.dealing.federated import check_users, simulated
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.results import Json, Result, Summary
+from corsage.strategies.rounds.results import Result, Summary
 from corsage.strategies.rounds.work import as_set, with_budget
 
 AnyStrategy = Strategy[Any, Any]
-WIDE = 120
-"""Columns of the table as text."""
 FILES = "it writes no files; the command line does (python run_simulation.py)"
 ELSEWHERE = {
     "strategy": "name strategies in the first argument",
@@ -47,54 +48,47 @@ ELSEWHERE = {
 """Keys that would do nothing here."""
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Run):
     """The results of strategies that were run one after the other.
+
+    A row has every user's model, as one of `corsage.load` has: `found["fedavg+ft"].user("7")`.
 
     Parameters
     ----------
     results : each strategy's own result, by its name: shared arrays, metrics of each round. A
         second strategy of the same name is `fedrep#2`.
+    rows : the rows of the table.
     failed : the errors of those that have no result, by their names. What would have ended every
         strategy, or the only one, is raised instead.
     """
 
-    results: Mapping[str, Result]
-    failed: Mapping[str, Exception] = field(default_factory=dict)
+    def __init__(
+        self,
+        results: Mapping[str, Result],
+        rows: Mapping[str, Row],
+        failed: Mapping[str, Exception],
+    ) -> None:
+        super().__init__(rows, {name: in_a_line(error) for name, error in failed.items()})
+        self._results, self._failed = dict(results), dict(failed)
+
+    @property
+    def results(self) -> dict[str, Result]:
+        """Each strategy's own result; `table` is the frame."""
+        return self._results
+
+    @property
+    def failed(self) -> dict[str, Exception]:
+        """The errors of the strategies that have no result."""
+        return self._failed
 
     @property
     def summaries(self) -> list[Summary]:
         """The rows of the table."""
-        return [summary for result in self.results.values() for summary in result.summaries]
-
-    def __iter__(self) -> Iterator[str]:
-        """The names of the rows."""
-        return (summary.strategy for summary in self.summaries)
-
-    def __len__(self) -> int:
-        """How many rows there are."""
-        return len(self.summaries)
-
-    def __getitem__(self, name: str) -> Summary:
-        """The row of that name: `comparison["fedavg+ft"].score.mean`."""
-        rows = {summary.strategy: summary for summary in self.summaries}
-        if name in self.failed:
-            raise KeyError(f"{name} failed: {in_a_line(self.failed[name])}")
-        if name not in rows:
-            raise KeyError(f"{name}: no such row. There are: {', '.join(rows)}.")
-        return rows[name]
-
-    def json(self) -> list[Json]:
-        """The rows as the file of a run has them."""
-        return [summary.json() for summary in self.summaries]
+        return [summary for result in self._results.values() for summary in result.summaries]
 
     def __str__(self) -> str:
         """The table, as the terminal shows it."""
-        console = Console(file=io.StringIO(), width=WIDE)
-        failed = {name: in_a_line(error) for name, error in self.failed.items()}
-        console.print(summary_table(self.json(), failed), crop=False)
-        text: str = console.file.getvalue()  # type: ignore[attr-defined]
-        return text
+        return repr(self) + "\n"
 
 
 def simulate(
@@ -147,7 +141,7 @@ def simulate(
     --------
     >>> from corsage import simulate
     >>> found = simulate("fedrep,local", num_rounds=2, num_users=8, progress=False)
-    >>> found["fedrep"].users
+    >>> len(found["fedrep"].users)
     8
     """
     if progress:
@@ -165,12 +159,15 @@ def simulate(
     warn_of_other_users(made)
     app = make_client_app()  # its own: what it prepared goes when it does
     results: dict[str, Result] = {}
+    rows: dict[str, Row] = {}
     failed: dict[str, Exception] = {}
     for strategy in made:
         count = sum(strategy.name == name.partition("#")[0] for name in (*results, *failed))
         label = f"{strategy.name}#{count + 1}" if count else strategy.name
         try:
-            results[label] = renamed(run(strategy, progress, app), strategy.name, label)
+            found, models = run(strategy, progress, app)
+            results[label] = renamed(found, strategy.name, label)
+            rows |= rows_of(strategy, results[label], models)
         except FOR_ALL:
             raise
         except Exception as error:
@@ -178,7 +175,7 @@ def simulate(
             if not results and len(failed) == len(made):
                 raise next(iter(failed.values())) from None
             log(WARNING, "%s failed: %s", label, in_a_line(error))
-    return Comparison(results, failed)
+    return Comparison(results, rows, failed)
 
 
 def with_work(
@@ -255,11 +252,39 @@ def renamed(result: Result, name: str, label: str) -> Result:
     return result
 
 
-def run(strategy: AnyStrategy, progress: bool, app: ClientApp) -> Result:
-    """One strategy on nodes of its own."""
+def rows_of(
+    strategy: AnyStrategy, result: Result, models: Sequence[RowFile | None]
+) -> dict[str, Row]:
+    """The rows of a result, each with its models."""
+    config = strategy.config
+    data = partial(simulated, config.data, config.federation.num_users, config.run.seed)
+    shared = partial(decode, result.arrays)
+    return {
+        summary.strategy: Row(
+            summary.json(), partial(there, summary.strategy, file), data, shared, summary
+        )
+        for summary, file in zip(result.summaries, models, strict=True)
+    }
+
+
+def there(row: str, file: RowFile | None) -> RowFile:
+    """The models of a row."""
+    if file is None:
+        raise CheckpointError(f"{row}: its models were not kept.")
+    return file
+
+
+def run(
+    strategy: AnyStrategy, progress: bool, app: ClientApp
+) -> tuple[Result, list[RowFile | None]]:
+    """One strategy on nodes of its own, and the models of each of its rows."""
     config = strategy.config
     check_users(simulated(config.data, config.federation.num_users, config.run.seed))
     if progress:
         strategy.callbacks.append(Watcher(strategy.config.run.num_rounds))
     strategy.callbacks.append(Remarks())
-    return strategy.start(LocalGrid(app, number_of_nodes(strategy.config)))
+    strategy.federation.collects = True
+    grid = LocalGrid(app, number_of_nodes(strategy.config))
+    result = strategy.start(grid)
+    models = models_in_memory(strategy, grid)
+    return result, [models.get(summary.strategy) for summary in result.summaries]

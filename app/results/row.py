@@ -34,62 +34,76 @@ class Row:
 
     Parameters
     ----------
-    json : its numbers, as the summary's file has them.
+    numbers : its numbers, as the summary's file has them.
     models : opens the file of its models, or says in a CorsageError why there is none.
     data : the run's own data.
     shared : the strategy's shared arrays at the end, by the names of parameters.
+    summary : the same numbers as the strategy's own object, if it was this process that ran it.
     """
 
     def __init__(
         self,
-        json: Json,
+        numbers: Json,
         models: Callable[[], RowFile],
         data: Data,
         shared: Callable[[], Arrays],
+        summary: object = None,
     ) -> None:
-        self.json, self._open, self._data, self._shared = json, models, data, shared
+        self.numbers, self._open, self._data, self._shared = numbers, models, data, shared
+        self._summary = summary
 
     # Numbers.
 
     @property
     def name(self) -> str:
         """As the table has it."""
-        return str(self.json["strategy"])
+        return str(self.numbers["strategy"])
 
     @property
     def measure(self) -> str:
         """What users are judged by."""
-        return str(self.json.get("measure", "accuracy"))
+        return str(self.numbers.get("measure", "accuracy"))
 
     @property
     def score(self) -> Spread:
         """The measure over the users."""
-        return Spread(**self.json[self.measure])
+        return Spread(**self.numbers[self.measure])
 
     @property
     def per_user(self) -> dict[str, float]:
         """Each user's measure."""
-        return dict(self.json["per_user"])
+        return dict(self.numbers["per_user"])
+
+    @property
+    def last10(self) -> float:
+        """The mean of the measure over the last ten evaluated rounds."""
+        return float(self.numbers[f"{self.measure}_last10"])
 
     @property
     def users(self) -> list[str]:
         """The users, each of whom has a model."""
-        return list(self.json["per_user"])
+        return list(self.numbers["per_user"])
 
     @property
     def clusters(self) -> dict[str, str]:
         """Each user's cluster, where the method has clusters; else none."""
-        return dict(self.json.get("clusters", {}))
+        return dict(self.numbers.get("clusters", {}))
+
+    def json(self) -> Json:
+        """All of its numbers."""
+        return self.numbers
 
     def __getattr__(self, name: str) -> Any:
-        """The other numbers, as the summary's file has them: `row.rounds`, `row.seconds`."""
-        if name.startswith("_") or name not in self.json:
-            raise AttributeError(f"a row has no {name}; its numbers are in row.json")
-        return self.json[name]
+        """The other numbers, as the summary has them: `row.rounds`, `row.seconds`."""
+        if not name.startswith("_") and hasattr(self._summary, name):
+            return getattr(self._summary, name)
+        if name.startswith("_") or name not in self.numbers:
+            raise AttributeError(f"a row has no {name}; its numbers are in row.json()")
+        return self.numbers[name]
 
     def __len__(self) -> int:
         """How many users there are."""
-        return len(self.json["per_user"])
+        return len(self.numbers["per_user"])
 
     def __iter__(self) -> Iterator[str]:
         """The users."""
@@ -187,5 +201,5 @@ def unknown_user(name: str, row: str, users: list[str]) -> str:
 def unknown_row(name: str, rows: Mapping[str, Any], failed: Mapping[str, str]) -> str:
     """What to say of a row that is not there."""
     if name in failed:
-        return f"{name} has no result: {failed[name]}"
+        return f"{name} failed: {failed[name]}"
     return f"{name}: no such row. There are: {', '.join(rows) or 'none'}."

@@ -35,12 +35,12 @@ class Run:
     def __init__(
         self, rows: Mapping[str, Row], failed: Mapping[str, str], folder: Path | None = None
     ) -> None:
-        self.rows, self.failed, self.folder = dict(rows), dict(failed), folder
+        self.rows, self.reasons, self.folder = dict(rows), dict(failed), folder
 
     def __getitem__(self, name: str) -> Row:
         """A row of the table."""
         if name not in self.rows:
-            raise NoModel(unknown_row(name, self.rows, self.failed))
+            raise NoModel(unknown_row(name, self.rows, self.reasons))
         return self.rows[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -54,16 +54,26 @@ class Run:
     @property
     def results(self) -> Any:
         """The table: a pandas frame if pandas is there, else a list with a dict a row."""
-        return frame([line for row in self.rows.values() for line in result_rows(row.json)])
+        return self.table
+
+    @property
+    def table(self) -> Any:
+        """The same."""
+        return frame([line for row in self.rows.values() for line in result_rows(row.numbers)])
 
     @property
     def users(self) -> Any:
         """Every user of every row, likewise."""
-        return frame([line for row in self.rows.values() for line in user_rows(row.json)])
+        return frame([line for row in self.rows.values() for line in user_rows(row.numbers)])
+
+    @property
+    def failed(self) -> Mapping[str, Any]:
+        """The strategies that have no result, and why."""
+        return self.reasons
 
     def json(self) -> list[Json]:
         """The rows as the file of a run has them."""
-        return [row.json for row in self.rows.values()]
+        return [row.numbers for row in self.rows.values()]
 
     def __repr__(self) -> str:
         """The table, as the terminal shows it."""
@@ -72,7 +82,7 @@ class Run:
         from corsage.app.output.summary import summary_table
 
         console = Console(file=io.StringIO(), width=WIDE)
-        console.print(summary_table(self.json(), self.failed), crop=False)
+        console.print(summary_table(self.json(), self.reasons), crop=False)
         lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
         text = "\n".join(line.rstrip() for line in lines)
         return f"{text}\n{self.folder}" if self.folder else text
@@ -108,7 +118,7 @@ def load(folder: str | Path) -> Run:
     for name in config.run.strategy:
         found = read_result(place / name, config.run.num_rounds)
         if found is None:
-            why = read_failure(place / name) or f"it is not finished: --resume {place}"
+            why = read_failure(place / name) or f"it is not finished; --resume {place}"
             failed[name] = why
             continue
         shared = partial(shared_arrays, place / name)

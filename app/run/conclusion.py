@@ -23,6 +23,7 @@ def conclude(folder: Path, config: Config) -> None:
         write_plots,  # matplotlib: only now, and not in every process
     )
     from corsage.app.output.report import write_report
+    from corsage.app.results.csv_files import write_tables
 
     found, rows, failed = (
         results(folder, config),
@@ -32,6 +33,7 @@ def conclude(folder: Path, config: Config) -> None:
     content = {"corsage": VERSION, "config": config.flat(), "results": found, "failed": failed}
     guarded(write_atomically, folder / "summary.json", json.dumps(content, indent=2))
     if found:
+        guarded(write_tables, folder, found)
         plots = guarded(write_plots, folder, found, rows)
         guarded(write_report, folder, config.flat(), found, VERSION, rows, plots, failed)
     show(found, folder, failed)

@@ -10,6 +10,8 @@ STRATEGY/checkpoint-*    the whole state of the server after a round, of the las
 STRATEGY/result.json     its results, when it is done
 STRATEGY/failure.json    why it failed, if it did
 STRATEGY/model.safetensors  the shared arrays at the end
+STRATEGY/models/ROW.safetensors  every user's model, of a row of the table
+users.csv, clusters.csv, coefficients.csv  what a spreadsheet can read
 STRATEGY/users/          what simulated users keep for themselves (on devices: their state-dir)
 """
 

@@ -79,6 +79,7 @@ class Federation:
         self.name, self.config, self.keys, self.callbacks = name, config, keys, callbacks
         self.experiment = experiment or f"{name}-{uuid.uuid4().hex[:12]}"
         self.state_dir = ""  # where simulated users keep what is theirs; devices know themselves
+        self.collects = False  # whether this process takes the users' models at the end
         self.gone: set[str] = set()  # users of this round whose states turned out to be gone
         self.simulated = False  # whether the server's own files hold the users' states
         self.durable: list[Mapping[str, int]] = []  # versions that each kept checkpoint holds

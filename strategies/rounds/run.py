@@ -105,7 +105,8 @@ class Run:
         """The options of an evaluation of a row; of the one that the table shows if it delivers."""
         federation, adapt = self.federation, bool((more or {}).get("adapt"))
         users = len(federation.new_users if adapt else federation.users)
-        rest = row_options(row, deliver, self.strategy.config, users)
+        kept = bool(federation.state_dir) or federation.collects
+        rest = row_options(row, deliver, self.strategy.config, users if kept else 0)
         return {**self.evaluate_options, **(more or {}), **rest}
 
     def _evaluate(self, options: Options) -> Replies:

@@ -1,0 +1,95 @@
+"""Tables of a run for a spreadsheet: its users, their clusters, linear models' coefficients.
+
+users.csv         strategy, user, samples, cluster, every measure
+clusters.csv      strategy, user, cluster, of the methods that have clusters
+coefficients.csv  strategy, user, feature, value, of linear models
+"""
+
+from __future__ import annotations
+
+import csv
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corsage.app.results.frames import user_rows
+from corsage.app.results.rowfile import RowFile
+from corsage.core.errors import CheckpointError
+
+Json = Mapping[str, Any]
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet would take for the beginning of a formula."""
+MOST_CELLS = 5_000_000
+"""Coefficients that are written, at most; the models have them all."""
+
+
+def write_tables(folder: Path, results: Sequence[Json]) -> None:
+    """Write the files into a run folder; one that would be empty is not there."""
+    users = [line for row in results for line in user_rows(dict(row))]
+    columns = list(dict.fromkeys(name for line in users for name in line))
+    table = ([line.get(name) for name in columns] for line in users)
+    write(folder / "users.csv", columns, table)
+    clusters = (
+        (row["strategy"], user, cluster)
+        for row in results
+        for user, cluster in row.get("clusters", {}).items()
+    )
+    write(folder / "clusters.csv", ("strategy", "user", "cluster"), clusters)
+    head = ("strategy", "user", "feature", "value")
+    write(folder / "coefficients.csv", head, coefficients(folder, results))
+
+
+def write(path: Path, head: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """A CSV file, line by line, that is either whole or not there."""
+    rows, temporary = iter(lines), path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    first = next(rows, None)
+    if first is None:
+        path.unlink(missing_ok=True)
+        return
+    try:
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(map(plain, head))
+            writer.writerow(map(plain, first))
+            writer.writerows(map(plain, row) for row in rows)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def plain(value: Any) -> Any:
+    """A cell: text that would be a formula begins with an apostrophe, as spreadsheets have it."""
+    if isinstance(value, str) and value.startswith(FORMULA):
+        return f"'{value}"
+    return value
+
+
+def coefficients(folder: Path, results: Sequence[Json]) -> Iterator[tuple[str, str, str, float]]:
+    """Each user's coefficients in the rows that have linear models; of several classes by class."""
+    from corsage.app.results.user_model import UserModel
+
+    for row in results:
+        name = str(row["strategy"])
+        path = folder / name.partition("+")[0] / "models" / f"{name}.safetensors"
+        if not path.is_file():
+            continue
+        try:
+            file = RowFile(path)
+            head = file.header
+            size = int(np.prod(head.shape)) * max(head.num_classes, 1) * len(head.users)
+            if head.model["model"] != "linear" or not head.kept or size > MOST_CELLS:
+                continue
+            file = RowFile(path.read_bytes())
+        except CheckpointError:
+            continue  # `load` says so
+        for user in head.users:
+            model = UserModel(user, head, file.own(user))
+            for feature, value in model.coefficients.items():
+                values = np.atleast_1d(value)
+                for k, number in enumerate(values):
+                    label = feature if len(values) == 1 else f"{feature} ({model.classes[k]})"
+                    yield name, user, label, float(number)
