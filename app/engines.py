@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import warnings
@@ -15,23 +16,19 @@ from flwr.serverapp import ServerApp
 from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.ray_engine import reaped, shut
+from corsage.app.run.checks import check_ray, check_simulation
 from corsage.app.run.run_folder import RunFolder
 from corsage.app.run.status import watched
 from corsage.app.server_app import build_server_app
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
-from corsage.datasets.dealing.federated import check_users, simulated
-from corsage.networks.build import check_available
 
 
 def simulate(config: Config) -> Path:
     """Run the server script with as many nodes as the config says; returns the run folder."""
     nodes = number_of_nodes(config)
-    if not config.federation.ray_address:
-        check_available(config.train.device)
-    config.check_simulated()
-    # Prepared once here, so that workers find it ready and bad data are known before they start.
-    check_users(simulated(config.data, config.federation.num_users, config.run.seed))
+    check_engine(config)
+    check_simulation(config)
     # Made before any engine starts, so that a folder that cannot be written, or that another
     # process works on, is known at once.
     with RunFolder.open(config, nodes) as run, watched(run.folder):
@@ -54,6 +51,16 @@ def number_of_nodes(config: Config) -> int:
     return number
 
 
+def check_engine(config: Config) -> None:
+    """Refuse Ray where it is not, or where nobody listens; it is not loaded for that."""
+    if config.run.engine == "local":
+        return
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("engine=ray: Ray is not installed (pip install 'flwr[simulation]').")
+    if config.federation.ray_address:
+        check_ray(config.federation.ray_address)
+
+
 def local(config: Config, nodes: int, server_app: ServerApp) -> None:
     """Run a server script in this process."""
     grid = LocalGrid(client_app, nodes)
@@ -65,12 +72,7 @@ def on_ray(config: Config, nodes: int, server_app: ServerApp) -> None:
     federation = config.federation
     if not federation.ray_address:
         shut()
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(
-            "engine=ray: Ray is not installed (pip install 'flwr[simulation]')."
-        ) from (error)
+    import ray
     from flwr.simulation import run_simulation
 
     arguments: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}

@@ -12,11 +12,13 @@ from functools import partial
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from corsage.app.run.checks import check_simulation
 from corsage.app.run.resuming import resumed
 from corsage.app.run.run_folder import AnyStrategy, RunFolder
 from corsage.app.run.status import watched
 from corsage.core.config import Config
 from corsage.core.errors import CorsageError, StatesGone
+from corsage.strategies.rounds.roster import is_simulation
 
 
 def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
@@ -24,7 +26,10 @@ def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
     if opened:
         compare(opened, grid)
         return
-    folder = RunFolder.open(Config.parse(resumed(context.run_config)))
+    config = Config.parse(resumed(context.run_config))
+    if is_simulation(grid):
+        check_simulation(config)
+    folder = RunFolder.open(config)
     with folder as run, watched(run.folder, str(context.run_id)):
         compare(run, grid)
 

@@ -25,7 +25,15 @@ class ModelError(CorsageError):
     """A model that cannot be built or split into a body and a head."""
 
 
-UNUSABLE = (ConfigError, DataError, ModelError)
+class CheckpointError(CorsageError):
+    """A checkpoint that is damaged, or of another run."""
+
+
+class CannotResume(CheckpointError):
+    """A folder that holds no run, or keys under which its run cannot go on."""
+
+
+UNUSABLE = (ConfigError, DataError, ModelError, CannotResume)
 """A key, a value or a file that cannot be used: the same run would end so again."""
 
 
@@ -35,10 +43,6 @@ class NodeError(CorsageError):
 
 class RoundFailed(CorsageError):
     """A round in which too few users gave a usable reply."""
-
-
-class CheckpointError(CorsageError):
-    """A checkpoint that is damaged, or of another run."""
 
 
 class StorageError(CorsageError):

@@ -6,6 +6,8 @@ import sys
 
 
 def complain(error: object, code: int) -> int:
-    """One line to the error stream; returns the exit code."""
-    print(f"corsage: {' '.join(str(error).split())}", file=sys.stderr)
+    """One line to the error stream, of characters that can be read; returns the exit code."""
+    line = " ".join(str(error).split())
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    print(f"corsage: {shown}", file=sys.stderr)
     return code

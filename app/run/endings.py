@@ -72,10 +72,11 @@ class Attempts:
     Parameters
     ----------
     folder : of the run.
+    alone : there is one strategy only, so that its error is the run's.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, alone: bool = False) -> None:
+        self.folder, self.alone = folder, alone
         self.errors: dict[str, Exception] = {}
 
     def attempt(self, name: str, play: Callable[[], object]) -> None:
@@ -96,7 +97,13 @@ class Attempts:
             content["traceback"] = "".join(traceback.format_exception(error))
         folder = self.folder / name
         guarded(write_atomically, folder / FAILURE, sealed(content))
-        print(f"{name} failed: {line}", file=sys.stderr)
+        if not (self.alone and isinstance(error, UNUSABLE)):  # else it is the run's last word
+            print(f"{name} failed: {line}", file=sys.stderr)
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether all that failed cannot be used as it is: to go on would end so again."""
+        return bool(self.errors) and all(isinstance(e, UNUSABLE) for e in self.errors.values())
 
     def raise_if_nothing_is_left(self, asked: int) -> None:
         """The error itself, if every strategy that was asked for failed."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from corsage.app.run.checkpoint import found, opened
 from corsage.core.config import Config
-from corsage.core.errors import CheckpointError
+from corsage.core.errors import CannotResume, CheckpointError
 from corsage.core.files import sealed, unsealed
 from corsage.core.keys import Value, names
 from corsage.core.registry import ALGORITHMS, algorithm_keys, source
@@ -67,7 +67,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         if config and isinstance(config, dict) and isinstance(run, str):
             return {"corsage": body.get("corsage", ""), "run": run, "config": with_work(config)}
     if is_unsealed(folder / "config.json"):
-        raise CheckpointError(
+        raise CannotResume(
             f"{folder}: written by an earlier version of Corsage: finish the run with it, "
             "or start a new run."
         )
@@ -90,9 +90,9 @@ def is_unsealed(path: Path) -> bool:
     return known and "seal" not in content
 
 
-def not_a_run(folder: Path, why: str) -> CheckpointError:
+def not_a_run(folder: Path, why: str) -> CannotResume:
     """The error for a folder that no run can be resumed from."""
-    return CheckpointError(f"{folder}: not a run folder of Corsage ({why}).")
+    return CannotResume(f"{folder}: not a run folder of Corsage ({why}).")
 
 
 def heads(folder: Path) -> Iterable[dict[str, Any]]:
@@ -130,7 +130,7 @@ def check_same(folder: Path, stored: Mapping[str, Any], now: Mapping[str, Value]
     differ = [k for k in sorted(kept) if stored.get(k, defaults.get(k)) != now[k]]
     if differ:
         changes = ", ".join(f"{k} was {stored.get(k)!r}, now {now[k]!r}" for k in differ[:3])
-        raise CheckpointError(f"{folder}: cannot be resumed with another config: {changes}.")
+        raise CannotResume(f"{folder}: cannot be resumed with another config: {changes}.")
 
 
 def check_rounds(folder: Path, strategies: Iterable[str], rounds: int) -> None:
@@ -138,7 +138,7 @@ def check_rounds(folder: Path, strategies: Iterable[str], rounds: int) -> None:
     for name in strategies:
         done = [number for number, _ in found(folder / name)]
         if done and done[-1] > rounds:
-            raise CheckpointError(
+            raise CannotResume(
                 f"{folder}: num-rounds={rounds}: {name} has done {done[-1]}; go back with "
                 f"--from-round {rounds}, if that is kept (it has {spelled(done)}), or start a "
                 "new run."

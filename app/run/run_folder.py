@@ -17,6 +17,7 @@ STRATEGY/users/          what simulated users keep for themselves (on devices: t
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 import time
@@ -47,7 +48,15 @@ from corsage.app.run.resuming import (
     text_of,
 )
 from corsage.core.config import Config
-from corsage.core.errors import UNUSABLE, CheckpointError, CorsageError, StatesGone
+from corsage.core.errors import (
+    UNUSABLE,
+    CannotResume,
+    CheckpointError,
+    ConfigError,
+    CorsageError,
+    StatesGone,
+    StorageError,
+)
 from corsage.core.files import clear_temporaries, delete, guarded, write_atomically
 from corsage.core.version import VERSION, warn_if_untested
 from corsage.strategies import strategy_class
@@ -67,14 +76,22 @@ class RunFolder:
     config : all keys.
     lock : is held, until the end.
     simulated : the users' states are in this folder too.
+    fresh : the run was begun here and now, not resumed.
     """
 
     def __init__(
-        self, folder: Path, run: str, config: Config, lock: RunLock, simulated: bool
+        self,
+        folder: Path,
+        run: str,
+        config: Config,
+        lock: RunLock,
+        simulated: bool,
+        fresh: bool = False,
     ) -> None:
         self.folder, self.run, self.config = folder, run, config
         self.lock, self.simulated = lock, simulated
-        self.attempts = Attempts(folder)
+        self.attempts = Attempts(folder, alone=len(config.run.strategy) == 1)
+        self.fresh = fresh
 
     @classmethod
     def open(cls, config: Config, nodes: int = 0) -> RunFolder:
@@ -93,10 +110,11 @@ class RunFolder:
             if not config.run.resume:  # nothing was begun
                 shutil.rmtree(folder, ignore_errors=True)
             raise
+        fresh = not config.run.resume
         keys = replace(config.run, resume="", from_round=-1)
         federation = replace(config.federation, num_nodes=nodes or config.federation.num_nodes)
         config = replace(config, run=keys, federation=federation)
-        return cls(folder, run, config, lock, simulated=nodes > 0)
+        return cls(folder, run, config, lock, simulated=nodes > 0, fresh=fresh)
 
     def __enter__(self) -> RunFolder:
         warn_if_untested()
@@ -109,8 +127,16 @@ class RunFolder:
         trace: TracebackType | None,
     ) -> None:
         self.lock.release()
-        if kind is not None and not isinstance(error, UNUSABLE):
+        if isinstance(error, UNUSABLE):
+            self.leave_nothing()
+        elif kind is not None and not self.attempts.in_vain:
             print(f"The run can be finished: --resume {self.folder}", file=sys.stderr)
+
+    def leave_nothing(self) -> None:
+        """Take the folder away again, if it is of a new run that never had a round."""
+        ended = any((self.folder / name / RESULT).exists() for name in self.config.run.strategy)
+        if self.fresh and not ended and not begun(self.folder):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def unfinished(self) -> list[str]:
         """The strategies that have no result yet, or one that is damaged or of fewer rounds."""
@@ -166,7 +192,7 @@ def run_folder(config: Config) -> Path:
     """The folder of the run that is resumed, or one that nobody else has."""
     if not config.run.resume:
         if config.run.from_round >= 0:
-            raise CheckpointError("from-round: say which run goes back: --resume RUN_FOLDER.")
+            raise CannotResume("from-round: say which run goes back: --resume RUN_FOLDER.")
         return new_folder(Path(config.run.run_dir).expanduser(), config.run.strategy)
     folder = Path(config.run.resume).expanduser()
     if not (folder / "config.json").exists() and not begun(folder):
@@ -182,9 +208,21 @@ def new_folder(parent: Path, strategies: tuple[str, ...]) -> Path:
         try:
             guarded(folder.mkdir, parents=True)
         except FileExistsError:
+            if not folder.exists():  # a file stands where a folder should
+                raise ConfigError(f"run-dir={parent}: is no folder; choose another.") from None
             continue
+        except StorageError as error:
+            if is_full(error):
+                raise
+            why = getattr(error.__cause__, "strerror", "")
+            raise ConfigError(f"run-dir={parent}: cannot be written ({why}).") from error
         return folder
     raise CorsageError(f"{parent}: no free name for a run folder.")
+
+
+def is_full(error: StorageError) -> bool:
+    """Whether it is for want of room: then the same key may do another time."""
+    return getattr(error.__cause__, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
 
 
 def begin(folder: Path, config: Config) -> str:
@@ -226,7 +264,7 @@ def turn_back(folder: Path, config: Config) -> None:
     }
     for name, rounds in later.items():
         if number not in (0, *rounds):
-            raise CheckpointError(
+            raise CannotResume(
                 f"{folder}: from-round={number}: of {name} the rounds {spelled({0, *rounds})} "
                 "are kept."
             )

@@ -36,6 +36,8 @@ def wait_for_folder(folder: Path) -> Status:
             line = f"process {status.pid} is gone without a word; the run can be finished: {folder}"
             return Status("failed", 1, line)
         time.sleep(PAUSE)
+        if not folder.exists():
+            return Status("failed", 2, f"{folder}: is gone: its keys or files could not be used.")
     return status
 
 

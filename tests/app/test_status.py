@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,6 @@ def test_a_run_that_went_well(here: Path) -> None:
     ("error", "code", "line"),
     [
         (RoundFailed("round 3: 0 usable\n replies."), 1, "round 3: 0 usable replies."),
-        (ConfigError("lr=-1: no."), 2, "lr=-1: no."),
         (ZeroDivisionError(), 1, "ZeroDivisionError"),
         (KeyboardInterrupt(), 130, "KeyboardInterrupt"),
     ],
@@ -67,6 +67,18 @@ def test_a_run_that_failed(
     capsys.readouterr()
     assert run(["wait", str(folder)], "") == code
     assert capsys.readouterr().err == f"corsage: {line}\n"
+
+
+def test_who_waits_for_a_run_that_cannot_be_is_told(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server's run whose model does not fit leaves no folder."""
+    folder = here / "run"
+    folder.mkdir()
+    running("17").write(folder)
+    monkeypatch.setattr(wait.time, "sleep", lambda _: shutil.rmtree(folder))
+    assert run(["wait", str(folder)], "") == 2
+    assert "run: is gone: its keys or files could not be used" in capsys.readouterr().err
 
 
 def test_a_run_that_was_killed_does_not_run_for_ever(
