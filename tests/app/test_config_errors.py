@@ -50,9 +50,9 @@ CASES = {
     "a map": (["cluster-map=nowhere.json"], "cluster-map=nowhere.json"),
     "a model": (["model=resnet"], "no such model"),
     "a model's file": (["model=nowhere:net"], "cannot import nowhere"),
-    "a narrow model": (["model=mine:narrow"], "fails on data of shape"),
-    "a broken model": (["model=mine:broken"], "no such thing"),
-    "too few outputs": (["model=mine:two"], "it must return (3, 10)"),
+    "a narrow model": (["model=misfits:narrow"], "fails on data of shape"),
+    "a broken model": (["model=misfits:broken"], "no such thing"),
+    "too few outputs": (["model=misfits:two"], "it must return (3, 10)"),
     "a head": (["head=fc9"], "no such module"),
     "a loss": (["loss=logistic"], "is for two classes"),
     "no clusters": (["strategy=fedavg,fedrep-known"], "are in no known cluster"),
@@ -90,7 +90,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "binary.csv").write_bytes(bytes(range(256)))
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "keys.toml").write_text("lr = = 1")
-    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "misfits.py").write_text(OWN)
     return tmp_path
 
 
