@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.app.local_grid import LocalGrid
     from corsage.app.results.run import load
     from corsage.app.simulation import simulate
+    from corsage.app.study import study
     from corsage.core.config import Config
     from corsage.strategies.apfl import APFL
     from corsage.strategies.cfl import CFL
@@ -56,6 +57,7 @@ PLACES = {
     "Config": "core.config",
     "simulate": "app.simulation",
     "load": "app.results.run",
+    "study": "app.study",
     "LocalGrid": "app.local_grid",
     "client_app": "app.client_app",
     "make_client_app": "app.client_app",
@@ -100,6 +102,7 @@ __all__ = [
     "load",
     "make_client_app",
     "simulate",
+    "study",
 ]
 
 

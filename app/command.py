@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from corsage.app import commands
 from corsage.app.output.complaint import complain
+from corsage.app.studies.grid import is_study
+from corsage.app.study import is_study_of, run_study
 from corsage.core.catalogue import Declared, catalogue
 from corsage.core.config import Config, read_words
 from corsage.core.errors import UNUSABLE, ConfigError, CorsageError, StrategiesFailed
@@ -24,6 +26,7 @@ usage: python run_simulation.py [key=value ...] [FILE.toml]
 
   key=value            set a key; the same words go into `flwr run . --run-config "..."`
   FILE.toml            a file of keys; words after it win over it
+  seed=0,1,2           a study: several seeds, or values of any key, in one table (sweep --help)
   --resume RUN_FOLDER  finish an interrupted run, try what failed again, or do more rounds
   --from-round N       go back to a round first: to 0, or one that a checkpoint is kept of
   --json FILE          also write the summary there
@@ -54,9 +57,7 @@ def perform(words: list[str], title: str = "") -> int:
         if words == ["--version"]:
             print(f"corsage {VERSION}")
             return 0
-        values, json_file = parse(words)
-        config = Config.parse(values)
-        simulate_and_report(config, json_file)
+        run_or_study(*parse(words))
     except UNUSABLE as error:
         return complain(error, 2)
     except CorsageError as error:
@@ -64,6 +65,14 @@ def perform(words: list[str], title: str = "") -> int:
     except KeyboardInterrupt:
         return complain("interrupted.", 130)
     return 0
+
+
+def run_or_study(values: dict[str, Any], json_file: str) -> None:
+    """One run, or several: where a key has several values, such as seed=0,1,2."""
+    if is_study_of(values):
+        run_study(values, json_file)
+    else:
+        simulate_and_report(Config.parse(values), json_file)
 
 
 def simulate_and_report(config: Config, json_file: str) -> None:
@@ -105,7 +114,9 @@ def parse(words: list[str]) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"{plain[0]}: expected key=value or a TOML file.{hint}")
     values = read_words(plain)
     resume = options["--resume"] or values.get("resume", "")
-    if resume:
+    if resume and is_study(Path(resume).expanduser()):
+        values["resume"] = resume
+    elif resume:
         from corsage.app.run.resuming import read_config
 
         values = {**read_config(Path(resume).expanduser())["config"], **values, "resume": resume}

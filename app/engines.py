@@ -24,14 +24,17 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 
 
-def simulate(config: Config) -> Path:
-    """Run the server script with as many nodes as the config says; returns the run folder."""
+def simulate(config: Config, at: Path | None = None) -> Path:
+    """Run the server script with as many nodes as the config says; returns the run folder.
+
+    `at` : the new run's folder, if it is not to be named by the time.
+    """
     nodes = number_of_nodes(config)
     check_engine(config)
     check_simulation(config)
     # Made before any engine starts, so that a folder that cannot be written, or that another
     # process works on, is known at once.
-    with RunFolder.open(config, nodes) as run, watched(run.folder):
+    with RunFolder.open(config, nodes, at) as run, watched(run.folder):
         engine = {"local": local, "ray": on_ray}[config.run.engine]
         engine(config, nodes, build_server_app(run))
     return run.folder

@@ -42,6 +42,12 @@ class RunKeys(Keys):
         5, "rounds between evaluations of all users; the last 10 always are", low=1
     )
     checkpoint_every: int = key(1, "rounds between checkpoints", low=1)
+    study_workers: int = key(
+        0,
+        "studies (several seeds, several values of a key): runs at the same time; 0: as many as "
+        "there are cores for their torch-threads",
+        low=0,
+    )
     keep_checkpoints: int = key(
         3, "checkpoints that are kept, and with them what users keep for each", low=1
     )

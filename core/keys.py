@@ -64,6 +64,13 @@ def flatten(keys: Keys) -> dict[str, Value]:
     return {kebab(n): ",".join(v) if isinstance(v, tuple) else v for n, v in values}
 
 
+def word(value: Any) -> str:
+    """A value as the command line has it."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(word, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """` Did you mean X?` for a misspelt word, else the list of what is known."""
     known = list(known)

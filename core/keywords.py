@@ -21,6 +21,7 @@ class Keywords(TypedDict, total=False):
     from_round: int
     evaluate_every: int
     checkpoint_every: int
+    study_workers: int
     keep_checkpoints: int
     keep_models: str
     num_users: int

@@ -94,13 +94,16 @@ class RunFolder:
         self.fresh = fresh
 
     @classmethod
-    def open(cls, config: Config, nodes: int = 0) -> RunFolder:
+    def open(cls, config: Config, nodes: int = 0, at: Path | None = None) -> RunFolder:
         """A new folder, or with `resume` the one of an earlier run; CheckpointError if it is busy.
 
-        `nodes` : how many a simulation has; its users' states are in this folder too.
+        Parameters
+        ----------
+        nodes : how many a simulation has; its users' states are in this folder too.
+        at : where a new one is to be; by default in `run-dir`, named by time and strategies.
         """
         config = with_budget(config)  # stays the run's, whatever strategies come later
-        folder = run_folder(config)
+        folder = run_folder(config, at)
         lock = RunLock(folder)
         lock.take()
         try:
@@ -188,8 +191,11 @@ class RunFolder:
         return [recorder, Watcher(self.config.run.num_rounds), Remarks()]
 
 
-def run_folder(config: Config) -> Path:
+def run_folder(config: Config, at: Path | None = None) -> Path:
     """The folder of the run that is resumed, or one that nobody else has."""
+    if at and not config.run.resume:
+        guarded(at.mkdir, parents=True, exist_ok=True)
+        return at
     if not config.run.resume:
         if config.run.from_round >= 0:
             raise CannotResume("from-round: say which run goes back: --resume RUN_FOLDER.")

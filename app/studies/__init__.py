@@ -1,0 +1,1 @@
+"""Studies: the same comparison for several seeds, and for several values of keys."""

@@ -1,0 +1,169 @@
+"""A study on disk: one folder, in which each run has its own.
+
+study.json         what is varied; at the end the rows and their differences
+study.csv          one line a run and row
+report.html        table, picture and what a reader must know
+runs/NAME/         the run folder of one run: `runs/lr=0.1,seed=3`
+runs/NAME.log      what its process printed
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corsage.app.run.conclusion import failures, results
+from corsage.app.run.lock import RunLock
+from corsage.app.run.resuming import FREE, begun, read_config
+from corsage.app.studies.grid import FILE, Cell, Grid, grid_of, several
+from corsage.app.studies.rows import Done
+from corsage.app.studies.study import Study
+from corsage.app.studies.workers import Job
+from corsage.core.config import Config
+from corsage.core.errors import CheckpointError, CorsageError
+from corsage.core.files import guarded, sealed, unsealed, write_atomically
+from corsage.core.version import VERSION
+
+RUNS = "runs"
+
+
+@dataclass
+class StudyFolder:
+    """A study's folder, which no other process may work on meanwhile; a context manager."""
+
+    folder: Path
+    grid: Grid
+
+    def __post_init__(self) -> None:
+        self._lock = RunLock(self.folder)
+
+    @classmethod
+    def begin(cls, grid: Grid) -> StudyFolder:
+        """A new one."""
+        config = Config.parse(grid.keys(grid.cells[0]))
+        parent = Path(config.run.run_dir).expanduser()
+        return cls(new_folder(parent, config.run.strategy), grid)
+
+    @classmethod
+    def again(cls, folder: Path, values: Mapping[str, Any]) -> StudyFolder:
+        """An earlier one, to be finished; what it varies may get more values, such as seeds."""
+        stored, new = read_study(folder), grid_of(values)
+        given = {key: several(key, value) for key, value in values.items()}
+        varied = {key: given.get(key, words) for key, words in stored["varied"].items()}
+        check_again(folder, stored, new)
+        base = {key: value for key, value in new.base.items() if key not in varied}
+        return cls(folder, Grid({**stored["keys"], **base}, varied))
+
+    def __enter__(self) -> StudyFolder:
+        self._lock.take()
+        self.write({})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def write(self, found: Mapping[str, Any]) -> None:
+        """What the study is, and what it has found so far."""
+        content = {"corsage": VERSION, **self.grid.json(), **found}
+        guarded(write_atomically, self.folder / FILE, sealed(content), durable=True)
+
+    def place(self, cell: Cell) -> Path:
+        """A run's folder."""
+        return self.folder / RUNS / (cell.name or "run")
+
+    def jobs(self) -> list[Job]:
+        """The runs that have no result yet."""
+        return [
+            Job(cell.name, self.place(cell), {**self.grid.json()["keys"], **cell.values})
+            for cell in self.grid.cells
+            if not self.finished(cell)
+        ]
+
+    def finished(self, cell: Cell) -> bool:
+        """Whether all strategies of a run have a result, after as many rounds as are asked for."""
+        folder, config = self.place(cell), Config.parse(self.grid.keys(cell))
+        return bool(begun(folder)) and not failures(folder, config)
+
+    def study(self, missing: Mapping[str, str]) -> Study:
+        """What there is of it; `missing` says why runs have no result at all."""
+        runs, gone = [], dict(missing)
+        for cell in self.grid.cells:
+            folder = self.place(cell)
+            config = Config.parse(self.grid.keys(cell))
+            found = results(folder, config)
+            if not found:
+                gone.setdefault(cell.name, "it has no result yet")
+                continue
+            gone.pop(cell.name, None)
+            settings = {key: value for key, value in cell.values.items() if key != "seed"}
+            seed = str(config.run.seed)
+            failed = failures(folder, config)
+            runs.append(Done(cell.name, folder, settings, seed, config_of(folder), found, failed))
+        return Study(runs, self.folder, gone)
+
+    def conclude(self, study: Study) -> None:
+        """Write down what was found."""
+        from corsage.app.studies.page import page
+
+        self.write({key: value for key, value in study.json().items() if key != "corsage"})
+        guarded(write_atomically, self.folder / "study.csv", study.csv())
+        if study.rows:
+            text = page(self.folder.name, study, self.grid)
+            guarded(write_atomically, self.folder / "report.html", text)
+
+    def forget_if_nothing_began(self) -> bool:
+        """Remove the folder of a study none of whose runs began, for they cannot; whether so."""
+        if any((self.place(cell) / "config.json").exists() for cell in self.grid.cells):
+            return False
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return True
+
+
+def config_of(folder: Path) -> Config:
+    """All keys of a run."""
+    return Config.parse(read_config(folder)["config"])
+
+
+def check_again(folder: Path, stored: Mapping[str, Any], new: Grid) -> None:
+    """Refuse other keys than the study has: what is finished was not run under them."""
+    before = Config.parse(stored["keys"]).flat()
+    for key, value in {**new.base, **new.varied}.items():
+        if key in stored["varied"] or (key in FREE and key not in new.varied):
+            continue
+        if key in new.varied or Config.parse({**stored["keys"], key: value}).flat() != before:
+            shown = "|".join(value) if key in new.varied else value
+            raise CheckpointError(
+                f"{folder}: cannot be resumed with {key}={shown}: this study varies "
+                f"{', '.join(stored['varied'])}; begin a new study."
+            )
+
+
+def read_study(folder: Path) -> dict[str, Any]:
+    """What `study.json` says."""
+    try:
+        stored = unsealed(folder / FILE)
+        if isinstance(stored["keys"], dict) and isinstance(stored["varied"], dict):
+            return stored
+    except (OSError, ValueError, KeyError):
+        pass
+    raise CheckpointError(
+        f"{folder}: {FILE} is damaged. Its runs are whole: corsage compare {folder / RUNS}/* shows "
+        "them, and each can be finished with --resume."
+    )
+
+
+def new_folder(parent: Path, strategies: tuple[str, ...]) -> Path:
+    """A folder that nobody else has, named by time and strategies."""
+    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_study_{'+'.join(strategies)[:74]}"
+    for number in range(1, 1000):
+        folder = parent / (stem if number == 1 else f"{stem}_{number}")
+        try:
+            guarded(folder.mkdir, parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise CorsageError(f"{parent}: no free name for a study's folder.")

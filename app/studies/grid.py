@@ -1,0 +1,130 @@
+"""What a study varies: keys with several values, and the runs that these make."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from corsage.core.catalogue import catalogue
+from corsage.core.config import Config, check_names
+from corsage.core.errors import ConfigError
+from corsage.core.keys import word
+
+FIXED = ("resume", "from-round", "run-dir", "study-workers")
+"""Keys that say how a study is run, and not what."""
+FILE = "study.json"
+"""What says of a folder that it is a study's."""
+MOST = 10_000
+"""Runs that a study may have."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study: the values of the keys that are varied, as words."""
+
+    values: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """Its folder: `lr=0.1,seed=3`."""
+        text = ",".join(f"{key}={value}" for key, value in self.values.items())
+        return re.sub(r"[^\w.,=+-]", "_", text)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All keys of a study.
+
+    Parameters
+    ----------
+    base : the keys that all runs have.
+    varied : the keys that have several values, and these as words.
+    """
+
+    base: Mapping[str, Any]
+    varied: Mapping[str, list[str]]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Every combination; the seed changes first."""
+        keys = sorted(self.varied, key=lambda key: key == "seed")
+        products = itertools.product(*(self.varied[key] for key in keys))
+        return [Cell(dict(zip(keys, values, strict=True))) for values in products]
+
+    def keys(self, cell: Cell) -> dict[str, Any]:
+        """All keys of one run."""
+        return {**self.base, **cell.values}
+
+    def check(self) -> None:
+        """Refuse, before anything runs, what a run of the study would refuse."""
+        if len(self.cells) > MOST:
+            raise ConfigError(f"a study of {len(self.cells)} runs: at most {MOST} are possible.")
+        for key in FIXED:
+            if key in self.varied:
+                raise ConfigError(f"{key}={','.join(self.varied[key])}: one value, in a study too.")
+        names = [cell.name for cell in self.cells]
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise ConfigError(f"{twice}: is in the study twice; name each value once.")
+        for cell in self.cells:
+            Config.parse(self.keys(cell)).check_simulated()
+
+    def json(self) -> dict[str, Any]:
+        """As `study.json` has it."""
+        base = {key: value if is_plain(value) else word(value) for key, value in self.base.items()}
+        return {"keys": base, "varied": {key: list(values) for key, values in self.varied.items()}}
+
+
+def is_plain(value: Any) -> bool:
+    """Whether JSON has such a value."""
+    return isinstance(value, (bool, int, float, str))
+
+
+def is_study(folder: Path) -> bool:
+    """Whether a folder is a study's."""
+    return (folder / FILE).is_file()
+
+
+def grid_of(values: Mapping[str, Any]) -> Grid:
+    """The keys with one value and those with several.
+
+    Numbers, true or false, and names of a fixed choice are several with commas. `|` is between
+    several values of any key, also of those that are lists or texts themselves: `hidden=200|64,32`.
+    """
+    check_names(values)
+    parts = {key: several(key, value) for key, value in values.items()}
+    varied = {key: words for key, words in parts.items() if len(words) > 1}
+    base = {key: words[0] if words else values[key] for key, words in parts.items()}
+    return Grid({key: value for key, value in base.items() if key not in varied}, varied)
+
+
+def several(key: str, value: Any) -> list[str]:
+    """The values of a key as words; one alone if it has one."""
+    if isinstance(value, (list, tuple, range)) or hasattr(value, "tolist"):
+        return [] if key in lists() else [word(one) for one in value]
+    if not isinstance(value, str):
+        return [word(value)]
+    parts = value.split("|")
+    if len(parts) == 1 and key in single():
+        parts = value.split(",")
+    return [part.strip() for part in parts if part.strip()] or [value]
+
+
+@cache
+def single() -> frozenset[str]:
+    """The keys of which no value has a comma: numbers, true or false, one of some choices."""
+    kinds = {key.name: key.kind for keys in catalogue().values() for key in keys}
+    return frozenset(
+        name for name, kind in kinds.items() if kind in ("int", "float", "bool", "str")
+    )
+
+
+@cache
+def lists() -> frozenset[str]:
+    """The keys that are lists themselves."""
+    kinds = {key.name: key.kind for keys in catalogue().values() for key in keys}
+    return frozenset(name for name, kind in kinds.items() if "Sequence" in kind)

@@ -1,0 +1,55 @@
+"""Which words make a study, and of which runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from corsage.app.studies.grid import grid_of
+from corsage.core.errors import ConfigError
+
+
+def test_numbers_with_commas_are_several_values_and_lists_are_one() -> None:
+    grid = grid_of(
+        {"seed": "0,1,2", "lr": "0.01,0.1", "strategy": "fedrep,local", "hidden": "64,32"}
+    )
+    assert grid.varied == {"seed": ["0", "1", "2"], "lr": ["0.01", "0.1"]}
+    assert grid.base == {"strategy": "fedrep,local", "hidden": "64,32"}
+    names = [cell.name for cell in grid.cells]
+    assert names[:3] == ["lr=0.01,seed=0", "lr=0.01,seed=1", "lr=0.01,seed=2"]
+    assert len(names) == len(set(names)) == 6
+
+
+def test_a_bar_is_between_values_of_any_key() -> None:
+    grid = grid_of({"hidden": "200|64,32", "strategy": "fedrep|fedavg,local", "seed": "1|2"})
+    assert grid.varied["hidden"] == ["200", "64,32"]
+    assert grid.varied["strategy"] == ["fedrep", "fedavg,local"]
+    grid.check()
+
+
+def test_python_values_may_be_lists() -> None:
+    grid = grid_of(
+        {"seed": range(2), "lr": [0.1], "adapt-samples": [5, 10], "intercept": [True, False]}
+    )
+    assert grid.varied == {"seed": ["0", "1"], "intercept": ["true", "false"]}
+    assert grid.base["lr"] == "0.1" and grid.base["adapt-samples"] == [5, 10]
+    grid.check()
+
+
+def test_one_value_makes_no_study() -> None:
+    assert not grid_of({"seed": "0", "lr": "0.1", "data-file": "a,b.csv"}).varied
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({"seed": "0,x"}, "seed=x: not a whole number"),
+        ({"seed": "0,0"}, "twice"),
+        ({"sed": "0,1"}, "Did you mean seed"),
+        ({"run-dir": "a|b"}, "one value"),
+        ({"seed": ",".join(map(str, range(10_001)))}, "at most"),
+        ({"lr": "0.1,-1"}, "at least 0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_is_refused_before_anything_does(values: dict[str, str], part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        grid_of(values).check()

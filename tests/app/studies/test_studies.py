@@ -1,0 +1,210 @@
+"""Studies from the command line, from Python, resumed, killed and beside others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corsage
+from corsage.app import cell
+from corsage.app.command import run
+from corsage.app.studies import workers
+from corsage.app.studies.workers import Ended, Job
+from corsage.core.errors import CorsageError
+from tests.support.html import Page
+
+SMALL = [
+    "num-users=6", "num-rounds=2", "hidden=8", "strategy=fedavg,local", "fine-tune-epochs=0",
+    "evaluate-every=5", "fraction-train=0.5",
+]  # fmt: skip
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Runs of studies are done in this process; the names of those that were."""
+    names: list[str] = []
+
+    def play(jobs: list[Job], at_once: int, told: Callable[[Ended], None]) -> list[Ended]:
+        ended = []
+        for job in jobs:
+            names.append(job.name)
+            code = 0
+            try:
+                cell.play(job.folder, dict(job.keys))
+            except CorsageError as error:
+                code = 1
+                job.log.parent.mkdir(parents=True, exist_ok=True)
+                job.log.write_text(f"corsage: {error}\n")
+            ended.append(Ended(job, code, 0.1))
+            told(ended[-1])
+        return ended
+
+    monkeypatch.setattr(workers, "play", play)
+    return names
+
+
+def folder_in(parent: Path) -> Path:
+    (found,) = parent.iterdir()
+    return found
+
+
+def stored(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "study.json").read_text())
+    return found
+
+
+def test_several_seeds_make_a_study(
+    tmp_path: Path, here: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "out.json"
+    words = [*SMALL, "seed=0,1", f"run-dir={tmp_path / 'runs'}", f"--json={target}"]
+    assert run(words, "") == 0
+    out = capsys.readouterr().out
+    assert "± sd over seeds" in out and "over users" in out and "Study folder:" in out
+    folder = folder_in(tmp_path / "runs")
+    assert here == ["seed=0", "seed=1"]
+    assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == [
+        "report.html", "runs", "study.csv", "study.json",
+    ]  # fmt: skip
+    rows = stored(folder)["rows"]
+    assert [row["strategy"] for row in rows] == ["fedavg", "local"]
+    summary = json.loads((folder / "runs/seed=1/summary.json").read_text())["results"]
+    assert rows[1]["means"][1] == summary[1]["accuracy"]["mean"]
+    assert json.loads(target.read_text())["rows"] == rows
+    assert len((folder / "study.csv").read_text().splitlines()) == 5
+    more_of_it(folder, here, capsys)
+
+
+def more_of_it(folder: Path, here: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """What is done is not done again; more seeds and more rounds are."""
+    before = stored(folder)["rows"][0]["means"]
+    here.clear()
+    assert run(["--resume", str(folder)], "") == 0 and not here
+    assert run(["--resume", str(folder), "seed=0,1,2"], "") == 0
+    assert here == ["seed=2"] and stored(folder)["rows"][0]["means"][:2] == before
+    here.clear()
+    assert run(["--resume", str(folder), "num-rounds=3"], "") == 0
+    assert len(here) == 3
+    summary = json.loads((folder / "runs/seed=2/summary.json").read_text())
+    assert summary["results"][0]["rounds"] == 3
+    assert run(["--resume", str(folder), "lr=0.5"], "") == 1
+    assert "cannot be resumed with lr=0.5" in capsys.readouterr().err
+
+
+def test_the_page_of_a_sweep(
+    tmp_path: Path, here: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", *SMALL, "seed=0,1", "lr=0.01,0.1", f"run-dir={tmp_path}"]
+    assert run(words, "") == 0
+    folder = folder_in(tmp_path)
+    text = (folder / "report.html").read_text()
+    page = Page()
+    page.feed(text)
+    page.close()
+    assert "compared on the users&#x27; test data" in text and text.count('class="seed"') == 8
+    assert "lr=0.01|0.1" in text and str(tmp_path) not in text
+    assert [row["settings"] for row in stored(folder)["rows"]][::2] == [
+        {"lr": "0.01"},
+        {"lr": "0.1"},
+    ]
+    capsys.readouterr()
+    beside_each_other(folder, capsys)
+
+
+def beside_each_other(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs of a study are runs; a comparison of them finds what was varied."""
+    paths = [str(path) for path in sorted((study / "runs").iterdir()) if path.is_dir()]
+    assert run(["compare", *paths], "") == 0
+    alone = capsys.readouterr().out
+    assert run(["compare", str(study)], "") == 0
+    table = capsys.readouterr().out
+    assert [line.split()[:2] for line in table.splitlines()[2:7]] == [
+        line.split()[:2] for line in alone.splitlines()[2:7]
+    ]
+    assert re.search(r"^fedavg +0\.1 ", table, re.MULTILINE)
+    assert run(["compare", paths[0], paths[0]], "") == 0
+    assert run(["compare", str(study / "no")], "") == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["seed=0,x"], "seed=x: not a whole number"),
+        (["seed=0,1", "dataset=csv", "data-file=/no.csv", "label-column=y"], "/no.csv"),
+        (["sweep", "seed=1"], "no key has several values"),
+        (["seed=0,1", "strategy=nope"], "no such strategy"),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_is_one_line_and_no_folder(
+    tmp_path: Path, here: list[str], capsys: pytest.CaptureFixture[str], words: list[str], part: str
+) -> None:
+    assert run([*words, f"run-dir={tmp_path / 'runs'}"], "") == 2
+    said = capsys.readouterr().err
+    assert part in said.splitlines()[-1] and "--resume" not in said
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+
+
+def test_a_damaged_study_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "study.json").write_text("{")
+    assert run(["--resume", str(tmp_path)], "") == 1
+    assert "study.json is damaged" in capsys.readouterr().err
+
+
+def test_from_python(tmp_path: Path, here: list[str]) -> None:
+    keys: dict[str, Any] = {"num_users": 6, "num_rounds": 1, "hidden": "8", "fine_tune_epochs": 0}
+    found = corsage.study(["fedavg", "local"], seed=range(2), run_dir=str(tmp_path), **keys)
+    assert list(found) == ["fedavg", "local"] and found["local"].seeds == ["0", "1"]
+    assert found["local"].sd is not None and "local" in str(found) and not found.missing
+    assert {record["strategy"] for record in found.records()} == {"fedavg", "local"}
+
+
+@pytest.mark.slow  # real processes: 15 s of CPU
+def test_a_study_that_is_killed_leaves_nobody_at_work_and_is_finished_later(tmp_path: Path) -> None:
+    words = [*SMALL, "num-rounds=60", "seed=0,1,2", "study-workers=2", f"run-dir={tmp_path}"]
+    script = str(Path(corsage.__file__).with_name("run_simulation.py"))
+    process = subprocess.Popen([sys.executable, script, *words], stderr=subprocess.DEVNULL)
+    until(lambda: len(list(tmp_path.glob("*/runs/*/fedavg/checkpoint-*"))) > 1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    folder = folder_in(tmp_path)
+    until(lambda: not at_work(folder))
+    assert run(["--resume", str(folder)], "") == 0
+    alone = tmp_path / "alone"
+    assert run([*SMALL, "num-rounds=60", "seed=1", f"run-dir={alone}"], "") == 0
+    whole = json.loads((folder_in(alone) / "summary.json").read_text())["results"]
+    assert [row["means"][1] for row in stored(folder)["rows"]] == [
+        found["accuracy"]["mean"] for found in whole
+    ]
+
+
+def at_work(folder: Path) -> list[int]:
+    """The processes that a study's runs say are at work on them, and that are there."""
+    found = []
+    for lock in folder.glob("runs/*/lock.json"):
+        pid = int(json.loads(lock.read_text())["pid"])
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            continue
+        found.append(pid)
+    return found
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something that is sure to come."""
+    for _ in range(6000):
+        if true():
+            return
+        time.sleep(0.05)
+    pytest.fail("it never came")
