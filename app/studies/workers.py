@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import corsage
-
 PAUSE = 0.05
 """Seconds between two looks at the processes."""
 SAYS = "corsage: "
@@ -136,7 +134,7 @@ class Process:
 
 def environment() -> dict[str, str]:
     """The same package for the process of a run, wherever this one has it from."""
-    place = Path(next(iter(corsage.__path__)))
+    place = Path(__file__).resolve().parents[2]
     installed = place.name == "corsage" and (place / "__init__.py").exists()
     root = str(place.parent if installed else place)
     others = os.environ.get("PYTHONPATH", "")
