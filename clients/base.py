@@ -7,7 +7,7 @@ the users kept before, and keeps what `Sent.keep` says after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -16,6 +16,7 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
+from corsage.clients.baseline import baselines
 from corsage.clients.contract import Got, Models, Sent, averages, named, whole_models
 from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.asked import Takes
@@ -23,16 +24,17 @@ from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys
+from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL, Measure, chosen
 from corsage.core.seeding import generator
 from corsage.core.wire import DELIVER, Task
 from corsage.datasets.dealing.federated import FederatedData, UserData
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.evaluation import (
     Scores,
-    evaluate,
-    evaluate_models,
-    evaluate_picked,
     outputs_of_each,
+    outputs_of_heads,
+    outputs_of_models,
+    outputs_of_picked,
     score,
 )
 from corsage.networks.network import Network
@@ -41,7 +43,7 @@ from corsage.networks.own_training import Lesson, OwnTraining
 from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
 from corsage.networks.training import SINGLE, Types, batches, to_tensors
-from corsage.strategies.rounds.work import effort, whole_steps
+from corsage.strategies.rounds.work import effort, pace, whole_steps
 
 __all__ = ["Client", "Got", "K", "Models", "Sent"]
 
@@ -72,6 +74,7 @@ class Client(NumPyClient, Generic[K]):
     personal: ClassVar[bool] = False  # does a user keep anything between rounds?
     effort: float = 1.0  # what the epochs of a round are multiplied by (work=equal)
     own_training: ClassVar[bool] = False  # can an app's own training function do its steps?
+    pace: float = 0.0  # steps that stand for an epoch (work=equal with local-steps); 0: all batches
     cohorts: ClassVar[bool] = False  # are all users of a known cluster at a node one participant?
 
     def __init__(
@@ -88,6 +91,7 @@ class Client(NumPyClient, Generic[K]):
         self.states, self.cache = list(states), cache or Cache()
         self.judged: Models | None = None  # the models that were judged last
         self.training: OwnTraining | None = None  # of the app's own, instead of Corsage's SGD
+        self.steps = np.zeros(len(self.users), np.int64)  # gradients computed for each user
 
     # What an algorithm overrides.
 
@@ -104,7 +108,7 @@ class Client(NumPyClient, Generic[K]):
 
         What it would send is let go.
         """
-        self.settings = replace(self.settings, local_epochs=epochs)
+        self.settings = replace(self.settings, local_epochs=epochs, local_steps=0)
         self._remember(self.train(got, data).keep)
         return self.models(got)
 
@@ -121,9 +125,13 @@ class Client(NumPyClient, Generic[K]):
     def respond(self, got: Got) -> Sent:
         """A training message: `train`, on the users' training data."""
         data = self.train_data(got)
-        self.effort = effort(self.task.algorithm, self.settings, self.task.keys)
+        own = self.task.algorithm, self.settings, self.task.keys
+        self.effort, self.pace = effort(*own), pace(*own)
         sent = self.train(got, data)
-        return replace(sent, metrics={"num-examples": data.sizes, **sent.metrics})
+        usual: dict[str, NDArray[Any]] = {"num-examples": data.sizes}
+        if self.training is None:  # nobody knows what an app's own function does
+            usual[GRADIENT_STEPS.name] = self.steps
+        return replace(sent, metrics={**usual, **sent.metrics})
 
     def judge(self, got: Got) -> Mapping[str, NDArray[Any]]:
         """An evaluation message: how good each user's own model is."""
@@ -132,7 +140,8 @@ class Client(NumPyClient, Generic[K]):
         else:
             models = self.models(got)
         self.judged = models
-        return {**self.report(self.scores(models)), **models.metrics}
+        found = {**self.report(self.scores(models)), **self.baselines(got)}
+        return {**found, ADAPTATION_STEPS.name: self.steps, **models.metrics}
 
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
@@ -184,13 +193,17 @@ class Client(NumPyClient, Generic[K]):
         settings: TrainKeys | None = None,
         orders: Sequence[Order] | None = None,
     ) -> Floats32:
-        """Whole models after epochs of SGD, from one start (P,) or from their own (users, P)."""
-        keys = settings or self.settings
-        epochs = keys.local_epochs if epochs is None else epochs
+        """Whole models after the round's SGD, from one start (P,) or from their own (users, P).
+
+        It takes so many epochs, or the batches of `orders`; by default those of `local_orders`.
+        """
         if self.training is not None:
-            return self._as_the_app_does("model", starts, data, epochs, pull)
-        orders = self.orders("model", data, epochs) if orders is None else orders
-        return train_models(self.network, starts, data, orders, keys, pull)
+            own = self.settings.local_epochs if epochs is None else epochs
+            return self._as_the_app_does("model", starts, data, own, pull)
+        if orders is None:
+            orders = self.local_orders("model", data, epochs)
+        self.count(map(len, orders))
+        return train_models(self.network, starts, data, orders, settings or self.settings, pull)
 
     def sgd_heads(
         self,
@@ -205,13 +218,21 @@ class Client(NumPyClient, Generic[K]):
         if self.training is not None:
             return self._as_the_app_does("head", joined(body, heads), data, epochs, pull)
         orders = self.orders(purpose, data, epochs)
+        self.count(map(len, orders))
         return train_heads(self.network, body, heads, data, orders, self.settings, pull)
 
-    def sgd_bodies(self, body: Floats32, heads: Floats32, data: Examples, epochs: int) -> Floats32:
+    def sgd_bodies(
+        self, body: Floats32, heads: Floats32, data: Examples, epochs: int | None = None
+    ) -> Floats32:
         """Bodies (users, P_body) from one start, each under its own head, which is frozen."""
         if self.training is not None:
-            return self._as_the_app_does("body", joined(body, heads), data, epochs, None)
-        orders = self.orders("body", data, epochs)
+            own, rows = (
+                self.settings.local_epochs if epochs is None else epochs,
+                joined(body, heads),
+            )
+            return self._as_the_app_does("body", rows, data, own, None)
+        orders = self.local_orders("body", data, epochs)
+        self.count(map(len, orders))
         return train_bodies(self.network, body, heads, data, orders, self.settings)
 
     def _as_the_app_does(
@@ -225,21 +246,37 @@ class Client(NumPyClient, Generic[K]):
         rows = np.broadcast_to(np.asarray(rows, np.float32), shape)
         return self.training.train(net, rows, self.users, data, lesson, pull)
 
-    def orders(self, purpose: str, data: Examples, epochs: int) -> list[Order]:
-        """The batches of each user: drawn for this purpose, round and user, and nothing else."""
+    def local_orders(self, purpose: str, data: Examples, epochs: int | None = None) -> list[Order]:
+        """The batches of a round: of so many epochs, else of `local-steps` or `local-epochs`."""
+        keys = self.settings
+        if epochs is not None:
+            return self.orders(purpose, data, epochs)
+        return self.orders(purpose, data, keys.local_epochs, keys.local_steps)
+
+    def orders(self, purpose: str, data: Examples, epochs: int, steps: int = 0) -> list[Order]:
+        """The batches of each user: drawn for this purpose, round and user, and nothing else.
+
+        With `steps` they are so many, over as many epochs as that takes.
+        """
         return [
-            self._order(purpose, user, int(n), epochs)
+            self._order(purpose, user, int(n), epochs, steps)
             for user, n in zip(self.users, data.sizes, strict=True)
         ]
 
-    def _order(self, purpose: str, user: str, n: int, epochs: int) -> Order:
+    def count(self, steps: Iterable[int], gradients: int = 1) -> None:
+        """Count steps of each user, each of so many gradients: the result says how many it took."""
+        self.steps = self.steps + gradients * np.fromiter(steps, np.int64, len(self.users))
+
+    def _order(self, purpose: str, user: str, n: int, epochs: int, steps: int) -> Order:
         """A user's batches; of a training round as many as the work that all methods do leaves."""
         size, number = self.settings.batch_size, self.task.round
         rng, each = generator(self.task.seed, purpose, number, user), -(-n // size)
-        steps = epochs * each
-        if self.effort != 1.0:
-            steps = whole_steps(self.effort * steps, number)
-        return batches(rng, n, -(-steps // each), size)[:steps]
+        due = steps or epochs * each
+        if self.pace:
+            due = whole_steps(self.pace * epochs, number)
+        elif self.effort != 1.0:
+            due = whole_steps(self.effort * due, number)
+        return batches(rng, n, -(-due // each), size)[:due]
 
     @property
     def types(self) -> Types:
@@ -248,32 +285,49 @@ class Client(NumPyClient, Generic[K]):
 
     def train_data(self, got: Got) -> Examples:
         """The users' training examples, one user after the other; new users may have fewer."""
+        return self._with_losses(self._examples(self._training(got)))
+
+    def _training(self, got: Got) -> Callable[[UserData], Pair]:
+        """Which of a user's samples are for training."""
         limit = int(got.options.get("adapt-samples", 0))
-        if not limit:
-            return self._with_losses(self._examples(lambda d: (d.x_train, d.y_train)))
 
         def some(user: UserData) -> Pair:
             n = len(user.y_train)
             rows = generator(self.task.seed, "new user's samples", user.user).permutation(n)
             return user.x_train[np.sort(rows[:limit])], user.y_train[np.sort(rows[:limit])]
 
-        return self._with_losses(self._examples(some))
+        return some if limit else lambda user: (user.x_train, user.y_train)
 
     def test_data(self) -> Examples:
-        """The users' test examples."""
-        return self._examples(lambda d: (d.x_test, d.y_test))
+        """The users' test examples; some users may have none."""
+        return self._examples(lambda d: (d.x_test, d.y_test), some=False)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What the users are judged by."""
+        words = str(self.task.options.get("measures", USUAL))
+        return chosen(words, self.task.num_classes, self.network.criterion.name)
 
     def scores(self, models: Models) -> Scores:
         """How good models are on the users' test data."""
-        data, network = self.test_data(), self.network
+        data, criterion = self.tested, self.network.criterion
+        outputs = self.outputs(models, data) if len(data.y) else data.x
+        return score(criterion, outputs, data, self.measures, self.task.num_classes)
+
+    @property
+    def tested(self) -> Examples:
+        """The examples that models are judged on."""
+        return self.test_data()
+
+    def outputs(self, models: Models, data: Examples) -> Tensor:
+        """What models put out for the users' samples."""
         if self.alone:
-            outputs = outputs_of_each(network, self.each(models), data)
-            return score(network.criterion, outputs, data)
+            return outputs_of_each(self.network, self.each(models), data)
         if models.heads is not None:
-            return evaluate(network, models.whole, models.heads, data)
+            return outputs_of_heads(self.network, models.whole, models.heads, data)
         if models.picked is not None:
-            return evaluate_picked(network, models.whole, models.picked, data)
-        return evaluate_models(network, models.whole, data)
+            return outputs_of_picked(self.network, models.whole, models.picked, data)
+        return outputs_of_models(self.network, models.whole, data)
 
     @property
     def alone(self) -> bool:
@@ -290,9 +344,22 @@ class Client(NumPyClient, Generic[K]):
         return Arithmetic(str(self.types[0]).removeprefix("torch."))
 
     def report(self, scores: Scores) -> dict[str, NDArray[Any]]:
-        """Scores as numbers of each user."""
-        counted = self.network.criterion.measure.counted
-        return {counted: scores.counted, "loss": scores.loss / scores.n, "num-examples": scores.n}
+        """Scores as numbers of each user; those without test samples have no loss."""
+        loss = np.divide(scores.loss, scores.n, out=np.zeros(len(scores.n)), where=scores.n > 0)
+        return {**scores.counts, "loss": loss, "num-examples": scores.n}
+
+    def baselines(self, got: Got) -> Mapping[str, NDArray[Any]]:
+        """What the users would score by one answer each, the best for their training labels."""
+        limit, measures = int(got.options.get("adapt-samples", 0)), self.measures
+        key = id(self.data), tuple(self.users), limit, measures, self.task.seed, "baselines"
+
+        def make() -> Mapping[str, NDArray[Any]]:
+            pick = self._training(got)
+            known = [pick(self._user(user))[1] for user in self.users]
+            criterion, classes = self.network.criterion, self.task.num_classes
+            return baselines(criterion, known, self.tested, measures, classes)
+
+        return self.cache.get(key, make)
 
     def _with_losses(self, data: Examples) -> Examples:
         """The examples with each user's own loss, if the algorithm has any."""
@@ -307,11 +374,11 @@ class Client(NumPyClient, Generic[K]):
         except Exception as error:
             raise UserError(user, "load", str(error)) from error
 
-    def _examples(self, pick: Callable[[UserData], Pair]) -> Examples:
-        """Some of the users' data, as the model takes them."""
+    def _examples(self, pick: Callable[[UserData], Pair], some: bool = True) -> Examples:
+        """Some of the users' data, as the model takes them; with `some` of every user."""
         pairs = [pick(self._user(user)) for user in self.users]
         for user, (_, labels) in zip(self.users, pairs, strict=True):
-            if len(labels) == 0:
+            if some and len(labels) == 0:
                 raise UserError(user, "load", "no samples")
         x, y = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
         shift, scale = self.data.shift, self.data.scale

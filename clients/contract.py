@@ -82,5 +82,7 @@ def named(parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> Got:
 def averages(metrics: Mapping[str, NDArray[Any]]) -> dict[str, float]:
     """Numbers of each user as one number: the mean over all samples, which are counted apart."""
     weights = metrics["num-examples"]
+    if not np.any(weights):  # nobody has a sample: all users count
+        weights = np.ones(len(weights))
     others = ((name, values) for name, values in metrics.items() if name != "num-examples")
     return {name: float(np.average(values, weights=weights)) for name, values in others}

@@ -15,7 +15,6 @@ from corsage.core.arrays import Array, Ints
 from corsage.core.errors import UserError
 from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
-from corsage.networks.evaluation import Scores, score
 from corsage.networks.outputs import Arithmetic, linear_outputs
 from corsage.networks.training import SINGLE, Types
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
@@ -112,16 +111,19 @@ class ConvexClient(Client[K]):
             intercept=keys.intercept,
         )
 
-    def scores(self, models: Models) -> Scores:
-        """How good models are on the users' test data; convex ones in the precision of the keys."""
+    @property
+    def tested(self) -> Examples:
+        """The examples that models are judged on, prepared once a node."""
+        return self.prepared("test", self.test_data) if self.convex else super().tested
+
+    def outputs(self, models: Models, data: Examples) -> Tensor:
+        """What models put out; convex ones in the precision of the keys."""
         if not self.convex:
-            return super().scores(models)
-        data = self.prepared("test", self.test_data)
+            return super().outputs(models, data)
         if self.alone:
-            return score(self.network.criterion, self.outputs_alone(models, data), data)
+            return self.outputs_alone(models, data)
         test = self.prepared("test losses", lambda: self.losses_on(data))
-        outputs = test.predict(self.tensor(models.whole))
-        return score(self.network.criterion, outputs[:, None], data)
+        return test.predict(self.tensor(models.whole))[:, None]
 
     def outputs_alone(self, models: Models, data: Examples) -> Tensor:
         """The outputs on all users' samples, each user's computed alone."""

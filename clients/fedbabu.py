@@ -19,8 +19,7 @@ class FedBABUClient(Client[FedBABUKeys]):
 
     def train(self, got: Got, data: Examples) -> Sent:
         """theta_{i,ext} <- tau epochs of SGD from theta_{G,ext}, under theta_cls^0."""
-        body, tau = got.shared["body"], self.settings.local_epochs
-        return Sent(mean={"body": self.sgd_bodies(body, self.heads(), data, tau)})
+        return Sent(mean={"body": self.sgd_bodies(got.shared["body"], self.heads(), data)})
 
     def models(self, got: Got) -> Models:
         """theta_G, or with `fine-tune` what each user makes of it."""

@@ -9,7 +9,7 @@ from corsage.clients.base import Got, Models, Sent
 from corsage.clients.local import LocalClient
 from corsage.core.asked import Takes, floats, whole
 from corsage.core.keys import STEPS
-from corsage.networks.batches import Examples, Order
+from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 from corsage.strategies.l2gd import L2GDKeys, aggregate, contraction
 
@@ -27,16 +27,10 @@ class L2GDClient(LocalClient[L2GDKeys]):
         mean, before = got.shared["model"], self.models(got).whole
         r, k = int(got.options["aggregation-steps"]), int(got.options["local-steps"])
         near = aggregate(before, mean, contraction(self.settings, self.keys), r)
-        x = self.sgd(near, data, orders=self._steps(data, k))
+        x = self.sgd(near, data, orders=self.orders("model", data, 0, k))
         return Sent(mean={"change": x - before}, keep={"model": x})
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user minimises its part of (2), f + lambda/2 |x - mean|^2, from the mean."""
         mean = got.shared["model"]
         return Models(self.sgd(mean, data, epochs=epochs, pull=Pull(self.keys.l2gd_lambda, mean)))
-
-    def _steps(self, data: Examples, k: int) -> list[Order]:
-        """The first k batches of each user, over as many epochs as that takes."""
-        size = self.settings.batch_size
-        epochs = max((-(-k // -(-int(n) // size)) for n in data.sizes), default=0)
-        return [order[:k] for order in self.orders("model", data, epochs)]

@@ -18,6 +18,8 @@ from corsage.networks.steps import Momentum, in_groups
 from corsage.strategies.perfedavg import PerFedAvgKeys
 
 STREAMS = ("D", "D'", "D''")
+GRADIENTS = {"fo": 2, "hf": 4}
+"""Gradients of a local step, by variant."""
 CHUNK = 128  # samples that go through the network at once for a gradient over all of them
 
 
@@ -28,9 +30,10 @@ class PerFedAvgClient(Client[PerFedAvgKeys]):
 
     def train(self, got: Got, data: Examples) -> Sent:
         """w_i <- tau steps on F_i from w."""
-        keys, epochs = self.keys, self.settings.local_epochs
+        keys = self.keys
         streams = STREAMS if keys.perfedavg_variant == "hf" else STREAMS[:2]
-        orders = [self.orders(f"perfedavg {name}", data, epochs) for name in streams]
+        orders = [self.local_orders(f"perfedavg {name}", data) for name in streams]
+        self.count(map(len, orders[0]), gradients=GRADIENTS[keys.perfedavg_variant])
 
         def work(losses: UserLosses) -> tuple[Tensor]:
             w = losses.rows(got.shared["model"])
@@ -51,6 +54,7 @@ class PerFedAvgClient(Client[PerFedAvgKeys]):
         """A new user does the same; a step takes all its data, so it is an epoch."""
         if not epochs:
             return Models(got.shared["model"])
+        self.count([epochs] * len(self.users))
         chunks = [np.split(np.arange(n), range(CHUNK, n, CHUNK)) for n in data.sizes]
 
         def work(losses: UserLosses) -> tuple[Tensor]:

@@ -16,9 +16,10 @@ from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays
 from corsage.core.encoding import BadMessage, plain
-from corsage.core.errors import Refused
+from corsage.core.errors import ConfigError, Refused
 from corsage.core.keys import EPOCHS, nearest
 from corsage.core.limits import Limits
+from corsage.core.measures import measures_named
 
 MOST = 2**53
 """No number that counts is larger: floats hold each of those up to here."""
@@ -167,6 +168,17 @@ class Takes:
     squares: int = 0
 
 
+def measured(name: str, value: Any, limits: Limits) -> str:
+    """Names of measures, with commas."""
+    try:
+        measures_named(text(LONGEST_NAMES)(name, value, limits))
+    except ConfigError as error:
+        raise Refused(str(error)) from None
+    return str(value)
+
+
+LONGEST_NAMES = 200
+"""Characters of the names of all measures."""
 USUAL: Mapping[str, Check] = {
     "adapt": flag,
     "adapt-samples": whole(),
@@ -174,6 +186,7 @@ USUAL: Mapping[str, Check] = {
     "fine-tune": flag,
     "row": text(60),
     "deliver": flag,
+    "measures": measured,
 }
 """Options of every client: those of evaluations.
 

@@ -33,6 +33,7 @@ from corsage.core.groups import (
 )
 from corsage.core.held import Held, held, hold, importable, is_name
 from corsage.core.keys import Keys, NoKeys, Value, flatten, names, nearest, read
+from corsage.core.measures import measures_named
 from corsage.core.registry import (
     ALGORITHMS,
     DATASETS,
@@ -94,6 +95,7 @@ class Config:
         groups: dict[str, Any] = {name: read(group, values) for name, group in GROUPS.items()}
         check_strategies(groups["run"].strategy, ALGORITHMS)
         check_device(groups["train"].device)
+        check_measures(groups["run"].measures)
         groups["new"].cases  # noqa: B018 - numbers, or a ConfigError
         groups["robust"].check()
         groups["data"] = read(data_keys(groups["data"].dataset), values)
@@ -179,6 +181,12 @@ def check_strategies(names: tuple[str, ...], known: Iterable[str]) -> None:
             raise ConfigError(f"strategy={name}: no such strategy.{nearest(name, known)}")
         if names.count(name) > 1:
             raise ConfigError(f"strategy={','.join(names)}: {name} is named twice.")
+
+
+def check_measures(names: tuple[str, ...]) -> None:
+    """Refuse measures that are not there; which of them labels have, the data will say."""
+    if names != (AUTO,):
+        measures_named(",".join(names))
 
 
 def check_device(name: str) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from corsage.core.errors import ConfigError
-from corsage.core.keys import EPOCHS, Keys, check_limits, convert, flatten, key
+from corsage.core.keys import EPOCHS, STEPS, Keys, check_limits, convert, flatten, key
 from corsage.core.registry import DATASETS
 
 AUTO = "auto"
@@ -37,6 +37,12 @@ class RunKeys(Keys):
         -1,
         "with resume: the round to go back to, 0 or one that a kept checkpoint is of; -1: the last",
         low=-1,
+    )
+    measures: tuple[str, ...] = key(
+        ("auto",),
+        "what users are judged by, several with commas: of classes accuracy, balanced-accuracy, "
+        "auc, log-loss, f1, of numbers rmse, mse, mae, r2; the first is that of the table and the "
+        "curves. auto: accuracy, or rmse",
     )
     evaluate_every: int = key(
         5, "rounds between evaluations of all users; the last 10 always are", low=1
@@ -216,6 +222,14 @@ class TrainKeys(Keys):
 
     local_epochs: int = key(
         1, "epochs a round (FedRep: of the body, after the head's)", low=0, limit=EPOCHS
+    )
+    local_steps: int = key(
+        0,
+        "gradient steps of a round instead of local-epochs, the same for users of few and of many "
+        "samples; with work=equal all steps of a method, its own epochs say how they are shared "
+        "out; 0: by epochs",
+        low=0,
+        limit=STEPS,
     )
     work: str = key(
         "equal",

@@ -19,6 +19,7 @@ class Keywords(TypedDict, total=False):
     run_dir: str | float
     resume: str | float
     from_round: int
+    measures: str | Sequence[str] | float
     evaluate_every: int
     checkpoint_every: int
     study_workers: int
@@ -76,6 +77,7 @@ class Keywords(TypedDict, total=False):
     ridge: float
     precision: str
     local_epochs: int
+    local_steps: int
     work: str
     work_epochs: float
     fine_tune_epochs: int

@@ -1,4 +1,4 @@
-"""What a user's model is judged by: its accuracy where labels are classes, its RMSE on numbers.
+"""What a user's model is judged by: the key `measures`; the first of them is a row's own.
 
 All that shows, sorts or stores results asks the measure how: its name, its unit, which end of it is
 the good one.
@@ -7,15 +7,47 @@ the good one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from corsage.core.arrays import Floats
-from corsage.core.schema import Number
+from corsage.core.counts import (
+    ABSOLUTE,
+    AREA,
+    AREA_KNOWN,
+    CALLED,
+    CORRECT,
+    LABEL_MEAN,
+    LABEL_SQUARES,
+    LOG_LOSS_SUM,
+    OF,
+    RESIDUAL,
+    RIGHT,
+    SQUARED,
+    Counts,
+    balanced,
+    determined,
+    f_score,
+    mean_error,
+    of_classes,
+    one,
+    over_all,
+    per_sample,
+    pooled_determined,
+    root_error,
+    share_error,
+    summed,
+    table,
+    together,
+    unknown,
+)
+from corsage.core.errors import ConfigError
+from corsage.core.keys import nearest
+from corsage.core.schema import LARGEST, Number
 
 NONE = "–"  # noqa: RUF001 (a dash for a number that does not exist, as in print)
 
@@ -26,19 +58,27 @@ class Measure:
 
     Parameters
     ----------
-    name : as results and rows have it.
-    user : a user's number, out of what was counted and the number of samples.
+    name : as results and rows have it, and the key `measures`.
+    classes : whether it is for labels that are classes; else for numbers.
+    numbers : (classes) -> what each user reports for it, besides its number of samples.
+    user : each user's value out of what was reported; NaN where its test data have none.
+    pooled : the value of all users' test samples together; None where no sums say it.
+    error : the standard error of each user's value; NaN where its test data do not say it.
     word, unit : as people are shown it.
     meaning : the first words of a sentence on a table of it.
     factor : from the stored to the shown number.
     digits : a shown number as text.
     higher_is_better : whether the best user is the one with the highest number.
     bounds : between which shown numbers it lies.
-    number : what users report, a sum over their test samples.
+    needs : what a user's test data must have to be counted.
     """
 
     name: str
-    user: Callable[[Floats, Floats], Floats]
+    classes: bool
+    numbers: Callable[[int], tuple[Number, ...]]
+    user: Callable[[Counts], Floats]
+    pooled: Callable[[Counts], float | None]
+    error: Callable[[Counts], Floats | None]
     word: str
     unit: str
     meaning: str
@@ -46,17 +86,7 @@ class Measure:
     digits: Callable[[float], str]
     higher_is_better: bool
     bounds: tuple[float, float]
-    number: Number
-
-    @property
-    def numbers(self) -> tuple[Number, ...]:
-        """What a user reports of an evaluation, besides its number of samples."""
-        return self.number, Number("loss", low=0.0)
-
-    @property
-    def counted(self) -> str:
-        """The metric that users report."""
-        return self.number.name
+    needs: str = ""
 
     @property
     def title(self) -> str:
@@ -103,9 +133,15 @@ def four_digits(value: float) -> str:
     return f"{value:.3e}"
 
 
+TWO_CLASSES = "two classes"
+
 ACCURACY = Measure(
     name="accuracy",
-    user=lambda correct, samples: correct / samples,
+    classes=True,
+    numbers=lambda classes: (Number(CORRECT, low=0.0, whole=True, per_sample=1.0),),
+    user=lambda counts: per_sample(counts, CORRECT),
+    pooled=lambda counts: over_all(counts, CORRECT),
+    error=share_error,
     word="accuracy",
     unit="%",
     meaning="Accuracy in percent",
@@ -113,11 +149,53 @@ ACCURACY = Measure(
     digits=lambda percent: f"{percent:.1f}",
     higher_is_better=True,
     bounds=(0.0, 100.0),
-    number=Number("correct", low=0.0, whole=True, per_sample=1.0),
+)
+BALANCED = replace(
+    ACCURACY,
+    name="balanced-accuracy",
+    numbers=of_classes(RIGHT, OF),
+    user=lambda counts: balanced(table(counts, RIGHT), table(counts, OF)),
+    pooled=lambda counts: one(balanced(*together(counts, RIGHT, OF))),
+    error=unknown,
+    word="balanced accuracy",
+    meaning="Balanced accuracy (the mean over classes of the share that is right) in percent",
+    needs=TWO_CLASSES,
+)
+AUC = replace(
+    ACCURACY,
+    name="auc",
+    numbers=lambda classes: (
+        Number(AREA, low=0.0, high=1.0),
+        Number(AREA_KNOWN, low=0.0, high=1.0, whole=True),
+    ),
+    user=lambda counts: np.where(counts[AREA_KNOWN] > 0, counts[AREA], np.nan),
+    pooled=unknown,
+    error=unknown,
+    word="AUC",
+    unit="",
+    meaning="Area under the ROC curve (AUC)",
+    factor=1.0,
+    digits=lambda value: f"{value:.3f}",
+    bounds=(0.0, 1.0),
+    needs=TWO_CLASSES,
+)
+F1 = replace(
+    AUC,
+    name="f1",
+    numbers=of_classes(RIGHT, OF, CALLED),
+    user=lambda counts: f_score(*(table(counts, name) for name in (RIGHT, OF, CALLED))),
+    pooled=lambda counts: one(f_score(*together(counts, RIGHT, OF, CALLED))),
+    word="F1",
+    meaning="F1 (of class 1 where there are two classes, else the mean over classes)",
+    needs="a sample of class 1, or one that is taken for it",
 )
 RMSE = Measure(
     name="rmse",
-    user=lambda squared, samples: np.sqrt(squared / samples),
+    classes=False,
+    numbers=lambda classes: summed(SQUARED),
+    user=lambda counts: np.sqrt(per_sample(counts, SQUARED)),
+    pooled=lambda counts: math.sqrt(over_all(counts, SQUARED)),
+    error=root_error,
     word="RMSE",
     unit="",
     meaning="Root mean squared error (RMSE, lower is better)",
@@ -125,9 +203,128 @@ RMSE = Measure(
     digits=four_digits,
     higher_is_better=False,
     bounds=(0.0, math.inf),
-    number=Number("squared-error", low=0.0),
 )
-MEASURES = {measure.name: measure for measure in (ACCURACY, RMSE)}
+MSE = replace(
+    RMSE,
+    name="mse",
+    user=lambda counts: per_sample(counts, SQUARED),
+    pooled=lambda counts: over_all(counts, SQUARED),
+    error=lambda counts: mean_error(counts, SQUARED),
+    word="MSE",
+    meaning="Mean squared error (MSE, lower is better)",
+)
+MAE = replace(
+    RMSE,
+    name="mae",
+    numbers=lambda classes: summed(ABSOLUTE),
+    user=lambda counts: per_sample(counts, ABSOLUTE),
+    pooled=lambda counts: over_all(counts, ABSOLUTE),
+    error=lambda counts: mean_error(counts, ABSOLUTE),
+    word="MAE",
+    meaning="Mean absolute error (MAE, lower is better)",
+)
+LOG_LOSS = replace(
+    RMSE,
+    name="log-loss",
+    classes=True,
+    numbers=lambda classes: summed(LOG_LOSS_SUM),
+    user=lambda counts: per_sample(counts, LOG_LOSS_SUM),
+    pooled=lambda counts: over_all(counts, LOG_LOSS_SUM),
+    error=lambda counts: mean_error(counts, LOG_LOSS_SUM),
+    word="log-loss",
+    meaning="Log-loss in nats (lower is better)",
+)
+R2 = replace(
+    RMSE,
+    name="r2",
+    numbers=lambda classes: (
+        Number(RESIDUAL, low=0.0),
+        Number(LABEL_MEAN),
+        Number(LABEL_SQUARES, low=0.0),
+    ),
+    user=lambda counts: determined(counts[RESIDUAL], counts[LABEL_SQUARES]),
+    pooled=pooled_determined,
+    error=unknown,
+    word="R²",
+    meaning="Coefficient of determination (R²)",
+    digits=lambda value: f"{value:.3f}" if abs(value) < 1000 else four_digits(value),
+    higher_is_better=True,
+    bounds=(-math.inf, 1.0),
+    needs="two different labels",
+)
+MEASURES = {
+    measure.name: measure for measure in (ACCURACY, BALANCED, AUC, LOG_LOSS, F1, RMSE, MSE, MAE, R2)
+}
+USUAL = "auto"
+"""Accuracy of classes, RMSE of numbers."""
+GRADIENT_STEPS = Number("gradient-steps", low=0.0, high=1e12, whole=True, optional=True)
+"""Gradients that a user computed in a training message, each of a batch or of all its data."""
+ADAPTATION_STEPS = replace(GRADIENT_STEPS, name="adaptation-steps")
+"""Those of an evaluation: of fine-tuning, and of new users."""
+PROBABLE = ("cross-entropy", "logistic")
+"""Losses whose models say how likely each class is."""
+MOST_CLASSES = 1000
+"""Of more classes nobody reports counts of each."""
+
+
+def baseline_of(measure: Measure) -> str:
+    """The number that is what one answer, the best for a user's training labels, would score."""
+    return f"baseline-{measure.name}"
+
+
+def reported(measures: Sequence[Measure], classes: int) -> tuple[Number, ...]:
+    """What each user reports of an evaluation under some measures, besides its samples."""
+    found = {number.name: number for one in measures for number in one.numbers(max(classes, 2))}
+    lowest = {one: max(one.bounds[0] / one.factor, -LARGEST) for one in measures}
+    highest = {one: min(one.bounds[1] / one.factor, LARGEST) for one in measures}
+    guesses = (
+        Number(baseline_of(one), lowest[one], highest[one], optional=True) for one in measures
+    )
+    return (*found.values(), Number("loss", low=0.0), *guesses, ADAPTATION_STEPS)
+
+
+def measures_named(words: str) -> tuple[Measure, ...]:
+    """Measures by their names, with commas; ConfigError if one of them is none."""
+    names = [name.strip() for name in words.split(",") if name.strip()]
+    for name in names:
+        if name not in MEASURES:
+            known = "" if names == [USUAL] else nearest(name, (USUAL, *MEASURES))
+            alone = f" {USUAL} stands alone." if name == USUAL else known
+            raise ConfigError(f"measures={words}: {name} is no measure.{alone}")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"measures={words}: {twice[0]} is named twice.")
+    if not names:
+        raise ConfigError(f"measures={words}: name at least one. {nearest('', MEASURES)}".strip())
+    return tuple(MEASURES[name] for name in names)
+
+
+def chosen(words: str, classes: int, loss: str) -> tuple[Measure, ...]:
+    """The measures of a run on labels of so many classes (0: numbers) under a loss.
+
+    Refuses those that such labels, or the outputs of such a loss, do not have.
+    """
+    if words == USUAL:
+        return (ACCURACY if classes else RMSE,)
+    found = measures_named(words)
+    fitting = ", ".join(name for name, one in MEASURES.items() if one.classes == bool(classes))
+    for measure in found:
+        if measure.classes != bool(classes):
+            labels = f"{classes} classes" if classes else "numbers"
+            raise ConfigError(
+                f"measures={measure.name}: the labels are {labels}, of which it is no measure; "
+                f"choose among {fitting}."
+            )
+        if measure is LOG_LOSS and loss not in PROBABLE:
+            raise ConfigError(
+                f"measures=log-loss: loss={loss} gives scores and no probabilities; set "
+                "loss=logistic or cross-entropy, or leave log-loss out."
+            )
+        if measure in (BALANCED, F1, AUC) and classes > MOST_CLASSES:
+            raise ConfigError(
+                f"measures={measure.name}: {classes} classes are more than the {MOST_CLASSES} "
+                "that users count one by one; choose accuracy or log-loss."
+            )
+    return found
 
 
 def measure_of(found: Mapping[str, Any]) -> Measure:

@@ -50,6 +50,8 @@ class Number:
 
     def most(self, samples: Floats) -> Floats:
         """The largest that each user may report."""
+        if math.isinf(self.per_sample):  # times no samples it would be no number
+            return np.full(np.shape(samples), self.high)
         return np.minimum(self.high, self.per_sample * samples)
 
     def wrong(self, values: Floats, samples: Floats) -> Bools:

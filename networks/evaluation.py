@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from corsage.core.arrays import Array, Floats, Floats32, Ints
+from corsage.core.measures import Measure
 from corsage.networks.batches import Examples
+from corsage.networks.counts import Outcome, counts, nothing
 from corsage.networks.criterion import Criterion
 from corsage.networks.network import Network
 from corsage.networks.outputs import chunks, outputs_of
@@ -18,26 +20,38 @@ from corsage.networks.outputs import chunks, outputs_of
 
 @dataclass(frozen=True)
 class Scores:
-    """One row a user: what its measure counts, sum of losses, number of test examples.
+    """One row a user: what its criterion counts, sum of losses, number of test examples.
 
-    Counted are right answers where labels are classes, squared errors where they are numbers.
+    Counted are right answers where labels are classes, squared errors where they are numbers;
+    `counts` is what else was asked for, by name.
     """
 
     counted: Floats
     loss: Floats
     n: Ints
+    counts: Mapping[str, Floats] = field(default_factory=dict)
+
+
+def evaluate(network: Network, body: Floats32, heads: Floats32, data: Examples) -> Scores:
+    """All users with one body and their own heads (users, P_head)."""
+    return score(network.criterion, outputs_of_heads(network, body, heads, data), data)
+
+
+def evaluate_models(network: Network, models: Floats32, data: Examples) -> Scores:
+    """All users with one whole model (P,), or each with its own (users, P)."""
+    return score(network.criterion, outputs_of_models(network, models, data), data)
 
 
 @torch.no_grad()
-def evaluate(network: Network, body: Floats32, heads: Floats32, data: Examples) -> Scores:
-    """All users with one body and their own heads (users, P_head)."""
+def outputs_of_heads(network: Network, body: Floats32, heads: Floats32, data: Examples) -> Tensor:
+    """What models of one body and users' own heads (users, P_head) put out for their samples."""
     network.set(network.body, body)
     if not network.split_exact:
         whole = np.concatenate([np.broadcast_to(body, (len(heads), len(body))), heads], axis=1)
-        return evaluate_models(network, whole, data)
+        return outputs_of_models(network, whole, data)
     features = all_features(network, data.x)
     if network.linear_head:
-        return score(network.criterion, linear_logits(network, features, heads, data), data)
+        return linear_logits(network, features, heads, data)
     logits = features.new_empty(0)
     for u, head in enumerate(heads):
         network.set(network.head, head)
@@ -46,34 +60,30 @@ def evaluate(network: Network, body: Floats32, heads: Floats32, data: Examples) 
             of_user = network.logits(features[where])
             logits = logits if len(logits) else features.new_zeros(len(features), of_user.shape[1])
             logits[where] = of_user
-    return score(network.criterion, logits, data)
+    return logits
 
 
 @torch.no_grad()
-def evaluate_models(network: Network, models: Floats32, data: Examples) -> Scores:
-    """All users with one whole model (P,), or each with its own (users, P)."""
+def outputs_of_models(network: Network, models: Floats32, data: Examples) -> Tensor:
+    """What one whole model (P,), or each user's own (users, P), puts out for their samples."""
     network.train(False)
     if models.ndim == 1:
         network.set(network.whole, models)
-        return score(network.criterion, chunks(network.forward, data.x), data)
+        return chunks(network.forward, data.x)
     logits = []
     for u, model in enumerate(models):
-        network.set(network.whole, model)
-        logits.append(chunks(network.forward, data.user(u)[0]))
-    outputs = torch.cat([part for part in logits if len(part)] or [data.x[:0]])
-    return score(network.criterion, outputs, data)
+        if data.sizes[u]:
+            network.set(network.whole, model)
+            logits.append(chunks(network.forward, data.user(u)[0]))
+    return torch.cat(logits or [data.x[:0]])
 
 
 @torch.no_grad()
-def evaluate_picked(network: Network, models: Floats32, picked: Ints, data: Examples) -> Scores:
-    """All users, each with one of some models (K, P)."""
-    each = [evaluate_models(network, model, data) for model in models]
-    users = np.arange(len(picked))
-    counted, loss = (
-        np.stack([getattr(scores, name) for scores in each])[picked, users]
-        for name in ("counted", "loss")
-    )
-    return Scores(counted, loss, data.sizes)
+def outputs_of_picked(network: Network, models: Floats32, picked: Ints, data: Examples) -> Tensor:
+    """What users' models put out for their samples, each one of some models (K, P)."""
+    each = torch.stack([outputs_of_models(network, model, data) for model in models])
+    own = torch.from_numpy(np.repeat(picked, data.sizes)).to(each.device)
+    return each[own, torch.arange(each.shape[1], device=each.device)]
 
 
 def outputs_of_each(network: Network, models: Iterable[Array], data: Examples) -> Tensor:
@@ -118,13 +128,23 @@ def split_heads(network: Network, heads: Tensor) -> tuple[Tensor, Tensor]:
     return weight, bias if bias.shape[1] else heads.new_zeros(len(heads), classes)
 
 
-def score(criterion: Criterion, outputs: Tensor, data: Examples) -> Scores:
-    """What is counted, and losses, summed for each user; a user's NaN stays its own."""
+def score(
+    criterion: Criterion,
+    outputs: Tensor,
+    data: Examples,
+    measures: Sequence[Measure] = (),
+    classes: int = 0,
+) -> Scores:
+    """What is counted, and losses, summed for each user; a user's NaN stays its own.
+
+    `classes` is how many there are, which outputs for no sample do not show.
+    """
     if not len(data.y):
-        return Scores(np.zeros(len(data)), np.zeros(len(data)), data.sizes)
-    user = np.repeat(np.arange(len(data)), data.sizes)
+        none = np.zeros(len(data))
+        return Scores(none, none, data.sizes, nothing(measures, classes, len(data)))
+    outcome = Outcome(criterion, outputs, data)
     counted, loss = (
-        np.bincount(user, each(outputs, data.y).cpu().numpy(), len(data)).astype(np.float64)
+        outcome.sums(each(outputs, data.y).cpu().numpy())
         for each in (criterion.counted, criterion.each)
     )
-    return Scores(counted, loss, data.sizes)
+    return Scores(counted, loss, data.sizes, counts(outcome, measures))

@@ -263,6 +263,7 @@ def check_work(task: Task, node: Node, each: list[dict[str, Any]], limits: Limit
     batch = min(keys.batch_size, n)
     walks = [sum(run[1] for run in options.get("walk", ())) for options in each]
     steps = max([int(task.options.get("local-steps", 0)), *walks, 0])
+    steps += keys.local_steps * often * len(task.users)
     limits.check_space("the batches", 6 * (epochs * n * often + steps * batch))
 
 

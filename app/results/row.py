@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from corsage.app.results.rowfile import SHARED, RowFile
 from corsage.core.arrays import Arrays
 from corsage.core.errors import CorsageError, DataError
 from corsage.core.keys import nearest
-from corsage.core.measures import MEASURES, Measure, Spread
+from corsage.core.measures import MEASURES, Spread
 
 if TYPE_CHECKING:
     from corsage.app.results.user_model import UserModel
@@ -82,7 +83,14 @@ class Row:
     @property
     def users(self) -> list[str]:
         """The users, each of whom has a model."""
-        return list(self.numbers["per_user"])
+        own = self.numbers
+        names = (*own["per_user"], *own.get("test_sizes", ()), *self.untested)
+        return list(dict.fromkeys(names))
+
+    @property
+    def untested(self) -> list[str]:
+        """The users without test samples."""
+        return list(self.numbers.get("untested", ()))
 
     @property
     def clusters(self) -> dict[str, str]:
@@ -170,18 +178,23 @@ class Row:
     # The same numbers again.
 
     def evaluate(self) -> dict[str, float]:
-        """Each user's measure again, of the loaded models on the run's own test data."""
+        """Each user's measure again, of the loaded models on the run's own test data.
+
+        Users whose test data have no such value are left out.
+        """
         data = self._data()
-        return {user: self._judged(user, data) for user in self.users}
+        found = {user: self._judged(user, data) for user in self.users if len(data[user].y_test)}
+        return {user: value for user, value in found.items() if math.isfinite(value)}
 
     def _judged(self, user: str, data: FederatedData) -> float:
         from corsage.networks.evaluation import score
 
-        model, own = self.user(user), data[user]
+        model, own, measure = self.user(user), data[user], MEASURES[self.measure]
         outputs = model.of_arrays(own.x_test)
-        scores = score(model.network.criterion, outputs, model.examples(own.x_test, own.y_test))
-        measure: Measure = model.network.criterion.measure
-        return float(measure.user(scores.counted, scores.n.astype(np.float64))[0])
+        examples = model.examples(own.x_test, own.y_test)
+        scores = score(model.network.criterion, outputs, examples, [measure])
+        n = scores.n.astype(np.float64)
+        return float(measure.user({**scores.counts, "num-examples": n})[0])
 
     def _vectors(self) -> Any:
         vectors = self._data().vectors

@@ -135,7 +135,7 @@ class ConvexClusteringClient(ConvexClient[NoKeys]):
         """The mean loss on the held-out samples, without ridge."""
         data, count = self.examples, len(self.users)
         each = doubles(
-            self.network.criterion.each(self.outputs(self.tensor(got.rows["x"])), data.y)
+            self.network.criterion.each(self.model_outputs(self.tensor(got.rows["x"])), data.y)
         )
         left, owner = self.left_out(), np.repeat(np.arange(count), data.sizes)
         sums = np.bincount(owner[left], each[left], count)
@@ -209,7 +209,7 @@ class ConvexClusteringClient(ConvexClient[NoKeys]):
 
         return SmoothLosses(loss, len(self.users), self.network.whole.stop, dtype=self.dtype)
 
-    def outputs(self, x: Tensor) -> Tensor:
+    def model_outputs(self, x: Tensor) -> Tensor:
         """The model's outputs on all training samples, each under its user's x_i."""
         if self.convex:
             return self.losses.predict(x)[:, None]

@@ -25,7 +25,7 @@ class FedRepClient(Client[FedRepKeys]):
         """h_i <- tau epochs of SGD at (h_i, phi^t), then phi_i <- SGD at (h_i, phi)."""
         phi = got.shared["body"]
         h = self.sgd_heads(phi, self.heads(), data, self.keys.head_epochs)
-        phi_i = self.sgd_bodies(phi, h, data, self.settings.local_epochs)
+        phi_i = self.sgd_bodies(phi, h, data)
         return Sent(mean={"body": phi_i}, keep={"head": h})
 
     def models(self, got: Got) -> Models:

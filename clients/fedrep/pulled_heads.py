@@ -29,7 +29,7 @@ class PulledHeadsClient(Client[H]):
     def train(self, got: Got, data: Examples) -> Sent:
         """h_i <- tau epochs of SGD on f_i(h; phi^t) + pull, then phi_i <- SGD at (h_i, phi)."""
         h = self.head(got, got.rows["head"], got.rows["centre"], data, self.keys.head_epochs)
-        phi_i = self.sgd_bodies(got.shared["body"], h, data, self.settings.local_epochs)
+        phi_i = self.sgd_bodies(got.shared["body"], h, data)
         return Sent(mean={"body": phi_i}, rows={"head": h})
 
     def models(self, got: Got) -> Models:

@@ -78,6 +78,7 @@ class AsyncL2GDClient(CohortClient[AsyncL2GDKeys]):
     def descend(self, theta: Tensor, k: int, step: float, first: int) -> Tensor:
         """k local steps, line 15: of the full gradient, or for torch models of SGD."""
         if self.convex:
+            self.count([k] * len(self.users))
             losses = self.losses  # found once, not k times: its key has all users in it
             for _ in range(k):
                 theta = theta.sub(losses.gradient(theta), alpha=step)

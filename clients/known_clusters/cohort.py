@@ -20,6 +20,7 @@ from corsage.core.asked import listed, whole
 from corsage.core.errors import Refused
 from corsage.core.keys import STEPS
 from corsage.core.limits import Limits
+from corsage.core.measures import GRADIENT_STEPS
 
 
 class CohortClient(ConvexClient[K]):
@@ -40,7 +41,8 @@ class CohortClient(ConvexClient[K]):
     def respond(self, got: Got) -> Sent:
         """Answer what is asked."""
         sent = super().respond(own(got))
-        metrics = {"num-examples": self.sizes.sum(), **sent.metrics}
+        usual = {"num-examples": self.sizes.sum(), GRADIENT_STEPS.name: self.steps.sum()}
+        metrics = {**usual, **sent.metrics}
         return Sent(rows=as_row(sent.rows), keep=as_row(sent.keep), metrics=as_row(metrics))
 
     def judge(self, got: Got) -> Mapping[str, Array]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from corsage.core.arrays import Arrays
 from corsage.core.errors import RoundFailed
+from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.replies import Replies
 from corsage.core.schema import LARGEST, Number
 from corsage.solvers.known_clusters.coins import Stretch, Walk
@@ -98,8 +99,11 @@ class CoinServer(Generic[S]):
 
     @property
     def numbers(self) -> tuple[Number, ...]:
-        """What a cohort reports: the largest norm of its models, which must not be far out."""
-        return (Number(REACH, low=0.0, high=self.far),)
+        """What a cohort reports: its steps, and the largest norm of its models.
+
+        That must not be far out.
+        """
+        return Number(REACH, low=0.0, high=self.far), GRADIENT_STEPS
 
     @property
     def far(self) -> float:

@@ -222,7 +222,8 @@ def evaluation_of(
     for request in requests:
         groups.setdefault(request.cohort.node, []).append(request)
     messages, everybody = [], {user: [user] for r in requests for user in r.cohort.users}
-    schema = Schema(numbers=federation.measure.numbers)
+    schema = Schema(numbers=federation.reported)
+    options = {**options, **federation.judging}
     schema = federation.expected("evaluate", everybody, schema)
     tokens = {node: new_token() for node in groups}
     for node, group in groups.items():

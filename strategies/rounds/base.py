@@ -25,6 +25,7 @@ from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys, NoKeys, flatten
 from corsage.core.keywords import Keywords
+from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.replies import Replies, by_cause
 from corsage.core.schema import Number, Schema
 from corsage.core.seeding import drawn_count, generator
@@ -177,7 +178,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """One round: by default one exchange, and the server's step."""
         users = self.choose(number, self.federation.users)
         options = {**self.train_options, **self.options(number)}
-        schema, sent = Schema(self.template(), self.by_user, self.numbers("train")), Arrays()
+        numbers, sent = (*self.numbers("train"), GRADIENT_STEPS), Arrays()
+        schema = Schema(self.template(), self.by_user, numbers)
         if self.config.robust.on:
             self.averaging.check_enough(len(users))
             schema = replace(schema, by_user=tuple(schema.arrays))
@@ -208,7 +210,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """The exchange in which every user evaluates its own model, drawn or not."""
         federation = self.federation
         users = federation.new_users if options.get("adapt") else federation.users
-        schema = Schema(numbers=(*federation.measure.numbers, *self.numbers("evaluate")))
+        schema = Schema(numbers=(*federation.reported, *self.numbers("evaluate")))
         return federation.question("evaluate", users, self.show(users, options), schema, options)
 
     def length(self, rounds: int) -> int:

@@ -19,14 +19,16 @@ from corsage.core.encoding import encode, payload
 from corsage.core.errors import (
     CheckpointError,
     ConfigError,
+    DataError,
     NodeError,
     RoundFailed,
     StatesGone,
     StorageError,
 )
 from corsage.core.keys import Keys
+from corsage.core.measures import GRADIENT_STEPS, USUAL, Measure, chosen, reported
 from corsage.core.replies import Replies, by_cause, name_users, reading_order
-from corsage.core.schema import Schema
+from corsage.core.schema import Number, Schema
 from corsage.core.seeding import generator
 from corsage.core.text import escaped
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, Task, encode_task
@@ -39,11 +41,14 @@ from corsage.strategies.rounds.state import Progress
 from corsage.strategies.rounds.turns import Parcel, Question, Script, T, Turn
 
 if TYPE_CHECKING:
-    from corsage.core.measures import Measure
     from corsage.networks.network import Network
     from corsage.strategies.rounds.callbacks import Callback
 
 
+NO_TESTS = (
+    "no user has test samples, so that nothing could be reported: set test-fraction above 0, or "
+    "give users more than one sample each."
+)
 HEARTBEAT = "no reply in time: its node's heartbeat was lost"
 
 
@@ -155,9 +160,26 @@ class Federation:
         return build_network(self.config.model, roster.shape, roster.num_classes, seed)
 
     @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What users are judged by; the first is what rows are compared by."""
+        words = ",".join(self.config.run.measures)
+        return chosen(words, self.roster.num_classes, self.loss)
+
+    @property
     def measure(self) -> Measure:
-        """What users are judged by."""
-        return self.network.criterion.measure
+        """The first measure."""
+        return self.measures[0]
+
+    @property
+    def judging(self) -> dict[str, Any]:
+        """What an evaluation says of the measures; nothing where they are the usual one."""
+        words = ",".join(self.config.run.measures)
+        return {} if words == USUAL else {"measures": words}
+
+    @property
+    def reported(self) -> tuple[Number, ...]:
+        """What each user reports of an evaluation, besides its number of samples."""
+        return reported(self.measures, self.roster.num_classes)
 
     @property
     def loss(self) -> str:
@@ -233,6 +255,9 @@ class Federation:
         roster.num_classes = progress.num_classes
         roster.reclaim()  # a resumed run remembers whose ids are
         self.now.number = progress.round
+        self.measures  # noqa: B018 - those that such labels have, or a ConfigError
+        if not any(member.test for member in roster.members.values()):
+            raise DataError(NO_TESTS)
         self.rest()
         if self.config.new.wanted and not (self.users and self.new_users):
             known = sorted({m.cluster for m in roster.members.values()} - {""})
@@ -271,11 +296,12 @@ class Federation:
         down += sum(a.nbytes for a in parcel.rows.values())
         schema = self.expected(kind, {user: [user] for user in users}, schema)
         messages, tokens = [], {node: new_token() for node in asked}
+        options = {**(options or {}), **(self.judging if kind == "evaluate" else {})}
         for node, group in asked.items():
             places = [place[user] for user in group]
             rows = parcel.rows if len(asked) == 1 else parcel.pick(places)
             weights = [schema.cut[user] for user in group] if schema.cut else []
-            task = self.task(number, group, dict(options or {}), tokens[node], weights)
+            task = self.task(number, group, dict(options), tokens[node], weights)
             messages.append(self.message(kind, node, shared, rows, task))
         return Question(messages, asked, schema, down, tokens)
 
@@ -426,6 +452,8 @@ class Federation:
         self.reset(replies)
         kept = [user for user in replies.users if user in replies.kept]
         progress.versions.update(dict.fromkeys(kept, version))
+        if (steps := replies.metrics.get(GRADIENT_STEPS.name)) is not None:
+            progress.gradient_steps = (progress.gradient_steps or 0.0) + float(steps.sum())
         progress.traffic.wire_bytes_up += replies.wire_bytes
         progress.traffic.wire_messages += replies.wire_messages
 

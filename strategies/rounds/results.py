@@ -12,9 +12,11 @@ import numpy as np
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
-from corsage.core.arrays import Floats
-from corsage.core.measures import MEASURES, Measure, Spread, spread, worst_share
+from corsage.core.hurt import Hurt
+from corsage.core.measures import MEASURES, Spread, spread, worst_share
 from corsage.core.replies import Replies
+from corsage.core.schema import EXAMPLES
+from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged
 from corsage.strategies.rounds.state import Progress, Traffic
 
 if TYPE_CHECKING:
@@ -54,9 +56,9 @@ class Summary:
     Parameters
     ----------
     strategy : its name, with what it was evaluated under: `fedavg`, `fedavg+ft`, `fedavg+new`.
-    rounds, users : how many were done, and evaluated.
-    measure : what users are judged by: `accuracy`, or `rmse`.
-    score : that measure over the users.
+    rounds, users : how many were done, and evaluated on test samples.
+    measure : what users are judged by first: `accuracy`, or `rmse`, or as `measures` says.
+    score : that measure over the users that have it.
     last10 : its mean over the last ten evaluated rounds.
     loss : the mean test loss of each user, over the users.
     worst10 : the mean of the measure over the worst tenth of the users.
@@ -65,6 +67,13 @@ class Summary:
     dropped : how often each user's reply was not usable.
     per_user : each user's measure.
     curve : (round, mean over users) of every evaluation.
+    measures : every measure that was asked for, by name; the first is `measure`.
+    test_sizes : each user's test samples.
+    untested : users without test samples, who are in none of these numbers.
+    baseline : what one answer a user would score.
+    gradient_steps : gradients that a user computed in the whole run, on average; None where the
+        method's steps are not counted.
+    hurt : against whom a user may be worse off (`alone`, `together`): who is, in this row.
     findings : what the method has to say.
     new_users : for rows of new users, every case that was asked for.
     clusters : each user's cluster, where the method has clusters.
@@ -86,6 +95,12 @@ class Summary:
     dropped: dict[str, int]
     per_user: dict[str, float]
     curve: list[tuple[int, float]] = field(default_factory=list)
+    measures: dict[str, Scored] = field(default_factory=dict)
+    test_sizes: dict[str, int] = field(default_factory=dict)
+    untested: list[str] = field(default_factory=list)
+    baseline: Baseline | None = None
+    gradient_steps: float | None = None
+    hurt: dict[str, Hurt] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     new_users: list[NewUsers] = field(default_factory=list)
     clusters: dict[str, str] = field(default_factory=dict)
@@ -113,10 +128,19 @@ class Summary:
             "dropped": self.dropped,
             "per_user": self.per_user,
             "curve": [list(point) for point in self.curve],
+            "measures": {name: scored.json() for name, scored in self.measures.items()},
+            "per_user_measures": {name: one.per_user for name, one in self.measures.items()},
+            "per_user_errors": {n: one.errors for n, one in self.measures.items() if one.errors},
+            "test_sizes": self.test_sizes,
+            "untested": self.untested,
+            "baseline": asdict(self.baseline) if self.baseline else None,
+            "gradient_steps": self.gradient_steps,
         }
         for what in ("clusters", "known_clusters", "train_sizes"):
             if values := getattr(self, what):
                 found[what] = values
+        if self.hurt:
+            found["hurt"] = {kind: asdict(hurt) for kind, hurt in self.hurt.items()}
         if self.findings:
             found["findings"] = [finding.json() for finding in self.findings]
         if self.new_users:
@@ -139,12 +163,6 @@ class Result(FlowerResult):
         return [summary.json() for summary in self.summaries]
 
 
-def evaluated(replies: Replies, measure: Measure) -> tuple[Floats, Floats]:
-    """The measure and the loss of every evaluated user."""
-    metrics = replies.metrics
-    return measure.user(metrics[measure.counted], metrics["num-examples"]), metrics["loss"]
-
-
 def round_row(strategy: Strategy[Any, Any], training: Replies, evaluation: Replies | None) -> Json:
     """One line of metrics.jsonl, of the round that the strategy is at."""
     progress = strategy.progress
@@ -161,18 +179,19 @@ def round_row(strategy: Strategy[Any, Any], training: Replies, evaluation: Repli
     if "loss" in training.metrics:
         row["train_loss"] = float(training.metrics["loss"].mean())
     if evaluation is not None:
-        row |= _evaluation(progress, evaluation, strategy.federation.measure)
+        row |= _evaluation(progress, judged(evaluation, strategy.federation.measures))
     return row
 
 
-def _evaluation(progress: Progress, replies: Replies, measure: Measure) -> Json:
+def _evaluation(progress: Progress, found_of: Judged) -> Json:
     """Spread over users; those that were trained at least once and those never trained apart."""
-    values, loss = evaluated(replies, measure)
-    trained = np.array([user in progress.trained for user in replies.users])
+    measure, values, there = found_of.own, found_of.first, found_of.counted
+    trained = np.array([user in progress.trained for user in found_of.users])[there]
     found: Json = {
         **measure.tag,
         measure.name: asdict(spread(values)),
-        "loss": asdict(spread(loss)),
+        "loss": asdict(spread(found_of.loss)),
+        "measures": {one.name: found_of.scored(one).json() for one in found_of.measures},
     }
     for name, group in (("participants", trained), ("newcomers", ~trained)):
         if group.any():
@@ -184,31 +203,48 @@ def summarised(
     name: str, strategy: Strategy[Any, Any], evaluation: Replies, last: int = 0
 ) -> Summary:
     """One row of the final table. `last` = 0: this result stands for one evaluation only."""
-    progress, measure = strategy.progress, strategy.federation.measure
-    values, loss = evaluated(evaluation, measure)
+    progress, found = strategy.progress, judged(evaluation, strategy.federation.measures)
+    measure, values, users = found.own, found.first, found.users
     tail = [value for r, value in progress.curve if r > progress.round - last] if last else []
-    users, members = evaluation.users, strategy.federation.roster.members
+    everyone, members = evaluation.users, strategy.federation.roster.members
     clusters = strategy.user_clusters(name)
     return Summary(
         strategy=name,
         rounds=progress.round,
-        users=len(evaluation.users),
+        users=len(users),
         measure=measure.name,
         score=spread(values),
         last10=float(np.mean(tail)) if tail else float(values.mean()),
-        loss=spread(loss),
+        loss=spread(found.loss),
         worst10=worst_share(values, 0.1, measure),
         traffic=Traffic(**asdict(progress.traffic)),
         seconds=round(progress.seconds, 3),
-        never_drawn=sum(user not in progress.trained for user in evaluation.users),
+        never_drawn=sum(user not in progress.trained for user in users),
         dropped=dict(progress.dropped),
-        per_user=dict(zip(evaluation.users, values.tolist(), strict=True)),
+        per_user=found.scored(measure).per_user,
         curve=list(progress.curve) if last else [],
+        measures={one.name: found.scored(one) for one in found.measures},
+        test_sizes=dict(zip(users, found.sizes.astype(int).tolist(), strict=True)),
+        untested=found.untested,
+        baseline=found.baseline(),
+        gradient_steps=steps_taken(strategy, found),
         findings=strategy.findings() + set_aside(strategy) if last else [],
-        clusters={user: clusters[user] for user in users if user in clusters},
-        known_clusters={u: c for u in users if u in members and (c := members[u].cluster)},
-        train_sizes={user: members[user].train for user in users if user in members},
+        clusters={user: clusters[user] for user in everyone if user in clusters},
+        known_clusters={u: c for u in everyone if u in members and (c := members[u].cluster)},
+        train_sizes={user: members[user].train for user in everyone if user in members},
     )
+
+
+def steps_taken(strategy: Strategy[Any, Any], found: Judged) -> float | None:
+    """Gradients that a user computed on average, for its training and for this evaluation.
+
+    New users had no training. None where the method does not count its steps.
+    """
+    done, users = strategy.progress.gradient_steps, strategy.federation.users
+    if done is None:
+        return found.adaptation or None
+    new = not set(users).intersection(found.users)
+    return found.adaptation + (0.0 if new else done / max(len(users), 1))
 
 
 def set_aside(strategy: Strategy[Any, Any]) -> list[Finding]:
@@ -228,5 +264,7 @@ def few_rows(federation: Federation, coefficients: int, how: str) -> list[tuple[
 
 def weighted_metrics(replies: Replies) -> MetricRecord:
     """The mean of each metric over users, as a Flower record."""
-    means = {k: float(v.mean()) for k, v in replies.metrics.items() if v.size}
+    numbers = replies.metrics
+    there = numbers[EXAMPLES] > 0 if EXAMPLES in numbers else slice(None)
+    means = {k: float(v[there].mean()) for k, v in numbers.items() if v[there].size}
     return MetricRecord({**means, "num-users": len(replies.users)})

@@ -14,12 +14,12 @@ from flwr.app import ArrayRecord, MetricRecord
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies, by_cause
 from corsage.strategies.rounds.delivery import row_options
+from corsage.strategies.rounds.judged import judged
 from corsage.strategies.rounds.results import (
     LAST,
     NewUsers,
     Result,
     Summary,
-    evaluated,
     round_row,
     summarised,
     weighted_metrics,
@@ -143,9 +143,8 @@ class Run:
         return replies
 
     def _add_point(self, replies: Replies) -> None:
-        values, _ = evaluated(replies, self.federation.measure)
-        progress = self.strategy.progress
-        progress.curve.append((progress.round, float(np.mean(values))))
+        progress, found = self.strategy.progress, judged(replies, self.federation.measures)
+        progress.curve.append((progress.round, float(np.mean(found.first))))
 
     def _serve_evaluation(self, number: int, result: Result) -> None:
         """Flower's evaluation at the server, if there is one."""

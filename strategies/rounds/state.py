@@ -61,6 +61,7 @@ class Progress:
     lengths : for each array the median norms of the users' updates in the last rounds.
     curve : (round, mean over users) of every evaluation.
     traffic, seconds : what it cost so far.
+    gradient_steps : gradients that all users computed in training messages; None if none counts.
     owners : whose each user's id is, where a device can be known again.
     standings : how the nodes of users behaved that did not always do what they had to.
     """
@@ -77,6 +78,7 @@ class Progress:
     curve: list[tuple[int, float]] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
     seconds: float = 0.0
+    gradient_steps: float | None = None
     owners: dict[str, Owner] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)
 

@@ -56,6 +56,17 @@ def effort(name: str, train: TrainKeys, keys: Keys) -> float:
     return train.work_epochs / own if own else 1.0
 
 
+def pace(name: str, train: TrainKeys, keys: Keys) -> float:
+    """The steps that stand for an epoch, where `local-steps` says how many all methods do.
+
+    0: an epoch is all batches of the user's data.
+    """
+    if train.work != EQUAL or not train.local_steps:
+        return 0.0
+    own = strategy_class(name).epochs(train, keys)
+    return train.local_steps / own if own else 0.0
+
+
 def whole_steps(steps: float, number: int) -> int:
     """Steps of round `number`, where so many are due in each: whole, and right over the rounds."""
 

@@ -49,9 +49,12 @@ def numbers(values: ArrayLike) -> dict[str, float]:
 
 
 def test_a_users_number() -> None:
-    samples = np.array([4.0, 10.0])
-    assert ACCURACY.user(np.array([1.0, 10.0]), samples).tolist() == [0.25, 1.0]
-    assert RMSE.user(np.array([16.0, 0.0]), samples).tolist() == [2.0, 0.0]
+    counts = {"num-examples": np.array([4.0, 10.0]), "correct": np.array([1.0, 10.0])}
+    assert ACCURACY.user(counts).tolist() == [0.25, 1.0]
+    assert ACCURACY.pooled(counts) == pytest.approx(11 / 14)
+    counts["squared-error"] = np.array([16.0, 0.0])
+    assert RMSE.user(counts).tolist() == [2.0, 0.0]
+    assert RMSE.pooled(counts) == pytest.approx(math.sqrt(16 / 14))
 
 
 def test_which_end_is_the_good_one() -> None:

@@ -1,0 +1,143 @@
+"""From what users count of their test samples to what they are judged by.
+
+A user reports sums over its samples and counts of its classes; here they become its own value and
+that of all samples together. NaN stands for a value that its test data do not have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.core.schema import EXAMPLES, Number
+
+Counts = Mapping[str, Floats]
+"""What users reported of an evaluation, by name: one number a user."""
+CORRECT, SQUARED, ABSOLUTE, LOG_LOSS_SUM = "correct", "squared-error", "absolute-error", "log-loss"
+RIGHT, OF, CALLED = "right", "of", "called"
+AREA, AREA_KNOWN = "auc", "auc-known"
+RESIDUAL, LABEL_MEAN, LABEL_SQUARES = "residual-squares", "label-mean", "label-squares"
+MOST_WRONG = 1e100
+"""R^2 is never below minus this."""
+
+
+def per_sample(counts: Counts, name: str) -> Floats:
+    """The mean over each user's samples of something that was summed over them."""
+    return counts[name] / counts[EXAMPLES]
+
+
+def over_all(counts: Counts, name: str) -> float:
+    """The mean over all users' samples of something that was summed over them."""
+    return float(counts[name].sum() / counts[EXAMPLES].sum())
+
+
+def summed(name: str) -> tuple[Number, ...]:
+    """What a measure that is a mean over samples needs: its sum, and how it is spread."""
+    return Number(name, low=0.0), Number(deviation(name), low=0.0, optional=True)
+
+
+def deviation(name: str) -> str:
+    """The number that is the standard deviation over a user's samples of what is summed."""
+    return f"{name}-deviation"
+
+
+def mean_error(counts: Counts, name: str) -> Floats | None:
+    """The standard error of a mean over samples, of users with at least two of them."""
+    if deviation(name) not in counts:
+        return None
+    n = counts[EXAMPLES]
+    return np.where(n > 1, counts[deviation(name)] / np.sqrt(n), np.nan)
+
+
+def root_error(counts: Counts) -> Floats | None:
+    """The standard error of an RMSE: that of the mean square, over twice the root."""
+    error, rmse = mean_error(counts, SQUARED), np.sqrt(per_sample(counts, SQUARED))
+    if error is None:
+        return None
+    return np.asarray(np.divide(error, 2 * rmse, out=np.zeros_like(rmse), where=rmse > 0))
+
+
+def share_error(counts: Counts) -> Floats:
+    """The standard error of a share, as if one right and one wrong answer had been added.
+
+    So it is not 0 where a few samples are all right or all wrong (Agresti and Caffo 2000). They
+    shrink the difference of two shares by n / (n + 2): here the error grows by as much.
+    """
+    n = counts[EXAMPLES]
+    share = (counts[CORRECT] + 1.0) / (n + 2.0)
+    return np.asarray(np.sqrt(share * (1.0 - share) * (n + 2.0)) / n)
+
+
+def unknown(counts: Counts) -> None:
+    """No standard error is known from what users report."""
+
+
+def table(counts: Counts, name: str) -> Floats:
+    """Counts of each class (users, classes)."""
+    columns: list[Floats] = []
+    while (number := f"{name}-{len(columns)}") in counts:
+        columns.append(counts[number])
+    return np.stack(columns, axis=1)
+
+
+def of_classes(*names: str) -> Callable[[int], tuple[Number, ...]]:
+    """What users report of each class: samples of some kind."""
+
+    def numbers(classes: int) -> tuple[Number, ...]:
+        return tuple(
+            Number(f"{name}-{c}", low=0.0, whole=True, per_sample=1.0)
+            for name in names
+            for c in range(classes)
+        )
+
+    return numbers
+
+
+def balanced(right: Floats, of: Floats) -> Floats:
+    """The mean over the classes that are there of the share that is right (users, classes)."""
+    there = of > 0
+    recall = np.divide(np.minimum(right, of), of, out=np.zeros_like(of), where=there)
+    many = there.sum(axis=1)
+    return np.where(many > 1, recall.sum(axis=1) / np.maximum(many, 1), np.nan)
+
+
+def f_score(right: Floats, of: Floats, called: Floats) -> Floats:
+    """F1 = 2 right / (of + called): of class 1 if there are two, else the mean over the classes.
+
+    Classes that are neither there nor called are left out, and so are users without any.
+    """
+    both = of + called
+    right = np.minimum(right, np.minimum(of, called))
+    each = np.divide(2.0 * right, both, out=np.zeros_like(both), where=both > 0)
+    if each.shape[1] == 2:
+        return np.where(both[:, 1] > 0, each[:, 1], np.nan)
+    return np.asarray(each.sum(axis=1) / np.maximum((both > 0).sum(axis=1), 1))
+
+
+def determined(residual: Floats, variation: Floats) -> Floats:
+    """R^2 = 1 - residual / variation, where the labels vary."""
+    safe = np.where(variation > 0, variation, 1.0)
+    with np.errstate(over="ignore"):
+        return np.where(variation > 0, np.maximum(1.0 - residual / safe, -MOST_WRONG), np.nan)
+
+
+def pooled_determined(counts: Counts) -> float | None:
+    """R^2 of all samples: the labels vary within users and between their means."""
+    n, mean = counts[EXAMPLES], counts[LABEL_MEAN]
+    between = n * np.square(mean - np.average(mean, weights=n))
+    variation = np.array([(counts[LABEL_SQUARES] + between).sum()])
+    return one(determined(np.array([counts[RESIDUAL].sum()]), variation))
+
+
+def one(values: Floats) -> float | None:
+    """The only value, if it is a number."""
+    value = float(values[0])
+    return value if math.isfinite(value) else None
+
+
+def together(counts: Counts, *names: str) -> list[Floats]:
+    """Counts of each class over all users, as if they were one."""
+    return [table(counts, name).sum(axis=0, keepdims=True) for name in names]

@@ -1,0 +1,105 @@
+"""Who is worse off: users under one method beside themselves under another, such as on their own.
+
+A mean says nothing of that: a method may lift it and still leave a third of the users with a worse
+model than the one that they had alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from corsage.core.measures import Measure
+
+TIE = 1e-6
+"""Two values are a tie if they differ by no more than this share of them: rounding does that."""
+CERTAIN = 1.645
+"""Standard errors of a difference that chance exceeds in one case of twenty."""
+ALONE, TOGETHER = "alone", "together"
+NEW = "+new"
+"""How rows of new users end: they are compared with one another."""
+REFERENCES: Mapping[str, tuple[str, ...]] = {
+    ALONE: ("local", "exact-local"),
+    TOGETHER: ("fedavg", "exact-global"),
+}
+"""Rows that are what a user would have alone, and what one model for all is; the first counts."""
+
+
+@dataclass(frozen=True)
+class Hurt:
+    """The users of a row who would be better off under another.
+
+    Parameters
+    ----------
+    than : that other row.
+    users : who is worse off by more than a tie, the most hurt first.
+    share : of those that both rows judge, `compared` of them.
+    beyond_noise : those of `users` whose loss is more than 1.645 standard errors of the difference,
+        taken from their test samples; None where such errors are not known.
+    """
+
+    than: str
+    share: float
+    users: list[str] = field(default_factory=list)
+    compared: int = 0
+    beyond_noise: list[str] | None = None
+
+    @property
+    def share_beyond_noise(self) -> float | None:
+        """The share of users that chance does not explain."""
+        if self.beyond_noise is None or not self.compared:
+            return None
+        return len(self.beyond_noise) / self.compared
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is compared of a row: its name, measure, users' values and their standard errors."""
+
+    name: str
+    measure: Measure
+    values: Mapping[str, float]
+    errors: Mapping[str, float] = field(default_factory=dict)
+
+
+def hurt(row: Row, rows: Mapping[str, Row]) -> dict[str, Hurt]:
+    """Who is hurt in a row, beside each reference that is among the rows."""
+    found = {}
+    for kind, names in REFERENCES.items():
+        also = NEW if row.name.endswith(NEW) else ""
+        there = [rows[name + also] for name in names if name + also in rows]
+        if there and there[0].name != row.name and (one := compared(row, there[0])):
+            found[kind] = one
+    return found
+
+
+def compared(row: Row, other: Row) -> Hurt | None:
+    """Who is worse off in a row than in another one; None if no user is in both."""
+    users = [user for user in row.values if user in other.values]
+    if not users or row.measure != other.measure:
+        return None
+    lost = {user: loss(row, other, user) for user in users}
+    worse = [user for user in users if lost[user] > tie(row, other, user)]
+    worse.sort(key=lambda user: -lost[user])
+    known = bool(row.errors and other.errors)
+    sure = [user for user in worse if known and lost[user] > CERTAIN * error(row, other, user)]
+    return Hurt(other.name, len(worse) / len(users), worse, len(users), sure if known else None)
+
+
+def loss(row: Row, other: Row, user: str) -> float:
+    """How much worse a user is in a row than in another."""
+    return float(row.measure.merit(other.values[user]) - row.measure.merit(row.values[user]))
+
+
+def tie(row: Row, other: Row, user: str) -> float:
+    """The difference up to which a user's two values are equal."""
+    return TIE * max(abs(row.values[user]), abs(other.values[user]), 1e-12)
+
+
+def error(row: Row, other: Row, user: str) -> float:
+    """The standard error of a user's difference, as if the two rows had test samples of their own.
+
+    They have the same ones, so that the true one is mostly smaller: who is named is named rightly.
+    """
+    return math.hypot(row.errors.get(user, math.inf), other.errors.get(user, math.inf))

@@ -1,0 +1,170 @@
+"""An evaluation, read: what every user is judged by, who has no test samples, what a guess scores.
+
+Users without test samples take part in training and are asked as all others are; they count in no
+mean, and are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from corsage.core.arrays import Bools, Floats
+from corsage.core.errors import RoundFailed
+from corsage.core.measures import ADAPTATION_STEPS, Measure, Spread, baseline_of, spread
+from corsage.core.replies import Replies
+from corsage.core.schema import EXAMPLES
+
+OWN_CLASS = "each user's own most frequent class"
+OWN_MEAN = "each user's own mean"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One measure of one row of the table.
+
+    Parameters
+    ----------
+    score : over the users that it counts; None if there are none.
+    pooled : of all their test samples together; None if sums over users do not say it.
+    per_user, errors : each user's value, and its standard error where one is known.
+    """
+
+    score: Spread | None
+    pooled: float | None
+    per_user: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def users(self) -> int:
+        """How many users are counted."""
+        return len(self.per_user)
+
+    def json(self) -> dict[str, Any]:
+        """As files have it, without the users one by one."""
+        over = asdict(self.score) if self.score else {"mean": None}
+        return {**over, "pooled": self.pooled, "users": self.users}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What no model at all would score: one answer a user, the best for its training labels.
+
+    Parameters
+    ----------
+    answer : which one, in words.
+    mean : over the same users as the row's own measure.
+    means : of every measure.
+    """
+
+    answer: str
+    mean: float
+    means: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All users of an evaluation that have test samples.
+
+    Parameters
+    ----------
+    measures : what they are judged by; the first is the row's own.
+    users, sizes : their names and test samples.
+    values : each measure of each of them, NaN where its test data have none.
+    counts : what they reported.
+    untested : those without test samples.
+    """
+
+    measures: tuple[Measure, ...]
+    users: list[str]
+    sizes: Floats
+    values: Mapping[str, Floats]
+    counts: Mapping[str, Floats]
+    untested: list[str]
+
+    @property
+    def own(self) -> Measure:
+        """The row's measure."""
+        return self.measures[0]
+
+    @property
+    def counted(self) -> Bools:
+        """Which users have the row's measure."""
+        return np.isfinite(self.values[self.own.name])
+
+    @property
+    def first(self) -> Floats:
+        """The row's measure of the users that have it."""
+        return self.values[self.own.name][self.counted]
+
+    @property
+    def loss(self) -> Floats:
+        """The mean test loss of each user."""
+        return self.counts["loss"]
+
+    def scored(self, measure: Measure) -> Scored:
+        """One measure over the users."""
+        values = self.values[measure.name]
+        there = np.isfinite(values)
+        if not there.any():
+            return Scored(None, None)
+        each = self._by_user(values, there)
+        errors = measure.error(self.counts)
+        known = {} if errors is None else self._by_user(errors, there & np.isfinite(errors))
+        return Scored(spread(values[there]), measure.pooled(self.counts), each, known)
+
+    def baseline(self) -> Baseline | None:
+        """What one answer a user scores; None if a node did not say."""
+        means = {}
+        for measure in self.measures:
+            there = np.isfinite(self.values[measure.name])
+            if baseline_of(measure) in self.counts and there.any():
+                means[measure.name] = float(self.counts[baseline_of(measure)][there].mean())
+        if self.own.name not in means:
+            return None
+        return Baseline(OWN_CLASS if self.own.classes else OWN_MEAN, means[self.own.name], means)
+
+    @property
+    def adaptation(self) -> float:
+        """Gradients that a user computed for this evaluation, on average."""
+        steps = self.counts.get(ADAPTATION_STEPS.name)
+        return 0.0 if steps is None else float(steps.mean())
+
+    def _by_user(self, values: Floats, there: Bools) -> dict[str, float]:
+        places = np.flatnonzero(there)
+        names = (self.users[place] for place in places)
+        return dict(zip(names, values[places].tolist(), strict=True))
+
+
+def judged(replies: Replies, measures: Sequence[Measure]) -> Judged:
+    """An evaluation's replies under some measures.
+
+    RoundFailed if no user has what the first of them needs: there is nothing to report.
+    """
+    n = replies.metrics[EXAMPLES]
+    tested = n > 0
+    places = np.flatnonzero(tested)
+    counts = {name: values[places] for name, values in replies.metrics.items()}
+    found = Judged(
+        measures=tuple(measures),
+        users=[replies.users[place] for place in places],
+        sizes=n[places],
+        values={measure.name: measure.user(counts) for measure in measures},
+        counts=counts,
+        untested=[replies.users[place] for place in np.flatnonzero(~tested)],
+    )
+    if not len(places):
+        raise RoundFailed(
+            f"no user that could be evaluated has test samples ({len(n)} have none): set "
+            "test-fraction above 0, or give users more samples."
+        )
+    if not found.counted.any():
+        own = found.own
+        raise RoundFailed(
+            f"measures={own.name}: no user's test samples have {own.needs}; put another measure "
+            "first."
+        )
+    return found
