@@ -40,11 +40,15 @@ GROUPS: dict[str, dict[str, Command]] = {
         "wait": Command("app.run.wait", "until a run is over; leave with its exit code"),
         "clean": Command("app.run.clean", "remove old runs, or old states in a device's state-dir"),
     },
+    "Models": {
+        "predict": Command("app.results.predict", "what a user's model says of the rows of a file"),
+        "export": Command("app.results.export", "a user's model as safetensors, torch or ONNX"),
+    },
     "Devices": {
         "deploy": Command("app.deployment.site", "make keys, the signed app, a folder a machine"),
         "gate": Command("app.deployment.gate", "the only door to a server that devices see"),
         "register": Command("app.deployment.register", "let in the known devices, and no others"),
-        "export": Command("app.export", "deal a data set into one file a user, for devices"),
+        "deal": Command("app.deal", "deal a data set into one file a user, for devices"),
     },
     "This checkout": {
         "keys": Command("app.keys", "print what repeats the keys: pyproject.toml, docs, keywords"),

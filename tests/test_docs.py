@@ -124,8 +124,8 @@ def understood_benchmarks(words: list[str]) -> None:
     assert set(words) <= {*BENCHMARKS, "NAME"}, words
 
 
-def understood_export(words: list[str]) -> None:
-    """`python -m corsage.app.export FOLDER ...`."""
+def understood_deal(words: list[str]) -> None:
+    """`python -m corsage.app.deal FOLDER ...`."""
     Config.parse(read_words(words[1:]))
 
 
@@ -155,7 +155,7 @@ READERS: list[tuple[list[str], Callable[[list[str]], None]]] = [
         lambda words: chaos.parser().parse_args(words),
     ),
     (["python", "-m", "corsage.benchmarks"], understood_benchmarks),
-    (["python", "-m", "corsage.app.export"], understood_export),
+    (["python", "-m", "corsage.app.deal"], understood_deal),
     (["python", "-m", "corsage.app.keys"], understood_keys),
     (["flwr"], understood_flwr),
     (["corsage"], understood_corsage),

@@ -32,6 +32,9 @@ class Preparation(Protocol):
     shift: tuple[float, ...]
     scale: tuple[float, ...]
 
+    def json(self) -> dict[str, Any]:
+        """What JSON can hold."""
+
     def inputs(self, columns: Mapping[str, Any] | Array | Sequence[Any]) -> Array:
         """Raw cells as inputs (n, d)."""
 

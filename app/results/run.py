@@ -30,12 +30,18 @@ class Run:
     rows : in the order of the table.
     failed : the strategies that have no result, and why.
     folder : where it is, if it has one.
+    config : all of its keys.
     """
 
     def __init__(
-        self, rows: Mapping[str, Row], failed: Mapping[str, str], folder: Path | None = None
+        self,
+        rows: Mapping[str, Row],
+        failed: Mapping[str, str],
+        folder: Path | None = None,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         self.rows, self.reasons, self.folder = dict(rows), dict(failed), folder
+        self.config = dict(config or {})
 
     def __getitem__(self, name: str) -> Row:
         """A row of the table."""
@@ -127,7 +133,7 @@ def load(folder: str | Path) -> Run:
             rows[json["strategy"]] = Row(dict(json), models, data, shared)
     if not rows:
         raise CheckpointError(f"{folder}: has no result yet; finish the run: --resume {place}")
-    return Run(rows, failed, place)
+    return Run(rows, failed, place, config.flat())
 
 
 def models_of(folder: Path, row: str) -> RowFile:

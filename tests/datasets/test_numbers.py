@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.app.export import run
+from corsage.app.deal import run
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.csvfile import CsvKeys

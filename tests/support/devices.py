@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.client_app import make_client_app
-from corsage.app.export import export
+from corsage.app.deal import write_files
 from corsage.app.local_grid import LocalGrid
 from corsage.core.config import Config
 from corsage.datasets.dealing.federated import simulated
@@ -23,7 +23,7 @@ class Devices(LocalGrid):
     """
 
     def __init__(self, folder: Path, config: Config, **own: Any) -> None:
-        list(export(folder, config))
+        list(write_files(folder, config))
         data = simulated(config.data, config.federation.num_users, config.run.seed)
         super().__init__(make_client_app(), len(data.users))
         for user, context in zip(data.users, self._contexts.values(), strict=True):

@@ -18,7 +18,7 @@ from tests.support.fleet import ROOT, answers, family, free_ports
 USERS = ("0", "1")
 
 # The commands of docs/devices.md, in the folder where `site` is.
-EXPORT = "corsage export data num-users=2"
+EXPORT = "corsage deal data num-users=2"
 DEPLOY = "corsage deploy devices.csv site --server localhost"
 SUPERLINK = "site/server/superlink.sh"
 GATE = "site/server/gate.sh"

@@ -26,7 +26,7 @@ from corsage.datasets.dealing.split import split_rows
 from corsage.datasets.table import model_input
 
 USAGE = """\
-usage: python -m corsage.app.export FOLDER [key=value ...] [FILE.toml]
+usage: corsage deal FOLDER [key=value ...] [FILE.toml]
 
 Deals the data set that the keys name to its users, as a simulation with the same keys does, and
 writes FOLDER/USER.npz for each of them, with the arrays x and label, and test where the data say
@@ -35,7 +35,7 @@ and test-fraction has the user's data of the simulation.
 """
 
 
-def export(folder: Path, config: Config) -> Iterator[str]:
+def write_files(folder: Path, config: Config) -> Iterator[str]:
     """Write the users' files, one line on each."""
     config.check_simulated()
     keys, seed = config.data, config.run.seed
@@ -85,7 +85,7 @@ def run(words: list[str]) -> int:
         if "=" in words[0] or words[0].endswith(".toml"):
             raise ConfigError(f"{words[0]}: the first word is the folder for the files.")
         config = Config.parse(read_words(words[1:]))
-        for line in export(Path(words[0]).expanduser(), config):
+        for line in write_files(Path(words[0]).expanduser(), config):
             print(line, flush=True)
     except CorsageError as error:
         return complain(error, 2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from corsage.app.export import run
+from corsage.app.deal import run
 from corsage.core.config import Config
 from corsage.datasets.dealing.federated import on_device, simulated
 from corsage.networks.training import to_tensors

@@ -1,0 +1,100 @@
+"""Where models are taken from: a run folder, a device's state-dir, or a file of either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corsage.app.results.row import NoModel, unknown_user
+from corsage.app.results.rowfile import RowFile
+from corsage.app.results.run import load
+from corsage.app.results.words import only
+from corsage.core.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from corsage.app.results.user_model import UserModel
+    from corsage.core.config import Config
+
+
+class Models:
+    """The models of a row: users' own, and one for whoever is new.
+
+    Parameters
+    ----------
+    row : of the table.
+    users : whose models there are.
+    config : of the run, if it is one.
+    """
+
+    def __init__(self, row: str, users: list[str], config: Config | None = None) -> None:
+        self.row, self.users, self.config = row, users, config
+
+    def user(self, name: str) -> UserModel:
+        """A user's model; an error in one line if there is none."""
+        raise NotImplementedError
+
+    def new_user(self) -> UserModel:
+        """What a new user begins with."""
+        raise NoModel(f"{self.row}: a device has no model but its users' own.")
+
+
+class OfRun(Models):
+    """Those of a run folder."""
+
+    def __init__(self, folder: Path, row: str) -> None:
+        from corsage.core.config import Config
+
+        run = load(folder)
+        self._row = run[row or only(run.rows, "strategy")]
+        stored = Config.parse(run.config)
+        super().__init__(self._row.name, self._row.users, stored)
+
+    def user(self, name: str) -> UserModel:
+        """A user's model."""
+        return self._row.user(name)
+
+    def new_user(self) -> UserModel:
+        """What all share."""
+        return self._row.new_user()
+
+
+class OfDevice(Models):
+    """Those that a device keeps: of each user the newest one, of the row that is asked for."""
+
+    def __init__(self, files: list[Path], row: str, where: Path) -> None:
+        found: dict[str, RowFile] = {}
+        rows: list[str] = []
+        for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+            file = RowFile(path)
+            rows.append(file.header.row)
+            if file.header.row == (row or rows[0]):
+                for user in file.header.users:
+                    found.setdefault(user, file)
+        if not found:
+            there = ", ".join(dict.fromkeys(rows)) or "none"
+            raise CheckpointError(f"{where}: no model of {row or 'anybody'}. There are: {there}.")
+        self._files = found
+        super().__init__(row or rows[0], list(found))
+
+    def user(self, name: str) -> UserModel:
+        """A user's model."""
+        from corsage.app.results.user_model import UserModel
+
+        if name not in self._files:
+            raise NoModel(unknown_user(name, self.row, self.users))
+        file = self._files[name]
+        return UserModel(name, file.header, file.own(name))
+
+
+def models_in(place: str, row: str) -> Models:
+    """The models in a run folder or a device's state-dir."""
+    path = Path(place).expanduser()
+    if path.is_file():
+        return OfDevice([path], row, path)
+    if (path / "config.json").is_file():
+        return OfRun(path, row)
+    if not path.is_dir():
+        raise ConfigError(f"{place}: there is no such folder.")
+    if files := [*path.glob("*/*/model-*.safetensors")]:
+        return OfDevice(files, row, path)
+    raise ConfigError(f"{place}: neither a run folder nor a state-dir with a model in it.")

@@ -1,0 +1,177 @@
+"""Models taken home: predictions for a file's rows, and files for other programs."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+import corsage
+from corsage.app.engines import simulate
+from corsage.app.results import export, predict
+from corsage.core.config import Config
+from corsage.core.errors import CorsageError, DataError
+
+SCHOOLS = {"s1": 1.0, "s2": -1.0, "s3": 5.0}
+KEYS = {
+    "dataset": "csv",
+    "user-column": "school",
+    "label-column": "score",
+    "labels": "numbers",
+    "strategy": "exact-local,exact-global",
+    "model": "linear",
+    "num-rounds": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run on three schools, score = own slope times a + b + 1, and the folder that it is in."""
+    folder, data = tmp_path_factory.mktemp("table"), np.random.default_rng(1)
+    lines = ["school,a,b,score"]
+    for school, slope in SCHOOLS.items():
+        for a, b in data.normal(size=(20, 2)).tolist():
+            lines.append(f"{school},{a},{b},{slope * a + b + 1}")
+    (folder / "scores.csv").write_text("\n".join(lines))
+    keys = {**KEYS, "data-file": str(folder / "scores.csv"), "run-dir": str(folder)}
+    return simulate(Config.parse(keys)), folder
+
+
+def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = predict.run(words)
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_each_row_has_the_model_of_its_user(
+    table: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Columns are found by their names, and the rows come back with what is predicted."""
+    run, folder = table
+    (folder / "new.csv").write_text("a,school,b\n2,s1,0\n1,s3,1\n3,s2,0\n")
+    code, out, _ = said([str(run), "strategy=exact-local", str(folder / "new.csv")], capsys)
+    rows = list(csv.DictReader(out.splitlines()))
+    assert code == 0 and list(rows[0]) == ["a", "school", "b", "prediction"]
+    assert np.allclose([float(row["prediction"]) for row in rows], [3.0, 7.0, -2.0])
+
+
+def test_one_user_for_all_rows_and_a_file(table: tuple[Path, Path]) -> None:
+    run, folder = table
+    (folder / "one.csv").write_text("a;b\n2;0\n1;1\n")
+    words = [str(run), "strategy=exact-local", "user=s3", str(folder / "one.csv")]
+    assert predict.run([*words, "--out", str(folder / "out.csv")]) == 0
+    lines = (folder / "out.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in lines] == [["a", "b"], ["2", "0"], ["1", "1"]]
+    assert np.allclose([float(line.split(",")[2]) for line in lines[1:]], [11.0, 7.0])
+
+
+BAD: dict[str, tuple[list[str], str, str]] = {
+    "no strategy": (["user=s1"], "a,b\n1,2\n", "strategy=NAME: say which. There are: exact-local,"),
+    "unknown strategy": (
+        ["strategy=fedrep"],
+        "a,b\n1,2\n",
+        "fedrep: no such row. There are: exact",
+    ),
+    "unknown user": (["strategy=exact-local", "user=s9"], "a,b\n1,2\n", "user s9: has no model in"),
+    "unknown user in a row": (["strategy=exact-local"], "a,b,school\n1,2,x\n", "user x: has no mo"),
+    "no user": (["strategy=exact-local"], "a,b\n1,2\n", "user=NAME: say which. There are: s1, s2"),
+    "too few columns": (["strategy=exact-local", "user=s1"], "a\n1\n", "a"),
+    "words": (["strategy=exact-local", "user=s1"], "a,b\nx,2\n", "'x'"),
+    "a gap": (["strategy=exact-local", "user=s1"], "a,b\nnan,2\n", "missing"),
+    "no rows": (["strategy=exact-local", "user=s1"], "a,b\n", "no rows below the header"),
+    "a short row": (["strategy=exact-local", "user=s1"], "a,b\n1\n", "row 2: 1 cells"),
+    "an option": (["--prob", "strategy=exact-local"], "a,b\n1,2\n", "Did you mean --proba?"),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD))
+def test_what_is_wrong_is_one_line(
+    case: str, table: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (words, text, why), (run, folder) = BAD[case], table
+    (folder / "bad.csv").write_text(text)
+    code, out, error = said([str(run), *words, str(folder / "bad.csv")], capsys)
+    assert code == 2 and not out and why in error and error.count("\n") == 1
+
+
+def test_a_new_user_gets_what_all_share(
+    table: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, folder = table
+    (folder / "other.csv").write_text("school,a,b\ns9,1,2\n")
+    words = [str(run), "strategy=exact-global", str(folder / "other.csv"), "--new-users"]
+    code, out, error = said(words, capsys)
+    assert code == 0 and "user s9: is new: what all share" in error
+    row = corsage.load(run)["exact-global"]
+    wanted = row.user("s1").predict([[1.0, 2.0]])[0]
+    assert float(out.splitlines()[1].split(",")[3]) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_raw_samples_in_any_form(table: tuple[Path, Path]) -> None:
+    """One row, rows, a frame whose columns are in another order; else one line."""
+    model = corsage.load(table[0])["exact-local"].user("s3")
+    one = model.predict([2.0, 0.0])
+    assert np.allclose(one, [11.0]) and np.allclose(model.predict(np.array([[2.0, 0.0]])), one)
+    for wrong in ([1.0, 2.0, 3.0], [[1.0], [2.0]], [["a", "b"]], [[np.nan, 1.0]]):
+        with pytest.raises(DataError):
+            model.predict(wrong)
+
+
+def test_exports_are_loaded_by_others(table: tuple[Path, Path]) -> None:
+    run, folder = table
+    words = [str(run), "strategy=exact-local", "user=s3", "--out"]
+    assert export.run([*words, str(folder / "m.pt")]) == 0
+    assert export.run([*words, str(folder / "m.safetensors")]) == 0
+    state = torch.load(folder / "m.pt", weights_only=True)
+    named = load_file(folder / "m.safetensors")
+    model = corsage.load(run)["exact-local"].user("s3")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(state[name], tensor) and np.array_equal(named[name], tensor.numpy())
+    module = model.module()
+    module.load_state_dict(state, strict=True)
+    x = model.inputs([[2.0, 0.0]])
+    assert np.allclose(module(x).detach().numpy(), model.outputs([[2.0, 0.0]]).numpy())
+
+
+def test_an_onnx_graph_takes_raw_samples(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    keys = {"strategy": "fedrep", "num-users": 4, "num-rounds": 1, "run-dir": str(tmp_path)}
+    run = simulate(Config.parse(keys))
+    target = tmp_path / "m.onnx"
+    assert export.run([str(run), "user=2", "--out", str(target), "--format", "onnx"]) == 0
+    row = corsage.load(run)["fedrep"]
+    model, x = row.user(2), row._data()["2"].x_test
+    graph = runtime.InferenceSession(str(target))
+    (found,) = graph.run(None, {"samples": x.astype(np.float32)})
+    assert np.allclose(found, model.of_arrays(x).numpy(), atol=1e-5)
+
+
+def damaged(run: Path) -> list[Any]:
+    file = run / "exact-local" / "models" / "exact-local.safetensors"
+    raw = file.read_bytes()
+    return [file, raw[: len(raw) // 2], raw.replace(b"corsage-models-1", b"corsage-models-9"), b""]
+
+
+def test_damaged_files_and_unfinished_runs_are_one_line(
+    table: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, _ = table
+    file, *contents = damaged(run)
+    before = file.read_bytes()
+    try:
+        for content in contents:
+            file.write_bytes(content)
+            with pytest.raises(CorsageError, match=r"exact-local\.safetensors"):
+                corsage.load(run)["exact-local"].user("s1")
+    finally:
+        file.write_bytes(before)
+    with pytest.raises(CorsageError, match="no such folder"):
+        corsage.load(tmp_path / "none")
+    with pytest.raises(CorsageError, match="not a run folder"):
+        corsage.load(tmp_path)
