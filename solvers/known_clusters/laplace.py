@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
+from corsage.solvers.known_clusters.covariance import covariances, inverse
 from corsage.solvers.known_clusters.mixed_model import by_cluster
 
 
@@ -36,6 +37,8 @@ class LaplaceSums:
 
 def centre_covariance(p: Floats, lam: Floats) -> tuple[Floats, Floats]:
     """Covariances of w_j (k, d, d) and of wbar (d, d), given the data; lam is (k, d)."""
+    if np.isinf(lam).any():
+        return covariances(p, lam)
     tie = _diagonal(lam)
     m = np.linalg.inv(p + tie)
     top = np.asarray(np.linalg.pinv((tie @ m @ p).sum(0), hermitian=True), np.float64)
@@ -51,12 +54,12 @@ def laplace_sums(
     cluster: Ints,
     k: int,
 ) -> LaplaceSums:
-    """The sums of users with quadratics A, b and ties gamma (n, d), finite and above 0.
+    """The sums of users with quadratics A, b and ties gamma (n, d), above 0, perhaps infinite.
 
     `centre` (n, d) and `covariance` (n, d, d) are of each user's w_j. With the clusters' P_j, q_j
     and lambda as users of one cluster whose centre is wbar, these are the sums for sb^2.
     """
-    s = np.linalg.inv(a + _diagonal(gamma))
+    s = inverse(a, gamma) if np.isinf(gamma).any() else np.linalg.inv(a + _diagonal(gamma))
     deviation = (s @ (b - (a @ centre[..., None])[..., 0])[..., None])[..., 0]
     pull = s @ a
     spread = np.diagonal(s + pull @ covariance @ pull.mT, axis1=-2, axis2=-1)

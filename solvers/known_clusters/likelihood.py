@@ -17,7 +17,8 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
-from corsage.solvers.known_clusters.mixed_model import Spectra
+from corsage.solvers.known_clusters.partial import Partial
+from corsage.solvers.known_clusters.spectra import Spectra
 
 RATIOS: Floats = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 19)])
 """tau, where the search for the best one begins."""
@@ -45,8 +46,15 @@ class Level(NamedTuple):
         return Level(*(part.sum(0) for part in self))
 
 
-def absorbed(below: Spectra, yy: Floats, rho: Floats) -> Level:
+def spectra_of(a: Floats, b: Floats, varies: Floats | None) -> Spectra | Partial:
+    """Of A and b; only coordinates whose `varies` is 1 deviate from the centre, all if None."""
+    return Spectra.of(a, b) if varies is None else Partial.of(a, b, varies)
+
+
+def absorbed(below: Spectra | Partial, yy: Floats, rho: Floats) -> Level:
     """x ~ N(w, rho I) integrated out of a quadratic with eigenvalues W and slopes Q'b.
+
+    Of a `Partial` only what varies is integrated out: x = w + D u, u ~ N(0, rho I).
 
     P = Q diag(W/(1 + rho W)) Q', q = Q (Q'b/(1 + rho W)), yy - sum rho (Q'b)^2/(1 + rho W), and
     ld = sum log(1 + rho W).
@@ -113,27 +121,25 @@ class Profile:
     records : how many records all users have.
     """
 
-    below: Spectra
+    below: Spectra | Partial
     yy: Floats
     ld: Floats
     records: float
 
     @classmethod
-    def of(cls, level: Level, records: float) -> Profile:
-        """From the sums over the users of each cluster."""
+    def of(cls, level: Level, records: float, varies: Floats | None = None) -> Profile:
+        """From the sums over the users of each cluster; w_j differ where they `varies`."""
         d = level.q.shape[-1]
         if records <= d:
             raise ModelError(
                 f"variances: {records:.0f} records for {d} coordinates; more records are needed."
             )
-        return cls(Spectra.of(level.p, level.q), level.yy, level.ld, records)
+        return cls(spectra_of(level.p, level.q, varies), level.yy, level.ld, records)
 
     def picked(self, picks: Ints) -> Profile:
         """At one place of the grid a cluster: (k, 1, ...)."""
         rows = np.arange(len(picks))[:, None], picks[:, None]
-        own = self.below
-        below = Spectra(own.values[rows], own.vectors[rows], own.slopes[rows])
-        return Profile(below, self.yy[rows], self.ld[rows], self.records)
+        return Profile(self.below.at(rows), self.yy[rows], self.ld[rows], self.records)
 
     def levels(self, tau: Floats | float) -> Level:
         """Each cluster with its w_j integrated out; tau is a number, or one a place (G,)."""

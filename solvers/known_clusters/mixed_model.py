@@ -14,8 +14,8 @@ Other smooth losses take a few such rounds: A_i is the Hessian at the present th
 makes the gradient right (newton_rounds.py).
 
 Arrays are float64 with the users, or clusters, as the first axis. Strengths gamma and lambda are
-one number, one a user (n,), or one a user and coordinate (n, d). The first two may be 0 (no tie:
-the shortest local minimiser) and infinite (no deviation from the centre).
+one number, one a user (n,), or one a user and coordinate (n, d). All may be infinite (no deviation
+from the centre), the first two also 0 (no tie: the shortest local minimiser).
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from numpy.typing import ArrayLike
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
-
-ROUNDING = 10 * float(np.finfo(np.float64).eps)
-"""Eigenvalues below this share of d times the largest are 0."""
+from corsage.solvers.known_clusters.partial import Partial
+from corsage.solvers.known_clusters.spectra import Spectra
 
 
 @dataclass(frozen=True)
@@ -69,53 +68,6 @@ class Centres(NamedTuple):
 # One level: quadratics that are tied to a centre.
 
 
-@dataclass(frozen=True)
-class Spectra:
-    """Quadratics 1/2 x'Ax - b'x by eigenvalues W (n, d), vectors Q (n, d, d), and Q'b (n, d).
-
-    There may be any number of leading axes; strengths have these.
-    """
-
-    values: Floats
-    vectors: Floats
-    slopes: Floats
-
-    @classmethod
-    def of(cls, a: Floats, b: Floats) -> Spectra:
-        """Of A (n, d, d) and b (n, d); what is not 0 by rounding only is set to 0."""
-        values, vectors = np.linalg.eigh(a)
-        slopes = (b[..., None, :] @ vectors)[..., 0, :]
-        smallest = ROUNDING * a.shape[-1] * np.maximum(values[..., -1:], 0.0)
-        flat = values <= smallest
-        values = np.where(flat, 0.0, values)
-        # b = Ax has no slope where A is flat, but for what rounding turned A's vectors by.
-        length = np.linalg.norm(_over(slopes, values), axis=-1, keepdims=True)
-        slopes = np.where(flat & (np.abs(slopes) <= smallest * length), 0.0, slopes)
-        return cls(values, vectors, slopes)
-
-    def kept(self, gamma: ArrayLike) -> Floats:
-        """gamma/(W + gamma): 1 where gamma is infinite, 0 where it is 0."""
-        tie = np.asarray(gamma, np.float64)[..., None]
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            return np.where(tie > 0, 1 / (1 + self.values / tie), 0.0)
-
-    def shrunk(self, gamma: ArrayLike) -> tuple[Floats, Floats]:
-        """P = gamma (I - gamma S) and q = gamma S b, with S = (A + gamma I)^-1."""
-        kept = self.kept(gamma)
-        p = (self.vectors * (kept * self.values)[..., None, :]) @ self.vectors.mT
-        return p, self._back(kept * self.slopes)
-
-    def personal(self, gamma: ArrayLike, w: Floats) -> Floats:
-        """S (b + gamma w); w at gamma = inf, the shortest minimiser A^+ b at gamma = 0."""
-        tie = np.asarray(gamma, np.float64)[..., None]
-        centre = (w[..., None, :] @ self.vectors)[..., 0, :]
-        return self._back(_over(self.slopes, self.values + tie) + self.kept(gamma) * centre)
-
-    def _back(self, x: Floats) -> Floats:
-        """Q x."""
-        return np.asarray((self.vectors @ x[..., None])[..., 0])
-
-
 def shrunk(a: Floats, b: Floats, gamma: ArrayLike) -> tuple[Floats, Floats]:
     """P_i (n, d, d) and q_i (n, d): what a user knows of its centre, 1/2 w'P_i w - q_i'w.
 
@@ -125,6 +77,8 @@ def shrunk(a: Floats, b: Floats, gamma: ArrayLike) -> tuple[Floats, Floats]:
     scale = _scale(a, gamma)
     if scale is None:
         return Spectra.of(a, b).shrunk(gamma)
+    if not scale.all():
+        return Partial.of(a, b, scale).shrunk()
     p, q = Spectra.of(a * _outer(scale), b * scale).shrunk(1.0)
     return p / _outer(scale), q / scale
 
@@ -137,6 +91,8 @@ def personal(a: Floats, b: Floats, gamma: ArrayLike, w: Floats) -> Floats:
     scale = _scale(a, gamma)
     if scale is None:
         return Spectra.of(a, b).personal(gamma, w)
+    if not scale.all():
+        return Partial.of(a, b, scale).personal(w)
     return scale * Spectra.of(a * _outer(scale), b * scale).personal(1.0, w / scale)
 
 
@@ -178,21 +134,18 @@ def _tension(strength: ArrayLike, deviation: Floats) -> float:
     return 0.5 * float(terms.sum())
 
 
-def _over(slopes: Floats, curvature: Floats) -> Floats:
-    """Slopes over curvatures, 0 where there is no curvature."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.where((curvature > 0) & (slopes != 0), slopes / curvature, 0.0)
-
-
 def _scale(a: Floats, gamma: ArrayLike) -> Floats | None:
-    """gamma^-1/2 if it is one a coordinate, which makes all ties 1; else None."""
+    """gamma^-1/2 if it is one a coordinate, which makes all ties 1; else None.
+
+    0 where gamma is infinite: such a coordinate is the centre's.
+    """
     tie = np.asarray(gamma, np.float64)
     if np.any(np.isnan(tie)) or np.any(tie < 0):
         raise ModelError("strengths: negative or not a number; give numbers from 0 to inf.")
     if tie.ndim < a.ndim - 1:
         return None
-    if not np.all((tie > 0) & (tie < np.inf)):
-        raise ModelError("strengths by coordinate: 0 or inf; give finite numbers above 0.")
+    if not np.all(tie > 0):
+        raise ModelError("strengths by coordinate: 0; give numbers above 0, or inf.")
     return np.asarray(1 / np.sqrt(tie))
 
 

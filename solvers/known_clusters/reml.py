@@ -19,10 +19,10 @@ from numpy.typing import ArrayLike
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
-from corsage.solvers.known_clusters.likelihood import Level, Profile, absorbed, between
+from corsage.solvers.known_clusters.covariance import Covariances, covariances
+from corsage.solvers.known_clusters.likelihood import Level, Profile, absorbed, between, spectra_of
 from corsage.solvers.known_clusters.mixed_model import (
     Centres,
-    Spectra,
     by_cluster,
     centres,
     pack,
@@ -31,6 +31,8 @@ from corsage.solvers.known_clusters.mixed_model import (
 
 GRID: Floats = np.concatenate([[0.0], np.geomspace(1e-4, 1e2, 18)])
 """rho: none, and from 1e-4 to 100 by factors of 2.25, for features of a size of about 1."""
+TIED: Floats = np.array(np.inf)
+"""lambda of a single cluster, whose centre is the middle."""
 ZOOMS, NEAR = 6, 9
 """How often rho is looked for between its neighbours, and how many values there are between."""
 
@@ -44,7 +46,7 @@ class RemlSums:
     grid : rho (k, G), known to all: 0, then rising by a factor.
     p, q, yy, ld : the sums of `Level`, (k, G, d, d), (k, G, d), (k, G), (k, G).
     records, users : how many there are (k,).
-    trace : of the sum of A_i (k,).
+    trace : of the sum of A_i, over the coefficients that vary (k,).
     """
 
     grid: Floats
@@ -88,19 +90,22 @@ def level_sums(
     cluster: Ints,
     k: int,
     grid: Floats = GRID,
+    varies: Floats | None = None,
 ) -> RemlSums:
     """The sums of a node's users: A_i = X_i'X_i, b_i = X_i'y_i, yy_i = y_i'y_i, m_i records.
 
-    `cluster` (n,) are the users' clusters, `grid` is rho, (G,) or (k, G).
+    `cluster` (n,) are the users' clusters, `grid` is rho, (G,) or (k, G). `varies` (d,) is 1 for
+    coefficients that differ between users, and 0 for others; None: all do.
     """
     rows = np.broadcast_to(grid, (k, np.shape(grid)[-1]))
-    spectra, own = Spectra.of(a, b), rows[cluster]
+    spectra, own = spectra_of(a, b, varies), rows[cluster]
     levels = [absorbed(spectra, yy, own[:, g]) for g in range(own.shape[1])]
     sums = (
         np.stack([by_cluster(part, cluster, k) for part in parts], axis=1)
         for parts in zip(*levels, strict=True)
     )
-    traces = np.trace(a, axis1=-2, axis2=-1)
+    squares = np.diagonal(a, axis1=-2, axis2=-1)
+    traces = (squares if varies is None else squares * varies).sum(-1)
     ends = (np.asarray(counts, np.float64), np.ones(len(b)), traces)
     return RemlSums(rows, *sums, *(by_cluster(part, cluster, k) for part in ends))
 
@@ -119,8 +124,9 @@ class Variances:
     loglik, aic : the restricted log likelihood, and Akaike's criterion from it.
     common : whether one s^2 was fitted for all clusters, or one for each.
     grid : the rho (k, G) that were sent.
-    squares : mean squared length of a record's features, by the cluster that it is of; these add
-        up to the mean over all records.
+    squares : mean squared length of a record's features that have varying coefficients, by the
+        cluster that it is of; these add up to the mean over all records.
+    covariances : of w_j (k, d, d) and of wbar (d, d), given the variances, over sigma^2.
     """
 
     sigma2: float
@@ -132,6 +138,7 @@ class Variances:
     common: bool
     grid: Floats
     squares: Floats
+    covariances: Covariances
 
     @property
     def gamma(self) -> Floats:
@@ -142,6 +149,11 @@ class Variances:
     def lam(self) -> float:
         """lambda = 1/sb^2, for losses 1/(2 sigma^2) |X theta - y|^2."""
         return float(_inverse(self.cluster))
+
+    @property
+    def between(self) -> float:
+        """sb^2 if there are clusters to differ: of a single one no data can tell, and it is 0."""
+        return self.cluster if len(self.user) > 1 else 0.0
 
     @property
     def gamma_unit(self) -> Floats:
@@ -169,47 +181,54 @@ def shares(found: Variances) -> Shares:
     count with the mean of |x|^2 over all records, in which the intercept's 1 is.
     """
     users = float(np.sum(found.squares * found.user))
-    clusters = float(np.sum(found.squares) * found.cluster)
+    clusters = float(np.sum(found.squares) * found.between)
     return Shares(*(np.array([found.sigma2, users, clusters]) / (found.sigma2 + users + clusters)))
 
 
-def fit(sums: RemlSums, *, common: bool | None = None) -> Variances:
+def fit(sums: RemlSums, *, common: bool | None = None, varies: Floats | None = None) -> Variances:
     """Restricted maximum likelihood over rho_j, sigma^2 and sb^2.
 
     `common`: one rho for all clusters, or one for each; None takes what AIC prefers (one for each
-    if the grid is not the same for all clusters).
+    if the grid is not the same for all clusters). `varies` as the sums were made with.
     """
     same = bool((sums.grid == sums.grid[0]).all())
     if common and not same:
         raise ModelError("variances: one rho for all, but a grid a cluster; send one grid.")
-    fits = [_search(sums, common=one) for one in (True, False) if common in (one, None)]
+    fits = [_search(sums, varies, common=one) for one in (True, False) if common in (one, None)]
     return min(fits if same else fits[-1:], key=lambda found: found.aic)
 
 
-def _search(sums: RemlSums, *, common: bool) -> Variances:
+def _search(sums: RemlSums, varies: Floats | None, *, common: bool) -> Variances:
     """The best rho_j on the grid, then between its neighbours, finer and finer."""
     records, rows = float(sums.records.sum()), sums.grid
-    model = Profile.of(sums.level, records)
+    model = Profile.of(sums.level, records, varies)
     picks = model.picks(None, common=common)
     for _ in range(ZOOMS):
         rho = np.take_along_axis(rows, picks[:, None], 1)
         rows = np.stack([_around(row, pick) for row, pick in zip(rows, picks, strict=True)])
         level = between(sums.level, sums.grid, rows)
-        model = Profile.of(level, records)
+        model = Profile.of(level, records, varies)
         picks = model.picks(np.abs(rows - rho).argmin(1), common=common)
     at = np.arange(len(picks)), picks
     tau, found, sigma2 = (float(part[0]) for part in model.picked(picks).best())
+    lam = _inverse(tau) if varies is None else np.where(varies > 0, _inverse(tau), np.inf)
     return Variances(
         sigma2=sigma2,
         user=sigma2 * rows[at],
         cluster=sigma2 * tau,
-        centres=centres(level.p[at], level.q[at], _inverse(tau)),
+        centres=centres(level.p[at], level.q[at], _rows(lam, len(picks))),
         loglik=-found / 2,
         aic=found + 2 * (3 if common else 2 + len(picks)),
         common=common,
         grid=sums.grid,
         squares=sums.trace / records,
+        covariances=covariances(level.p[at], _rows(lam, len(picks)) if len(picks) > 1 else TIED),
     )
+
+
+def _rows(lam: Floats, k: int) -> Floats:
+    """One number for all, or one row for each of k clusters."""
+    return np.tile(lam, (k, 1)) if lam.ndim else lam
 
 
 def _around(row: Floats, pick: int) -> Floats:

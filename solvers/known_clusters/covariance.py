@@ -1,0 +1,62 @@
+"""How sure centres and users' models are, given the data: covariances, in the units of the losses.
+
+With the squared loss they are over sigma^2, and given the variances: those of best linear unbiased
+prediction. With other losses they are Laplace's approximation, from Hessians.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.solvers.known_clusters.mixed_model import shrunk
+from corsage.solvers.known_clusters.partial import Partial
+
+
+class Covariances(NamedTuple):
+    """Of w_j (k, d, d), and of wbar (d, d)."""
+
+    w: Floats
+    wbar: Floats
+
+
+def covariances(p: Floats, lam: Floats) -> Covariances:
+    """Of the centres from P_j (k, d, d) and lambda_j, as `mixed_model.centres` has it.
+
+    With M_j = (P_j + lambda_j I)^-1: wbar has [sum lambda_j M_j P_j]^-1, and w_j that of its own
+    data, M_j, and of what it takes over from wbar.
+    """
+    m = inverse(p, lam)
+    top = _pinv(shrunk(p, np.zeros(p.shape[:-1]), lam)[0].sum(0))
+    over = np.eye(p.shape[-1]) - m @ p
+    return Covariances(np.asarray(m + over @ top @ over.mT), top)
+
+
+def prediction(a: Floats, gamma: Floats, centre: Floats) -> tuple[Floats, Floats]:
+    """Of theta_i - what it estimates (n, d, d), and the weight S A of a user's own data (n, d, d).
+
+    `centre` (n, d, d) are the covariances of the users' centres.
+    """
+    s = inverse(a, gamma)
+    own = s @ a
+    over = np.eye(a.shape[-1]) - own
+    return np.asarray(s + over @ centre @ over.mT), np.asarray(own)
+
+
+def inverse(a: Floats, gamma: Floats) -> Floats:
+    """(A + gamma I)^-1 (n, d, d): 0 for what is tied without end, A^+ where nothing is tied.
+
+    gamma is one number, one for each (n,), or one for each and coordinate (n, d).
+    """
+    tie = np.asarray(gamma, np.float64)
+    rows = np.broadcast_to(tie if tie.ndim == a.ndim - 1 else tie[..., None], a.shape[:-1])
+    if not rows.any():
+        return _pinv(a)
+    with np.errstate(divide="ignore"):
+        return Partial.of(a, np.zeros(a.shape[:-1]), 1 / np.sqrt(rows)).inverse()
+
+
+def _pinv(a: Floats) -> Floats:
+    return np.asarray(np.linalg.pinv(a, hermitian=True), np.float64)
