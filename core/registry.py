@@ -41,6 +41,8 @@ class Algorithm:
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
 
+ALL = {"mixed_random": "all"}
+
 ALGORITHMS: dict[str, Algorithm] = {
     "fedrep": Algorithm("FedRep", "fedrep"),
     "fedrep-convex": Algorithm("FedRepConvex", "fedrep"),
@@ -65,17 +67,19 @@ ALGORITHMS: dict[str, Algorithm] = {
     "mixed-model": Algorithm("MixedModel", "known_clusters"),
     "single-cluster": Algorithm("SingleCluster", "known_clusters"),
     "exact-cluster": Algorithm(
-        "ExactCluster", of="mixed-model", fixed={"known_gamma": "inf", "known_lambda": "0"}
+        "ExactCluster",
+        of="mixed-model",
+        fixed={"known_gamma": "inf", "known_lambda": "0", **ALL},
     ),
     "exact-global": Algorithm(
         "ExactGlobal",
         of="mixed-model",
-        fixed={"known_gamma": "inf", "known_lambda": "inf", "mixed_grouping": "all"},
+        fixed={"known_gamma": "inf", "known_lambda": "inf", "mixed_grouping": "all", **ALL},
     ),
     "exact-local": Algorithm(
         "ExactLocal",
         of="mixed-model",
-        fixed={"known_gamma": "0", "known_lambda": "0", "mixed_grouping": "all"},
+        fixed={"known_gamma": "0", "known_lambda": "0", "mixed_grouping": "all", **ALL},
     ),
     "convex-clustering": Algorithm("ConvexClustering", "convex_clustering"),
     "local-clusters": Algorithm("LocalClusters", "convex_clustering"),

@@ -17,6 +17,7 @@ from corsage.clients.known_clusters.cohort import CohortClient
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.asked import Takes, flag, floats, listed, number, text, word
 from corsage.networks.batches import Examples
+from corsage.solvers.known_clusters.covariance import prediction
 from corsage.solvers.known_clusters.laplace import laplace_sums
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, personal
 from corsage.solvers.known_clusters.newton_rounds import (
@@ -39,6 +40,10 @@ class Quadratics:
     b: Floats
 
 
+STEPS = 50
+"""Newton's steps of a new user whose coefficients are tied differently."""
+
+
 class MixedModelClient(CohortClient[MixedModelKeys]):
     """The users of the mixed model; each keeps its theta_i."""
 
@@ -46,11 +51,14 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         rows={
             **{name: floats("P") for name in ("w", "gamma", "next")},
             "covariance": floats("P", "P"),
+            "map": floats("P", "P"),
         },
         options={
             "ask": text(40),
             "moves": flag,
             "em": flag,
+            "each": flag,
+            "intercepts": flag,
             "as": word(EXACT, NEWTON, ABOVE),
             "next": word(EXACT, NEWTON, ABOVE),
             "ratios": listed(number(0), 100),
@@ -59,8 +67,13 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
     )
 
     def answers(self) -> Mapping[str, Answer]:
-        """Sums for a round, the last w_j, and sums for the likelihood."""
-        return {"step": self.step, "deliver": self.deliver, "reml": self.likelihood_sums}
+        """Sums for a round, the last w_j, sums for the likelihood, and what errors come from."""
+        return {
+            "step": self.step,
+            "deliver": self.deliver,
+            "reml": self.likelihood_sums,
+            "summary": self.summary,
+        }
 
     def step(self, got: Got) -> Sent:
         """theta_i from w_j, and P_i, q_i of the quadratics there, summed up."""
@@ -87,8 +100,23 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         whole = self.losses.quadratic()
         a, b, c = (part.double().cpu().numpy() for part in (whole.a, whole.b, whole.c))
         users, ratios = np.zeros(len(b), np.int64), np.asarray(got.options["ratios"])
-        sums = level_sums(a, b, 2 * c, self.sizes, users, 1, ratios).arrays()
+        varies = last_only(a.shape[-1]) if got.options.get("intercepts") else None
+        sums = level_sums(a, b, 2 * c, self.sizes, users, 1, ratios, varies).arrays()
         return Sent(rows={name: rows[0] for name, rows in sums.items()})
+
+    def summary(self, got: Got) -> Sent:
+        """Squares that are left, and each user's estimate, in units of the noise."""
+        theta, gamma = np.asarray(self.models(got).whole, np.float64), self.ties(got.rows["gamma"])
+        exact = self.network.criterion.name == "squared"
+        now, centre = self.quadratics(theta, EXACT if exact else NEWTON), got.rows["w"]
+        rank = np.linalg.matrix_rank(now.a, hermitian=True)
+        square = 2 * self.losses.value(self.tensor(theta)).sum().item() if exact else 0.0
+        square += held_back(theta - centre, gamma)
+        sums: dict[str, Array] = {"square": np.array(square), "rank": np.array(float(rank.sum()))}
+        if not got.options.get("each"):
+            return Sent(rows=sums)
+        found = user_estimates(now.a, now.b, gamma, centre, got.rows["covariance"], got.rows["map"])
+        return Sent(rows={**sums, "theta": theta, **found})
 
     def models(self, got: Got) -> Models:
         """theta_i at the present w_j."""
@@ -100,11 +128,23 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user minimises f_i + gamma/2 |theta - w_j|^2 with its cluster's w_j."""
         centre = self.tensor(got.rows["w"]).expand(len(self.users), -1)
+        if (ties := self.ties(got.rows["gamma"])).ndim > 1:
+            return Models(self.tensor(self.settled(got.rows, ties)).cpu().numpy())
         gamma = float(np.mean(got.rows["gamma"]))
         if not np.isfinite(gamma):
             return Models(centre.cpu().numpy())
         own = self.losses.prox(centre, gamma) if gamma else self.losses.minimise(start=centre)
         return Models(torch.where(own.isfinite(), own, centre).cpu().numpy())
+
+    def settled(self, rows: Arrays, ties: Floats) -> Floats:
+        """argmin f_i + the ties by coordinate to w_j, by Newton's steps."""
+        exact = self.network.criterion.name == "squared"
+        theta = np.array(np.broadcast_to(rows["w"], ties.shape), np.float64)
+        for _ in range(1 if exact else STEPS):
+            now = self.quadratics(theta, EXACT if exact else NEWTON)
+            step = personal(now.a, now.b, ties, np.broadcast_to(rows["w"], theta.shape)) - theta
+            theta = theta + (step if exact else self.shortened(step))
+        return theta
 
     def quadratics(self, theta: Floats, kind: str) -> Quadratics:
         """A_i and b_i: of the squared loss itself; or of what others are near theta_i, or below."""
@@ -168,3 +208,40 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         gamma = np.tile(rows["gamma"], (n, 1))
         sums = laplace_sums(now.a, now.b, gamma, centre, sure, np.zeros(n, np.int64), 1)
         return np.stack([sums.squares[0], sums.spreads[0]])
+
+
+def last_only(d: int) -> Floats:
+    """1 for the intercept, which is last, and 0 for all other coefficients."""
+    return np.append(np.zeros(d - 1), 1.0)
+
+
+def held_back(away: Floats, gamma: Floats) -> float:
+    """sum gamma |theta_i - w_j|^2; an infinite tie that holds costs nothing."""
+    tie = gamma if gamma.ndim > 1 else gamma[:, None]
+    with np.errstate(invalid="ignore"):
+        return float(np.where(np.isfinite(tie), tie * np.square(away), 0.0).sum())
+
+
+def user_estimates(
+    a: Floats, b: Floats, gamma: Floats, centre: Floats, sure: Floats, map: Floats
+) -> dict[str, Array]:
+    """Own estimates, prediction errors under `map` in units of the noise, and shrinkage.
+
+    `sure` is the covariance of the centre. A user's own estimate is that of its rows alone, over
+    the coefficients that are not tied to the centre without end.
+    """
+    covariance, weight = prediction(a, gamma, sure)
+    free = np.broadcast_to(np.isfinite(gamma if gamma.ndim > 1 else gamma[:, None]), b.shape) * 1.0
+    inner = free[:, :, None] * a * free[:, None, :]
+    rest = free * (b - a @ centre)
+    own = centre + (np.linalg.pinv(inner, hermitian=True) @ rest[..., None])[..., 0]
+    count = free.sum(1)
+    known = (count > 0) & (np.linalg.matrix_rank(inner, hermitian=True) == count)
+    share = np.trace(weight, axis1=1, axis2=2) / np.maximum(count, 1)
+    spread = np.diagonal(map @ covariance @ map.T, axis1=1, axis2=2)
+    return {
+        "own": np.where(known[:, None], own, 0.0),
+        "se": np.sqrt(np.maximum(spread, 0.0)),
+        "known": known.astype(np.float64),
+        "shrinkage": np.clip(1 - share, 0.0, 1.0),
+    }

@@ -14,12 +14,16 @@ from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.mixed_model import shrunk
 from corsage.solvers.known_clusters.partial import Partial
 
+FLAT = 1e-10
+"""A curvature below this, in units in which each coefficient's own is 1, is none."""
+
 
 class Covariances(NamedTuple):
-    """Of w_j (k, d, d), and of wbar (d, d)."""
+    """Of w_j (k, d, d), of wbar (d, d), and the coefficients of wbar that data leave open (d,)."""
 
     w: Floats
     wbar: Floats
+    unknown: Floats
 
 
 def covariances(p: Floats, lam: Floats) -> Covariances:
@@ -29,9 +33,19 @@ def covariances(p: Floats, lam: Floats) -> Covariances:
     data, M_j, and of what it takes over from wbar.
     """
     m = inverse(p, lam)
-    top = _pinv(shrunk(p, np.zeros(p.shape[:-1]), lam)[0].sum(0))
+    total = shrunk(p, np.zeros(p.shape[:-1]), lam)[0].sum(0)
+    top = _pinv(total)
     over = np.eye(p.shape[-1]) - m @ p
-    return Covariances(np.asarray(m + over @ top @ over.mT), top)
+    return Covariances(np.asarray(m + over @ top @ over.mT), top, unknown(total))
+
+
+def unknown(p: Floats) -> Floats:
+    """1 for each coefficient that a quadratic with this curvature (d, d) leaves open, else 0."""
+    length = np.sqrt(np.diagonal(p))
+    unit = np.where(length > 0, 1 / np.where(length > 0, length, 1.0), 0.0)
+    values, vectors = np.linalg.eigh(unit[:, None] * p * unit)
+    flat = vectors[:, values <= FLAT]
+    return np.asarray((length == 0) | (np.abs(flat).max(1, initial=0.0) > FLAT**0.5), np.float64)
 
 
 def prediction(a: Floats, gamma: Floats, centre: Floats) -> tuple[Floats, Floats]:

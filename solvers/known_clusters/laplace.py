@@ -38,7 +38,7 @@ class LaplaceSums:
 def centre_covariance(p: Floats, lam: Floats) -> tuple[Floats, Floats]:
     """Covariances of w_j (k, d, d) and of wbar (d, d), given the data; lam is (k, d)."""
     if np.isinf(lam).any():
-        return covariances(p, lam)
+        return covariances(p, lam)[:2]
     tie = _diagonal(lam)
     m = np.linalg.inv(p + tie)
     top = np.asarray(np.linalg.pinv((tie @ m @ p).sum(0), hermitian=True), np.float64)

@@ -261,7 +261,7 @@ def alike(requests: Iterable[Request]) -> list[list[Request]]:
     groups: dict[tuple[Any, ...], list[Request]] = {}
     for request in requests:
         kinds = tuple((name, row.shape) for name, row in request.rows.items())
-        back = *request.template, *request.numbers
+        back = *((name, row.shape) for name, row in request.template.items()), *request.numbers
         groups.setdefault((request.cohort.node, kinds, *back), []).append(request)
     return list(groups.values())
 

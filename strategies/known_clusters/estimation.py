@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
-    from corsage.strategies.known_clusters.mixed_model import MixedModelState
+    from corsage.strategies.known_clusters.mixed_model import MixedModelKeys, MixedModelState
 
 SMALLEST = 1e-6
 """Variances that EM finds below this are taken for this: strengths stay finite."""
@@ -65,7 +65,7 @@ class LikelihoodFit:
         return cls(
             sigma2=found.sigma2,
             user=dict(zip(names, user, strict=True)),
-            cluster=found.cluster,
+            cluster=found.between,
             shares=list(shares(found)),
             middle=found.centres.wbar.tolist(),
             loglik=found.loglik,
@@ -132,26 +132,28 @@ class VarianceEstimation:
     # The squared loss: restricted maximum likelihood.
 
     def restricted_likelihood(
-        self, present: Present, d: int, number: int
+        self, present: Present, varies: Floats | None, d: int, number: int
     ) -> Script[tuple[Variances, Replies]]:
-        """What is fitted to the users' sums, and who answered."""
+        """What is fitted to the users' sums, and who answered; users differ in what `varies`."""
         names = present.names
         ratios: Floats = np.tile(GRID, (len(names), 1))
         for _ in range(1 + self.keys.known_refine):
-            sums, replies = yield from self._sums(present, ratios, d, number)
-            found = fit(sums)
+            sums, replies = yield from self._sums(present, ratios, d, number, varies is not None)
+            found = fit(sums, varies=varies)
             ratios = refined_grid(found)
         self.estimates.fitted = LikelihoodFit.of(found, names)
         return found, replies
 
     def _sums(
-        self, present: Present, ratios: Floats, d: int, number: int
+        self, present: Present, ratios: Floats, d: int, number: int, intercepts: bool
     ) -> Script[tuple[RemlSums, Replies]]:
         """Each cluster's sums for its ratios rho (k, G), added up over its cohorts."""
         row, template = dict(zip(present.names, ratios, strict=True)), reml_template(len(GRID), d)
 
         def request(cohort: Cohort) -> Request:
-            options = {"ask": "reml", "ratios": row[cohort.cluster].tolist()}
+            options: dict[str, Any] = {"ask": "reml", "ratios": row[cohort.cluster].tolist()}
+            if intercepts:
+                options["intercepts"] = True
             records = sum(self.federation.roster.members[u].train for u in cohort.users)
             fault = partial(likelihood_fault, records=records, users=len(cohort.users))
             return Request(cohort, {}, options, template, fault=fault)
@@ -178,33 +180,42 @@ class VarianceEstimation:
         answers: Iterable[list[Answer]],
         clusters: tuple[Floats, Floats, Floats],
         around: Floats,
+        varies: Floats | None,
     ) -> None:
         """A step of EM: gamma and lambda of the next sums, those that are on auto.
 
         `answers` of the clusters at `places`; P_j, q_j and lambda_j of these `clusters`; the
-        covariance `around` wbar.
+        covariance `around` wbar; which coefficients vary.
         """
+        free = slice(None) if varies is None else varies > 0
         if self.keys.known_gamma == AUTO:
-            state.gamma[places] = self.expected_gamma(list(map(spread, answers)))
+            gamma = self.expected_gamma(list(map(spread, answers)), free)
+            state.gamma[np.ix_(places, np.arange(len(state.model))[free])] = gamma
         if self.keys.known_lambda == AUTO and len(places) > 1:
-            state.lam[:] = self.expected_lambda(*clusters, state.model, around)
+            state.lam[:, free] = self.expected_lambda(*clusters, state.model, around, free)
 
-    def expected_gamma(self, parts: list[LaplaceSums]) -> Floats:
-        """gamma by coordinate (d,) from the users' squares and spreads: one for all clusters."""
+    def expected_gamma(self, parts: list[LaplaceSums], free: Any = slice(None)) -> Floats:
+        """gamma by `free` coordinate from the users' squares and spreads: one for all clusters."""
         names = ("squares", "spreads", "users")
         sums = LaplaceSums(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
-        variances = np.maximum(laplace_variances(sums)[0], SMALLEST)
+        variances = np.maximum(laplace_variances(sums)[0][free], SMALLEST)
         self.estimates.spread = {"users": variances.tolist()}
         return np.asarray(1 / variances)
 
     def expected_lambda(
-        self, p: Floats, q: Floats, lam: Floats, middle: Floats, around: Floats
+        self,
+        p: Floats,
+        q: Floats,
+        lam: Floats,
+        middle: Floats,
+        around: Floats,
+        free: Any = slice(None),
     ) -> Floats:
-        """lambda by coordinate (d,): clusters are to wbar what users are to w_j."""
+        """lambda by `free` coordinate: clusters are to wbar what users are to w_j."""
         k = len(p)
         centres, covariances = np.broadcast_to(middle, q.shape), np.broadcast_to(around, p.shape)
         sums = laplace_sums(p, q, lam, centres, covariances, np.zeros(k, np.int64), 1)
-        variances = np.maximum(laplace_variances(sums)[0], SMALLEST)
+        variances = np.maximum(laplace_variances(sums)[0][free], SMALLEST)
         self.estimates.spread["clusters"] = variances.tolist()
         return np.asarray(1 / variances)
 
@@ -241,6 +252,20 @@ def check_estimable(keys: ClusterKeys, model: ModelKeys, loss: str) -> None:
             f"known-gamma={keys.known_gamma} known-lambda={keys.known_lambda}: with "
             f"loss={loss} and the other one on auto it must be finite and above 0."
         )
+
+
+def check_random(keys: MixedModelKeys, model: ModelKeys) -> None:
+    """Refuse random intercepts where there is no intercept, or nothing for it to vary by."""
+    if keys.mixed_random == "all":
+        return
+    if not model.intercept:
+        raise ConfigError("mixed-random=intercept: with intercept=false there is none to vary.")
+    for name, value in (("gamma", keys.known_gamma), ("lambda", keys.known_lambda)):
+        if value in {"0", "0.0"}:
+            raise ConfigError(
+                f"mixed-random=intercept known-{name}={value}: it must be above 0; a small number, "
+                "such as 1e-6, is nearly none."
+            )
 
 
 def numbers(values: list[float]) -> str:

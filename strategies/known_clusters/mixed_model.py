@@ -20,7 +20,7 @@ apart, its model grows until num-rounds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -36,8 +36,10 @@ from corsage.solvers.known_clusters.newton_rounds import Pace
 from corsage.strategies.known_clusters.cohorts import ClusterNames, KnownClusters
 from corsage.strategies.known_clusters.conversation import evaluation_of
 from corsage.strategies.known_clusters.estimation import Estimates
+from corsage.strategies.known_clusters.inference import inferred
+from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
-from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, value_of
+from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, tied, value_of
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
@@ -67,6 +69,17 @@ class MixedModelKeys(ClusterKeys):
         "known: the known clusters; all: everybody in one cluster",
         choices=("known", "all"),
     )
+    mixed_random: str = key(
+        "all",
+        "which coefficients differ between users: all, or the intercept alone (random intercepts)",
+        choices=("all", "intercept"),
+    )
+    mixed_summary: str = key(
+        "users",
+        "after the last round: coefficients with standard errors (federation), of each user as "
+        "well (users), or nothing more is asked (none)",
+        choices=("users", "federation", "none"),
+    )
 
 
 @dataclass
@@ -79,7 +92,9 @@ class MixedModelState:
     w : w_j (k, d).
     gamma, lam : gamma_j and lambda_j by coordinate (k, d), of the next sums.
     used : gamma_j of the sums that w_j came from (k, d).
-    covariance : of w_j given the data (k, d, d), where EM estimates the strengths.
+    covariance, around : of w_j (k, d, d) and of wbar (d, d) given the data, in units of the noise;
+        of many coefficients only where EM estimates the strengths.
+    unknown : coefficients of wbar that the data do not tell (d,).
     clusters, strengths : the clusters, and the strengths as they are given or estimated.
     estimates : what those on auto were estimated from.
     quadratics : what the quadratics of the last sums were; empty before the first.
@@ -94,6 +109,8 @@ class MixedModelState:
     lam: Floats = field(metadata=INFINITE)
     used: Floats = field(metadata=INFINITE)
     covariance: Floats
+    around: Floats
+    unknown: Floats
     clusters: ClusterNames = field(default_factory=ClusterNames)
     strengths: Strengths = field(default_factory=Strengths)
     estimates: Estimates = field(default_factory=Estimates)
@@ -106,16 +123,20 @@ class MixedModelState:
     def of_size(cls, d: int) -> MixedModelState:
         """The middle at zero; all else comes with the first round."""
         none = np.zeros((0, d))
-        return cls(np.zeros(d), none, none, none, none, np.zeros((0, d, d)))
+        covariance, around = np.zeros((0, d, d)), np.zeros((0, 0))
+        return cls(np.zeros(d), none, none, none, none, covariance, around, np.zeros(0))
 
-    def enter(self) -> None:
-        """What there is to know of a cluster when it is new, by coordinate."""
+    def enter(self, varies: Floats | None = None) -> None:
+        """What there is to know of a cluster when it is new, by coordinate.
+
+        Coefficients that do not `vary` are tied without end.
+        """
         d, new = len(self.model), self.clusters.known[len(self.w) :]
         if not new:
             return
         known = self.strengths.gamma or self.strengths.users
-        gamma = np.stack([np.full(d, value_of(known, name)) for name in new])
-        lam = np.stack([np.full(d, value_of(self.strengths.lam, name)) for name in new])
+        gamma = np.stack([tied(value_of(known, name), d, varies) for name in new])
+        lam = np.stack([tied(value_of(self.strengths.lam, name), d, varies) for name in new])
         self.w = np.concatenate([self.w, np.tile(self.model, (len(new), 1))])
         self.gamma = np.concatenate([self.gamma, gamma])
         self.used = np.concatenate([self.used, gamma])
@@ -138,6 +159,7 @@ class MixedModel(Strategy[K, MixedModelState]):
     own_steps = "it is solved exactly"
     unprotected = "users send sums that are solved, nothing is averaged"
     keys_class: ClassVar[type[Keys]] = MixedModelKeys
+    inference: LinearSummary | None = None  # found in the closing, again after a crash
 
     @cached_property
     def clusters(self) -> KnownClusters:
@@ -156,7 +178,8 @@ class MixedModel(Strategy[K, MixedModelState]):
 
         What users keep of it is kept under a name of its own.
         """
-        keys = cast(MixedModelKeys, federation.config.keys_of(cls.name))
+        given = cast(MixedModelKeys, federation.config.keys_of(cls.name))
+        keys = replace(given, mixed_random="all")  # these methods have one strength for all
         own = federation.beside(cls.name, "strengths")
         state = MixedModelState.of_size(federation.network.whole.stop)
         solution = MixedSolution(own, KnownClusters(own, keys.known_missing), keys, state)
@@ -197,6 +220,10 @@ class MixedModel(Strategy[K, MixedModelState]):
         """Whether the last round changed nothing any more."""
         return self.state.done
 
+    def closing(self) -> Script[None]:
+        """Ask what standard errors need, and users for their estimates."""
+        self.inference = yield from inferred(self.solution)
+
     def evaluation(self, options: Mapping[str, Any]) -> Question:
         """Every user judges its own model, found from w_j; new users adapt."""
         solution, cohorts = self.solution, self.clusters.of_evaluation(self.state.clusters, options)
@@ -207,8 +234,13 @@ class MixedModel(Strategy[K, MixedModelState]):
         return self.clusters.names()
 
     def findings(self) -> list[Finding]:
-        """How the solution was reached, and the variances."""
-        return self.solution.findings()
+        """How the solution was reached, the coefficients, and the variances."""
+        found = self.solution.findings()
+        return found if self.inference is None else [*found, *self.inference.findings()]
+
+    def estimates(self) -> dict[str, Any] | None:
+        """Coefficients, variances and users' estimates."""
+        return None if self.inference is None else self.inference.json()
 
     def named_arrays(self) -> ArrayRecord:
         """wbar, by the names of the model's parameters."""

@@ -17,14 +17,25 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.replies import Replies
 from corsage.core.schema import Number
+from corsage.solvers.known_clusters.covariance import Covariances, covariances
 from corsage.solvers.known_clusters.laplace import centre_covariance
 from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, centres
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters, Present
 from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
-from corsage.strategies.known_clusters.estimation import VarianceEstimation, check_estimable
+from corsage.strategies.known_clusters.estimation import (
+    VarianceEstimation,
+    check_estimable,
+    check_random,
+)
 from corsage.strategies.known_clusters.possible import step_fault
-from corsage.strategies.known_clusters.strengths import AUTO, Strengths, given_strengths, settle
+from corsage.strategies.known_clusters.strengths import (
+    AUTO,
+    Strengths,
+    given_strengths,
+    settle,
+    tied,
+)
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding, few_rows
 from corsage.strategies.rounds.turns import Script
@@ -34,6 +45,8 @@ if TYPE_CHECKING:
 
 TRAVELLED = Number("moved", low=0.0), Number("length", low=0.0)
 """How far a cohort's models moved, and how long they are: sums of squares."""
+MOST_COEFFICIENTS = 100
+"""Models with more have no standard errors: covariances are of all coefficients by all."""
 MOST_ROUNDS = 100
 """Rounds that strengths on auto of the coin-throwing methods may take."""
 MOST_GAMMA = 1e3
@@ -76,6 +89,13 @@ class MixedSolution:
         return len(self.state.model)
 
     @property
+    def varies(self) -> Floats | None:
+        """1 for each coefficient that differs between users, else 0 (d,); None: all do."""
+        if self.keys.mixed_random == "all":
+            return None
+        return np.append(np.zeros(self.size - 1), 1.0)
+
+    @property
     def tolerance(self) -> float:
         """The change at which to end; float32 cannot tell less than 1e-5 of the models."""
         floor = 1e-5 if self.federation.config.model.precision == "float32" else 0.0
@@ -88,6 +108,7 @@ class MixedSolution:
     def begin(self) -> None:
         """Strengths that are given; those on auto come with the rounds."""
         check_estimable(self.keys, self.federation.config.model, self.federation.loss)
+        check_random(self.keys, self.federation.config.model)
         strengths = given_strengths(self.keys, Strengths(gamma={"": 1.0}, lam={"": 1.0}))
         settle(strengths, self.keys, self.state.clusters, self.present)
         self.state.strengths = strengths
@@ -117,7 +138,7 @@ class MixedSolution:
     def _fitted(self, number: int) -> Script[Replies | None]:
         """Strengths from the first exchange; if both are on auto it solves (2.3) on the way."""
         state, keys, present = self.state, self.keys, self.present
-        script = self.estimation.restricted_likelihood(present, self.size, number)
+        script = self.estimation.restricted_likelihood(present, self.varies, self.size, number)
         found, replies = yield from script
         if keys.known_gamma == AUTO:
             gamma = np.broadcast_to(found.gamma_unit, len(present.names)).tolist()
@@ -126,8 +147,9 @@ class MixedSolution:
             state.strengths.lam = {"": found.lambda_unit}
         if keys.known_gamma != keys.known_lambda:
             return None
-        state.enter()
+        state.enter(self.varies)
         state.w, state.model = found.centres
+        self._remember(found.covariances)
         state.done = not replies.dropped
         return replies
 
@@ -135,7 +157,7 @@ class MixedSolution:
 
     def _summed(self, number: int) -> Script[Replies]:
         """The sums of all clusters, and what follows from them."""
-        self.state.enter()
+        self.state.enter(self.varies)
         question = partial(self._question, estimates=self.estimates_in(number))
         asked = ask_each(self.federation, self.present, question, counted=True)
         replies = yield asked
@@ -165,10 +187,19 @@ class MixedSolution:
         p, q = np.concatenate([s.P for s in sums]), np.concatenate([s.q for s in sums])
         lam, state.used = state.lam[places], state.gamma.copy()
         state.w[places], state.model = solved_centres(p, q, lam)
+        if self.size <= MOST_COEFFICIENTS:
+            self._remember(covariances(p, even(lam)), places)
         if self.estimates_in(number):
             state.covariance[places], around = centre_covariance(p, lam)
             if number > 1:  # the first sums are around no centre
-                self.estimation.step(state, places, answers.values(), (p, q, lam), around)
+                clusters = p, q, lam
+                self.estimation.step(state, places, answers.values(), clusters, around, self.varies)
+
+    def _remember(self, found: Covariances, places: list[int] | None = None) -> None:
+        """How sure the centres are."""
+        state = self.state
+        state.covariance[slice(None) if places is None else places] = found.w
+        state.around, state.unknown = found.wbar, found.unknown
 
     def _judge(self, answers: list[Answer], number: int, whole: bool) -> None:
         """Whether there is more to do, and with which quadratics; who was not heard is asked again.
@@ -211,7 +242,7 @@ class MixedSolution:
     def _rows(self, cohort: Cohort) -> Arrays:
         """w_j, gamma_j of the sums that it came from, and of the next ones."""
         state, place = self.state, self.state.place(cohort.cluster)
-        own: Floats = np.full(self.size, state.strengths.typical_gamma(cohort))
+        own = tied(state.strengths.typical_gamma(cohort), self.size, self.varies)
         if place is None:
             return {"w": state.model, "gamma": own, "next": own}
         if not {"", cohort.cluster} & set(state.strengths.gamma):
@@ -263,5 +294,9 @@ def added(answers: list[Answer], d: int) -> ClusterSums:
 
 def solved_centres(p: Floats, q: Floats, lam: Floats) -> Centres:
     """w_j and wbar; only one number a cluster may be 0 or infinite, not one a coordinate."""
-    even = bool((lam == lam[:, :1]).all())
-    return centres(p, q, lam[:, 0] if even else lam)
+    return centres(p, q, even(lam))
+
+
+def even(lam: Floats) -> Floats:
+    """lambda (k, d) as one number for each cluster, if they are no others by coordinate."""
+    return lam[:, 0] if bool((lam == lam[:, :1]).all()) else lam

@@ -44,6 +44,17 @@ def likelihood_fault(rows: Arrays, records: int, users: int) -> str:
     return ""
 
 
+def summary_fault(rows: Arrays) -> str:
+    """What is said after the last round: sums of squares, ranks, errors and shares."""
+    if rows["square"] < 0 or rows["rank"] < 0 or (rows.get("se", np.zeros(1)) < 0).any():
+        return "its summary cannot be: squares, ranks or errors are negative"
+    for name in ("known", "shrinkage"):
+        values = rows.get(name, np.zeros(1))
+        if (values < -ROUNDING).any() or (values > 1 + ROUNDING).any():
+            return f"its summary cannot be: {name} is not from 0 to 1"
+    return ""
+
+
 def semidefinite(p: Floats) -> bool:
     """Whether a symmetric matrix has no negative eigenvalue but by rounding."""
     scale = float(np.diag(p).max(initial=0.0))

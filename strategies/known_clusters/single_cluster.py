@@ -74,6 +74,10 @@ class SingleCluster(MixedModel[SingleClusterKeys]):
                 f"single-cluster-lambda=cv: for the squared loss, not loss={self.federation.loss}; "
                 "set a number, or auto."
             )
+        if self.keys.mixed_random != "all":
+            raise ConfigError(
+                "single-cluster-lambda=cv: with mixed-random=all; set a number or auto."
+            )
         chosen = yield from self._cross_validated()
         self.solution_with(str(chosen)).begin()
 

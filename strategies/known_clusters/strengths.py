@@ -125,6 +125,11 @@ def tell_users(found: Strengths, clusters: Sequence[str], cohorts: Sequence[Coho
         found.users = {n: v for n, v in values.items() if n not in found.gamma}
 
 
+def tied(strength: float, d: int, varies: Floats | None) -> Floats:
+    """A strength by coordinate (d,): infinite for what does not vary."""
+    return np.full(d, strength) if varies is None else np.where(varies > 0, strength, np.inf)
+
+
 def value_of(values: Mapping[str, float], name: str) -> float:
     """The value of a cluster, or the one of all; a cluster that comes later has the mean."""
     known = values.get(name, values.get(""))

@@ -232,6 +232,10 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """Each user's cluster in a row of the table, where the method has clusters."""
         return {}
 
+    def estimates(self) -> dict[str, Any] | None:
+        """A linear model's summary, where the method has one, for the result's file."""
+        return None
+
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
         """Evaluations after the last round under other options, by the name of their result."""
         return {}

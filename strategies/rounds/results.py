@@ -79,6 +79,7 @@ class Summary:
     clusters : each user's cluster, where the method has clusters.
     known_clusters : each user's cluster as the data have it, if they do.
     train_sizes : each user's training samples.
+    estimates : of a linear model: coefficients, variances, users (docs/statistics.md).
     """
 
     strategy: str
@@ -106,6 +107,7 @@ class Summary:
     clusters: dict[str, str] = field(default_factory=dict)
     known_clusters: dict[str, str] = field(default_factory=dict)
     train_sizes: dict[str, int] = field(default_factory=dict)
+    estimates: Json | None = None
 
     def json(self) -> Json:
         """As the summary's file has it."""
@@ -136,7 +138,7 @@ class Summary:
             "baseline": asdict(self.baseline) if self.baseline else None,
             "gradient_steps": self.gradient_steps,
         }
-        for what in ("clusters", "known_clusters", "train_sizes"):
+        for what in ("clusters", "known_clusters", "train_sizes", "estimates"):
             if values := getattr(self, what):
                 found[what] = values
         if self.hurt:
@@ -229,6 +231,7 @@ def summarised(
         baseline=found.baseline(),
         gradient_steps=steps_taken(strategy, found),
         findings=strategy.findings() + set_aside(strategy) if last else [],
+        estimates=strategy.estimates() if last else None,
         clusters={user: clusters[user] for user in everyone if user in clusters},
         known_clusters={u: c for u in everyone if u in members and (c := members[u].cluster)},
         train_sizes={user: members[user].train for user in everyone if user in members},

@@ -1,0 +1,254 @@
+"""What is asked after the last round: noise, and each user's estimate, for a `LinearSummary`.
+
+Standard errors are those of best linear unbiased prediction, given the variances. Strengths that
+are given are taken for the truth: gamma = sigma^2/s^2. With the logistic loss they are Laplace's
+approximation. Other losses are no likelihoods, and have none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import pi
+from typing import Any
+
+import numpy as np
+
+from corsage.core.arrays import Arrays, Floats
+from corsage.strategies.known_clusters.cohorts import Cohort
+from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each
+from corsage.strategies.known_clusters.linear_summary import (
+    Coefficient,
+    Component,
+    LinearSummary,
+    UserEstimate,
+)
+from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
+from corsage.strategies.known_clusters.possible import summary_fault
+from corsage.strategies.rounds.turns import Script
+
+MOST_USERS = 2000
+"""With more users nobody is asked: their models are in files."""
+LIKELIHOODS = ("squared", "logistic")
+LATENT = pi**2 / 3
+"""The variance of the logistic distribution: what records add to a score."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """The names of coefficients, and their values in the data's units: matrix theta + start.
+
+    Parameters
+    ----------
+    label : the label's unit in the model's.
+    told : what else is to be said of the units.
+    """
+
+    names: list[str]
+    matrix: Floats
+    start: Floats
+    label: float = 1.0
+    told: str = ""
+
+    @classmethod
+    def of(cls, solution: MixedSolution) -> Units:
+        """Out of what the federation agreed on of its tables."""
+        d, federation = solution.size, solution.federation
+        intercept = federation.config.model.intercept
+        prepared, count = federation.roster.preparation, d - intercept
+        names = [f"x{number}" for number in range(1, count + 1)]
+        matrix, start, label, told = np.eye(d), np.zeros(d), 1.0, ""
+        if prepared is not None and len(prepared.features) == count:
+            names = list(prepared.features)
+            if prepared.scaling == "user":
+                told = "each user's own standard deviations (scale=user)"
+            elif intercept:
+                (matrix, start), label = prepared.linear(), prepared.label.scale
+            else:
+                own, _ = prepared.linear()
+                matrix, label = own[:-1, :-1], prepared.label.scale
+        return cls(names + ["intercept"] * intercept, matrix, start, label, told)
+
+    def by_name(self, values: Floats) -> dict[str, float]:
+        """Numbers of coefficients, by their names."""
+        return dict(zip(self.names, values.tolist(), strict=True))
+
+    def estimate(self, theta: Floats) -> Floats:
+        """Coefficients in the data's units."""
+        return np.asarray(self.matrix @ theta + self.start)
+
+    def errors(self, covariance: Floats) -> Floats:
+        """Their standard errors."""
+        return np.sqrt(np.maximum(np.diag(self.matrix @ covariance @ self.matrix.T), 0.0))
+
+
+def inferred(solution: MixedSolution) -> Script[LinearSummary | None]:
+    """One exchange, and the summary; None if it is not wanted, or the model is too large."""
+    if solution.keys.mixed_summary == "none" or solution.size > MOST_COEFFICIENTS:
+        return None
+    inference = Inference(solution)
+    asked = ask_each(solution.federation, solution.present, inference.question)
+    yield asked
+    return inference.summary([answer for own in asked.found.values() for answer in own])
+
+
+class Inference:
+    """From a solution, and what nodes say of it, to a summary."""
+
+    def __init__(self, solution: MixedSolution) -> None:
+        self.solution, self.state = solution, solution.state
+        self.units, self.fitted = Units.of(solution), solution.state.estimates.fitted
+        users = sum(len(cohort.users) for cohort in solution.present.cohorts)
+        self.each = solution.keys.mixed_summary == "users" and users <= MOST_USERS
+        model = solution.federation.config.model
+        self.loss = solution.federation.loss
+        self.whole = model.loss_scale != "mean" and not model.ridge
+
+    # The question.
+
+    def question(self, cohort: Cohort) -> Request:
+        """What a cohort is asked."""
+        shown, place = self.solution.shown(cohort), self.state.place(cohort.cluster)
+        d, n = self.solution.size, len(cohort.users)
+        sure: Floats = np.zeros((d, d)) if place is None else self.state.covariance[place]
+        rows = {**shown.rows, "covariance": sure, "map": self.units.matrix}
+        options = {**shown.options, "ask": "summary", "each": self.each}
+        return Request(cohort, rows, options, template(n, d, self.each), fault=summary_fault)
+
+    # The summary.
+
+    def summary(self, answers: list[Answer]) -> LinearSummary:
+        """All that is known."""
+        noise, why = self._noise(answers)
+        varies = self.solution.varies
+        names = [n for i, n in enumerate(self.units.names) if varies is None or varies[i]]
+        return LinearSummary(
+            self._coefficients(noise),
+            self._variances(noise),
+            self._users(answers, noise),
+            [] if self._one_model else names,
+            why,
+            self.units.told,
+        )
+
+    @property
+    def _one_model(self) -> bool:
+        """Whether users do not differ from their clusters."""
+        return bool(np.isinf(self.state.used).all())
+
+    @property
+    def _alone(self) -> bool:
+        """Whether nothing ties users: there is no model of all."""
+        return bool(self.state.used.size) and not self.state.used.any()
+
+    def _noise(self, answers: list[Answer]) -> tuple[float | None, str]:
+        """sigma^2 in the model's units, if standard errors can be given; how, or why not."""
+        if self.loss not in LIKELIHOODS:
+            return None, f"none: loss={self.loss} is no likelihood"
+        if not self.whole:
+            return None, "none: losses are no likelihood with loss-scale=mean or a ridge"
+        if self.loss == "logistic":
+            settled = "" if self.state.done else "; the models are not settled"
+            return 1.0, f"Laplace's approximation, given the strengths{settled}"
+        if self.fitted is not None:
+            return self.fitted.sigma2, "given the variances"
+        return self._residual(answers)
+
+    def _residual(self, answers: list[Answer]) -> tuple[float | None, str]:
+        """sigma^2 from residuals, where strengths were given: gamma = sigma^2/s^2."""
+        expected = sum(len(cohort.users) for cohort in self.solution.present.cohorts)
+        heard = [user for answer in answers for user in answer.cohort.users]
+        if len(heard) < expected:
+            return None, "none: not all users answered after the last round"
+        members, state = self.solution.federation.roster.members, self.state
+        free = sum(members[user].train for user in heard) - self._fixed(answers)
+        if free <= 0:
+            return None, "none: no more rows than coefficients"
+        away = np.square(state.w - state.model)
+        ties = np.where((away > 0) & np.isfinite(state.lam), state.lam * away, 0.0).sum()
+        square = sum(float(answer.rows["square"]) for answer in answers) + float(ties)
+        given = "" if self._one_model or self._alone else ", given gamma and lambda"
+        return square / free, f"least squares, {free:,} degrees of freedom{given}"
+
+    def _fixed(self, answers: list[Answer]) -> int:
+        """Coefficients that are estimated without any pull."""
+        if self._alone:
+            return round(sum(float(answer.rows["rank"]) for answer in answers))
+        if not self.state.lam.any():
+            return int(np.linalg.matrix_rank(self.state.covariance, hermitian=True).sum())
+        return int(np.linalg.matrix_rank(self.state.around, hermitian=True))
+
+    def _coefficients(self, noise: float | None) -> list[Coefficient]:
+        """Those of wbar; where clusters have nothing in common wbar is their mean, without se."""
+        if self._alone:
+            return []
+        values = self.units.estimate(self.state.model)
+        pairs = list(zip(self.units.names, values.tolist(), strict=True))
+        apart = not self.state.lam.any() and len(self.state.w) > 1
+        if noise is None or apart or self.state.around.shape != self.units.matrix.shape:
+            return [Coefficient(name, value) for name, value in pairs]
+        errors = self.units.errors(noise * self.state.around)
+        open_ = (np.abs(self.units.matrix) @ self.state.unknown) > 0
+        return [
+            Coefficient(name, value, None if unknown else float(error))
+            for (name, value), error, unknown in zip(pairs, errors, open_, strict=True)
+        ]
+
+    def _variances(self, noise: float | None) -> list[Component]:
+        """From records to clusters, in the label's unit."""
+        unit, fitted = self.units.label**2, self.fitted
+        if fitted is not None:
+            levels = ("residual", "user", "cluster")[: 3 if len(self.state.w) > 1 else 2]
+            user = float(np.mean(list(fitted.user.values())))
+            values = (fitted.sigma2, user, fitted.cluster)
+            return [
+                Component(level, value * unit, share, value == 0.0)
+                for level, value, share in zip(levels, values, fitted.shares, strict=False)
+            ]
+        if spread := self.state.estimates.spread:
+            return self._latent(spread)
+        if noise is None or self.loss != "squared":
+            return []
+        return [Component("residual", noise * unit)]
+
+    def _latent(self, spread: dict[str, list[float]]) -> list[Component]:
+        """By coefficient; of random intercepts with their share in the variance of a score."""
+        names = self.units.names
+        lists = {what[:-1]: values for what, values in spread.items()}
+        if self.solution.varies is None:
+            return [
+                Component(f"{what}: {name}", value)
+                for what, values in lists.items()
+                for name, value in zip(names, values, strict=True)
+            ]
+        total = LATENT + sum(values[0] for values in lists.values())
+        found = [Component("residual", LATENT, LATENT / total)]
+        return found + [Component(w, v[0], v[0] / total) for w, v in lists.items()]
+
+    def _users(self, answers: list[Answer], noise: float | None) -> dict[str, UserEstimate]:
+        """Each user's."""
+        if not self.each:
+            return {}
+        return {
+            user: self._user(answer.rows, row, noise)
+            for answer in answers
+            for row, user in enumerate(answer.cohort.users)
+        }
+
+    def _user(self, rows: Arrays, row: int, noise: float | None) -> UserEstimate:
+        """One user's."""
+        units, known = self.units, bool(rows["known"][row])
+        errors = None
+        if noise is not None and (known or not self._alone):
+            errors = units.by_name(np.sqrt(noise) * rows["se"][row])
+        own = units.by_name(units.estimate(rows["own"][row])) if known else None
+        estimate = units.by_name(units.estimate(rows["theta"][row]))
+        return UserEstimate(estimate, own, errors, float(rows["shrinkage"][row]))
+
+
+def template(users: int, d: int, each: bool) -> dict[str, Any]:
+    """What a cohort of so many users answers."""
+    sums = {"square": np.zeros(()), "rank": np.zeros(())}
+    if not each:
+        return sums
+    wide = {name: np.zeros((users, d)) for name in ("theta", "own", "se")}
+    return {**sums, **wide, "known": np.zeros(users), "shrinkage": np.zeros(users)}

@@ -1,0 +1,144 @@
+"""A linear model's results as a statistician reads them: coefficients, variances, users."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from corsage.strategies.rounds.results import Finding
+
+NORMAL = 1.959963984540054
+"""Half the width of a 95% interval, in standard errors."""
+SHOWN = 20
+"""Coefficients that are printed; files have all."""
+ENDS = 3
+"""Users that are printed from either end."""
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """One coefficient of the model of all, with its standard error if the data tell one."""
+
+    name: str
+    estimate: float
+    se: float | None = None
+
+    @property
+    def z(self) -> float | None:
+        """The estimate in standard errors."""
+        return self.estimate / self.se if self.se else None
+
+    @property
+    def p(self) -> float | None:
+        """How often as much or more would be seen of a coefficient that is 0 (normal)."""
+        return None if self.z is None else math.erfc(abs(self.z) / math.sqrt(2))
+
+    def json(self) -> dict[str, Any]:
+        """With an interval of 95%."""
+        reach = None if self.se is None else NORMAL * self.se
+        low, high = (
+            (None, None) if reach is None else (self.estimate - reach, self.estimate + reach)
+        )
+        return {**asdict(self), "low": low, "high": high, "z": self.z, "p": self.p}
+
+    def text(self) -> str:
+        """One line of a table."""
+        if self.se is None or self.z is None or self.p is None:
+            return f"{self.estimate:.5g}"
+        chance = "p < .001" if self.p < 0.001 else f"p = {self.p:.3f}".replace("0.", ".", 1)
+        return f"{self.estimate:.5g} (se {self.se:.4g}, z {self.z:.2f}, {chance})"
+
+
+@dataclass(frozen=True)
+class Component:
+    """A component of variance: `share` of the whole, None where none is defined."""
+
+    level: str
+    variance: float
+    share: float | None = None
+    at_boundary: bool = False
+
+
+@dataclass(frozen=True)
+class UserEstimate:
+    """What is estimated for one user.
+
+    Parameters
+    ----------
+    estimate : its coefficients, shrunken, by name.
+    own : from its own rows alone, if these are enough.
+    se : prediction standard errors, if they are known.
+    shrinkage : from 0, its own rows decide, to 1, its centre does.
+    """
+
+    estimate: dict[str, float]
+    own: dict[str, float] | None
+    se: dict[str, float] | None
+    shrinkage: float
+
+
+@dataclass(frozen=True)
+class LinearSummary:
+    """All of it.
+
+    Parameters
+    ----------
+    coefficients : of the model of all; none where there is no such model.
+    variances : from records to clusters.
+    users : by their names; empty if they were not asked, or are too many.
+    varying : the coefficients that differ between users.
+    errors : how standard errors were found, or why there are none.
+    units : what the numbers are in, where it is not the data's own units.
+    """
+
+    coefficients: list[Coefficient]
+    variances: list[Component]
+    users: dict[str, UserEstimate] = field(default_factory=dict)
+    varying: list[str] = field(default_factory=list)
+    errors: str = ""
+    units: str = ""
+
+    def json(self) -> dict[str, Any]:
+        """As the result's file has it."""
+        return {
+            "coefficients": [one.json() for one in self.coefficients],
+            "variances": [asdict(one) for one in self.variances],
+            "users": {user: asdict(one) for user, one in self.users.items()},
+            "varying": self.varying,
+            "errors": self.errors,
+            "units": self.units,
+        }
+
+    def findings(self) -> list[Finding]:
+        """Short tables for the terminal."""
+        found = []
+        if self.coefficients:
+            rows = [(one.name, one.text()) for one in self.coefficients[:SHOWN]]
+            if (more := len(self.coefficients) - SHOWN) > 0:
+                rows.append(("...", f"{more} more in result.json"))
+            notes = [("standard errors", self.errors), ("units", self.units)]
+            found.append(Finding("coefficients", rows + [note for note in notes if note[1]]))
+        if self.users and self.varying:
+            found.append(Finding("users' estimates", self._of_users()))
+        return found
+
+    def _of_users(self) -> list[tuple[str, str]]:
+        """How much users are shrunken, and the lowest and highest of them."""
+        factors, name = np.array([one.shrinkage for one in self.users.values()]), self.varying[-1]
+        rows = [
+            ("shrinkage", f"mean {factors.mean():.2f}, {factors.min():.2f} to {factors.max():.2f}")
+        ]
+        order = sorted(self.users, key=lambda user: self.users[user].estimate[name])
+        ends = [("lowest", order[:ENDS]), ("highest", order[::-1][:ENDS])]
+        for what, users in ends if len(order) > 2 * ENDS else []:
+            rows.append((f"{what} {name}", ", ".join(self._told(user, name) for user in users)))
+        return rows
+
+    def _told(self, user: str, name: str) -> str:
+        """One user's coefficient."""
+        one = self.users[user]
+        error = "" if one.se is None else f" (se {one.se[name]:.3g})"
+        return f"{user} {one.estimate[name]:.4g}{error}"
