@@ -147,6 +147,8 @@ class Keywords(TypedDict, total=False):
     mixed_tolerance: float
     mixed_em_rounds: int
     mixed_grouping: str
+    mixed_random: str
+    mixed_summary: str
     single_cluster_lambda: str | float
     convex_lambda: str | float
     convex_solver: str

@@ -47,7 +47,7 @@ STEPS = 50
 class MixedModelClient(CohortClient[MixedModelKeys]):
     """The users of the mixed model; each keeps its theta_i."""
 
-    takes = Takes(
+    takes = Takes(  # not `each`: of a device's users only sums go up
         rows={
             **{name: floats("P") for name in ("w", "gamma", "next")},
             "covariance": floats("P", "P"),
@@ -57,7 +57,6 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
             "ask": text(40),
             "moves": flag,
             "em": flag,
-            "each": flag,
             "intercepts": flag,
             "as": word(EXACT, NEWTON, ABOVE),
             "next": word(EXACT, NEWTON, ABOVE),

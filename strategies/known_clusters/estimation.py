@@ -66,28 +66,29 @@ class LikelihoodFit:
             sigma2=found.sigma2,
             user=dict(zip(names, user, strict=True)),
             cluster=found.between,
-            shares=list(shares(found)),
+            shares=[float(share) for share in shares(found)],
             middle=found.centres.wbar.tolist(),
             loglik=found.loglik,
             aic=found.aic,
             common=found.common,
         )
 
-    def table(self) -> Finding:
-        """The fit as rows of text, as a mixed-model package prints it."""
+    def table(self, unit: float = 1.0) -> Finding:
+        """The fit as rows of text, as a mixed-model package prints it; `unit` is the label's."""
         records, users, clusters = (f"{100 * share:.2f}% of the variance" for share in self.shares)
-        spread = list(self.user.values())
+        spread = [unit**2 * value for value in self.user.values()]
         user = f"{spread[0]:.5g}" if self.common else f"{min(spread):.4g} to {max(spread):.4g}"
         how = "one for all clusters" if self.common else "one for each cluster"
         between_users = f"{user}, {users} ({how}, by AIC)"
-        between_clusters = [("between clusters (sb^2)", f"{self.cluster:.5g}, {clusters}")]
+        between_clusters = [
+            ("between clusters (sb^2)", f"{unit**2 * self.cluster:.5g}, {clusters}")
+        ]
         if len(spread) == 1:
             between_users, between_clusters = f"{user}, {users}", []
         rows = [
-            ("between records (sigma^2)", f"{self.sigma2:.5g}, {records}"),
+            ("between records (sigma^2)", f"{unit**2 * self.sigma2:.5g}, {records}"),
             ("between users (s^2)", between_users),
             *between_clusters,
-            ("middle (wbar)", numbers(self.middle)),
             ("log likelihood", f"{self.loglik:.3f} (AIC {self.aic:.3f})"),
         ]
         return Finding("variances (restricted maximum likelihood)", rows)
@@ -106,10 +107,10 @@ class Estimates:
     fitted: LikelihoodFit | None = None
     spread: dict[str, list[float]] = field(default_factory=dict)
 
-    def findings(self) -> list[Finding]:
-        """Variances and shares."""
+    def findings(self, unit: float = 1.0) -> list[Finding]:
+        """Variances and shares; `unit` is the label's."""
         if self.fitted is not None:
-            return [self.fitted.table()]
+            return [self.fitted.table(unit)]
         if self.spread:
             title = "variances by coefficient (Laplace's approximation)"
             rows = [(name, numbers(values)) for name, values in self.spread.items()]

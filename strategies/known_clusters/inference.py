@@ -24,11 +24,13 @@ from corsage.strategies.known_clusters.linear_summary import (
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.possible import summary_fault
+from corsage.strategies.rounds.roster import is_closed
 from corsage.strategies.rounds.turns import Script
 
 MOST_USERS = 2000
 """With more users nobody is asked: their models are in files."""
 LIKELIHOODS = ("squared", "logistic")
+LAPLACE = "Laplace's approximation, given the variances"
 LATENT = pi**2 / 3
 """The variance of the logistic distribution: what records add to a score."""
 
@@ -54,7 +56,7 @@ class Units:
         """Out of what the federation agreed on of its tables."""
         d, federation = solution.size, solution.federation
         intercept = federation.config.model.intercept
-        prepared, count = federation.roster.preparation, d - intercept
+        prepared, count = getattr(federation.roster, "preparation", None), d - intercept
         names = [f"x{number}" for number in range(1, count + 1)]
         matrix, start, label, told = np.eye(d), np.zeros(d), 1.0, ""
         if prepared is not None and len(prepared.features) == count:
@@ -98,7 +100,9 @@ class Inference:
         self.solution, self.state = solution, solution.state
         self.units, self.fitted = Units.of(solution), solution.state.estimates.fitted
         users = sum(len(cohort.users) for cohort in solution.present.cohorts)
-        self.each = solution.keys.mixed_summary == "users" and users <= MOST_USERS
+        wanted = solution.keys.mixed_summary == "users" and users <= MOST_USERS
+        grid = solution.federation.grid
+        self.each = wanted and grid is not None and is_closed(grid)
         model = solution.federation.config.model
         self.loss = solution.federation.loss
         self.whole = model.loss_scale != "mean" and not model.ridge
@@ -140,6 +144,11 @@ class Inference:
         """Whether nothing ties users: there is no model of all."""
         return bool(self.state.used.size) and not self.state.used.any()
 
+    @property
+    def _apart(self) -> bool:
+        """Whether nothing ties the clusters."""
+        return not self.state.lam.any() and len(self.state.w) > 1
+
     def _noise(self, answers: list[Answer]) -> tuple[float | None, str]:
         """sigma^2 in the model's units, if standard errors can be given; how, or why not."""
         if self.loss not in LIKELIHOODS:
@@ -147,8 +156,8 @@ class Inference:
         if not self.whole:
             return None, "none: losses are no likelihood with loss-scale=mean or a ridge"
         if self.loss == "logistic":
-            settled = "" if self.state.done else "; the models are not settled"
-            return 1.0, f"Laplace's approximation, given the strengths{settled}"
+            how = "maximum likelihood" if self._one_model or self._alone else LAPLACE
+            return 1.0, how + ("" if self.state.done else "; the models are not settled")
         if self.fitted is not None:
             return self.fitted.sigma2, "given the variances"
         return self._residual(answers)
@@ -163,9 +172,11 @@ class Inference:
         free = sum(members[user].train for user in heard) - self._fixed(answers)
         if free <= 0:
             return None, "none: no more rows than coefficients"
-        away = np.square(state.w - state.model)
-        ties = np.where((away > 0) & np.isfinite(state.lam), state.lam * away, 0.0).sum()
+        tie = np.where(np.isfinite(state.lam), state.lam, 0.0)
+        ties = np.sum(tie * np.square(state.w - state.model))
         square = sum(float(answer.rows["square"]) for answer in answers) + float(ties)
+        if self._apart:
+            return square / free, "none for the mean of clusters that are fitted apart"
         given = "" if self._one_model or self._alone else ", given gamma and lambda"
         return square / free, f"least squares, {free:,} degrees of freedom{given}"
 
@@ -183,8 +194,7 @@ class Inference:
             return []
         values = self.units.estimate(self.state.model)
         pairs = list(zip(self.units.names, values.tolist(), strict=True))
-        apart = not self.state.lam.any() and len(self.state.w) > 1
-        if noise is None or apart or self.state.around.shape != self.units.matrix.shape:
+        if noise is None or self._apart or self.state.around.shape != self.units.matrix.shape:
             return [Coefficient(name, value) for name, value in pairs]
         errors = self.units.errors(noise * self.state.around)
         open_ = (np.abs(self.units.matrix) @ self.state.unknown) > 0

@@ -76,8 +76,8 @@ class MixedModelKeys(ClusterKeys):
     )
     mixed_summary: str = key(
         "users",
-        "after the last round: coefficients with standard errors (federation), of each user as "
-        "well (users), or nothing more is asked (none)",
+        "asked after the last round: what standard errors need (federation), in simulations also "
+        "each user's estimates (users), or nothing (none); devices send sums only",
         choices=("users", "federation", "none"),
     )
 

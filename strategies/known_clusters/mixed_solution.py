@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 TRAVELLED = Number("moved", low=0.0), Number("length", low=0.0)
 """How far a cohort's models moved, and how long they are: sums of squares."""
+TIED: Floats = np.array(np.inf)
+"""lambda of a single cluster, which has nothing to be away from: its centre is the middle."""
 MOST_COEFFICIENTS = 100
 """Models with more have no standard errors: covariances are of all coefficients by all."""
 MOST_ROUNDS = 100
@@ -94,6 +96,12 @@ class MixedSolution:
         if self.keys.mixed_random == "all":
             return None
         return np.append(np.zeros(self.size - 1), 1.0)
+
+    @property
+    def unit(self) -> float:
+        """The label's unit in the model's: labels may be standardised."""
+        prepared = getattr(self.federation.roster, "preparation", None)
+        return 1.0 if prepared is None else prepared.label.scale
 
     @property
     def tolerance(self) -> float:
@@ -188,7 +196,7 @@ class MixedSolution:
         lam, state.used = state.lam[places], state.gamma.copy()
         state.w[places], state.model = solved_centres(p, q, lam)
         if self.size <= MOST_COEFFICIENTS:
-            self._remember(covariances(p, even(lam)), places)
+            self._remember(covariances(p, even(lam) if len(p) > 1 else TIED), places)
         if self.estimates_in(number):
             state.covariance[places], around = centre_covariance(p, lam)
             if number > 1:  # the first sums are around no centre
@@ -264,7 +272,7 @@ class MixedSolution:
     def findings(self) -> list[Finding]:
         """How the solution was reached, and the variances."""
         rows = [("rounds", f"{self.federation.progress.round}"), *self._change(), *self._few()]
-        return [Finding("solution", rows), *self.state.estimates.findings()]
+        return [Finding("solution", rows), *self.state.estimates.findings(self.unit)]
 
     def _change(self) -> list[tuple[str, str]]:
         """How far the last round moved the models, and whether that was the end."""

@@ -197,6 +197,7 @@ def test_only_sums_go_up() -> None:
             return reply
 
     for keys in ({"known_gamma": 1, "known_lambda": 1}, {}):
+        keys["mixed_summary"] = "federation"  # as of devices, whatever is asked
         _, result, _ = federate("mixed-model", grid=Spy(3), **{**LOGISTIC, **keys, "num_rounds": 5})
         _, squared, _ = federate("mixed-model", grid=Spy(3), **{**HIERARCHICAL, **keys})
         assert squared.json()[0]["messages"] > 0 < result.json()[0]["bytes_up"]

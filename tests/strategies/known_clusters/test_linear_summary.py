@@ -1,0 +1,222 @@
+"""The summary of linear models in a federation, beside statsmodels and dense formulas."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.clients.known_clusters.mixed_model import MixedModelClient
+from corsage.core.arrays import Floats
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError
+from corsage.core.preparation import Column, Label, Preparation
+from corsage.strategies import strategy_class
+from corsage.strategies.known_clusters.inference import Units
+from corsage.strategies.known_clusters.linear_summary import Coefficient
+from corsage.strategies.known_clusters.possible import summary_fault
+from tests.support.mixed_models import Records, records, statsmodels_fit
+
+DATA = records(4, slopes=0.0)
+
+
+def written(folder: Path, data: Records, y: Floats) -> Path:
+    """All records for training, and each user's first one once more for testing."""
+    first = np.unique(data.user, return_index=True)[1]
+    rows = np.concatenate([np.arange(len(y)), first])
+    test = np.arange(len(rows)) >= len(y)
+    parts = {"x": data.x[rows, :2], "y": y[rows], "user": data.user[rows]}
+    path = folder / "records.npz"
+    np.savez(path, test=test, cluster=data.cluster[rows], **parts)
+    return path
+
+
+def summary(name: str, file: Path, nodes: int = 1, **keys: Any) -> dict[str, Any]:
+    """The `estimates` of a result, as JSON has them."""
+    own = {
+        "dataset": "npz", "data-file": str(file), "user-column": "user",
+        "cluster-column": "cluster", "model": "linear", "num-rounds": 60, "evaluate-every": 100,
+        **{key.replace("_", "-"): value for key, value in keys.items()},
+    }  # fmt: skip
+    result = strategy_class(name)(Config.parse(own)).start(LocalGrid(app, nodes))
+    found = json.loads(json.dumps(result.json()[0]))["estimates"]
+    assert isinstance(found, dict)
+    return found
+
+
+def column(found: dict[str, Any], what: str) -> Floats:
+    return np.array([one[what] for one in found["coefficients"]])
+
+
+NUMBERS = {"loss": "squared", "labels": "numbers", "mixed_random": "intercept", "known_refine": 1}
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    return written(tmp_path, DATA, DATA.y)
+
+
+@pytest.mark.parametrize("nodes", [1, 5])
+def test_random_intercepts_of_users_in_clusters(numbers: Path, nodes: int) -> None:
+    wanted = statsmodels_fit(DATA, slopes=False, nested=True)
+    found = summary("mixed-model", numbers, nodes, **NUMBERS)
+    assert column(found, "estimate") == pytest.approx(wanted.estimates, rel=1e-3)
+    assert column(found, "se") == pytest.approx(wanted.theirs, rel=1e-3)
+    variances = {one["level"]: one["variance"] for one in found["variances"]}
+    assert variances == pytest.approx(
+        {"residual": wanted.scale, "user": wanted.user, "cluster": wanted.cluster}, rel=1e-3
+    )
+    total = sum(variances.values())
+    for one in found["variances"]:
+        assert one["share"] == pytest.approx(variances[one["level"]] / total, rel=1e-3)
+    assert found["varying"] == ["intercept"] and len(found["users"]) == 48
+
+
+def test_one_level_is_estimated_and_predicted_as_by_statsmodels(numbers: Path) -> None:
+    found = summary("single-cluster", numbers, **NUMBERS)
+    wanted = statsmodels_fit(DATA, slopes=False, nested=False)
+    assert column(found, "se") == pytest.approx(wanted.theirs, rel=1e-3)
+    x, y, v = DATA.x, DATA.y, wanted.scale
+    same = np.equal.outer(DATA.user, DATA.user) * wanted.user
+    inverse = np.linalg.inv(same + v * np.eye(len(y)))
+    rest = inverse @ (y - x @ wanted.estimates)
+    fisher = np.linalg.inv(x.T @ inverse @ x)
+    for user in (0, 17, 47):
+        one, own = found["users"][str(user)], (DATA.user == user) * wanted.user
+        assert one["estimate"]["intercept"] == pytest.approx(
+            wanted.estimates[2] + own @ rest, rel=1e-3
+        )
+        away = np.array([0.0, 0.0, 1.0]) - own @ inverse @ x
+        error = wanted.user - own @ inverse @ own + away @ fisher @ away
+        assert one["se"]["intercept"] == pytest.approx(error**0.5, rel=1e-3)
+        count = (DATA.user == user).sum()
+        assert 1 - one["shrinkage"] == pytest.approx(
+            wanted.user / (wanted.user + v / count), rel=1e-3
+        )
+        rows = DATA.user == user
+        alone = np.mean(y[rows] - x[rows, :2] @ column(found, "estimate")[:2])
+        assert one["own"]["intercept"] == pytest.approx(alone, rel=1e-6)
+
+
+def test_one_model_for_all_is_least_squares(numbers: Path) -> None:
+    found = summary("exact-global", numbers, 3, **NUMBERS)
+    wanted = sm.OLS(DATA.y, DATA.x).fit()
+    assert column(found, "estimate") == pytest.approx(wanted.params)
+    assert column(found, "se") == pytest.approx(wanted.bse)
+    assert found["variances"][0]["variance"] == pytest.approx(wanted.scale)
+
+
+def test_users_alone_are_least_squares_with_one_noise(numbers: Path) -> None:
+    found = summary("exact-local", numbers, **NUMBERS)
+    each = [sm.OLS(DATA.y[DATA.user == u], DATA.x[DATA.user == u]).fit() for u in range(48)]
+    noise = sum(one.ssr for one in each) / sum(one.df_resid for one in each)
+    for user in (3, 30):
+        one, own = found["users"][str(user)], each[user]
+        assert list(one["estimate"].values()) == pytest.approx(own.params)
+        errors = np.sqrt(noise * np.diag(own.normalized_cov_params))
+        assert list(one["se"].values()) == pytest.approx(errors)
+    assert found["coefficients"] == []
+
+
+@pytest.mark.parametrize("random", ["all", "intercept"])
+def test_given_strengths_are_variances_over_the_noise(numbers: Path, random: str) -> None:
+    """With gamma = sigma^2/s^2 as it was estimated, all else is as it was estimated."""
+    keys = {**NUMBERS, "mixed_random": random, "known_refine": 2}
+    fit = summary("mixed-model", numbers, **keys)
+    noise, user, cluster = (one["variance"] for one in fit["variances"])
+    given = {"known_gamma": noise / user, "known_lambda": noise / cluster}
+    found = summary("mixed-model", numbers, **{**keys, **given})
+    assert column(found, "estimate") == pytest.approx(column(fit, "estimate"), rel=1e-3)
+    assert column(found, "se") == pytest.approx(column(fit, "se"), rel=1e-3)
+    assert found["variances"][0]["variance"] == pytest.approx(noise, rel=1e-3)
+
+
+def test_classes_have_errors_from_the_likelihood(tmp_path: Path) -> None:
+    y = (DATA.y > 1).astype(np.int64)
+    file = written(tmp_path, DATA, y)
+    found = summary("exact-global", file, loss="logistic")
+    wanted = sm.Logit(y, DATA.x).fit(disp=False)
+    assert column(found, "estimate") == pytest.approx(wanted.params, rel=1e-5)
+    assert column(found, "se") == pytest.approx(wanted.bse, rel=1e-5)
+    found = summary("mixed-model", file, loss="logistic", mixed_random="intercept")
+    assert (column(found, "se") > 0).all() and "Laplace" in found["errors"]
+    assert sum(one["share"] for one in found["variances"]) == pytest.approx(1.0)
+    assert {one["level"] for one in found["variances"]} == {"residual", "user", "cluster"}
+
+
+def test_what_is_no_likelihood_has_no_errors(numbers: Path, tmp_path: Path) -> None:
+    for keys in ({"loss": "huber", "known_gamma": 1, "known_lambda": 1}, {"ridge": 0.1}):
+        found = summary("exact-global", numbers, **{**NUMBERS, **keys})
+        assert set(column(found, "se")) == {None} and found["errors"].startswith("none: ")
+
+
+def test_a_coefficient_that_the_data_do_not_tell_has_no_error(tmp_path: Path) -> None:
+    x = DATA.x.copy()
+    x[:, 1] = 2 * x[:, 0]
+    file = written(tmp_path, DATA._replace(x=x), DATA.y)
+    found = summary("exact-global", file, **NUMBERS)
+    errors = column(found, "se")
+    assert errors[0] is None and errors[1] is None and errors[2] > 0
+
+
+def test_nothing_is_asked_if_it_is_not_wanted(numbers: Path) -> None:
+    found = summary("mixed-model", numbers, mixed_summary="federation", **NUMBERS)
+    assert found["users"] == {} and found["coefficients"]
+    with pytest.raises(KeyError):
+        summary("mixed-model", numbers, mixed_summary="none", **NUMBERS)
+
+
+def test_new_users_of_random_intercepts_keep_the_slopes(numbers: Path) -> None:
+    own = {**NUMBERS, "new_users": 0.3, "adapt_samples": "3"}
+    assert summary("mixed-model", numbers, **own)["coefficients"]
+
+
+def test_random_intercepts_need_an_intercept(numbers: Path) -> None:
+    with pytest.raises(ConfigError, match="intercept=false"):
+        summary("mixed-model", numbers, intercept=False, **NUMBERS)
+    with pytest.raises(ConfigError, match=r"known-gamma=0: .*above 0"):
+        summary("mixed-model", numbers, known_gamma=0, **NUMBERS)
+
+
+def test_units_are_those_of_the_table() -> None:
+    """The same least squares from standardised numbers, brought back."""
+    prepared = Preparation(
+        (Column("ses"), Column("age")), Label("score", mean=3.0, scale=2.0), scaling="federated",
+        shift=(1.0, -2.0), scale=(0.5, 3.0), numbers=True,
+    )  # fmt: skip
+    matrix, start = prepared.linear()
+    units = Units([*prepared.features, "intercept"], matrix, start, 2.0)
+    raw = DATA.x[:, :2]
+    z = np.column_stack([(raw - prepared.shift) * prepared.scale, np.ones(len(raw))])
+    there, here = sm.OLS((DATA.y - 3) / 2, z).fit(), sm.OLS(DATA.y, DATA.x).fit()
+    assert units.estimate(there.params) == pytest.approx(here.params)
+    assert units.errors(there.cov_params()) == pytest.approx(here.bse)
+
+
+def test_text_of_a_coefficient() -> None:
+    assert Coefficient("a", 2.0, 1.0).text() == "2 (se 1, z 2.00, p = .046)"
+    assert Coefficient("a", 9.0, 1.0).text() == "9 (se 1, z 9.00, p < .001)"
+    assert Coefficient("a", 1.0).text() == "1"
+
+
+# Nothing that comes is believed, and devices send no user's numbers.
+
+
+def test_impossible_summaries_are_refused() -> None:
+    good = {"square": np.array(1.0), "rank": np.array(2.0), "se": np.ones((2, 3))}
+    good |= {"known": np.array([0.0, 1.0]), "shrinkage": np.array([0.0, 1.0])}
+    assert summary_fault(good) == ""
+    for name in good:
+        assert "cannot be" in summary_fault({**good, name: good[name] - 3})
+    for name in ("known", "shrinkage"):
+        assert "cannot be" in summary_fault({**good, name: good[name] + 0.5})
+
+
+def test_a_device_does_not_know_the_question_for_each_user() -> None:
+    assert "each" not in MixedModelClient.takes.options
