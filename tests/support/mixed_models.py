@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
-from statsmodels.regression.mixed_linear_model import MixedLM, VCSpec
 
+from corsage.benchmarks.mixed_reference import Reference, reference
 from corsage.core.arrays import Floats, Ints
 
 INTERCEPT = np.array([0.0, 0.0, 1.0])
@@ -50,55 +49,7 @@ def records(seed: int, *, slopes: float, own: float = 0.8, top: float = 0.6) -> 
     return Records(x, y, user, cluster[user])
 
 
-class Reference(NamedTuple):
-    """What statsmodels found, and what generalised least squares says at its variances.
-
-    Parameters
-    ----------
-    scale, user, cluster : sigma^2, s^2, and sb^2 or 0.
-    estimates, errors : of the fixed coefficients; errors are of generalised least squares.
-    theirs : errors as statsmodels prints them: it takes the variances to be uncertain, too.
-    loglik : the restricted log likelihood.
-    """
-
-    scale: float
-    user: float
-    cluster: float
-    estimates: Floats
-    errors: Floats
-    theirs: Floats
-    loglik: float
-
-
 def statsmodels_fit(data: Records, *, slopes: bool, nested: bool) -> Reference:
     """The best fit: intercepts vary, or all coefficients with the same variance."""
     z = data.x if slopes else data.x[:, 2:]
-    group = data.cluster if nested else data.user
-    rows = [group == name for name in np.unique(group)]
-    parts = {"user": [by_user(z[r], data.user[r]) for r in rows]}
-    if nested:
-        parts["cluster"] = [z[r] for r in rows]
-    names = [[[f"{i}" for i in range(m.shape[1])] for m in mats] for mats in parts.values()]
-    mats = [dict(zip(np.unique(group), own, strict=True)) for own in parts.values()]
-    columns = [dict(zip(np.unique(group), own, strict=True)) for own in names]
-    spec = VCSpec(list(parts), columns, mats)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = MixedLM(data.y, data.x, group, exog_re=None, exog_vc=spec)
-        found = model.fit(reml=True, method=["powell", "lbfgs"], ftol=1e-14, xtol=1e-10)
-    user, cluster = (*found.vcomp, 0.0)[:2]
-    v = [found.scale * np.eye(int(r.sum())) for r in rows]
-    for variance, own in zip(found.vcomp, parts.values(), strict=True):
-        v = [all_ + variance * mat @ mat.T for all_, mat in zip(v, own, strict=True)]
-    fisher = sum(
-        data.x[r].T @ np.linalg.solve(own, data.x[r]) for r, own in zip(rows, v, strict=True)
-    )
-    errors = np.sqrt(np.diag(np.linalg.inv(fisher)))
-    return Reference(
-        found.scale, user, cluster, found.fe_params, errors, found.bse_fe, float(found.llf)
-    )
-
-
-def by_user(z: Floats, user: Ints) -> Floats:
-    """The columns z of each user apart."""
-    return np.hstack([z * (user == i)[:, None] for i in np.unique(user)])
+    return reference(data.x, data.y, z, data.user, data.cluster if nested else None)
