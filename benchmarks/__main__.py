@@ -103,6 +103,13 @@ def robust() -> list[Measure]:
     return module.run()
 
 
+def statistics() -> list[Measure]:
+    """Linear models of 139 schools: how far the summary is from statsmodels'."""
+    from corsage.benchmarks import statistics as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "user-round": user_round,
     "methods": methods,
@@ -114,6 +121,7 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "known-clusters": known_clusters,
     "silent": silent,
     "robust": robust,
+    "statistics": statistics,
 }
 
 

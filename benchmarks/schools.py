@@ -25,7 +25,7 @@ def sizes(rng: np.random.Generator) -> list[int]:
     """Pupils of each school: 1 to 200, about 60 in the mean; the first three have 1, 2 and 200."""
     drawn = np.clip(np.rint(rng.gamma(1.6, PUPILS / 1.6, SCHOOLS)), 1, MOST).astype(int)
     drawn[:3] = 1, 2, MOST
-    return drawn.tolist()
+    return [int(size) for size in drawn]
 
 
 def pupils(seed: int = 0, gaps: float = 0.02) -> list[tuple[Any, ...]]:

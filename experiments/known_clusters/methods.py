@@ -20,13 +20,13 @@ from corsage.solvers.known_clusters.coins import Coins, stretches
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.solvers.known_clusters.mixed_model import (
     ClusterSums,
-    Spectra,
     by_cluster,
     centres,
     personal,
 )
 from corsage.solvers.known_clusters.reml import fit, level_sums
 from corsage.solvers.known_clusters.settings import Parameters, rates
+from corsage.solvers.known_clusters.spectra import Spectra
 
 ITERATIONS, STEP, P0 = 50_000, 1e-4, 0.1
 """T, eta and p of section 6.1."""

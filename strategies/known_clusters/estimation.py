@@ -191,7 +191,7 @@ class VarianceEstimation:
         free = slice(None) if varies is None else varies > 0
         if self.keys.known_gamma == AUTO:
             gamma = self.expected_gamma(list(map(spread, answers)), free)
-            state.gamma[np.ix_(places, np.arange(len(state.model))[free])] = gamma
+            state.gamma[np.ix_(np.array(places), np.arange(len(state.model))[free])] = gamma
         if self.keys.known_lambda == AUTO and len(places) > 1:
             state.lam[:, free] = self.expected_lambda(*clusters, state.model, around, free)
 
