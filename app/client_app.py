@@ -208,6 +208,7 @@ def introduction(node: Node, proof: str = "") -> RecordDict:
                     "input-shape": list(data.shape),
                     "num-classes": data.num_classes,
                     "proof": proof,
+                    "table": node.table,
                 }
             ),
             "metrics": MetricRecord(

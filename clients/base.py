@@ -28,7 +28,7 @@ from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL, Measu
 from corsage.core.seeding import generator
 from corsage.core.wire import DELIVER, Task
 from corsage.datasets.dealing.federated import FederatedData, UserData
-from corsage.networks.batches import Examples, Loss, Order
+from corsage.networks.batches import Examples, Loss, Order, Units
 from corsage.networks.evaluation import (
     Scores,
     outputs_of_each,
@@ -385,4 +385,15 @@ class Client(NumPyClient, Generic[K]):
         if self.data.vectors is not None:
             x = self.data.vectors[x]
         tensors = to_tensors(x, y, shift, scale, self.network.device, self.types)
-        return Examples(*tensors, np.array([len(labels) for _, labels in pairs], np.int64))
+        sizes = np.array([len(labels) for _, labels in pairs], np.int64)
+        return Examples(*tensors, sizes, units=self._units())
+
+    def _units(self) -> Units | None:
+        """The units of the users' labels, where these are standardised numbers."""
+        agreed, own = self.data.preparation, self.data.own
+        if agreed is None or not agreed.numbers:
+            return None
+        if own is None:
+            one = np.array([agreed.label.mean, agreed.label.scale])
+            return Units(*np.repeat(one[:, None], len(self.users), axis=1))
+        return Units(*own.label[[self.data.index[user] for user in self.users]].T)

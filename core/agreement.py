@@ -113,4 +113,6 @@ def misfit(preparation: Preparation, said: TableFacts) -> str:
         return f"its labels are numbered, the others' are words: {preparation.classes[0]}, ..."
     if said.label.kind == CATEGORY and not preparation.classes:
         return "its labels are words, the others' are numbered"
+    if unknown := [name for name in said.label.levels if name not in preparation.classes]:
+        return f"its class {unknown[0]!r} is not among those that the run began with"
     return ""

@@ -15,6 +15,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
+from corsage.core.columns import NUMBER, BadColumns, TableFacts, read_facts
 from corsage.core.text import line
 
 MOST_USERS = 1_000_000
@@ -54,12 +55,14 @@ class Introduction:
     shape, num_classes : of a sample; no classes: labels are numbers.
     users : whom it hosts.
     proof : what only this device can say in this run; none: it has nowhere to keep a secret.
+    table : what it says of the columns of its table, if it has one: `shape` is then of raw cells.
     """
 
     shape: tuple[int, ...]
     num_classes: int
     users: Mapping[str, Counts]
     proof: str = ""
+    table: TableFacts | None = None
 
 
 def read_introduction(content: RecordDict) -> Introduction:
@@ -87,6 +90,7 @@ def read_introduction(content: RecordDict) -> Introduction:
         num_classes=_whole("num-classes", config.get("num-classes"), 0, MOST_CLASSES),
         users={user: Counts(own, kept, cluster) for user, own, kept, cluster in columns},
         proof=_proof(config),
+        table=_table(config, sum(train)),
     )
 
 
@@ -153,3 +157,18 @@ def _proof(config: ConfigRecord) -> str:
     if not isinstance(proof, str) or len(proof) > PROOF_CHARACTERS:
         raise BadIntroduction(f"proof: it is no text of at most {PROOF_CHARACTERS} characters")
     return proof
+
+
+def _table(config: ConfigRecord, rows: int) -> TableFacts | None:
+    """What is said of the columns, which must be as many as a sample has."""
+    if "table" not in config:
+        return None
+    try:
+        found = read_facts(config["table"], rows)
+    except BadColumns as why:
+        raise BadIntroduction(f"table: {why}") from None
+    if config.get("input-shape", []) not in ([], [len(found.columns)]):
+        raise BadIntroduction(f"table: {len(found.columns)} columns, and other samples")
+    if (found.label.kind == NUMBER) != (config["num-classes"] == 0):
+        raise BadIntroduction("table: its labels are of another kind than num-classes says")
+    return found

@@ -57,7 +57,11 @@ class Keywords(TypedDict, total=False):
     user_column: str | float
     label_column: str | float
     cluster_column: str | float
+    scale: str
+    missing: str
     feature_columns: str | Sequence[str] | float
+    drop_columns: str | Sequence[str] | float
+    category_columns: str | Sequence[str] | float
     data_seed: int
     users_per_cluster: int
     samples_per_user: int

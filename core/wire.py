@@ -18,6 +18,7 @@ from flwr.app import ConfigRecord
 
 from corsage.core.groups import DataKeys, ModelKeys, TrainKeys
 from corsage.core.keys import Keys, NoKeys, flatten, read
+from corsage.core.preparation import Preparation
 from corsage.core.registry import DEVICE, data_keys, keys_class
 
 MEMBERS = "members"
@@ -45,6 +46,8 @@ class Task:
 
     It holds all that a node has to know of a run, since Flower passes a run's config to nodes in
     deployments only, and there not that of the run that is resumed.
+
+    `preparation` is what the federation agreed on for the columns of its tables, if they are any.
 
     `data` says what a simulated node deals, `device_data` how a device reads a file of its own.
 
@@ -79,6 +82,7 @@ class Task:
     keys: Keys = NoKeys()
     state_dir: str = ""
     many_machines: bool = False
+    preparation: Preparation | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -91,6 +95,7 @@ def encode_task(task: Task) -> ConfigRecord:
         task.shape,
         task.num_classes,
         task.num_users,
+        task.preparation,
         (task.device_data, task.data, task.train, task.model, task.keys),
     )
     return config_record(
@@ -122,6 +127,7 @@ def _fixed(
     shape: tuple[int, ...],
     num_classes: int,
     num_users: int,
+    preparation: Preparation | None,
     groups: tuple[Keys, ...],
 ) -> str:
     keys = {k: v for group in groups for k, v in flatten(group).items()}
@@ -134,6 +140,7 @@ def _fixed(
             "num-classes": num_classes,
             "num-users": num_users,
             "keys": keys,
+            **({"preparation": preparation.json()} if preparation else {}),
         }
     )
 
@@ -185,6 +192,7 @@ def _settings(text: str) -> Task:
         shape=tuple(fixed["input-shape"]),
         num_classes=fixed["num-classes"],
         num_users=fixed["num-users"],
+        preparation=Preparation.read(found) if (found := fixed.get("preparation")) else None,
         data=read(data_keys(dataset), fixed["keys"]),
         device_data=read(data_keys(DEVICE), fixed["keys"]),
         train=read(TrainKeys, fixed["keys"]),

@@ -1,51 +1,58 @@
-"""A CSV file of one's own: a header, a label column, perhaps user and cluster; the rest features,
+"""A CSV file of one's own: a header, a label column, perhaps user and cluster; the rest are inputs,
 or those of the others that `feature-columns` names.
 
-numpy's C reader takes the whole file in one pass, the text columns coded as numbers on the way.
-Only if that fails is the file read again row by row, to name the line, the column and the word.
+What is between the cells, and whether decimals have a comma, is seen from the file. A column is
+numbers or the words of a category; its levels, and its mean and spread, are agreed on by the whole
+federation (`core.preparation`).
 """
 
 from __future__ import annotations
 
-import csv
-import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from corsage.core.arrays import Array, Floats
+from corsage.core.columns import CATEGORY, LARGEST, ColumnFacts, TableFacts, is_missing
 from corsage.core.errors import DataError
+from corsage.core.keys import key
+from corsage.datasets.columns.cells import Cells, Place, locate, numeric, read_cells, text_of
+from corsage.datasets.columns.dialect import Dialect, dialect_of, rows
+from corsage.datasets.columns.typed import (
+    NO_CLASS,
+    Source,
+    categories,
+    class_names,
+    id_note,
+    numbered,
+    numbers,
+)
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.shared_keys import ColumnKeys, FeatureKeys, check_columns, own_file
 from corsage.datasets.table import (
-    OR_NUMBERS,
     Table,
     check_users,
     chosen_features,
-    held,
     input_numbers,
     read_labels,
     some,
 )
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-ENCODING = "utf-8-sig"  # UTF-8, with or without the mark that spreadsheets put first
-
-# What is wrong with a cell, and what to do.
-NO_CLASS = f"not a class; number the classes 0, 1, 2, ...{OR_NUMBERS}"
-NO_POINT = "not a number; write it with a decimal point and no comma"
-NO_NUMBER = (
-    "not a number; code it as one, name it as user-column or cluster-column, or leave it out by "
-    "feature-columns"
-)
 
 
 @dataclass(frozen=True)
 class CsvKeys(FeatureKeys, ColumnKeys):
     """Keys of a CSV file."""
+
+    drop_columns: tuple[str, ...] = key(
+        (), "csv: columns that are left out, with commas, where all the others are the input"
+    )
+    category_columns: tuple[str, ...] = key(
+        (), "csv: columns that are categories though they look like numbers, with commas"
+    )
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class Columns:
 
     @property
     def text(self) -> list[int]:
-        """The places of the columns of words."""
+        """The places of the columns that are words for certain."""
         return [i for i in (self.user, self.cluster) if i >= 0]
 
     @property
@@ -72,21 +79,6 @@ class Columns:
         return [i for i in range(len(self.names)) if i not in used]
 
 
-class Codes:
-    """Numbers the different words of a text column in the order in which they appear."""
-
-    def __init__(self) -> None:
-        self.codes: dict[str, int] = {}
-
-    def __call__(self, word: str) -> float:
-        """The word's number."""
-        return self.codes.setdefault(word.strip(), len(self.codes))
-
-    def words(self, column: NDArray[np.float64]) -> NDArray[np.str_]:
-        """The column's words again."""
-        return np.array(list(self.codes), dtype=np.str_)[column.astype(np.int64)]
-
-
 def load(keys: CsvKeys) -> Table:
     """The samples of `data-file`; its user column must be there unless `user-column` is empty."""
     return read(keys.path, keys)
@@ -94,78 +86,124 @@ def load(keys: CsvKeys) -> Table:
 
 def read(path: Path, keys: CsvKeys, *, optional: tuple[str, ...] = ()) -> Table:
     """One CSV file; of the columns "user" and "cluster", those in `optional` may be absent."""
-    return read_table(path, find_columns(path, keys, optional))
+    dialect = dialect_of(path)
+    columns = find_columns(path, keys, optional, dialect.delimiter)
+    return CsvFile(path, keys, columns, dialect).table()
 
 
-def read_table(path: Path, columns: Columns) -> Table:
-    """The rows below the header."""
-    coded = {i: Codes() for i in columns.text}
-    cells = read_cells(path, columns, coded)
-    x = cells[:, columns.features]
-    if not held(x).all():
-        blame(path, columns)
-    x = input_numbers(x, exact=columns.numbers)
-    try:
-        y, classes = read_labels(cells[:, columns.label], str(path), numbers=columns.numbers)
-    except DataError:
-        blame(path, columns)
-        raise
-    users = coded[columns.user].words(cells[:, columns.user]) if columns.user >= 0 else None
-    if users is not None:
-        if (users == "").any():
-            blame(path, columns)
-        check_users(users, str(path))
-    where = columns.cluster
-    clusters = coded[where].words(cells[:, where]) if where >= 0 else None
-    return Table(x, y, users, clusters, classes, 0.0, 1.0)
+def read_numbers(path: Path, columns: Columns) -> Table:
+    """A file of known columns, all of numbers, which a model takes as they are."""
+    file = CsvFile(path, CsvKeys(scale="none"), columns, Dialect())
+    table = file.table()
+    assert table.facts is not None
+    for column in table.facts.columns:
+        if column.kind == CATEGORY:
+            word = next(word for word in column.levels if not numeric(word, Dialect()))
+            why = "not a number; write it with a decimal point and no comma"
+            raise file.source.error(column.name, lambda w, word=word: w.strip() == word, why)  # type: ignore[misc]
+    return replace(table, x=input_numbers(table.x, exact=columns.numbers), facts=None)
 
 
-def read_cells(path: Path, columns: Columns, coded: Mapping[int, Codes]) -> NDArray[np.float64]:
-    """All cells as numbers, words by their codes, 0 in columns that nobody wants."""
-    converters: dict[int | str, Callable[[str], float]] = dict.fromkeys(columns.idle, nothing)
-    converters.update((place, codes) for place, codes in coded.items())
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # "input contained no data": said below
-            cells = np.loadtxt(
-                path, np.float64, comments=None, delimiter=",", skiprows=columns.header_lines,
-                ndmin=2, encoding=ENCODING, quotechar='"',
-                converters=converters or None,
+class CsvFile:
+    """A file, and how it is to be read."""
+
+    def __init__(self, path: Path, keys: CsvKeys, columns: Columns, dialect: Dialect) -> None:
+        self.path, self.keys, self.columns, self.dialect = path, keys, columns, dialect
+        self.place = Place(path, dialect, columns.names, columns.header_lines)
+        self.forced = [i for i, n in enumerate(columns.names) if n in keys.category_columns]
+        self.source = Source(
+            str(path), self.located, keys.missing != "refuse",
+            FLOAT32_MAX if keys.scaling == "none" else LARGEST,
+        )  # fmt: skip
+
+    def table(self) -> Table:
+        """The rows below the header; those without a label are left out, if gaps are taken."""
+        columns = self.columns
+        cells = read_cells(self.place, {*columns.text, *self.forced}, columns.idle)
+        users = self.ids(cells, columns.user)
+        clusters = self.ids(cells, columns.cluster)
+        if users is not None and (users == "").any():
+            why = "empty; a user's id belongs there: fill it in, or drop the row"
+            raise self.source.error(columns.names[columns.user], lambda w: not w.strip(), why)
+        x, inputs = self.inputs(cells)
+        y, label = self.labels(cells)
+        known = ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), bool)
+        notes = [self.dialect.note] * bool(self.dialect.note)
+        notes += [note for i, one in enumerate(inputs) if (note := id_note(one.name, x[:, i]))]
+        if not known.all():
+            left = len(known) - int(known.sum())
+            notes.append(f"{left} rows without a label are left out")
+            x, y = x[known], y[known]
+            users = None if users is None else users[known]
+            clusters = None if clusters is None else clusters[known]
+        if users is not None:
+            check_users(users, str(self.path))
+        y, classes = self.as_labels(y, label)
+        return Table(
+            x, y, users, clusters, classes, 0.0, 1.0, facts=TableFacts(tuple(inputs), label),
+            notes=tuple(f"{self.path.name}: {note}" for note in notes),
+        )  # fmt: skip
+
+    def ids(self, cells: Cells, column: int) -> Array | None:
+        """A column of users or clusters."""
+        return text_of(cells, column) if column >= 0 else None
+
+    def inputs(self, cells: Cells) -> tuple[Floats, list[ColumnFacts]]:
+        """The columns that are inputs, each as what it is."""
+        columns = self.columns
+        x, facts = np.empty((len(cells.numbers), len(columns.features))), []
+        for at, i in enumerate(columns.features):
+            name, column = columns.names[i], cells.numbers[:, i]
+            if i in cells.words:
+                words = cells.words[i].words
+                found = categories(name, column, words, self.source, i in self.forced)
+            else:
+                found = numbers(name, column, self.source)
+            x[:, at] = found[0]
+            facts.append(found[1])
+        return x, facts
+
+    def labels(self, cells: Cells) -> tuple[Array, ColumnFacts]:
+        """The labels, NaN where one is missing."""
+        i = self.columns.label
+        name, column = self.columns.names[i], cells.numbers[:, i]
+        if i not in cells.words:
+            found, _ = numbers(name, column, self.source)
+            return found, ColumnFacts(name) if self.columns.numbers else numbered(name)
+        if self.columns.numbers:
+            raise self.source.error(
+                name, lambda word: not numeric(word, self.dialect),
+                "not a number, and labels=numbers: write it with a decimal point and no comma, or "
+                "leave labels=numbers out if its words are classes",
             )  # fmt: skip
-    except ValueError as error:  # UnicodeDecodeError is one too
-        blame(path, columns)
-        raise DataError(f"{path}: not a CSV file of numbers ({error}).") from error
-    if not len(cells):
-        raise DataError(f"{path}: no rows below the header.")
-    if cells.shape[1] != len(columns.names):
-        blame(path, columns)
-    return cells
+        return class_names(name, column, cells.words[i].words, self.source)
+
+    def as_labels(self, y: Array, label: ColumnFacts) -> tuple[Array, int]:
+        """Labels as numbers of classes, with how many there are; or as they are."""
+        if label.levels:
+            return y.astype(np.int64), len(label.levels)
+        if not self.columns.numbers and (bad := (y < 0) | (y % 1 != 0)).any():
+            worst = float(y[int(bad.argmax())])
+            raise self.source.error(label.name, lambda word: same(word, worst), NO_CLASS)
+        return read_labels(y, str(self.path), numbers=self.columns.numbers)
+
+    def located(self, name: str, is_it: Callable[[str], bool]) -> str:
+        """In words, where the first such cell of a column is."""
+        line, word = locate(self.place, self.columns.names.index(name), is_it)
+        return f"line {line}, column {name!r}: {word!r}"
 
 
-def nothing(_: str) -> float:
-    """Any word, as a number."""
-    return 0.0
-
-
-def rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of every row that is not blank."""
+def same(word: str, value: float) -> bool:
+    """Whether a word is this number."""
     try:
-        with path.open(encoding=ENCODING, newline="") as file:
-            reader = csv.reader(file)
-            for row in reader:
-                if row:
-                    yield reader.line_num, row
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Check data-file.") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8.") from error
-    except csv.Error as error:
-        raise DataError(f"{path}: not a CSV file ({error}).") from error
+        return not is_missing(word) and float(word.replace(",", ".")) == value
+    except ValueError:
+        return False
 
 
-def read_header(path: Path) -> tuple[int, list[str]]:
+def read_header(path: Path, delimiter: str = ",") -> tuple[int, list[str]]:
     """The number of the header's last line, and the names of the columns."""
-    line, header = next(rows(path), (0, []))
+    line, header = next(rows(path, delimiter), (0, []))
     names = [name.strip() for name in header]
     if not names:
         raise DataError(f"{path}: empty; expected a header line and one line a sample.")
@@ -174,20 +212,17 @@ def read_header(path: Path) -> tuple[int, list[str]]:
             f"{path}: line {line}: column {names.index('') + 1} has no name; name it, or drop it "
             "(pandas: index=False)."
         )
-    if len(names) == 1 and {";", "\t"} & set(names[0]):
-        raise DataError(
-            f"{path}: line {line}: its cells are not separated by commas; save it with commas, and "
-            "with decimal points."
-        )
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if twice:
         raise DataError(f"{path}: line {line}: the column {twice[0]!r} is there twice; rename one.")
     return line, names
 
 
-def find_columns(path: Path, keys: CsvKeys, optional: tuple[str, ...]) -> Columns:
+def find_columns(
+    path: Path, keys: CsvKeys, optional: tuple[str, ...], delimiter: str = ","
+) -> Columns:
     """Which of the header's names are label, user, cluster and features."""
-    line, names = read_header(path)
+    line, names = read_header(path, delimiter)
     wanted = {"label": keys.label_column, "user": keys.user_column, "cluster": keys.cluster_column}
     at: dict[str, int] = {}
     for what, name in wanted.items():
@@ -204,7 +239,9 @@ def find_columns(path: Path, keys: CsvKeys, optional: tuple[str, ...]) -> Column
     if len(set(used)) < len(used):
         raise DataError(f"{path}: label-column, user-column and cluster-column must differ.")
     free = [name for i, name in enumerate(names) if i not in used]
-    chosen = chosen_features(keys.feature_columns, free, free, str(path))
+    check_named(path, keys, names)
+    usual = [name for name in free if name not in keys.drop_columns]
+    chosen = chosen_features(keys.feature_columns, free, usual, str(path))
     features = [names.index(name) for name in chosen]
     if not features and not keys.feature_columns:
         raise DataError(
@@ -214,37 +251,16 @@ def find_columns(path: Path, keys: CsvKeys, optional: tuple[str, ...]) -> Column
     return Columns(names, line, at["label"], at["user"], at["cluster"], features, keys.numbers)
 
 
-def blame(path: Path, columns: Columns) -> None:
-    """Raise the error that names the first cell that cannot be used; return if there is none."""
-    unread = (*columns.text, *columns.idle)
-    width = len(columns.names)
-    for number, row in rows(path):
-        if number <= columns.header_lines:
-            continue
-        if len(row) != width:
-            raise DataError(f"{path}: line {number}: {len(row)} cells; the header has {width}.")
-        for i, name in enumerate(columns.names):
-            classes = i == columns.label and not columns.numbers
-            fault = None if i in unread else unusable(row[i], classes=classes)
-            if i == columns.user and not row[i].strip():
-                fault = "empty; a user's id belongs there: fill it in, or drop the row"
-            if fault:
-                raise DataError(f"{path}: line {number}, column {name!r}: {row[i]!r} is {fault}.")
-
-
-def unusable(word: str, *, classes: bool) -> str | None:
-    """What is wrong with a cell that has to be a number, or a class's number; or None."""
-    if not word.strip():
-        return "empty; a number belongs there: fill it in, or drop the row"
-    try:
-        value = float("x" if "_" in word else word)  # Python reads 1_000, numpy does not
-    except ValueError:
-        return NO_CLASS if classes else NO_POINT if word.count(",") == 1 else NO_NUMBER
-    if not math.isfinite(value) or (not classes and abs(value) > FLOAT32_MAX):
-        return "not a finite float32 number; fill it in, or drop the row"
-    if classes and (value < 0 or value != int(value)):
-        return NO_CLASS
-    return None
+def check_named(path: Path, keys: CsvKeys, names: list[str]) -> None:
+    """Refuse keys that name columns which are not there, or that contradict each other."""
+    for what, named in (("drop", keys.drop_columns), ("category", keys.category_columns)):
+        if unknown := [name for name in named if name not in names]:
+            raise DataError(
+                f"{path}: {what}-columns: no column {some(unknown)} in the header "
+                f"(columns: {some(names)})."
+            )
+    if keys.drop_columns and keys.feature_columns:
+        raise DataError("feature-columns and drop-columns: set one of them; the other follows.")
 
 
 DATASET = DataSet(load, CsvKeys, own_file, check_columns, users="either")

@@ -161,7 +161,7 @@ def read(path: Path) -> Table:
             f"{path}: the columns are {some(names)}; expected {', '.join(COLUMNS)}, each once."
         )
     zips, income, recency, frequency, response = (lower.index(name) for name in COLUMNS)
-    table = csvfile.read_table(
+    table = csvfile.read_numbers(
         path, Columns(names, line, response, zips, income, [recency, frequency])
     )
     if table.num_classes > 2 or (table.x < 0).any():

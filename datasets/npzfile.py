@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from corsage.core.arrays import Array
-from corsage.core.errors import DataError
+from corsage.core.columns import CLASSES, NUMBER, ColumnFacts, TableFacts
+from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.shared_keys import ColumnKeys, check_columns, own_file
 from corsage.datasets.table import (
@@ -40,14 +41,16 @@ def read(path: Path, keys: ColumnKeys, *, optional: tuple[str, ...] = ()) -> Tab
     """One NPZ file; of the arrays "user" and "cluster", those in `optional` may be absent.
 
     uint8 is taken for pixels: 0..255 becomes -1..1 for the model, and (n, h, w) becomes
-    (n, 1, h, w). Other numbers reach the model as they are, in float32 (`table.input_numbers`).
+    (n, 1, h, w). Other numbers (n, features) are a table, whose columns are x0, x1, ...; those of
+    more axes reach the model as they are, in float32 (`table.input_numbers`).
     """
     arrays = open_npz(path)
     wanted = {"label": keys.label_column, "user": keys.user_column, "cluster": keys.cluster_column}
     names = {w: find(path, list(arrays), w, n, w in optional) for w, n in wanted.items()}
     if "x" not in arrays or not names["label"]:
         raise DataError(f"{path}: no array 'x' or no labels (arrays: {some(list(arrays))}).")
-    x = samples(arrays["x"], f"{path}: x", exact=keys.numbers)
+    x = samples(arrays["x"], f"{path}: x", keys)
+    facts = facts_of(x, names["label"], keys)
     y, classes = read_labels(
         arrays[names["label"]], f"{path}: {names['label']}", numbers=keys.numbers
     )
@@ -62,7 +65,9 @@ def read(path: Path, keys: ColumnKeys, *, optional: tuple[str, ...] = ()) -> Tab
     if found["user"] is not None:
         check_users(found["user"], f"{path}: {names['user']}")
     shift, scale = standardised(0.5, 0.5) if x.dtype == np.uint8 else (0.0, 1.0)
-    return Table(x, y, found["user"], found["cluster"], classes, shift, scale, test=test)
+    return Table(
+        x, y, found["user"], found["cluster"], classes, shift, scale, test=test, facts=facts
+    )
 
 
 def test_mask(array: Array | None, where: str) -> Mask | None:
@@ -107,8 +112,8 @@ def find(path: Path, names: list[str], what: str, wanted: str, optional: bool) -
     )
 
 
-def samples(x: Array, where: str, *, exact: bool = False) -> Array:
-    """The samples as uint8 or finite numbers (`input_numbers`), images with their channel axis.
+def samples(x: Array, where: str, keys: ColumnKeys) -> Array:
+    """The samples as uint8 or finite numbers, images with their channel axis; tables as float64.
 
     (samples, 0) is a data set without input: its model is an intercept alone.
     """
@@ -118,13 +123,30 @@ def samples(x: Array, where: str, *, exact: bool = False) -> Array:
         return x[:, None] if x.ndim == 3 else x
     if x.dtype.kind not in "biuf":
         raise DataError(f"{where}: of type {x.dtype}; expected numbers.")
-    good = held(x)
+    table = x.ndim == 2
+    if table and keys.missing != "refuse":
+        x = np.where(np.isnan(x), np.nan, x)
+        good = held(np.nan_to_num(x, nan=0.0, posinf=np.inf, neginf=-np.inf))
+    else:
+        good = held(x)
     if not good.all():
+        more = ", or set missing=mean or flag" * table
         raise DataError(
             f"{where}: sample {int(np.argmin(good))} has values that are not finite float32 "
-            "numbers; fill them in, or drop the sample."
+            f"numbers; fill them in, or drop the sample{more}."
         )
-    return input_numbers(x, exact=exact)
+    return x.astype(np.float64) if table else input_numbers(x, exact=keys.numbers)
+
+
+def facts_of(x: Array, label: str, keys: ColumnKeys) -> TableFacts | None:
+    """The columns of a table, which are numbered; images have none."""
+    if x.ndim == 2 and x.dtype != np.uint8:
+        columns = tuple(ColumnFacts(f"x{i}") for i in range(x.shape[1]))
+        return TableFacts(columns, ColumnFacts(label, NUMBER if keys.numbers else CLASSES))
+    for name, value in (("scale", keys.scale), ("missing", keys.missing)):
+        if value not in ("auto", "none", "refuse"):
+            raise ConfigError(f"{name}={value}: is for tables, and x are images; leave it out.")
+    return None
 
 
 DATASET = DataSet(load, ColumnKeys, own_file, check_columns, users="either")

@@ -8,6 +8,7 @@ from pathlib import Path
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.groups import DataKeys
 from corsage.core.keys import key
+from corsage.core.preparation import FEDERATED, MISSING, SCALES
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,28 @@ class ColumnKeys(LabelKeys, FileKeys):
     user_column: str = key("user", "column that names each sample's user")
     label_column: str = key("label", "column of the class (npz: y is understood too)")
     cluster_column: str = key("", "column of the user's known cluster, if any")
+    scale: str = key(
+        "auto",
+        "by whose mean and spread the columns of a table, and labels that are numbers, are "
+        "standardised: the whole federation's, each user's own, or nobody's; auto: federated",
+        choices=("auto", *SCALES),
+    )
+    missing: str = key(
+        "refuse",
+        "what is done about missing cells: refuse them; put the federation's mean there, of words "
+        "a level of their own; flag: that, and an input that says where it was",
+        choices=MISSING,
+    )
+
+    @property
+    def scaling(self) -> str:
+        """Whose mean and spread count."""
+        return FEDERATED if self.scale == "auto" else self.scale
+
+    @property
+    def sums(self) -> bool:
+        """Whether means and spreads are asked of the nodes."""
+        return self.scaling == FEDERATED or self.missing != "refuse"
 
     @property
     def usual(self) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Floats32, Ints
+from corsage.core.columns import TableFacts
 from corsage.core.errors import ConfigError, DataError
 
 Numbers = NDArray[np.float64]
@@ -34,6 +35,9 @@ class Table:
     samples are for testing, where the data say so; else each user's samples are split, with the
     classes `balanced` or by chance alone. Balanced tests of a rare class mislead: a user's only
     sample of it is never among them.
+
+    `facts` name the columns of a table of one's own: `x` are then its cells, NaN where one is
+    missing, words numbered by the levels of their column. `notes` are worth a line each.
     """
 
     x: Array
@@ -46,6 +50,8 @@ class Table:
     vectors: Floats32 | None = None
     test: Mask | None = None
     balanced: bool = True
+    facts: TableFacts | None = None
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def strata(self) -> Ints:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corsage.core.arrays import Ints
+from corsage.core.arrays import Floats, Ints
 
 Order = Sequence[Ints]
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -18,16 +18,26 @@ Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
+class Units:
+    """What labels that were standardised are in their own unit: `label * scale + mean`, by user."""
+
+    mean: Floats
+    scale: Floats
+
+
+@dataclass(frozen=True)
 class Examples:
     """All users' examples of a node, one user after the other: `sizes[u]` belong to user u.
 
     `losses` are the users' own, if the method has any; else the network's criterion is trained.
+    `units` are those of labels that are numbers, if these were standardised.
     """
 
     x: Tensor
     y: Tensor
     sizes: Ints
     losses: Sequence[Loss] | None = None
+    units: Units | None = None
 
     @classmethod
     def join(cls, users: Sequence[tuple[Tensor, Tensor]]) -> Examples:
@@ -38,6 +48,27 @@ class Examples:
     def over(self, x: Tensor) -> Examples:
         """The same examples with other inputs, such as features."""
         return replace(self, x=x)
+
+    def original(self, values: Tensor) -> Tensor:
+        """Labels, or outputs, of all examples in the labels' own unit, in double precision."""
+        if self.units is None:
+            return values
+        mean, scale = (
+            torch.from_numpy(np.repeat(each, self.sizes)).to(values.device)
+            for each in (self.units.mean, self.units.scale)
+        )
+        if values.dim() > 1:
+            mean, scale = mean[:, None], scale[:, None]
+        return values.to(torch.float64) * scale + mean
+
+    def in_their_unit(self) -> Examples:
+        """The same examples with labels as they were before they were standardised."""
+        return replace(self, y=self.original(self.y), units=None) if self.units else self
+
+    @property
+    def unit(self) -> Floats:
+        """What a standardised label of 1 is, by user."""
+        return np.ones(len(self)) if self.units is None else self.units.scale
 
     @cached_property
     def offsets(self) -> Ints:

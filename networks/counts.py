@@ -42,11 +42,13 @@ class Outcome:
     Parameters
     ----------
     criterion : says what outputs and labels are.
-    outputs, data : (samples, outputs), and whose samples they are.
+    outputs, data : (samples, outputs), and whose samples they are; both are held in the unit of
+        the labels, if these were standardised.
     """
 
     def __init__(self, criterion: Criterion, outputs: Tensor, data: Examples) -> None:
-        self.criterion, self.outputs, self.data = criterion, outputs, data
+        self.criterion, self.outputs = criterion, data.original(outputs)
+        self.data = data.in_their_unit()
         self.user = np.repeat(np.arange(len(data)), data.sizes)
 
     @cached_property

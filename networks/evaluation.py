@@ -138,13 +138,19 @@ def score(
     """What is counted, and losses, summed for each user; a user's NaN stays its own.
 
     `classes` is how many there are, which outputs for no sample do not show.
+
+    Of labels that were standardised both are in the unit of the labels themselves. So is a Huber
+    loss, whose delta is in standard deviations: h(s r; s d) = s^2 h(r; d).
     """
     if not len(data.y):
         none = np.zeros(len(data))
         return Scores(none, none, data.sizes, nothing(measures, classes, len(data)))
     outcome = Outcome(criterion, outputs, data)
     counted, loss = (
-        outcome.sums(each(outputs, data.y).cpu().numpy())
-        for each in (criterion.counted, criterion.each)
+        outcome.sums(found.cpu().numpy())
+        for found in (
+            criterion.counted(outcome.outputs, outcome.data.y),
+            criterion.each(outputs, data.y),
+        )
     )
-    return Scores(counted, loss, data.sizes, counts(outcome, measures))
+    return Scores(counted, loss * data.unit**2, data.sizes, counts(outcome, measures))

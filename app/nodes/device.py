@@ -33,10 +33,12 @@ from corsage.core.asked import (
     whole,
     word,
 )
+from corsage.core.columns import BadColumns
 from corsage.core.errors import ConfigError, ModelError, Refused
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.keys import EPOCHS, STEPS, Keys, kebab, names, read
 from corsage.core.limits import ZOO, Limits
+from corsage.core.preparation import Preparation
 from corsage.core.registry import ALGORITHMS, keys_class
 from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task, by_user
 from corsage.datasets.csvfile import CsvKeys
@@ -45,7 +47,10 @@ if TYPE_CHECKING:
     from corsage.clients.base import Client
 
 K = TypeVar("K", bound=Keys)
-COLUMNS = ("label-column", "labels", "feature-columns", "test-fraction", "max-train-samples")
+COLUMNS = (
+    *("label-column", "labels", "feature-columns", "drop-columns", "category-columns"),
+    *("scale", "missing", "test-fraction", "max-train-samples"),
+)
 """How a device reads its file, as far as a run may say it."""
 SETTINGS: Mapping[str, Check] = {
     "algorithm": word(*ALGORITHMS),
@@ -119,7 +124,16 @@ def read_settings(words: str, limits: Limits) -> Task:
         train=read_keys(TrainKeys, keys, limits),
         model=read_keys(ModelKeys, keys, limits),
         keys=read_keys(keys_class(name), keys, limits),
+        preparation=read_preparation(found.get("preparation")),
     )
+
+
+def read_preparation(plain: Any) -> Preparation | None:
+    """What was agreed on for the columns of tables, if anything is said of it."""
+    try:
+        return None if plain is None else Preparation.read(plain)
+    except BadColumns as why:
+        raise Refused(f"preparation: {why}") from None
 
 
 def read_keys(group: type[K], keys: Mapping[str, Any], limits: Limits) -> K:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.app import Context
 
 from corsage.app.states.state_dir import KEEP_RUNS, state_folder
@@ -16,11 +18,15 @@ from corsage.core.cache import Cache
 from corsage.core.config import check_data
 from corsage.core.errors import ConfigError
 from corsage.core.groups import DataKeys
-from corsage.core.keys import flatten, names, read
+from corsage.core.keys import convert, flatten, names, read
 from corsage.core.limits import Limits, limits_of
+from corsage.core.preparation import Preparation
 from corsage.core.wire import Task
+from corsage.datasets.columns.prepared import prepared
+from corsage.datasets.columns.summed import summed
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.dealing.federated import FederatedData, on_device, simulated
+from corsage.datasets.shared_keys import ColumnKeys
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
 
 DEVICE_KEYS = (
     *("data", "user", "cluster", "num-classes", "state-dir", "keep-runs", "device"),
-    "torch-threads",
+    *("torch-threads", "share-columns"),
 )
 NO_DATA = 'this node has no data: give it --node-config "data=FILE user=NAME state-dir=FOLDER".'
 DEPLOYED = "flwr.supernode.runtime.run_clientapp"
@@ -51,6 +57,8 @@ class Node:
     device, threads : what to compute on, if the node says so itself.
     cache : what was prepared for its users in earlier messages.
     training : how its app trains models itself, if it does.
+    sums : whether the means and spreads of a table's columns are asked for.
+    shares : whether a device says anything of its columns but their names.
     """
 
     data: FederatedData
@@ -62,6 +70,26 @@ class Node:
     threads: int = 0
     cache: Cache = field(default_factory=Cache)
     training: OwnTraining | None = None
+    sums: bool = False
+    shares: bool = True
+
+    def prepared(self, preparation: Preparation | None) -> Node:
+        """The node as the model sees its data, once the federation has agreed on how."""
+        if preparation is None or self.data.facts is None:
+            return self
+        return replace(self, data=prepared(self.data, preparation))
+
+    @property
+    def table(self) -> str:
+        """What the node says of the columns of its table, by its own users' training rows."""
+        data = self.data
+        if data.facts is None:
+            return ""
+        train = np.zeros(len(data.y), dtype=bool)
+        for user in self.users:
+            start, middle, _ = data.bounds[data.index[user]].tolist()
+            train[start:middle] = True
+        return summed(data.facts, data.x, data.y, train, self.sums, self.shares).json()
 
 
 class Nodes:
@@ -87,7 +115,11 @@ class Nodes:
             return self._device(own, task)
         together = client_class(task.algorithm).cohorts
         facts = task.data, task.device_data, task.num_users, task.seed, together
-        return self._nodes.get((own, *facts), lambda: simulated_node(dict(own), *facts))
+        make = partial(self._nodes.get, (own, *facts), lambda: simulated_node(dict(own), *facts))
+        agreed = task.preparation
+        if agreed is None:
+            return make()
+        return self._nodes.get((own, *facts, agreed), lambda: make().prepared(agreed))
 
     def limits(self, context: Context) -> Limits:
         """What a device allows: as its owner says, and the model of its own app."""
@@ -104,10 +136,11 @@ class Nodes:
 
     def _device(self, own: Facts, task: Task) -> Node:
         """A device, as the last message had it: others that a server thinks of are let go."""
-        facts = task.device_data, task.seed
+        facts = task.device_data, task.seed, task.preparation
         if own not in self._devices or self._devices[own][0] != facts:
             self._devices.pop(own, None)
-            self._devices[own] = facts, _device(dict(own), task.device_data, task.seed)
+            made = _device(dict(own), task.device_data, task.seed)
+            self._devices[own] = facts, made.prepared(task.preparation)
         return self._devices[own][1]
 
 
@@ -134,7 +167,12 @@ def simulated_node(
     number, count = int(node_config["partition-id"]), int(node_config["num-partitions"])
     data = simulated(keys, num_users, seed)
     users = hosted_together(data, number, count) if together else data.users[number::count]
-    return Node(data, tuple(users), simulated=True)
+    return Node(data, tuple(users), simulated=True, sums=wants_sums(keys))
+
+
+def wants_sums(keys: DataKeys) -> bool:
+    """Whether the federation's means and spreads are needed."""
+    return isinstance(keys, ColumnKeys) and keys.sums
 
 
 def hosted_together(data: FederatedData, number: int, count: int) -> list[str]:
@@ -166,6 +204,11 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
         known = ", ".join((*DEVICE_KEYS, *names(Limits)))
         raise ConfigError(f"node config: {', '.join(sorted(unknown))}: unknown. Known: {known}.")
     own = {name: value for name, value in node_config.items() if name in readable}
+    if "scale" in own:
+        raise ConfigError(
+            "node config: scale: the run says by what columns are scaled; share-columns=false "
+            "keeps the sums of this device here."
+        )
     file = read(CsvKeys, {**flatten(keys), **own})
     user, cluster = str(node_config.get("user", "")), str(node_config.get("cluster", ""))
     data = on_device(str(node_config["data"]), user, cluster, file, seed)
@@ -175,7 +218,8 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
     if classes < data.num_classes:
         raise ConfigError(f"node config: num-classes={classes}, but there are {data.num_classes}.")
     own_data = replace(data, num_classes=classes)
-    return Node(own_data, tuple(data.users), simulated=False, **own_words(node_config))
+    words = own_words(node_config)
+    return Node(own_data, tuple(data.users), simulated=False, sums=wants_sums(keys), **words)
 
 
 def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,6 +231,7 @@ def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:
         "device": str(node_config.get("device", "cpu")),
         "threads": int(node_config.get("torch-threads", 0)),
         "cache": Cache(CACHED),
+        "shares": convert("share-columns", node_config.get("share-columns", True), bool),
     }
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from corsage.core.arrays import Array
 from corsage.core.errors import DataError
 
-FORMAT = 4  # raise it when the same keys would be prepared in another way
+FORMAT = 5  # raise it when the same keys would be prepared in another way
 META = "meta.json"
 log = logging.getLogger("corsage")
 

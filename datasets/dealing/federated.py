@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Array, Arrays, Floats32, Ints
+from corsage.core.columns import TableFacts, read_facts
 from corsage.core.errors import DataError
 from corsage.core.groups import DataKeys
 from corsage.core.preparation import Preparation
 from corsage.core.seeding import generator
 from corsage.datasets import csvfile, npzfile
+from corsage.datasets.columns.prepared import OwnScales
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import data_set, load_table, source_files
 from corsage.datasets.dealing import cache, clustermap, partitions
@@ -48,7 +50,10 @@ class FederatedData:
     """All users that are hosted here. User i's rows of `x` and `y` are given by `bounds[i]`:
     start, end of the training part (where its test part starts), end. With `vectors`, `x` are
     numbers of its rows, which are the model's input. With `num_classes` 0, `y` are numbers.
-    `preparation` says what was made of a table's columns; images and tokens have none.
+
+    Of a table of one's own, `facts` name the columns, and `x` are raw cells until the federation
+    has agreed on a `preparation` (`columns.prepared`); `own` are then the users' own scales, if
+    each has one. Images and tokens have nothing of that. `notes` are worth a line each.
     """
 
     users: list[str]
@@ -60,12 +65,21 @@ class FederatedData:
     y: Array
     bounds: Ints
     vectors: Floats32 | None = None
+    facts: TableFacts | None = None
     preparation: Preparation | None = None
+    own: OwnScales | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample as the model sees it."""
         return tuple(self.x.shape[1:]) + (() if self.vectors is None else self.vectors.shape[1:])
+
+    def preparation_of(self, user: str) -> Preparation | None:
+        """What was made of a user's columns."""
+        if self.own is None or self.preparation is None:
+            return self.preparation
+        return self.own.of(self.index[user], self.preparation)
 
     @cached_property
     def train_sizes(self) -> Ints:
@@ -141,8 +155,13 @@ def opened(folder: Path, keys: DataKeys, num_users: int, seed: int) -> Federated
         found = cache.read_folder(folder)
     if found is None:
         raise DataError(f"{folder}: cannot be read back; set cache-dir=FOLDER on another disk.")
-    facts, arrays = found
-    return FederatedData(**{**facts, **arrays})
+    return made(*found)
+
+
+def made(facts: Facts, arrays: Arrays) -> FederatedData:
+    """The data out of what was arranged, or kept on disk."""
+    columns = read_facts(facts["facts"], 0) if facts["facts"] else None
+    return FederatedData(**{**facts, **arrays, "facts": columns, "notes": tuple(facts["notes"])})
 
 
 def arrange(table: Table, dealt: Dealt, keys: DataKeys, seed: int) -> tuple[Facts, Arrays]:
@@ -164,6 +183,8 @@ def arrange(table: Table, dealt: Dealt, keys: DataKeys, seed: int) -> tuple[Fact
         "num_classes": table.num_classes,
         "shift": table.shift,
         "scale": table.scale,
+        "notes": table.notes,
+        "facts": table.facts and table.facts.json(),
     }
     arrays: Arrays = {"x": table.x[rows], "y": table.y[rows], "bounds": bounds}
     if table.vectors is not None:
@@ -200,5 +221,4 @@ def on_device(path: str, user: str, cluster: str, keys: CsvKeys, seed: int) -> F
                 f"{keys.cluster_map or path}: user {name} is in cluster {clusters[name]!r} there, "
                 f"but the device says {cluster!r}; correct one of them."
             )
-    facts, arrays = arrange(table, Dealt(users, parts, clusters), keys, seed)
-    return FederatedData(**{**facts, **arrays})
+    return made(*arrange(table, Dealt(users, parts, clusters), keys, seed))

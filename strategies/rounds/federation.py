@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from corsage.core.errors import (
 )
 from corsage.core.keys import Keys
 from corsage.core.measures import GRADIENT_STEPS, USUAL, Measure, chosen, reported
+from corsage.core.preparation import Preparation
 from corsage.core.replies import Replies, by_cause, name_users, reading_order
 from corsage.core.schema import Number, Schema
 from corsage.core.seeding import generator
@@ -38,6 +40,7 @@ from corsage.strategies.rounds.patience import Patience
 from corsage.strategies.rounds.roster import Roster, fitting, is_simulation, labels
 from corsage.strategies.rounds.standing import Conduct
 from corsage.strategies.rounds.state import Progress
+from corsage.strategies.rounds.tables import policy_of
 from corsage.strategies.rounds.turns import Parcel, Question, Script, T, Turn
 
 if TYPE_CHECKING:
@@ -105,6 +108,7 @@ class Federation:
             owners=Owners(lambda: self.progress.owners, own.registered_keys),
             patience=self.patience,
             arrived=lambda node, users: self.conduct.came(users, self.roster.mark(node)),
+            policy=policy_of(config),
         )
 
     def beside(self, name: str, purpose: str) -> Federation:
@@ -246,6 +250,11 @@ class Federation:
         progress, roster = self.progress, self.roster
         if not progress.shape:  # nothing is built yet
             progress.shape, progress.num_classes = roster.shape, roster.num_classes
+            progress.preparation = (
+                json.dumps(roster.preparation.json()) if roster.preparation else ""
+            )
+        elif progress.preparation:  # a resumed run's tables are prepared as they were
+            roster.adopt(Preparation.read(json.loads(progress.preparation)), progress.num_classes)
         fits = fitting(roster.num_classes, progress.num_classes)
         if progress.shape != roster.shape or not fits:
             raise NodeError(
@@ -368,6 +377,7 @@ class Federation:
                 keys=self.keys,
                 state_dir=self.state_dir,
                 many_machines=bool(self.config.federation.ray_address),
+                preparation=self.roster.preparation,
                 options=options,
             )
         )

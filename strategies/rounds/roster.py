@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from corsage.core.agreement import misfit
 from corsage.core.errors import DataError, NodeError
 from corsage.core.introduction import BadIntroduction, Introduction, read_introduction
+from corsage.core.preparation import Preparation
 from corsage.core.replies import name_users, reading_order
 from corsage.core.text import line
 from corsage.strategies.rounds.exchange import exchange
@@ -24,6 +26,7 @@ from corsage.strategies.rounds.owners import Owner, Owners, digest
 from corsage.strategies.rounds.patience import QUERY, Patience
 from corsage.strategies.rounds.pulling import Puller
 from corsage.strategies.rounds.refusals import Refusals
+from corsage.strategies.rounds.tables import Policy
 
 Kind = tuple[tuple[int, ...], bool]
 """The shape of a sample, and whether it has a class."""
@@ -80,6 +83,7 @@ class Roster:
     owners : whose the ids of users are.
     patience : how long nodes are waited for.
     arrived : told of every node that is let in, with its users.
+    policy, preparation : how tables are prepared, and what was agreed on; none: there are none.
     users : ids in an order that depends on nothing but the ids.
     """
 
@@ -93,6 +97,8 @@ class Roster:
     owners: Owners = field(default_factory=nobody_owns)
     patience: Patience = field(default_factory=Patience)
     arrived: Callable[[int, Iterable[str]], None] = lambda node, users: None
+    policy: Policy = Policy()
+    preparation: Preparation | None = None
     users: list[str] = field(default_factory=list)
     refusals: Refusals = field(default_factory=Refusals)
     _guests: dict[int, Guest] = field(default_factory=dict)
@@ -245,10 +251,35 @@ class Roster:
         if not self.fixed:
             guests = [guest.said for guest in self._guests.values() if guest.said.users]
             if guests:
-                self.shape, self.num_classes = majority(guests)
+                self._agree(guests)
             for node in sorted(self._guests, key=self._listed.__getitem__):
                 self._seat(node, number)
             self.users = sorted(self.members, key=reading_order)
+
+    def _agree(self, guests: list[Introduction]) -> None:
+        """What the model is built for; of tables, how their columns become its inputs."""
+        self.shape, self.num_classes = majority(guests)
+        kind = self.shape, self.num_classes > 0
+        alike = [said for said in guests if (said.shape, said.num_classes > 0) == kind]
+        tables = [said.table for said in alike if said.table]
+        if 2 * len(tables) > len(alike):
+            self._adopt(self.policy.agree(tables, numbers=not self.num_classes))
+
+    def adopt(self, preparation: Preparation, num_classes: int) -> None:
+        """A resumed run remembers what was agreed on: nodes that do not fit it have to go."""
+        self.num_classes = num_classes
+        self._adopt(preparation)
+        for node in sorted(self.nodes):
+            if why := self._mismatch(self._guests[node].said):
+                for user in self.hosted(node):
+                    del self.members[user]
+                self._refuse(node, why, 0)
+        self.users = sorted(self.members, key=reading_order)
+
+    def _adopt(self, preparation: Preparation) -> None:
+        """Hold to what was agreed on."""
+        self.preparation, self.shape = preparation, (len(preparation.features),)
+        self.num_classes = len(preparation.classes) or self.num_classes
 
     def _seat(self, node: int, number: int) -> None:
         """Take in the users of a node whose samples fit the model."""
@@ -268,8 +299,16 @@ class Roster:
 
     def _mismatch(self, said: Introduction) -> str:
         """Why a node's data do not fit the model, if they do not."""
+        if said.users and self.preparation:
+            return table_mismatch(self.preparation, said) or self._other_labels(said)
+        if said.users and said.table:
+            return "it has a table, the others have not"
         if said.users and said.shape != self.shape:
             return f"its samples have shape {said.shape}, the others' {self.shape}"
+        return self._other_labels(said)
+
+    def _other_labels(self, said: Introduction) -> str:
+        """Why a node's labels do not fit the model, if they do not."""
         if said.users and not fitting(said.num_classes, self.num_classes):
             return f"it has {labels(said.num_classes)}, the model {labels(self.num_classes)}"
         return ""
@@ -309,6 +348,11 @@ class Roster:
                     self._claim(user, member)
                     self.arrived(node, [user])
                     break
+
+
+def table_mismatch(preparation: Preparation, said: Introduction) -> str:
+    """Why a node's table is not what was agreed on, if it is not."""
+    return misfit(preparation, said.table) if said.table else "it has no table, the others have"
 
 
 def majority(guests: Sequence[Introduction]) -> tuple[tuple[int, ...], int]:

@@ -64,6 +64,7 @@ class Progress:
     gradient_steps : gradients that all users computed in training messages; None if none counts.
     owners : whose each user's id is, where a device can be known again.
     standings : how the nodes of users behaved that did not always do what they had to.
+    preparation : what was agreed on for the columns of tables, as JSON; later nodes get the same.
     """
 
     round: int = 0
@@ -81,6 +82,7 @@ class Progress:
     gradient_steps: float | None = None
     owners: dict[str, Owner] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)
+    preparation: str = ""
 
 
 @dataclass

@@ -1,0 +1,181 @@
+"""The cells of a CSV file as numbers, column by column; words are numbered.
+
+numpy's C reader takes a file of numbers in one pass. What it cannot take, such as words, gaps and
+decimal commas, is read row by row, some thousand rows at once.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.core.columns import is_missing
+from corsage.core.errors import DataError
+from corsage.datasets.columns.dialect import ENCODING, LOOKED_AT, Dialect, rows
+
+CHUNK = 4096
+"""Rows that are read at once."""
+
+
+class Codes:
+    """Numbers the different words of a text column in the order in which they appear."""
+
+    def __init__(self) -> None:
+        self.codes: dict[str, int] = {}
+
+    def __call__(self, word: str) -> float:
+        """The word's number."""
+        return self.codes.setdefault(word.strip(), len(self.codes))
+
+    @property
+    def words(self) -> list[str]:
+        """The words, by their numbers."""
+        return list(self.codes)
+
+
+@dataclass
+class Cells:
+    """The cells of a file.
+
+    Parameters
+    ----------
+    numbers : (rows, columns); NaN where a number is missing, 0 in columns that nobody wants.
+    words : of the columns of words, by place: their cells are numbers of these.
+    """
+
+    numbers: Floats
+    words: dict[int, Codes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file, how it is written, where its rows begin, and what its columns are called."""
+
+    path: Path
+    dialect: Dialect
+    names: Sequence[str]
+    header_lines: int
+
+    def rows(self) -> list[tuple[int, list[str]]]:
+        """The first rows below the header."""
+        found = islice(rows(self.path, self.dialect.delimiter), LOOKED_AT + 1)
+        return [row for row in found if row[0] > self.header_lines]
+
+
+def read_cells(place: Place, text: Collection[int], idle: Collection[int]) -> Cells:
+    """All cells; `text` are columns that are words for certain, `idle` those that nobody wants."""
+    text = {*text, *wordy(place, {*text, *idle})}
+    found = None if place.dialect.decimal_comma else quickly(place, text, idle)
+    return found or row_by_row(place, text, idle)
+
+
+def wordy(place: Place, known: Collection[int]) -> set[int]:
+    """The columns in whose first cells there is a word."""
+    found = set()
+    for _, row in place.rows():
+        for i, cell in enumerate(row[: len(place.names)]):
+            if i not in known and i not in found and not numeric(cell, place.dialect):
+                found.add(i)
+    return found
+
+
+def numeric(cell: str, dialect: Dialect) -> bool:
+    """Whether a cell is a number, or missing."""
+    try:
+        float("x" if "_" in cell else dialect.number(cell))  # Python reads 1_000, numpy does not
+    except ValueError:
+        return is_missing(cell)
+    return True
+
+
+def quickly(place: Place, text: Collection[int], idle: Collection[int]) -> Cells | None:
+    """By numpy's reader, a file whose numbers are all there; None if it is no such file."""
+    coded = {i: Codes() for i in text}
+    converters: dict[int | str, Callable[[str], float]] = dict.fromkeys(idle, nothing)
+    converters.update(coded.items())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # "input contained no data": said below
+            cells = np.loadtxt(
+                place.path, np.float64, comments=None, delimiter=place.dialect.delimiter,
+                skiprows=place.header_lines, ndmin=2, encoding=ENCODING, quotechar='"',
+                converters=converters or None,
+            )  # fmt: skip
+    except ValueError:  # UnicodeDecodeError is one too
+        return None
+    good = len(cells) and cells.shape[1] == len(place.names) and np.isfinite(cells).all()
+    return Cells(cells, coded) if good else None
+
+
+def nothing(_: str) -> float:
+    """Any word, as a number."""
+    return 0.0
+
+
+def row_by_row(place: Place, text: Collection[int], idle: Collection[int]) -> Cells:
+    """The same for any file; again from its beginning if a word comes late."""
+    width, blocks = len(place.names), list[Floats]()
+    coded, late = {i: Codes() for i in text}, set[int]()
+    reader = rows(place.path, place.dialect.delimiter)
+    while chunk := list(islice(reader, CHUNK)):
+        chunk = [row for row in chunk if row[0] > place.header_lines]
+        for line, row in chunk:
+            if len(row) != width:
+                raise DataError(
+                    f"{place.path}: line {line}: {len(row)} cells; the header has {width}."
+                )
+        block = np.zeros((len(chunk), width))
+        for i, cells in enumerate(zip(*(row for _, row in chunk), strict=True)):
+            if i in coded:
+                block[:, i] = [coded[i](cell) for cell in cells]
+            elif i not in idle and i not in late:
+                found = as_numbers(cells, place.dialect)
+                late |= {i} if found is None else set()
+                block[:, i] = 0.0 if found is None else found
+        blocks.append(block)
+    if late:
+        return row_by_row(place, {*text, *late}, idle)
+    if not sum(map(len, blocks)):
+        raise DataError(f"{place.path}: no rows below the header.")
+    return Cells(np.concatenate(blocks), coded)
+
+
+def as_numbers(cells: Sequence[str], dialect: Dialect) -> list[float] | None:
+    """Cells as numbers, NaN where one is missing; None if one of them is a word."""
+    if dialect.decimal_comma:
+        cells = [cell.replace(",", ".") for cell in cells]
+    try:
+        if "_" not in "".join(cells):
+            return list(map(float, cells))
+    except ValueError:
+        pass
+    found = []
+    for cell in cells:
+        if is_missing(cell):
+            found.append(math.nan)
+        elif not numeric(cell, dialect):
+            return None
+        else:
+            found.append(float(cell))
+    return found
+
+
+def locate(place: Place, column: int, is_it: Callable[[str], bool]) -> tuple[int, str]:
+    """Line and word of the first cell of a column that is it."""
+    for line, row in rows(place.path, place.dialect.delimiter):
+        if line > place.header_lines and is_it(row[column]):
+            return line, row[column]
+    return 0, ""
+
+
+def text_of(cells: Cells, column: int) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
+    """A column's words again."""
+    words = np.array(cells.words[column].words or [""], dtype=np.str_)
+    return words[cells.numbers[:, column].astype(np.int64)]

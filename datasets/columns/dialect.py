@@ -1,0 +1,85 @@
+"""How a CSV file is written: what is between its cells, and whether its decimals have a comma."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from corsage.core.errors import DataError
+
+ENCODING = "utf-8-sig"  # UTF-8, with or without the mark that spreadsheets put first
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+LOOKED_AT = 200
+"""Rows by which a file is judged."""
+COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
+POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What is between the cells, and whether 3,14 is a number."""
+
+    delimiter: str = ","
+    decimal_comma: bool = False
+
+    @property
+    def note(self) -> str:
+        """What is worth a line of it."""
+        said = [f"cells between {DELIMITERS[self.delimiter]}"] * (self.delimiter != ",")
+        return ", ".join(said + ["decimal commas"] * self.decimal_comma)
+
+    def number(self, word: str) -> str:
+        """A number's word as Python writes it."""
+        return word.replace(",", ".") if self.decimal_comma else word
+
+
+def rows(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of every row that is not blank."""
+    try:
+        with path.open(encoding=ENCODING, newline="") as file:
+            reader = csv.reader(file, delimiter=delimiter)
+            for row in reader:
+                if row:
+                    yield reader.line_num, row
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Check data-file.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8 (spreadsheets: CSV UTF-8)."
+        ) from error
+    except csv.Error as error:
+        raise DataError(f"{path}: not a CSV file ({error}).") from error
+
+
+def dialect_of(path: Path) -> Dialect:
+    """How the file is written, judged by its first rows."""
+    samples = {d: [row for _, row in islice(rows(path, d), LOOKED_AT)] for d in DELIMITERS}
+    delimiter = max(DELIMITERS, key=lambda d: fitness(samples[d]))
+    return Dialect(delimiter, has_commas(path, samples[delimiter][1:]))
+
+
+def fitness(sample: list[list[str]]) -> tuple[bool, bool, int]:
+    """How well rows were cut: in several cells, as many as the header has; the most of them."""
+    width = len(sample[0]) if sample else 0
+    even = sum(len(row) == width for row in sample) >= 0.9 * len(sample)
+    return width > 1, even, width
+
+
+def has_commas(path: Path, sample: list[list[str]]) -> bool:
+    """Whether decimals have a comma: 3,14; refused if 1,234 may be meant as thousands too."""
+    cells = [cell.strip() for row in sample for cell in row]
+    found = [cell for cell in cells if COMMA.fullmatch(cell)]
+    if not found or any(POINT.fullmatch(cell) for cell in cells):
+        return False
+    if all(THOUSANDS.fullmatch(cell) for cell in found):
+        raise DataError(
+            f"{path}: {found[0]!r} may be {found[0].replace(',', '.')} or "
+            f"{found[0].replace(',', '')}; write numbers with a decimal point and without anything "
+            "between thousands."
+        )
+    return True

@@ -1,0 +1,171 @@
+"""Columns as what they are, numbers or categories; what can be neither is refused, with advice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from corsage.core.arrays import Array, Floats
+from corsage.core.columns import (
+    CATEGORY,
+    CLASSES,
+    EMPTY,
+    LARGEST,
+    MOST_CHARACTERS,
+    MOST_LEVELS,
+    NUMBER,
+    ColumnFacts,
+    in_order,
+    is_missing,
+)
+from corsage.core.errors import DataError
+
+DATES = re.compile(
+    r"\d{4}-\d{1,2}(-\d{1,2})?([T ].*)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?"
+    r"|\d{4}/\d{1,2}/\d{1,2}.*|\d{1,2}:\d{2}(:\d{2})?"
+)
+FREE_TEXT = 50
+"""Words beyond so many that differ in more than half of the rows are no categories."""
+IDS = re.compile(r"(.*[_ .-])?(id|index|nr|no|key)|unnamed.*", re.IGNORECASE)
+SOME_ROWS = 20
+TRUTHS = ("true", "false")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where columns come from, for messages.
+
+    Parameters
+    ----------
+    where : the file, or what the user calls it.
+    locate : where the first cell of a column is that a test finds, in words.
+    gaps : whether missing cells are taken.
+    largest : beyond it no number can be held.
+    """
+
+    where: str
+    locate: Callable[[str, Callable[[str], bool]], str]
+    gaps: bool
+    largest: float = LARGEST
+
+    def error(self, name: str, is_it: Callable[[str], bool], why: str) -> DataError:
+        """The error that names the first such cell of a column."""
+        return DataError(f"{self.where}: {self.locate(name, is_it)} is {why}.")
+
+
+def numbers(name: str, column: Floats, source: Source) -> tuple[Floats, ColumnFacts]:
+    """A column of numbers."""
+    gaps = np.isnan(column)
+    if (~gaps & ~(np.abs(column) <= source.largest)).any():
+        far = f"not a finite float{64 if source.largest == LARGEST else 32} number"
+        raise source.error(
+            name, lambda word: beyond(word, source.largest), f"{far}; fill it in, or drop the row"
+        )
+    if gaps.any() and not source.gaps:
+        raise source.error(name, is_missing, f"missing; {FILL}")
+    kind = EMPTY if len(column) and gaps.all() else NUMBER
+    return column, ColumnFacts(name, kind)
+
+
+NO_CLASS = "not a class; number the classes 0, 1, 2, ..., or set labels=numbers to predict numbers"
+FILL = "fill it in, drop the row, or set missing=mean or flag"
+
+
+def beyond(word: str, largest: float) -> bool:
+    """Whether a word is a number that is too large, or infinite."""
+    try:
+        return abs(float(word.replace(",", "."))) > largest
+    except ValueError:
+        return False
+
+
+def categories(
+    name: str, column: Floats, words: Sequence[str], source: Source, forced: bool
+) -> tuple[Floats, ColumnFacts]:
+    """A column of words, numbered in the order of its levels."""
+    words = lowered(words)
+    counts = np.bincount(column.astype(np.int64), minlength=len(words))
+    gaps = np.array([is_missing(word) for word in words], dtype=bool)
+    if gaps[counts > 0].any() and not source.gaps:
+        raise source.error(name, is_missing, f"missing; {FILL}")
+    levels = in_order({word for word, gap in zip(words, gaps, strict=True) if not gap})
+    if not forced:
+        check_words(name, dict(zip(words, counts.tolist(), strict=False)), levels, source)
+    check_levels(name, levels, len(column), source)
+    place = {level: float(k) for k, level in enumerate(levels)}
+    table = np.array([place.get(word, np.nan) for word in words] or [np.nan])
+    return table[column.astype(np.int64)], ColumnFacts(name, CATEGORY, levels)
+
+
+def lowered(words: Sequence[str]) -> list[str]:
+    """Words; those for true and false are written in one way, whoever writes them."""
+    if {word.lower() for word in words if not is_missing(word)} <= set(TRUTHS):
+        return [word.lower() for word in words]
+    return list(words)
+
+
+def check_words(name: str, counts: dict[str, int], levels: Sequence[str], source: Source) -> None:
+    """Refuse dates, and single words among numbers."""
+    if levels and all(DATES.fullmatch(level) for level in levels[:20]):
+        raise source.error(
+            name, lambda word: word.strip() == levels[0],
+            "a date; make a number of it, such as an age in days, or leave it out by "
+            f"drop-columns={name}",
+        )  # fmt: skip
+    known = {word: count for word, count in counts.items() if not is_missing(word)}
+    plain = sum(count for word, count in known.items() if is_number(word))
+    odd = [word for word in known if not is_number(word)]
+    if odd and 2 * plain > sum(known.values()):
+        point = "; write it with a decimal point and no comma" if odd[0].count(",") == 1 else ""
+        raise source.error(
+            name, lambda word: word.strip() == odd[0],
+            f"not a number, and most others are{point}; correct it, leave the cell empty and set "
+            f"missing=mean, or set category-columns={name} if all of them are words",
+        )  # fmt: skip
+
+
+def is_number(word: str) -> bool:
+    """Whether a word is a number."""
+    try:
+        float("x" if "_" in word else word)
+    except ValueError:
+        return False
+    return True
+
+
+def check_levels(name: str, levels: Sequence[str], rows: int, source: Source) -> None:
+    """Refuse words that are texts or names."""
+    long = [v for v in levels if len(v) > MOST_CHARACTERS or not v.isprintable()]
+    free = len(levels) > FREE_TEXT and 2 * len(levels) > rows
+    if long or free or len(levels) > MOST_LEVELS:
+        raise DataError(
+            f"{source.where}: column {name!r} has {len(levels)} different words in {rows} rows: "
+            "ids or texts are no categories; name it as user-column or cluster-column, or leave "
+            f"it out by drop-columns={name}."
+        )
+
+
+def class_names(
+    name: str, column: Floats, words: Sequence[str], source: Source
+) -> tuple[Array, ColumnFacts]:
+    """Labels that are words, as numbers of classes; float64, since some may be missing."""
+    return categories(name, column, words, source, forced=False)
+
+
+def numbered(name: str) -> ColumnFacts:
+    """Labels that are numbered classes."""
+    return ColumnFacts(name, CLASSES)
+
+
+def id_note(name: str, column: Floats) -> str:
+    """What is to be said of numbers that seem to number the rows."""
+    if len(column) < SOME_ROWS or not np.isfinite(column).all():
+        return ""
+    counts_up = (np.diff(column) == 1).all()
+    named = IDS.fullmatch(name) and (column % 1 == 0).all()
+    if not counts_up and not (named and len(np.unique(column)) == len(column)):
+        return ""
+    return f"the column {name!r} seems to number the rows; drop-columns={name} leaves it out"
