@@ -2,7 +2,8 @@
 
 A device splits its own file into training and test samples, keyed by the seed and the user's id.
 So each file holds its user's samples in the order in which the simulation splits them, as float32
-numbers that the model takes as they are: the same seed then gives the same numbers on devices.
+numbers that the model takes as they are, or the cells of a table with what its columns are: the
+same seed then gives the same numbers on devices.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ import numpy as np
 
 from corsage.app.output.complaint import complain
 from corsage.app.states.files import safe_name
-from corsage.core.arrays import Array
+from corsage.core.arrays import Array, Ints
 from corsage.core.config import Config, read_words
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
 from corsage.datasets.data_set import load_table
 from corsage.datasets.dealing.deal import check_partition, deal
 from corsage.datasets.dealing.split import split_rows
-from corsage.datasets.table import model_input
+from corsage.datasets.table import Table, model_input
 
 USAGE = """\
 usage: corsage deal FOLDER [key=value ...] [FILE.toml]
 
 Deals the data set that the keys name to its users, as a simulation with the same keys does, and
 writes FOLDER/USER.npz for each of them, with the arrays x and label, and test where the data say
-which samples are for testing. A device that is given this file, the user's id and the same seed
+which samples are for testing. Of a table they hold raw cells: devices agree on means, spreads and
+levels as a simulation does. A device that is given this file, the user's id and the same seed
 and test-fraction has the user's data of the simulation.
 """
 
@@ -44,9 +46,9 @@ def write_files(folder: Path, config: Config) -> Iterator[str]:
     dealt, total = deal(table, keys, config.federation.num_users, seed), table.num_classes
     for user, part in zip(dealt.users, dealt.parts, strict=True):
         train, test = split_rows(table, part, user, keys, seed)
-        shift, scale, exact = table.shift, table.scale, total == 0
-        x = model_input(table.x[part], shift, scale, table.vectors, exact=exact)
-        arrays = {"x": x, "label": table.y[part]}
+        arrays = {"x": dealt_input(table, part), "label": table.y[part]}
+        if arrays["x"].ndim == 2:
+            arrays["table"] = np.array(table.facts.json() if table.facts else "")
         if table.test is not None:
             arrays["test"] = table.test[part]
         path = folder / f"{safe_name(user)}.npz"
@@ -55,8 +57,16 @@ def write_files(folder: Path, config: Config) -> Iterator[str]:
         yield (
             f"{path}: user {user}, {len(train)} training and {len(test)} test samples, "
             + (f"cluster {cluster}" if cluster else "no known cluster")
-            + advice(arrays["label"], total)
+            + ("" if table.facts and table.facts.label.levels else advice(arrays["label"], total))
         )
+
+
+def dealt_input(table: Table, part: Ints) -> Array:
+    """Samples as the model sees them; of a table raw cells, since all devices prepare it."""
+    if table.facts is not None:
+        return table.x[part]
+    exact = table.num_classes == 0
+    return model_input(table.x[part], table.shift, table.scale, table.vectors, exact=exact)
 
 
 def advice(labels: Array, total: int) -> str:

@@ -168,7 +168,7 @@ class CsvFile:
         i = self.columns.label
         name, column = self.columns.names[i], cells.numbers[:, i]
         if i not in cells.words:
-            found, _ = numbers(name, column, self.source)
+            found, _ = numbers(name, column, replace(self.source, largest=FLOAT32_MAX))
             return found, ColumnFacts(name) if self.columns.numbers else numbered(name)
         if self.columns.numbers:
             raise self.source.error(

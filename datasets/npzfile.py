@@ -1,6 +1,8 @@
 """An NPZ file of one's own: arrays `x`, labels, users, perhaps clusters, one entry a sample.
 
-A boolean array `test` says which samples are for testing; without it each user's are split.
+A boolean array `test` says which samples are for testing; without it each user's are split. A
+text `table` is in files that were dealt to devices: it names the columns of a table, or is empty
+where x is as the model sees it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from corsage.core.arrays import Array
-from corsage.core.columns import CLASSES, NUMBER, ColumnFacts, TableFacts
+from corsage.core.columns import (
+    CLASSES,
+    NUMBER,
+    BadColumns,
+    ColumnFacts,
+    TableFacts,
+    read_facts,
+)
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.shared_keys import ColumnKeys, check_columns, own_file
@@ -49,11 +58,14 @@ def read(path: Path, keys: ColumnKeys, *, optional: tuple[str, ...] = ()) -> Tab
     names = {w: find(path, list(arrays), w, n, w in optional) for w, n in wanted.items()}
     if "x" not in arrays or not names["label"]:
         raise DataError(f"{path}: no array 'x' or no labels (arrays: {some(list(arrays))}).")
-    x = samples(arrays["x"], f"{path}: x", keys)
-    facts = facts_of(x, names["label"], keys)
+    x = samples(arrays["x"], f"{path}: x", keys, as_it_is := "table" in arrays)
+    facts = None if as_it_is else facts_of(x, names["label"], keys)
+    if as_it_is and (said := str(arrays["table"])):
+        facts = dealt_facts(path, said, x)
     y, classes = read_labels(
         arrays[names["label"]], f"{path}: {names['label']}", numbers=keys.numbers
     )
+    classes = max(classes, len(facts.label.levels)) if facts else classes
     found = {
         what: id_strings(arrays[names[what]], f"{path}: {names[what]}") if names[what] else None
         for what in ("user", "cluster")
@@ -112,8 +124,10 @@ def find(path: Path, names: list[str], what: str, wanted: str, optional: bool) -
     )
 
 
-def samples(x: Array, where: str, keys: ColumnKeys) -> Array:
+def samples(x: Array, where: str, keys: ColumnKeys, dealt: bool = False) -> Array:
     """The samples as uint8 or finite numbers, images with their channel axis; tables as float64.
+
+    What was `dealt` to a device is taken as it is: it was checked when it was read.
 
     (samples, 0) is a data set without input: its model is an intercept alone.
     """
@@ -123,6 +137,8 @@ def samples(x: Array, where: str, keys: ColumnKeys) -> Array:
         return x[:, None] if x.ndim == 3 else x
     if x.dtype.kind not in "biuf":
         raise DataError(f"{where}: of type {x.dtype}; expected numbers.")
+    if dealt:
+        return x
     table = x.ndim == 2
     if table and keys.missing != "refuse":
         x = np.where(np.isnan(x), np.nan, x)
@@ -136,6 +152,17 @@ def samples(x: Array, where: str, keys: ColumnKeys) -> Array:
             f"numbers; fill them in, or drop the sample{more}."
         )
     return x.astype(np.float64) if table else input_numbers(x, exact=keys.numbers)
+
+
+def dealt_facts(path: Path, said: str, x: Array) -> TableFacts:
+    """The columns of a table that was dealt to this device, as it says them itself."""
+    try:
+        found = read_facts(said, 0)
+    except BadColumns as why:
+        raise DataError(f"{path}: table: {why}; write the file anew.") from None
+    if x.ndim != 2 or x.shape[1] != len(found.columns) or x.dtype != np.float64:
+        raise DataError(f"{path}: table: it names {len(found.columns)} columns, x has others.")
+    return found
 
 
 def facts_of(x: Array, label: str, keys: ColumnKeys) -> TableFacts | None:

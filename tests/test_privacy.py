@@ -59,7 +59,7 @@ def test_the_sums_of_a_user_with_one_sample_are_that_sample(tmp_path: Path) -> N
         grid, strategy="mixed-model", dataset="csv", data_file=str(tmp_path / "my.csv"),
         labels="numbers", partition="natural", num_users=0, num_nodes=3, model="linear",
         test_fraction=0.5, num_rounds=1, fraction_train=1.0, known_gamma=GAMMA, known_lambda=1.0,
-        known_missing="a",
+        known_missing="a", scale="none",
     )  # fmt: skip
     data = simulated(config.data, 0, config.run.seed)
     sent = [decode(content["rows"]) for content in grid.seen if "rows" in content]

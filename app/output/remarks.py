@@ -13,6 +13,7 @@ import numpy as np
 
 from corsage.core.measures import ACCURACY, MEASURES
 from corsage.core.registry import ALGORITHMS, source
+from corsage.datasets.columns.prepared import prepared
 from corsage.datasets.dealing.federated import FederatedData, simulated
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
@@ -51,8 +52,9 @@ def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:
     """What a simulation deals to its users; None where devices have data of their own."""
     if not SIMULATED & {cls.__name__ for cls in type(strategy.federation.grid).__mro__}:
         return None
-    config = strategy.config
-    return simulated(config.data, config.federation.num_users, config.run.seed)
+    config, agreed = strategy.config, strategy.federation.roster.preparation
+    found = simulated(config.data, config.federation.num_users, config.run.seed)
+    return found if agreed is None or found.facts is None else prepared(found, agreed)
 
 
 def by_sgd(strategy: Strategy[Any, Any]) -> bool:

@@ -65,12 +65,13 @@ def numbers(name: str, column: Floats, source: Source) -> tuple[Floats, ColumnFa
             name, lambda word: beyond(word, source.largest), f"{far}; fill it in, or drop the row"
         )
     if gaps.any() and not source.gaps:
-        raise source.error(name, is_missing, f"missing; {FILL}")
+        raise source.error(name, is_missing, f"{EMPTY_CELL}; {FILL}")
     kind = EMPTY if len(column) and gaps.all() else NUMBER
     return column, ColumnFacts(name, kind)
 
 
 NO_CLASS = "not a class; number the classes 0, 1, 2, ..., or set labels=numbers to predict numbers"
+EMPTY_CELL = "empty or missing"
 FILL = "fill it in, drop the row, or set missing=mean or flag"
 
 
@@ -90,7 +91,7 @@ def categories(
     counts = np.bincount(column.astype(np.int64), minlength=len(words))
     gaps = np.array([is_missing(word) for word in words], dtype=bool)
     if gaps[counts > 0].any() and not source.gaps:
-        raise source.error(name, is_missing, f"missing; {FILL}")
+        raise source.error(name, is_missing, f"{EMPTY_CELL}; {FILL}")
     levels = in_order({word for word, gap in zip(words, gaps, strict=True) if not gap})
     if not forced:
         check_words(name, dict(zip(words, counts.tolist(), strict=False)), levels, source)

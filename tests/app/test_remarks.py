@@ -27,7 +27,8 @@ def incomes(tmp_path: Path) -> dict[str, Any]:
     path.write_text(
         "income,share,user,label\n" + "".join(f"{a},{b},{u},{y}\n" for a, b, u, y in rows)
     )
-    data = {"dataset": "csv", "data_file": str(path), "labels": "numbers", "model": "linear"}
+    data = {"dataset": "csv", "data_file": str(path), "labels": "numbers", "model": "linear",
+            "scale": "none"}  # fmt: skip
     return {**QUICK, **data, "num_users": 0, "cache_dir": str(tmp_path / "cache")}
 
 

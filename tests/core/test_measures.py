@@ -237,7 +237,9 @@ def binary(x: Matrix, user: int, rng: Any) -> Matrix:
     return (x @ [1.0, -2.0, 0.5 * user] + rng.normal(size=len(x)) > 0).astype(float)
 
 
-OWN = {"dataset": "csv", "partition": "natural", "num_users": 0, "model": "linear"}
+OWN = {
+    "dataset": "csv", "partition": "natural", "num_users": 0, "model": "linear", "scale": "none",
+}  # fmt: skip
 ANY_MODEL = (
     *("fedrep", "fedavg", "local", "fedprox", "scaffold", "ditto", "pfedme", "l2gd", "fedmtl"),
     *("ifca", "cfl", "fedper", "lg-fedavg", "apfl", "perfedavg"),

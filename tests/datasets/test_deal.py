@@ -53,12 +53,13 @@ def test_device_has_the_users_part_of_the_simulation(case, tmp_path, capsys):
     split = {k: v for k, v in values.items() if k in told}
     assert set(files) == set(everybody.users)
     kind, wide = np.float32, torch.float32
-    if case == "numbers":
+    if "dataset" in values:  # raw cells: what is made of them the devices agree on
         kind, wide = np.float64, torch.float64
     for user, (path, line) in files.items():
         data = on_device(path, user, "", Config.parse(split).device_data, config.run.seed)
         mine, theirs = data[user], everybody[user]
         assert (data.shift, data.scale) == (0.0, 1.0) and data.x.dtype == kind
+        assert data.facts == everybody.facts
         assert f"{len(theirs.y_train)} training and {len(theirs.y_test)} test samples" in line
         for part in ("train", "test"):
             x, y = getattr(mine, f"x_{part}"), getattr(mine, f"y_{part}")

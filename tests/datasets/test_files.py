@@ -132,7 +132,7 @@ GOOD = "a,user,b,label,site\n1,ann,2.5,0,x\n-3e2,bob,4,2,y\n\n5,ann,6,1,x\n"
 
 def test_csv(csv):
     table = csv(GOOD, cluster_column="site")
-    assert table.x.tolist() == [[1, 2.5], [-300, 4], [5, 6]] and table.x.dtype == np.float32
+    assert table.x.tolist() == [[1, 2.5], [-300, 4], [5, 6]] and table.x.dtype == np.float64
     assert table.y.tolist() == [0, 2, 1] and table.num_classes == 3
     assert table.users.tolist() == ["ann", "bob", "ann"]
     assert table.clusters.tolist() == ["x", "y", "x"]
@@ -165,13 +165,18 @@ def test_csv_without_users_if_said(csv):
         ("a,user,label\n1,x,0,9\n", r"line 2: 4 cells; the header has 3"),
         ("a,user,label,b\n1,x,0\n", r"line 2: 3 cells; the header has 4"),
         ("a,user,label\n1,x,0\n,x,1\n", r"line 3, column 'a': '' is empty"),
-        ("a,user,label\n1,x,0\nnan,x,1\n", r"line 3, column 'a': 'nan' is not a finite"),
-        ("a,user,label\n1,x,0\n1e39,x,1\n", r"line 3, column 'a': '1e39' is not a finite"),
+        ("a,user,label\n1,x,0\nnan,x,1\n", r"line 3, column 'a': 'nan' is empty or missing"),
+        ("a,user,label\n1,x,0\n1e301,x,1\n", r"line 3, column 'a': '1e301' is not a finite"),
+        ("a,user,label\n1,x,0\ninf,x,1\n", r"line 3, column 'a': 'inf' is not a finite"),
         ("a,user,label\n1,x,0\n1,x,1.5\n", r"line 3, column 'label': '1.5' is not a class"),
         ("a,user,label\n1,x,0\n1,x,-1\n", r"line 3, column 'label': '-1' is not a class"),
-        ("a,user,label\n1,x,cat\n", r"line 2, column 'label': 'cat' is not a class; number"),
-        ('a,user,label\n"1,5",x,1\n', r"column 'a': '1,5' is not a number; .* decimal point"),
-        ("a\tuser\tlabel\n1\tx\t0\n", "line 1: its cells are not separated by commas"),
+        ("a,user,label\n1,x,0\n1,x,0\n1,x,cat\n", r"line 4, column 'label': 'cat' is not a number"),
+        ('a,user,label\n"1.5",x,1\n2,x,1\n"1,5",x,1\n', r"column 'a': '1,5' .* decimal point"),
+        ('a,user,label\n"1,500",x,1\n', r"'1,500' may be 1.500 or 1500; write numbers"),
+        (
+            "a,user,label\n2020-01-31,x,0\n2020-02-01,x,1\n",
+            r"line 2, column 'a': '2020-01-31' is a",
+        ),
         ("a,user,label\n1,x,12345678\n", "is this the right label-column"),
         ("a,user,label\n1,x,0\n1, ,0\n", r"line 3, column 'user': ' ' is empty; a user's id"),
         (b"a,user,label\n1,\xff\xfe,0\n", "not UTF-8"),
@@ -207,7 +212,8 @@ def test_npz(npz):
     assert table.clusters.tolist() == ["0", "0", "4", "4"]
     assert model_input(table.x, table.shift, table.scale).max() == -1
     floats = npz(x=np.ones((4, 3)), labels=Y, users=np.array(["a", "a", "b ", "b"]))
-    assert floats.x.dtype == np.float32 and floats.users.tolist() == ["a", "a", "b", "b"]
+    assert floats.facts.names == ("x0", "x1", "x2")
+    assert floats.x.dtype == np.float64 and floats.users.tolist() == ["a", "a", "b", "b"]
 
 
 @pytest.mark.parametrize(

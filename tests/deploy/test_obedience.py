@@ -171,7 +171,7 @@ def test_an_error_of_the_owners_own_model_stays_on_the_device(target: Target, na
 
 def test_a_file_that_cannot_be_read_is_the_owners_matter(tmp_path: Path) -> None:
     file = tmp_path / "own.csv"
-    file.write_text(f"x,label\n1,0\n{SECRET},1\n")
+    file.write_text(f"x,label\n1,0\n2,0\n{SECRET},1\n")
     context = Context(1, 2, {"data": str(file), "user": "ann"}, RecordDict(), {})
     Target(tmp_path / "other")  # where messages can be made
     reply = make_client_app()(message=honest("fedavg", "query").message(), context=context)

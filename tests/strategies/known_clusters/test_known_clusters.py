@@ -265,7 +265,7 @@ def separable(folder: Path, scale: float) -> dict[str, Any]:
         group=np.array([f"g{i % 3}" for i in owner]),
     )
     data = {**ELLIPSES, "dataset": "npz", "data-file": str(folder / "d.npz")}
-    data |= {"cluster-column": "group", "users-per-cluster": 20}
+    data |= {"cluster-column": "group", "users-per-cluster": 20, "scale": "none"}
     return {key.replace("-", "_"): value for key, value in data.items()}
 
 
