@@ -18,6 +18,7 @@ from torch import Tensor
 
 from corsage.clients.baseline import baselines
 from corsage.clients.contract import Got, Models, Sent, averages, named, whole_models
+from corsage.clients.units import units_of
 from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.asked import Takes
 from corsage.core.cache import Cache
@@ -28,7 +29,7 @@ from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL, Measu
 from corsage.core.seeding import generator
 from corsage.core.wire import DELIVER, Task
 from corsage.datasets.dealing.federated import FederatedData, UserData
-from corsage.networks.batches import Examples, Loss, Order, Units
+from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.evaluation import (
     Scores,
     outputs_of_each,
@@ -386,14 +387,4 @@ class Client(NumPyClient, Generic[K]):
             x = self.data.vectors[x]
         tensors = to_tensors(x, y, shift, scale, self.network.device, self.types)
         sizes = np.array([len(labels) for _, labels in pairs], np.int64)
-        return Examples(*tensors, sizes, units=self._units())
-
-    def _units(self) -> Units | None:
-        """The units of the users' labels, where these are standardised numbers."""
-        agreed, own = self.data.preparation, self.data.own
-        if agreed is None or not agreed.numbers:
-            return None
-        if own is None:
-            one = np.array([agreed.label.mean, agreed.label.scale])
-            return Units(*np.repeat(one[:, None], len(self.users), axis=1))
-        return Units(*own.label[[self.data.index[user] for user in self.users]].T)
+        return Examples(*tensors, sizes, units=units_of(self.data, self.users))

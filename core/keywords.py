@@ -54,11 +54,11 @@ class Keywords(TypedDict, total=False):
     embeddings: str | float
     data_file: str | float
     labels: str
+    scale: str
+    missing: str
     user_column: str | float
     label_column: str | float
     cluster_column: str | float
-    scale: str
-    missing: str
     feature_columns: str | Sequence[str] | float
     drop_columns: str | Sequence[str] | float
     category_columns: str | Sequence[str] | float

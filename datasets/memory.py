@@ -8,17 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.held import held
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.shared_keys import FileKeys, LabelKeys
+from corsage.datasets.shared_keys import FileKeys, LabelKeys, TableKeys
 from corsage.datasets.table import Table
 
 ONLY = "simulate(data=...) and fit(...) set it, in a process of Python; here name a data set"
 
 
 @dataclass(frozen=True)
-class MemoryKeys(LabelKeys, FileKeys):
+class MemoryKeys(TableKeys, LabelKeys, FileKeys):
     """Keys of data in memory; `data-file` is the name that they have meanwhile."""
 
     @property
@@ -66,6 +68,19 @@ def check(keys: MemoryKeys) -> None:
     """Refuse data that are not there, and users of their own that they have not."""
     if table_of(keys).users is None and keys.dealing == "natural":
         raise ConfigError("partition=natural: the data do not say whose they are (user=...).")
+    refuse_gaps(keys)
+
+
+def refuse_gaps(keys: MemoryKeys) -> None:
+    """Refuse missing cells, unless it is said what is to be done about them."""
+    table = table_of(keys)
+    if table.facts is None or keys.missing != "refuse" or not np.isnan(table.x).any():
+        return
+    row, column = np.argwhere(np.isnan(table.x))[0].tolist()
+    raise DataError(
+        f"data: row {row}, column {table.facts.names[column]!r}: missing; fill it in, or set "
+        "missing=mean or flag."
+    )
 
 
 DATASET = DataSet(table_of, MemoryKeys, check=check, users="either", keep=prepared_of)

@@ -58,10 +58,7 @@ def read(path: Path, keys: ColumnKeys, *, optional: tuple[str, ...] = ()) -> Tab
     names = {w: find(path, list(arrays), w, n, w in optional) for w, n in wanted.items()}
     if "x" not in arrays or not names["label"]:
         raise DataError(f"{path}: no array 'x' or no labels (arrays: {some(list(arrays))}).")
-    x = samples(arrays["x"], f"{path}: x", keys, as_it_is := "table" in arrays)
-    facts = None if as_it_is else facts_of(x, names["label"], keys)
-    if as_it_is and (said := str(arrays["table"])):
-        facts = dealt_facts(path, said, x)
+    x, facts = inputs(path, arrays, names["label"], keys)
     y, classes = read_labels(
         arrays[names["label"]], f"{path}: {names['label']}", numbers=keys.numbers
     )
@@ -124,34 +121,48 @@ def find(path: Path, names: list[str], what: str, wanted: str, optional: bool) -
     )
 
 
-def samples(x: Array, where: str, keys: ColumnKeys, dealt: bool = False) -> Array:
-    """The samples as uint8 or finite numbers, images with their channel axis; tables as float64.
-
-    What was `dealt` to a device is taken as it is: it was checked when it was read.
+def samples(x: Array, where: str, *, exact: bool = False) -> Array:
+    """The samples as uint8 or finite numbers (`input_numbers`), images with their channel axis.
 
     (samples, 0) is a data set without input: its model is an intercept alone.
     """
-    if x.ndim < 2 or not len(x) or (x.ndim > 2 and not x.size):
-        raise DataError(f"{where}: of shape {x.shape}; expected (samples, features or pixels...).")
+    check_samples(x, where)
     if x.dtype == np.uint8:
         return x[:, None] if x.ndim == 3 else x
+    refuse_unheld(held(x), where)
+    return input_numbers(x, exact=exact)
+
+
+def check_samples(x: Array, where: str) -> None:
+    """Refuse what cannot be samples."""
+    if x.ndim < 2 or not len(x) or (x.ndim > 2 and not x.size):
+        raise DataError(f"{where}: of shape {x.shape}; expected (samples, features or pixels...).")
     if x.dtype.kind not in "biuf":
         raise DataError(f"{where}: of type {x.dtype}; expected numbers.")
-    if dealt:
-        return x
-    table = x.ndim == 2
-    if table and keys.missing != "refuse":
-        x = np.where(np.isnan(x), np.nan, x)
-        good = held(np.nan_to_num(x, nan=0.0, posinf=np.inf, neginf=-np.inf))
-    else:
-        good = held(x)
+
+
+def refuse_unheld(good: Mask, where: str, more: str = "") -> None:
+    """Refuse samples that a model cannot hold."""
     if not good.all():
-        more = ", or set missing=mean or flag" * table
         raise DataError(
             f"{where}: sample {int(np.argmin(good))} has values that are not finite float32 "
             f"numbers; fill them in, or drop the sample{more}."
         )
-    return x.astype(np.float64) if table else input_numbers(x, exact=keys.numbers)
+
+
+def cells(x: Array, where: str, keys: ColumnKeys) -> Array:
+    """The cells of a table in double precision, NaN where one is missing and may be."""
+    check_samples(x, where)
+    if keys.missing == "refuse":
+        refuse_unheld(held(x), where, ", or set missing=mean or flag")
+    else:
+        refuse_unheld(held(np.where(np.isnan(x), 0.0, x)), where)
+    return x.astype(np.float64)
+
+
+def is_table(x: Array) -> bool:
+    """Whether samples are rows of numbers, and not pixels."""
+    return x.ndim == 2 and x.dtype != np.uint8
 
 
 def dealt_facts(path: Path, said: str, x: Array) -> TableFacts:
@@ -165,15 +176,31 @@ def dealt_facts(path: Path, said: str, x: Array) -> TableFacts:
     return found
 
 
-def facts_of(x: Array, label: str, keys: ColumnKeys) -> TableFacts | None:
-    """The columns of a table, which are numbered; images have none."""
-    if x.ndim == 2 and x.dtype != np.uint8:
-        columns = tuple(ColumnFacts(f"x{i}") for i in range(x.shape[1]))
-        return TableFacts(columns, ColumnFacts(label, NUMBER if keys.numbers else CLASSES))
+def inputs(
+    path: Path, arrays: dict[str, Array], label: str, keys: ColumnKeys
+) -> tuple[Array, TableFacts | None]:
+    """The samples, and if they are a table what its columns are."""
+    x, where = arrays["x"], f"{path}: x"
+    if said := str(arrays.get("table", "")):
+        return x, dealt_facts(path, said, x)
+    if is_table(x) and "table" not in arrays:
+        return cells(x, where, keys), numbered_columns(x, label, keys)
+    if "table" not in arrays:
+        refuse_table_keys(keys)
+    return samples(x, where, exact=keys.numbers), None
+
+
+def numbered_columns(x: Array, label: str, keys: ColumnKeys) -> TableFacts:
+    """The columns of a table that have no names."""
+    columns = tuple(ColumnFacts(f"x{i}") for i in range(x.shape[1]))
+    return TableFacts(columns, ColumnFacts(label, NUMBER if keys.numbers else CLASSES))
+
+
+def refuse_table_keys(keys: ColumnKeys) -> None:
+    """Refuse keys that would do nothing."""
     for name, value in (("scale", keys.scale), ("missing", keys.missing)):
         if value not in ("auto", "none", "refuse"):
             raise ConfigError(f"{name}={value}: is for tables, and x are images; leave it out.")
-    return None
 
 
 DATASET = DataSet(load, ColumnKeys, own_file, check_columns, users="either")

@@ -49,12 +49,9 @@ class LabelKeys(DataKeys):
 
 
 @dataclass(frozen=True)
-class ColumnKeys(LabelKeys, FileKeys):
-    """What is where in a file of one's own."""
+class TableKeys(DataKeys):
+    """How the columns of a table are prepared."""
 
-    user_column: str = key("user", "column that names each sample's user")
-    label_column: str = key("label", "column of the class (npz: y is understood too)")
-    cluster_column: str = key("", "column of the user's known cluster, if any")
     scale: str = key(
         "auto",
         "by whose mean and spread the columns of a table, and labels that are numbers, are "
@@ -77,6 +74,15 @@ class ColumnKeys(LabelKeys, FileKeys):
     def sums(self) -> bool:
         """Whether means and spreads are asked of the nodes."""
         return self.scaling == FEDERATED or self.missing != "refuse"
+
+
+@dataclass(frozen=True)
+class ColumnKeys(TableKeys, LabelKeys, FileKeys):
+    """What is where in a file of one's own."""
+
+    user_column: str = key("user", "column that names each sample's user")
+    label_column: str = key("label", "column of the class (npz: y is understood too)")
+    cluster_column: str = key("", "column of the user's known cluster, if any")
 
     @property
     def usual(self) -> str:

@@ -26,7 +26,7 @@ from corsage.datasets.columns.prepared import prepared
 from corsage.datasets.columns.summed import summed
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.dealing.federated import FederatedData, on_device, simulated
-from corsage.datasets.shared_keys import ColumnKeys
+from corsage.datasets.shared_keys import TableKeys
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own
@@ -172,7 +172,7 @@ def simulated_node(
 
 def wants_sums(keys: DataKeys) -> bool:
     """Whether the federation's means and spreads are needed."""
-    return isinstance(keys, ColumnKeys) and keys.sums
+    return isinstance(keys, TableKeys) and keys.sums
 
 
 def hosted_together(data: FederatedData, number: int, count: int) -> list[str]:

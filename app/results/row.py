@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corsage.app.results.prepared import preparation_of
 from corsage.app.results.rowfile import SHARED, RowFile
 from corsage.core.arrays import Arrays
 from corsage.core.errors import CorsageError, DataError
@@ -182,16 +184,21 @@ class Row:
 
         Users whose test data have no such value are left out.
         """
-        data = self._data()
+        from corsage.datasets.columns.prepared import prepared
+
+        data, agreed = self._data(), preparation_of(self.file.header)
+        if agreed is not None and data.facts is not None:
+            data = prepared(data, agreed)
         found = {user: self._judged(user, data) for user in self.users if len(data[user].y_test)}
         return {user: value for user, value in found.items() if math.isfinite(value)}
 
     def _judged(self, user: str, data: FederatedData) -> float:
+        from corsage.clients.units import units_of
         from corsage.networks.evaluation import score
 
         model, own, measure = self.user(user), data[user], MEASURES[self.measure]
         outputs = model.of_arrays(own.x_test)
-        examples = model.examples(own.x_test, own.y_test)
+        examples = replace(model.examples(own.x_test, own.y_test), units=units_of(data, [user]))
         scores = score(model.network.criterion, outputs, examples, [measure])
         n = scores.n.astype(np.float64)
         return float(measure.user({**scores.counts, "num-examples": n})[0])

@@ -127,7 +127,7 @@ def in_memory(
     if name not in kept:
         table = load_table(keys)
         facts, arrays = arrange(table, deal(table, keys, num_users, seed), keys, seed)
-        kept[name] = FederatedData(**{**facts, **arrays})
+        kept[name] = made(facts, arrays)
     return kept[name]
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Array
+from corsage.core.columns import CLASSES, NUMBER, ColumnFacts
 from corsage.core.errors import ConfigError, DataError
+from corsage.datasets.columns.frame import label_column, typed_columns
 from corsage.datasets.given.samples import (
     LABELS,
     Columns,
@@ -18,7 +20,7 @@ from corsage.datasets.given.samples import (
     is_hugging_face,
     samples_of,
 )
-from corsage.datasets.given.table import is_many, table, table_of, users_of
+from corsage.datasets.given.table import are_numbers, is_many, table, table_of, users_of
 from corsage.datasets.table import Table
 
 
@@ -117,7 +119,7 @@ def of_hugging_face(given: Given) -> Table:
 
 
 def of_frame(given: Given) -> Table:
-    """A pandas frame of numbers."""
+    """A pandas frame: numbers, and words as categories."""
     frame = given.data
     named = [name for name in (given.user, given.cluster) if isinstance(name, str)]
     label = given.label or next((name for name in LABELS if name in frame.columns), "")
@@ -131,5 +133,9 @@ def of_frame(given: Given) -> Table:
         frame[name].to_numpy(str) if isinstance(name, str) else name
         for name in (given.user, given.cluster)
     )
-    x = frame[list(features)].to_numpy(np.float64)
-    return table(x, frame[label].to_numpy(), users, clusters, None, given.labels)
+    x, facts = typed_columns(frame, features, "data")
+    y, words = label_column(frame[label], str(label), "data")
+    named_label = words or ColumnFacts(
+        str(label), NUMBER if are_numbers(y, given.labels) else CLASSES
+    )
+    return table(x, y, users, clusters, None, given.labels, tuple(facts), named_label)

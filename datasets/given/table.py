@@ -9,14 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array
+from corsage.core.columns import CLASSES, NUMBER, ColumnFacts, TableFacts
 from corsage.core.errors import DataError
 from corsage.datasets.given.samples import Columns, Samples, is_data_set, samples_of
+from corsage.datasets.npzfile import check_samples, is_table, refuse_unheld
 from corsage.datasets.npzfile import samples as checked
 from corsage.datasets.table import (
     Mask,
     Table,
     check_labels,
     class_labels,
+    held,
     id_strings,
     number_labels,
     standardised,
@@ -80,15 +83,22 @@ def table(
     clusters: NDArray[Any] | None,
     test: Mask | None = None,
     labels: str = "",
+    facts: tuple[ColumnFacts, ...] | None = None,
+    label: ColumnFacts | None = None,
 ) -> Table:
     """Arrays as a table: what an NPZ file with the same arrays would be, but for the labels.
 
-    Labels that are whole numbers by their type are classes, others numbers to predict.
+    Labels that are whole numbers by their type are classes, others numbers to predict. `facts` and
+    `label` are what is known of columns, and of labels that were words.
     """
     if x.ndim == 1:
         x = x[:, None]
     numbers = are_numbers(y, labels)
-    x = checked(x, f"{WHERE}: x", exact=numbers)
+    if facts is None and is_table(x):
+        check_samples(x, f"{WHERE}: x")
+        refuse_unheld(held(np.where(np.isnan(x), 0.0, x)), f"{WHERE}: x")
+        x, facts = x.astype(np.float64), tuple(ColumnFacts(f"x{i}") for i in range(x.shape[1]))
+    x = checked(x, f"{WHERE}: x", exact=numbers) if facts is None else x
     read: Callable[..., Any] = number_labels if numbers else class_labels
     found = read(y, f"{WHERE}: labels")
     values, classes = (found, 0) if numbers else found
@@ -100,7 +110,9 @@ def table(
         if column is not None and len(column) != len(x):
             raise DataError(f"{WHERE}: {len(column)} {name} for {len(x)} samples.")
     shift, scale = standardised(0.5, 0.5) if x.dtype == np.uint8 else (0.0, 1.0)
-    return Table(x, values, ids[0], ids[1], classes, shift, scale, test=test)
+    said = label or ColumnFacts("label", NUMBER if numbers else CLASSES)
+    columns = None if facts is None else TableFacts(facts, said)
+    return Table(x, values, ids[0], ids[1], classes, shift, scale, test=test, facts=columns)
 
 
 def are_numbers(y: Array, labels: str) -> bool:

@@ -28,8 +28,8 @@ def rmse(folder: Path, name: str, inputs: list[float], labels: list[float], **mo
     path.write_text("x,user,label\n" + "".join(lines))
     found = simulate(
         name, progress=False, num_rounds=1, dataset="csv", data_file=str(path), labels="numbers",
-        partition="natural", num_users=0, model="linear", scale="none", cache_dir=str(folder / "cache"),
-        **{**KEYS[name], **more},
+        partition="natural", num_users=0, model="linear", cache_dir=str(folder / "cache"),
+        **{"scale": "none", **KEYS[name], **more},
     )  # fmt: skip
     return found[name].score.mean
 

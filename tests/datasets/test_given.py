@@ -134,7 +134,7 @@ def pool(**more: Any) -> Table:
         ([(X, Y), (X, Y[:3])], "user 1: 12 samples and 3 labels"),
         ([(X, Y), X], "user 1: ndarray: give"),
         ({"a": (X, Y, X, Y), "b": (X, Y)}, "user b has no test samples, others have"),
-        ([(X * np.nan, Y)], "sample 0 has values that are not finite"),
+        ([(X + np.inf, Y)], "sample 0 has values that are not finite"),
         ([(np.array([["a", "b"]] * 12), Y)], "x: of type <U1; expected numbers"),
         ([], "nobody has any samples"),
         ({"x": X}, "a dictionary of x: give"),

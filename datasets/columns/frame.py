@@ -1,0 +1,96 @@
+"""A frame, of pandas or of whoever has its face, as typed columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from corsage.core.arrays import Array, Floats
+from corsage.core.cells import empty, word_of
+from corsage.core.columns import ColumnFacts
+from corsage.core.errors import DataError
+from corsage.datasets.columns.typed import Source, categories, numbers
+
+
+def typed_columns(
+    frame: Any, names: Sequence[str], where: str, forced: Sequence[str] = ()
+) -> tuple[Floats, list[ColumnFacts]]:
+    """The columns as cells, words numbered by their levels; what is missing is NaN.
+
+    Parameters
+    ----------
+    names : the columns that are wanted.
+    forced : those that are categories though they are numbers.
+    """
+    x, facts = np.empty((len(frame), len(names))), []
+    for i, name in enumerate(names):
+        x[:, i], found = typed_column(frame[name], str(name), where, name in forced)
+        facts.append(found)
+    return x, facts
+
+
+def typed_column(
+    column: Any, name: str, where: str, forced: bool = False
+) -> tuple[Floats, ColumnFacts]:
+    """One column as what its type says: numbers, or words; dates are refused."""
+    source = Source(where, locator(column), gaps=True)
+    if is_date(column):
+        raise source.error(name, lambda word: True, DATE.format(name=name))
+    if is_numeric(column) and not forced:
+        return numbers(name, np.asarray(column.to_numpy(np.float64, na_value=np.nan)), source)
+    words = ["" if empty(cell) else word_of(cell) for cell in column]
+    codes: dict[str, int] = {}
+    cells = np.array([float(codes.setdefault(word, len(codes))) for word in words])
+    if not forced and all(is_plain(word) for word in codes):  # numbers that are written as words
+        return numbers(name, np.array([float(word or "nan") for word in words]), source)
+    return categories(name, cells, list(codes), source, forced)
+
+
+DATE = "a date; make a number of it, such as an age in days, or leave it out"
+
+
+def is_date(column: Any) -> bool:
+    """Whether the type of a column is that of dates, times or spans of time."""
+    return getattr(column.dtype, "kind", "O") in "mM" or "datetime" in str(column.dtype)
+
+
+def is_numeric(column: Any) -> bool:
+    """Whether the type of a column is that of numbers; truths are words."""
+    kind = getattr(column.dtype, "kind", "O")
+    return kind in "iuf" and str(column.dtype) != "category"
+
+
+def is_plain(word: str) -> bool:
+    """Whether a word is a number, or nothing."""
+    try:
+        float("x" if "_" in word else word or "0")
+    except ValueError:
+        return False
+    return True
+
+
+def locator(column: Any) -> Callable[[str, Callable[[str], bool]], str]:
+    """Says where the first cell is that a test finds."""
+
+    def locate(name: str, is_it: Callable[[str], bool]) -> str:
+        for row, cell in enumerate(column):
+            if is_it("" if empty(cell) else str(cell)):
+                return f"row {row}, column {name!r}: {str(cell)[:60]!r}"
+        return f"column {name!r}: a cell"
+
+    return locate
+
+
+def label_column(column: Any, name: str, where: str) -> tuple[Array, ColumnFacts | None]:
+    """Labels: words as numbers of their classes with what they are, numbers as they are."""
+    if is_date(column) or is_numeric(column):
+        return np.asarray(column.to_numpy()), None
+    found, facts = typed_column(column, name, where)
+    if not facts.levels:
+        return found, None
+    if np.isnan(found).any():
+        row = int(np.isnan(found).argmax())
+        raise DataError(f"{where}: row {row}: its label is missing; leave the row out.")
+    return found.astype(np.int64), facts
