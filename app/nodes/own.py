@@ -25,10 +25,10 @@ from corsage.core.seeding import generator
 from corsage.core.wire import Task
 from corsage.datasets.dealing import partitions
 from corsage.datasets.dealing.deal import Dealt, known_clusters
-from corsage.datasets.dealing.federated import FederatedData, arrange
+from corsage.datasets.dealing.federated import FederatedData, arrange, made
 from corsage.datasets.given.samples import Columns, Samples, is_data_set, samples_of
+from corsage.datasets.given.table import as_it_is, is_many, table_of, users_of
 from corsage.datasets.given.table import entries as entries_of
-from corsage.datasets.given.table import is_many, table_of, users_of
 
 if TYPE_CHECKING:
     from corsage.networks.own_training import OwnTraining
@@ -89,11 +89,11 @@ class Own:
         given = self.data(context)
         samples, clusters = self.users(given, context.node_config)
         labels = "numbers" if getattr(task.device_data, "labels", "") == "numbers" else ""
-        table = table_of(samples, clusters, labels)
+        table = as_it_is(table_of(samples, clusters, labels))  # who loads data prepares them too
         users, parts = partitions.natural(table.users, 0, generator(task.seed, "device"))  # type: ignore[arg-type]
         dealt = Dealt(users, parts, known_clusters(users, parts, table.clusters))
         facts, arrays = arrange(table, dealt, task.device_data, task.seed)
-        data = FederatedData(**{**facts, **arrays})
+        data = made(facts, arrays)
         classes = self.classes(data, task, context.node_config)
         node = Node(
             replace(data, num_classes=classes),

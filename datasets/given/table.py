@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from corsage.datasets.table import (
     class_labels,
     held,
     id_strings,
+    input_numbers,
     number_labels,
     standardised,
 )
@@ -113,6 +115,14 @@ def table(
     said = label or ColumnFacts("label", NUMBER if numbers else CLASSES)
     columns = None if facts is None else TableFacts(facts, said)
     return Table(x, values, ids[0], ids[1], classes, shift, scale, test=test, facts=columns)
+
+
+def as_it_is(given: Table) -> Table:
+    """The same samples without columns that would be prepared."""
+    if given.facts is None:
+        return given
+    refuse_unheld(held(given.x), f"{WHERE}: x")
+    return replace(given, x=input_numbers(given.x, exact=not given.num_classes), facts=None)
 
 
 def are_numbers(y: Array, labels: str) -> bool:
