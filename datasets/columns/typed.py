@@ -140,8 +140,13 @@ def is_number(word: str) -> bool:
 def check_levels(name: str, levels: Sequence[str], rows: int, source: Source) -> None:
     """Refuse words that are texts or names."""
     long = [v for v in levels if len(v) > MOST_CHARACTERS or not v.isprintable()]
+    if long:
+        raise source.error(
+            name, lambda word: word.strip().lower() == long[0].lower(),
+            f"no category: too long, or not to be printed; correct it, or drop-columns={name}",
+        )  # fmt: skip
     free = len(levels) > FREE_TEXT and 2 * len(levels) > rows
-    if long or free or len(levels) > MOST_LEVELS:
+    if free or len(levels) > MOST_LEVELS:
         raise DataError(
             f"{source.where}: column {name!r} has {len(levels)} different words in {rows} rows: "
             "ids or texts are no categories; name it as user-column or cluster-column, or leave "

@@ -350,7 +350,7 @@ def test_any_setting_may_be_anything(struck: Target, data: st.DataObject) -> Non
     for _ in range(data.draw(st.integers(1, 3))):
         where = data.draw(st.sampled_from([draft.settings, draft.settings["keys"]]))
         where[data.draw(st.sampled_from(sorted(where)))] = data.draw(VALUES)
-        if not isinstance(draft.settings.get("keys"), dict):
+        if not (keys := draft.settings.get("keys")) or not isinstance(keys, dict):
             break
     content = draft.content()
     struck.strike(Attack(json.dumps(draft.settings)[:300], Message(content, 1, draft.kind)))
