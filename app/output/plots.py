@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -23,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from corsage.app.output.looks import DARK_LINES, LIGHT_LINES, looks
 from corsage.app.output.summary import (
     Points,
     Result,
@@ -58,30 +58,17 @@ class Theme:
     lines: tuple[str, ...]
 
 
-# Okabe and Ito's colours without the yellow, and a grey; for dark paper a little lighter.
-LIGHT_LINES = ("#0072b2", "#d55e00", "#5f6b76", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
-DARK_LINES = ("#4aa8e0", "#f0803c", "#a3adb8", "#f0b93a", "#35c79c", "#e59cc6", "#8fd0f5")
 LIGHT = Theme("#ffffff", "#24292f", "#d8dee4", LIGHT_LINES)
 DARK = Theme("#161b22", "#d7dde3", "#333b44", DARK_LINES)
-HOME = {"fedrep": 0, "fedavg": 1, "local": 2, "fedavg+ft": 3}
-DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 
 
 def styles(names: Iterable[str], theme: Theme) -> dict[str, Style]:
-    """A line style for each strategy: the same in every plot, different within one.
-
-    A name has its own colour unless another of the same plot has it; dashes once all are taken.
-    """
-    count = len(theme.lines)
-    free = list(range(count * len(DASHES)))
-    found: dict[str, Style] = {}
-    for name in sorted(set(names), key=lambda n: (HOME.get(n, count), n)):
-        wish = HOME.get(name, zlib.crc32(name.encode()) % count)
-        # Nearest free place at or after the wish, full lines before dashed ones.
-        place = min(free, key=lambda i: (i // count, (i - wish) % count), default=wish)
-        free = [i for i in free if i != place]
-        found[name] = {"color": theme.lines[place % count], "ls": DASHES[place // count]}
-    return found
+    """A line style for each strategy: the same in every plot, different within one."""
+    return {
+        name: {"color": theme.lines[look.colour], "ls": LINES[look.dash]}
+        for name, look in looks(names).items()
+    }
 
 
 def canvas(theme: Theme, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:

@@ -1,4 +1,4 @@
-"""The end of a run: the summary as JSON, plots and the report, and the table on the terminal."""
+"""The end of a run: the summary as JSON, the report, and the table on the terminal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ from corsage.core.version import VERSION
 
 def conclude(folder: Path, config: Config) -> None:
     """Write the summary and the report, print the table and the folder."""
-    from corsage.app.output.plots import (
-        write_plots,  # matplotlib: only now, and not in every process
-    )
     from corsage.app.output.report import write_report
     from corsage.app.results.csv_files import write_tables
 
@@ -34,8 +31,7 @@ def conclude(folder: Path, config: Config) -> None:
     guarded(write_atomically, folder / "summary.json", json.dumps(content, indent=2))
     if found:
         guarded(write_tables, folder, found)
-        plots = guarded(write_plots, folder, found, rows)
-        guarded(write_report, folder, config.flat(), found, VERSION, rows, plots, failed)
+        guarded(write_report, folder, config.flat(), found, VERSION, rows, failed)
     show(found, folder, failed)
 
 

@@ -59,7 +59,7 @@ def test_a_comparison_leaves_a_table_and_a_run_folder(
         assert result["accuracy"]["mean"] == pytest.approx(np.mean(values))
         assert result["users"] == 8
         assert result["rounds"] == 2
-    for name in ("learning.png", "users.png", "bytes.png", "report.html", "config.json"):
+    for name in ("report.html", "config.json"):
         assert (folder / name).stat().st_size > 100
     rows = [json.loads(x) for x in (folder / "fedrep" / "metrics.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == [1, 2]

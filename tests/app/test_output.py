@@ -6,7 +6,6 @@ import io
 import re
 import warnings
 from dataclasses import asdict
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from corsage.app.output import plots, report
+from corsage.app.output import plots
 from corsage.app.output.progress import Progress
 from corsage.app.output.summary import (
     human_bytes,
@@ -23,9 +22,6 @@ from corsage.app.output.summary import (
     human_seconds,
     summary_table,
 )
-from corsage.core.catalogue import OF_SOME, catalogue
-from corsage.core.groups import GROUPS
-from corsage.core.keys import Value
 from corsage.core.measures import spread, worst_share
 
 KEYS = ["mean", "std", "min", "q10", "q25", "median", "q75", "max"]
@@ -352,92 +348,6 @@ def test_plots_of_one_point_and_odd_names(users: int) -> None:
     ):
         assert len(curves(figure)) == 2
         assert size(plots.png(figure)) == (1200, 720)
-
-
-# The report
-
-
-class Tags(HTMLParser):
-    """Checks that tags are balanced, and remembers them with their text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.text = ""
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append(tag)
-        self.attributes += attrs
-        if tag not in ("meta", "img", "br", "source"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-@pytest.fixture(name="flat")
-def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, Value]:
-    """All keys, of algorithms FedRep's alone."""
-    shown = [group.title for group in GROUPS.values()] + [OF_SOME, "FedRep"]
-    listed = {title: keys for title, keys in catalogue().items() if title in shown}
-    monkeypatch.setattr(report, "catalogue", lambda: listed)
-    return {key.name: key.default for keys in listed.values() for key in keys}
-
-
-def test_report_is_whole_escaped_and_alone(tmp_path: Path, flat: dict[str, Value]) -> None:
-    results, rows = make_run(("fedrep", "fedavg"), users=50)
-    flat["data-file"] = EVIL
-    path = report.write_report(tmp_path, flat, results, "0.1.0", rows)
-    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
-    page = path.read_text(encoding="utf-8")
-    tags = Tags(page)
-    assert not tags.open
-    assert tags.seen.count("script") == 1
-    assert EVIL not in page
-    assert tags.text.count(EVIL) >= 4  # a user's row, two dropped notes, the configuration
-    assert tags.seen.count("img") == 3
-    links = [v or "" for name, v in tags.attributes if name in ("src", "srcset", "href")]
-    assert all(link.startswith("data:image/png;base64,") for link in links)
-    assert not re.search(r"https?:|//\w|url\(|@import", re.sub(r"base64,[^\"]*", "", page))
-    assert "Never drawn: 3 of 50 (fedrep, fedavg)." in tags.text
-    assert "<details>" in page
-
-
-def test_report_lists_users_in_reading_order_and_marks_the_worst() -> None:
-    results, _ = make_run(("fedrep",), users=12)
-    table = report.users(results)
-    assert "<details open>" in table
-    found = re.findall(r'<td data-value="(u\d+)"', table)
-    assert found == [f"u{n}" for n in range(1, 12)]
-    assert table.count('<td class="low"') == 2
-    results[0]["per_user"] = dict.fromkeys(results[0]["per_user"], 1.0)
-    assert '<td class="low"' not in report.users(results)
-
-
-def test_report_tells_how_to_run_again(flat: dict[str, Value]) -> None:
-    flat |= {"head-epochs": 5, "data-file": "my data.csv", "resume": "runs/x", "seed": 0}
-    command = report.command(flat)
-    assert command == "python run_simulation.py 'data-file=my data.csv' head-epochs=5 seed=0"
-    titles = list(report.grouped({**flat, "unheard-of": True}))
-    assert titles == [
-        "Run",
-        "Users and nodes",
-        "Data",
-        OF_SOME,
-        "Model",
-        "Local training",
-        "Robust averages",
-        "New users",
-        "FedRep",
-        "Other",
-    ]
 
 
 def test_plots_of_many_strategies_stay_readable(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from corsage.app.command import run
-from corsage.app.output import plots, report
 from corsage.app.run.checkpoint import found
 from corsage.app.run.run_folder import RunFolder
 from corsage.benchmarks.chaos.damage import damage
@@ -47,15 +46,6 @@ def line_of(capsys: pytest.CaptureFixture[str]) -> str:
     """The one line that says why a command failed."""
     (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("corsage: ")]
     return line
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unpainted() -> Iterator[None]:
-    """Plots take ten times as long as all the rest of these runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "write_plots", lambda *_: [])
-        patch.setattr(report, "figures", lambda *_: "")
-        yield
 
 
 @pytest.fixture(scope="module")

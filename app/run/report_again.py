@@ -1,0 +1,139 @@
+"""`corsage report`: make the report of a run anew from its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corsage.app.output.complaint import complain
+from corsage.app.output.summary import Result
+from corsage.app.run.endings import RESULT, read_failure
+from corsage.app.run.recorder import read_rows
+from corsage.app.run.resuming import not_a_run, read_config
+from corsage.core.errors import UNUSABLE, CheckpointError, ConfigError, CorsageError
+from corsage.core.files import guarded, unsealed
+from corsage.core.version import VERSION
+
+USAGE = """\
+usage: corsage report RUN_FOLDER [--png]
+
+  RUN_FOLDER  of a run that has a result, also of an earlier version of Corsage
+  --png       also write learning.png, users.png and bytes.png there, for a paper
+
+It writes RUN_FOLDER/report.html, from the files that lie there, and says where it is.
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run folder says of its run."""
+
+    config: Mapping[str, Any]
+    results: list[Result]
+    failed: Mapping[str, str]
+    rows: list[dict[str, Any]]
+
+
+def run(words: list[str]) -> int:
+    """Do what the words say; 0, or 2 for a user's mistake, 1 if something cannot be written."""
+    if {"-h", "--help"} & set(words):
+        print(USAGE, end="")
+        return 0
+    try:
+        folder, png = parse(words)
+        for path in again(folder, png):
+            print(path)
+    except (*UNUSABLE, CheckpointError) as error:
+        return complain(error, 2)
+    except CorsageError as error:
+        return complain(error, 1)
+    return 0
+
+
+def parse(words: list[str]) -> tuple[Path, bool]:
+    """The folder, and whether there are to be PNGs; or ConfigError."""
+    folders = [word for word in words if word != "--png"]
+    wrong = next((word for word in folders if word.startswith("-")), "")
+    if wrong:
+        raise ConfigError(f"report {wrong}: no such option. See corsage report --help.")
+    if len(folders) != 1:
+        raise ConfigError("report: needs one run folder. See corsage report --help.")
+    return Path(folders[0]).expanduser(), "--png" in words
+
+
+def again(folder: Path, png: bool = False) -> list[Path]:
+    """Write the report of a run, and pictures for a paper if they are wanted."""
+    from corsage.app.output.report import write_report
+
+    found = read(folder)
+    try:
+        written: list[Path] = [
+            guarded(
+                write_report, folder, found.config, found.results, VERSION, found.rows, found.failed
+            )
+        ]
+        if png:
+            from corsage.app.output.plots import write_plots  # matplotlib: only where it is needed
+
+            written += guarded(write_plots, folder, found.results, found.rows)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{folder}: its results cannot be read ({type(error).__name__}: {error})."
+        ) from error
+    return written
+
+
+def read(folder: Path) -> Found:
+    """What lies in a run folder; CheckpointError if that is no run, or one without a result."""
+    summary = summary_of(folder)
+    config = summary.get("config") or read_config(folder)["config"]
+    names = [str(name) for name in names_of(config)]
+    results, failed = [], {}
+    for name in names:
+        own = results_of(folder / name) or of_summary(summary, name, names)
+        results += own
+        if not own:
+            failed[name] = read_failure(folder / name) or "it has no result yet"
+    if not results:
+        raise not_a_run(folder, "no strategy has a result yet, so there is nothing to report")
+    return Found(
+        config, results, failed, [row for name in names for row in read_rows(folder / name)]
+    )
+
+
+def names_of(config: Mapping[str, Any]) -> list[str]:
+    """The strategies of a run."""
+    given = config.get("strategy", "")
+    return given.split(",") if isinstance(given, str) else list(given)
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    """What `summary.json` says; empty if there is none, or it is damaged."""
+    try:
+        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    sound = isinstance(found, dict) and isinstance(found.get("results"), list)
+    return found if sound and isinstance(found.get("config"), dict) else {}
+
+
+def results_of(folder: Path) -> list[Result]:
+    """A strategy's results, of however many rounds; empty if there are none."""
+    try:
+        found = unsealed(folder / RESULT)["results"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def of_summary(summary: Mapping[str, Any], name: str, names: list[str]) -> list[Result]:
+    """A strategy's rows in the summary: its own, and those with something added to its name."""
+    return [
+        result
+        for result in summary.get("results", [])
+        if result["strategy"] not in names or result["strategy"] == name
+        if str(result["strategy"]).split("+")[0] == name
+    ]
