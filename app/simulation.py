@@ -28,7 +28,7 @@ from corsage.core.errors import FOR_ALL, CheckpointError, ConfigError
 from corsage.core.keys import flatten
 from corsage.core.keywords import Keywords
 from corsage.core.version import warn_if_untested
-from corsage.datasets.dealing.federated import check_users, simulated
+from corsage.datasets.dealing.federated import FederatedData, check_users, simulated
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Result, Summary
@@ -257,7 +257,7 @@ def rows_of(
 ) -> dict[str, Row]:
     """The rows of a result, each with its models."""
     config = strategy.config
-    data = partial(simulated, config.data, config.federation.num_users, config.run.seed)
+    data = partial(data_again, config)
     shared = partial(decode, result.arrays)
     return {
         summary.strategy: Row(
@@ -265,6 +265,11 @@ def rows_of(
         )
         for summary, file in zip(result.summaries, models, strict=True)
     }
+
+
+def data_again(config: Config) -> FederatedData:
+    """A run's own data, which are there as long as its configuration is."""
+    return simulated(config.data, config.federation.num_users, config.run.seed)
 
 
 def there(row: str, file: RowFile | None) -> RowFile:

@@ -35,7 +35,7 @@ class Net(nn.Module):
 def test_own_users_and_nothing_on_disk(cache: Path) -> None:
     before = sorted(cache.rglob("*"))
     found = simulate("fedrep,local", USERS, **QUICK)
-    assert len(found["fedrep"].users) == 4 and set(found["local"].per_user) == {"0", "1", "2", "3"}
+    assert len(found["fedrep"]) == 4 and set(found["local"].per_user) == {"0", "1", "2", "3"}
     assert sorted(cache.rglob("*")) == before
 
 
@@ -63,13 +63,13 @@ def test_the_same_data_as_a_file_give_the_same_numbers(tmp_path: Path) -> None:
 def test_a_pool_is_dealt_as_a_data_set_is() -> None:
     x, y = (np.concatenate(part) for part in zip(*USERS, strict=True))
     found = simulate("local", (x, y), num_users=5, partition="iid", **QUICK)
-    assert len(found["local"].users) == 5
+    assert len(found["local"]) == 5
 
 
 def test_strategies_that_are_made_already_get_the_data() -> None:
     ditto = Ditto(num_rounds=2, fraction_train=1.0)
     found = simulate([ditto, "local"], USERS, **QUICK)
-    assert len(found["ditto"].users) == len(found["local"].users) == 4
+    assert len(found["ditto"]) == len(found["local"]) == 4
     assert ditto.progress.round == 2
 
 
@@ -78,7 +78,7 @@ def test_strategies_that_are_made_already_get_the_data() -> None:
 )
 def test_a_model_is_an_object(model: Any) -> None:
     found = simulate("fedrep", USERS, model=model, **QUICK)
-    assert len(found["fedrep"].users) == 4
+    assert len(found["fedrep"]) == 4
 
 
 def test_the_weights_of_a_module_are_where_all_begin() -> None:
@@ -90,6 +90,24 @@ def test_the_weights_of_a_module_are_where_all_begin() -> None:
     simulate("fedavg", USERS, model=module, lr=0.5, fine_tune_epochs=0, **QUICK)
     for name, value in module.state_dict().items():
         assert torch.equal(value, before[name]) and torch.equal(ended[name], before[name])
+
+
+@pytest.mark.parametrize("model", [Net, Net(), "mlp"])
+def test_every_users_model_is_at_hand(model: Any) -> None:
+    """And predicts what the table says, to the last digit."""
+    found = simulate("fedrep,fedavg", USERS, model=model, **QUICK)
+    assert list(found) == ["fedrep", "fedavg", "fedavg+ft"]
+    gc.collect()
+    for row in found.rows.values():
+        assert row.evaluate() == row.per_user
+        assert row.user("2").predict(USERS[2][0]).shape == (20,)
+    assert found["fedrep"].loss.mean > 0 and len(found.table) == 3
+
+
+def test_two_strategies_of_one_name_have_models_of_their_own() -> None:
+    both = simulate(["fedavg", "fedavg"], USERS, **QUICK)
+    assert list(both) == ["fedavg", "fedavg+ft", "fedavg#2", "fedavg#2+ft"]
+    assert both["fedavg#2+ft"].evaluate() == both["fedavg+ft"].per_user
 
 
 def test_a_class_that_can_be_imported_is_known_by_its_name() -> None:
