@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.app.client_app import make_client_app
     from corsage.app.local_grid import LocalGrid
     from corsage.app.results.run import load
-    from corsage.app.simulation import simulate
+    from corsage.app.simulation import fit, simulate
     from corsage.app.study import study
     from corsage.core.config import Config
     from corsage.strategies.apfl import APFL
@@ -56,6 +56,7 @@ __version__ = VERSION
 PLACES = {
     "Config": "core.config",
     "simulate": "app.simulation",
+    "fit": "app.simulation",
     "load": "app.results.run",
     "study": "app.study",
     "LocalGrid": "app.local_grid",
@@ -99,6 +100,7 @@ __all__ = [
     "SingleCluster",
     "Strategy",
     "client_app",
+    "fit",
     "load",
     "make_client_app",
     "simulate",

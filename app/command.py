@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corsage.app import commands
 from corsage.app.output.complaint import complain
-from corsage.app.studies.grid import is_study
+from corsage.app.studies.grid import grid_of, is_study
 from corsage.app.study import is_study_of, run_study
 from corsage.core.catalogue import Declared, catalogue
-from corsage.core.config import Config, read_words
+from corsage.core.config import AUTOMATIC, Config, read_words
 from corsage.core.errors import UNUSABLE, ConfigError, CorsageError, StrategiesFailed
 from corsage.core.files import guarded, write_atomically
 from corsage.core.keys import Value
@@ -69,10 +70,26 @@ def perform(words: list[str], title: str = "") -> int:
 
 def run_or_study(values: dict[str, Any], json_file: str) -> None:
     """One run, or several: where a key has several values, such as seed=0,1,2."""
+    values = decided(values)
     if is_study_of(values):
         run_study(values, json_file)
     else:
         simulate_and_report(Config.parse(values), json_file)
+
+
+def decided(values: dict[str, Any]) -> dict[str, Any]:
+    """The keys; with strategy=auto those that suit the data, which is said in a line.
+
+    Of a study its first run decides.
+    """
+    if AUTOMATIC not in str(values.get("strategy", "")).split(","):
+        return values
+    from corsage.app.automatic import chosen
+
+    grid = grid_of(values)
+    found, line = chosen({**values, **grid.keys(grid.cells[0])})
+    print(line, file=sys.stderr)
+    return {**found, **values, "strategy": found["strategy"]}
 
 
 def simulate_and_report(config: Config, json_file: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, Unpack
 from flwr.clientapp import ClientApp
 from flwr.supercore import log
 
+from corsage.app.automatic import chosen
 from corsage.app.client_app import make_client_app
 from corsage.app.engines import number_of_nodes
 from corsage.app.given import data_of, moved
@@ -22,7 +24,7 @@ from corsage.app.results.rowfile import RowFile
 from corsage.app.results.run import Run
 from corsage.app.run.endings import in_a_line
 from corsage.app.run.models import models_in_memory
-from corsage.core.config import Config
+from corsage.core.config import AUTOMATIC, Config
 from corsage.core.encoding import decode
 from corsage.core.errors import FOR_ALL, CheckpointError, ConfigError
 from corsage.core.keys import flatten
@@ -91,6 +93,12 @@ class Comparison(Run):
         return repr(self) + "\n"
 
 
+class FitWords(Keywords, total=False):
+    """Keys, and whether a line of progress is shown."""
+
+    progress: bool
+
+
 def simulate(
     strategies: AnyStrategy | str | Sequence[AnyStrategy | str],
     data: Any = None,
@@ -149,7 +157,8 @@ def simulate(
     several = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
     columns = {"user": user, "label": label, "cluster": cluster}
     given = data_of(data, (x, y), columns, keys)
-    made = [strategy for entry in with_work(several, given.among(keys)) for strategy in entry]
+    own, several = decided(several, given.among(keys), progress)
+    made = [strategy for entry in with_work(several, own) for strategy in entry]
     if not made:
         raise ConfigError("simulate: no strategy is given; name at least one.")
     fresh(made)
@@ -176,6 +185,53 @@ def simulate(
                 raise next(iter(failed.values())) from None
             log(WARNING, "%s failed: %s", label, in_a_line(error))
     return Comparison(results, rows, failed)
+
+
+def decided(
+    several: list[AnyStrategy | str], keys: dict[str, Any], progress: bool
+) -> tuple[dict[str, Any], list[AnyStrategy | str]]:
+    """The keys and the strategies; in the place of "auto" those that suit the data."""
+    if several != [AUTOMATIC]:
+        return keys, several
+    values = {name.replace("_", "-"): value for name, value in keys.items()}
+    found, line = chosen({**values, "strategy": AUTOMATIC})
+    if progress:
+        print(line, file=sys.stderr)
+    strategy = found.pop("strategy")
+    return {name.replace("-", "_"): value for name, value in found.items()}, [strategy]
+
+
+def fit(
+    data: Any = None,
+    strategy: AnyStrategy | str | Sequence[AnyStrategy | str] = AUTOMATIC,
+    *,
+    user: Any = None,
+    label: str | None = None,
+    cluster: Any = None,
+    x: Any = None,
+    y: Any = None,
+    **keys: Unpack[FitWords],
+) -> Comparison:
+    """A model for every user of a table: `fit(frame, user="site", label="outcome")`.
+
+    Parameters
+    ----------
+    data : a pandas frame, the path of a CSV or NPZ file, or anything else that `simulate` takes;
+        or `x` and `y`, arrays.
+    strategy : by default those that suit the data, which a line says.
+    user, label, cluster : columns, or arrays; of data that are given user by user, `cluster` is
+        `{user: cluster}`.
+    **keys
+        Keys with `_` for `-`, and `progress`.
+
+    Returns
+    -------
+    Comparison
+        The same as `simulate` gives: `fit(...)["mixed-model"].user("north").predict(rows)`.
+    """
+    if data is None and x is None:
+        raise ConfigError("fit: give data, or x and y.")
+    return simulate(strategy, data, x=x, y=y, user=user, label=label, cluster=cluster, **keys)
 
 
 def with_work(

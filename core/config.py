@@ -56,6 +56,8 @@ RETIRED: dict[str, str] = {
     "fedrep-heads-middle": "say fedrep-known-lambda (of strategy=fedrep-known)",
 }
 """Keys of earlier versions, or one of their values, and what they are now."""
+AUTOMATIC = "auto"
+"""In the place of strategies: those that suit the data (app/automatic.py)."""
 SLIP = 0.85
 """How alike a word and a key must be for the word to be a slip of the pen."""
 OBJECTS = ("model",)
@@ -174,6 +176,11 @@ def foreign_keys(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_strategies(names: tuple[str, ...], known: Iterable[str]) -> None:
     """Refuse strategies that are not there, none at all, or one twice."""
+    if AUTOMATIC in names:
+        raise ConfigError(
+            "strategy=auto: it is decided where the data are, in a simulation of one's own "
+            "(run_simulation.py, corsage.fit, corsage.simulate); here name strategies."
+        )
     if not names:
         raise ConfigError(f"strategy=: name at least one. Known: {', '.join(known)}.")
     for name in names:

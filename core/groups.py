@@ -22,7 +22,8 @@ class RunKeys(Keys):
 
     strategy: tuple[str, ...] = key(
         ("fedrep", "fedavg", "local"),
-        "algorithm, or several with commas: they are compared on the same users",
+        "algorithm, or several with commas: they are compared on the same users; auto: a sensible "
+        "set for the data, in a simulation",
     )
     num_rounds: int = key(100, "rounds of training", low=1)
     engine: str = key(

@@ -1,0 +1,85 @@
+"""`strategy=auto`: a sensible set for the data at hand, and why, in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from corsage.core.config import AUTOMATIC, Config
+from corsage.core.errors import ConfigError
+from corsage.datasets.dealing.federated import FederatedData, check_users, simulated
+
+WIDEST = 300
+"""Inputs of a linear problem: exact methods send matrices of all by all."""
+FEW = 50
+"""So many users, or fewer, take part in every round."""
+NETWORKS = "fedrep,fedavg,local"
+OTHERS = "others"
+"""The cluster of users whose cluster is not known, where others' are."""
+LINEAR = ("mixed-model", "exact-global", "exact-local")
+
+
+def is_automatic(values: Mapping[str, Any]) -> bool:
+    """Whether the keys leave the strategies to the data."""
+    said = values.get("strategy", "")
+    words = said if isinstance(said, list | tuple) else str(said).split(",")
+    if AUTOMATIC in words and len(words) > 1:
+        raise ConfigError("strategy=auto: it stands alone; or name all that are to be compared.")
+    return AUTOMATIC in words
+
+
+def chosen(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The keys with the strategies that `strategy=auto` comes to, and the line that says so.
+
+    Keys that are given stay as they are.
+    """
+    if not is_automatic(values):
+        return dict(values), ""
+    config = Config.parse({**values, "strategy": "local"})
+    data = simulated(config.data, config.federation.num_users, config.run.seed)
+    check_users(data)
+    own, why = choice(data, values)
+    said = f"strategy=auto: {own['strategy']}, for {why}"
+    more = ", ".join(f"{k}={v}" for k, v in own.items() if k != "strategy" and k not in values)
+    found = {**own, **values, "strategy": own["strategy"]}
+    return found, f"{said} ({more})." if more else f"{said}."
+
+
+def choice(data: FederatedData, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The keys for some data, and what about the data they are for."""
+    users, model = len(data.users), str(given.get("model", ""))
+    kind = f"{data.num_classes} classes" if data.num_classes else "numbers"
+    whose = f"{kind} of {users} users"
+    if users == 1:
+        return {"strategy": "local"}, f"{whose}: there is nobody to learn from"
+    if linear(data) and model in ("", "linear"):
+        return {**exact(data), **model_of(data)}, (
+            f"{whose} in a table of {data.shape[0]} inputs: one linear model a user, pulled "
+            "together as strongly as the data say, beside one for all and one each alone"
+        )
+    often = {"fraction-train": 1.0} if users <= FEW else {}
+    what = "a table" if len(data.shape) == 1 else "images or sequences"
+    return {"strategy": NETWORKS, **often}, (
+        f"{whose} in {what}: a common body with a head a user, beside one model for all (then "
+        "tuned by each user) and each alone"
+    )
+
+
+def linear(data: FederatedData) -> bool:
+    """Whether the exact methods of linear models can be had: few inputs, two classes at most."""
+    return len(data.shape) == 1 and data.shape[0] <= WIDEST and data.num_classes in (0, 2)
+
+
+def exact(data: FederatedData) -> dict[str, str]:
+    """The mixed model and its bounds, with the clusters if there are any."""
+    groups = set(data.clusters.values())
+    if not 1 < len(groups) < len(data.users):
+        return {"strategy": ",".join(LINEAR), "mixed-grouping": "all"}
+    names = (*LINEAR[:2], "exact-cluster", *LINEAR[2:])
+    apart = {"known-missing": OTHERS} if len(data.clusters) < len(data.users) else {}
+    return {"strategy": ",".join(names), **apart}
+
+
+def model_of(data: FederatedData) -> dict[str, str]:
+    """The linear model with its loss."""
+    return {"model": "linear", "loss": "logistic" if data.num_classes else "squared"}

@@ -1,0 +1,98 @@
+"""A table in, a model for every user out; and what `strategy=auto` comes to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corsage import fit, simulate
+from corsage.app import command
+from corsage.app.automatic import chosen
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError
+from corsage.core.registry import ALGORITHMS
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(120, 3))
+USERS = np.arange(120) % 6
+SLOPES = RNG.normal(1.0, 0.1, (6, 3))
+NUMBERS = (X * SLOPES[USERS]).sum(axis=1) + RNG.normal(0, 0.1, 120)
+
+
+def given(y: Any, user: Any = USERS, **more: Any) -> Any:
+    return fit(x=X, y=y, user=user, progress=False, num_rounds=3, **more)
+
+
+def test_numbers_of_users_are_a_mixed_models() -> None:
+    found = given(NUMBERS)
+    assert list(found) == ["mixed-model", "exact-global", "exact-local"]
+    assert found["mixed-model"].score.mean < 0.3
+    assert found["mixed-model"].evaluate() == found["mixed-model"].per_user
+    near = found["mixed-model"].user(3).predict(X[USERS == 3])
+    np.testing.assert_allclose(near, NUMBERS[USERS == 3], atol=0.8)
+
+
+def test_clusters_that_are_known_are_used() -> None:
+    found = given(NUMBERS, cluster=USERS // 2)
+    assert list(found) == ["mixed-model", "exact-global", "exact-cluster", "exact-local"]
+    some = np.where(USERS < 4, USERS // 2, -1).astype(str)
+    some[USERS >= 4] = ""
+    assert "exact-cluster" in given(NUMBERS, cluster=some)
+
+
+def test_two_classes_are_logistic_and_more_are_a_networks() -> None:
+    assert list(given((NUMBERS > 0).astype(int)))[0] == "mixed-model"
+    more = given(np.digitize(NUMBERS, [-1, 1]))
+    assert list(more) == ["fedrep", "fedavg", "fedavg+ft", "local"]
+    assert more["fedrep"].never_drawn == 0  # few users take part in every round
+
+
+def test_a_key_that_is_given_stays_and_a_strategy_that_is_named_too() -> None:
+    assert "fedrep" in given(NUMBERS, model="mlp")
+    assert list(given(NUMBERS, strategy="exact-global", model="linear")) == ["exact-global"]
+    assert list(given(NUMBERS, user=np.zeros(120, int))) == ["local"]
+
+
+def test_images_have_networks_and_the_line_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    keys, line = chosen({"strategy": "auto", "num-users": 60})
+    assert keys["strategy"] == "fedrep,fedavg,local" and "fraction-train" not in keys
+    assert line == (
+        "strategy=auto: fedrep,fedavg,local, for 10 classes of 60 users in images or sequences: a "
+        "common body with a head a user, beside one model for all (then tuned by each user) and "
+        "each alone."
+    )
+    simulate("auto", num_users=4, num_rounds=1, hidden="4")
+    assert "(fraction-train=1.0)" in capsys.readouterr().err
+
+
+def test_all_that_it_names_are_strategies() -> None:
+    from corsage.app import automatic
+
+    names = (*automatic.LINEAR, *automatic.NETWORKS.split(","), "exact-cluster")
+    assert set(names) <= set(ALGORITHMS)
+
+
+def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [",".join(map(str, (*x, y, u))) for x, y, u in zip(X, NUMBERS, USERS, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,c,score,school", *rows]))
+    words = ["dataset=csv", f"data-file={tmp_path}/t.csv", "user-column=school", "labels=numbers"]
+    more = ["label-column=score", "strategy=auto", f"run-dir={tmp_path}/runs", "num-rounds=2"]
+    assert command.run([*words, *more], "") == 0
+    out = capsys.readouterr()
+    assert "strategy=auto: mixed-model,exact-global,exact-local, for numbers of 6 users" in out.err
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert "mixed-model" in folder.name
+    frame = fit(tmp_path / "t.csv", user="school", label="score", labels="numbers", progress=False)
+    assert list(frame) == ["mixed-model", "exact-global", "exact-local"]
+
+
+def test_where_it_cannot_be_decided_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match="strategy=auto: it is decided where the data are"):
+        Config.parse({"strategy": "auto"})
+    with pytest.raises(ConfigError, match="strategy=auto: it stands alone"):
+        chosen({"strategy": "auto,local"})
+    with pytest.raises(ConfigError, match="fit: give data"):
+        fit()
