@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.app.client_app import make_client_app
     from corsage.app.local_grid import LocalGrid
     from corsage.app.results.run import load
-    from corsage.app.simulation import fit, simulate
+    from corsage.app.simulation import fit
+    from corsage.app.simulation import simulate
     from corsage.app.study import study
     from corsage.core.config import Config
     from corsage.strategies.apfl import APFL
