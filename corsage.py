@@ -16,9 +16,9 @@ from corsage.core.version import VERSION
 if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.app.client_app import app as client_app
     from corsage.app.client_app import make_client_app
+    from corsage.app.fitting import fit
     from corsage.app.local_grid import LocalGrid
     from corsage.app.results.run import load
-    from corsage.app.simulation import fit
     from corsage.app.simulation import simulate
     from corsage.app.study import study
     from corsage.core.config import Config
@@ -57,7 +57,7 @@ __version__ = VERSION
 PLACES = {
     "Config": "core.config",
     "simulate": "app.simulation",
-    "fit": "app.simulation",
+    "fit": "app.fitting",
     "load": "app.results.run",
     "study": "app.study",
     "LocalGrid": "app.local_grid",

@@ -1,0 +1,50 @@
+"""A table in, a model for every user out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from corsage.app.simulation import AnyStrategy, Comparison, simulate
+from corsage.core.config import AUTOMATIC
+from corsage.core.errors import ConfigError
+from corsage.core.keywords import Keywords
+
+
+class FitWords(Keywords, total=False):
+    """Keys, and whether a line of progress is shown."""
+
+    progress: bool
+
+
+def fit(
+    data: Any = None,
+    strategy: AnyStrategy | str | Sequence[AnyStrategy | str] = AUTOMATIC,
+    *,
+    user: Any = None,
+    label: str | None = None,
+    cluster: Any = None,
+    x: Any = None,
+    y: Any = None,
+    **keys: Unpack[FitWords],
+) -> Comparison:
+    """A model for every user of a table: `fit(frame, user="site", label="outcome")`.
+
+    Parameters
+    ----------
+    data : a pandas frame, the path of a CSV or NPZ file, or anything else that `simulate` takes;
+        or `x` and `y`, arrays.
+    strategy : by default those that suit the data, which a line says.
+    user, label, cluster : columns, or arrays; of data that are given user by user, `cluster` is
+        `{user: cluster}`.
+    **keys
+        Keys with `_` for `-`, and `progress`.
+
+    Returns
+    -------
+    Comparison
+        The same as `simulate` gives: `fit(...)["mixed-model"].user("north").predict(rows)`.
+    """
+    if data is None and x is None:
+        raise ConfigError("fit: give data, or x and y.")
+    return simulate(strategy, data, x=x, y=y, user=user, label=label, cluster=cluster, **keys)
