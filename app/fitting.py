@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Unpack
 
-from corsage.app.simulation import AnyStrategy, Comparison, simulate
+from corsage.app.simulation import Comparison, simulate
 from corsage.core.config import AUTOMATIC
 from corsage.core.errors import ConfigError
 from corsage.core.keywords import Keywords
@@ -19,7 +18,6 @@ class FitWords(Keywords, total=False):
 
 def fit(
     data: Any = None,
-    strategy: AnyStrategy | str | Sequence[AnyStrategy | str] = AUTOMATIC,
     *,
     user: Any = None,
     label: str | None = None,
@@ -34,11 +32,11 @@ def fit(
     ----------
     data : a pandas frame, the path of a CSV or NPZ file, or anything else that `simulate` takes;
         or `x` and `y`, arrays.
-    strategy : by default those that suit the data, which a line says.
     user, label, cluster : columns, or arrays; of data that are given user by user, `cluster` is
         `{user: cluster}`.
     **keys
-        Keys with `_` for `-`, and `progress`.
+        Keys with `_` for `-`, and `progress`. `strategy` is by default `"auto"`: those that suit the
+        data, which a line says.
 
     Returns
     -------
@@ -47,4 +45,6 @@ def fit(
     """
     if data is None and x is None:
         raise ConfigError("fit: give data, or x and y.")
-    return simulate(strategy, data, x=x, y=y, user=user, label=label, cluster=cluster, **keys)
+    named = keys.pop("strategy", AUTOMATIC)
+    listed = [str(named)] if isinstance(named, str | float) else list(named)
+    return simulate(listed, data, x=x, y=y, user=user, label=label, cluster=cluster, **keys)
