@@ -35,8 +35,8 @@ def fit(
     user, label, cluster : columns, or arrays; of data that are given user by user, `cluster` is
         `{user: cluster}`.
     **keys
-        Keys with `_` for `-`, and `progress`. `strategy` is by default `"auto"`: those that suit the
-        data, which a line says.
+        Keys with `_` for `-`, and `progress`. `strategy` is by default `"auto"`: those that suit
+        the data, which a line says.
 
     Returns
     -------

@@ -15,9 +15,10 @@ from flwr.supercore import log
 from corsage.app.automatic import chosen
 from corsage.app.client_app import make_client_app
 from corsage.app.engines import number_of_nodes
-from corsage.app.given import data_of, moved
+from corsage.app.given import Data, data_of, moved
 from corsage.app.local_grid import LocalGrid
-from corsage.app.output.progress import Watcher
+from corsage.app.output.notebook import calm_log
+from corsage.app.output.progress import Watcher, is_tty
 from corsage.app.output.remarks import Remarks
 from corsage.app.results.row import Row
 from corsage.app.results.rowfile import RowFile
@@ -146,11 +147,19 @@ def simulate(
     >>> len(found["fedrep"].users)
     8
     """
-    if progress:
-        warn_if_untested()
-    several = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
-    columns = {"user": user, "label": label, "cluster": cluster}
-    given = data_of(data, (x, y), columns, keys)
+    with calm_log(watched=is_tty(sys.stderr)):
+        if progress:
+            warn_if_untested()
+        columns = {"user": user, "label": label, "cluster": cluster}
+        given = data_of(data, (x, y), columns, keys)
+        listed = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
+        return compared(prepared(listed, given, keys, progress), progress)
+
+
+def prepared(
+    several: list[AnyStrategy | str], given: Data, keys: Mapping[str, Any], progress: bool
+) -> list[AnyStrategy]:
+    """The strategies, on the data that are given."""
     own, several = decided(several, given.among(keys), progress)
     made = [strategy for entry in with_work(several, own) for strategy in entry]
     if not made:
@@ -160,6 +169,11 @@ def simulate(
         if isinstance(strategy, Strategy):
             strategy.configure(moved(strategy.config, given), strategy.federation.experiment)
     warn_of_other_users(made)
+    return made
+
+
+def compared(made: list[AnyStrategy], progress: bool) -> Comparison:
+    """Strategies run one after the other; one that fails does not end the others."""
     app = make_client_app()  # its own: what it prepared goes when it does
     results: dict[str, Result] = {}
     rows: dict[str, Row] = {}

@@ -17,6 +17,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
+from corsage.app.output.notebook import Write, line
 from corsage.app.output.summary import Row, human_seconds
 from corsage.core.measures import measure_of
 from corsage.strategies.rounds.base import Strategy
@@ -42,8 +43,10 @@ class Progress:
         self.console = console or Console(stderr=True)
         # Rich takes FORCE_COLOR for a terminal; a log file is none, whatever is in there.
         tty = self.console.is_terminal if console else is_tty(sys.stderr)
+        self.chosen = console is not None
         self.live = tty and not self.console.is_dumb_terminal
         self.broken = False
+        self.cell: Write | None = None  # in a notebook, the strategy's own line
         self.bar: Bar | None = None
         self.task: TaskID | None = None
         self.strategy, self.total, self.round, self.begin = "", 0, 0, 0
@@ -63,7 +66,8 @@ class Progress:
         if self.live:
             self.safely(self.open)
         else:
-            self.write(f"{self.whole()}{resumed}")
+            self.cell = None if self.chosen else line()
+            self.write(f"{self.whole()}{resumed}", own=True)
 
     def update(self, row: Row) -> None:
         """Take in a finished round."""
@@ -77,7 +81,9 @@ class Progress:
             if time.monotonic() - self.drawn >= REFRESH:
                 self.safely(self.draw)
         elif self.round < self.total and self.mark(self.round) > self.mark(before):
-            self.write(f"{self.strategy}: round {self.round}/{self.total}, {self.state()}")
+            self.write(
+                f"{self.strategy}: round {self.round}/{self.total}, {self.state()}", own=True
+            )
 
     def note(self, text: str) -> None:
         """A log line of its own, above the live line."""
@@ -118,7 +124,7 @@ class Progress:
             self.safely(self.draw)
         else:
             end = "done" if self.round >= self.total else f"stopped at round {self.round}"
-            self.write(f"{self.whole()}, {end}, {self.state(end=True)}")
+            self.write(f"{self.whole()}, {end}, {self.state(end=True)}", own=True)
         self.strategy, self.task = "", None
 
     def whole(self) -> str:
@@ -182,11 +188,17 @@ class Progress:
         self.bar.refresh()
         self.drawn = time.monotonic()
 
-    def write(self, line: str) -> None:
-        """One plain line, there at once: a log is often read while it grows."""
+    def write(self, text: str, *, own: bool = False) -> None:
+        """One plain line, there at once: a log is often read while it grows.
+
+        In a notebook the strategy's `own` line is written anew instead.
+        """
 
         def put() -> None:
-            print(line, file=self.console.file, flush=True)
+            if own and self.cell is not None:
+                self.cell(text)
+            else:
+                print(text, file=self.console.file, flush=True)
 
         self.safely(put)
 

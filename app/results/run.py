@@ -87,7 +87,13 @@ class Run:
 
         from corsage.app.output.summary import summary_table
 
-        console = Console(file=io.StringIO(), width=WIDE, force_jupyter=False)
+        console = Console(
+            file=io.StringIO(),
+            width=WIDE,
+            force_jupyter=False,
+            force_terminal=False,
+            color_system=None,
+        )
         console.print(summary_table(self.json(), self.reasons), crop=False)
         lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
         text = "\n".join(line.rstrip() for line in lines)

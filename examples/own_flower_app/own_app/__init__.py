@@ -1,0 +1,1 @@
+"""An ordinary Flower app, whose users have models of their own."""

@@ -1,0 +1,147 @@
+"""The examples do what they say: quickly here, and as a user would run them (slow)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from corsage import LocalGrid
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+APP = EXAMPLES / "own_flower_app"
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+
+
+def cells(notebook: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return found
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_what_it_printed(notebook: Path) -> None:
+    code = [cell for cell in cells(notebook) if cell["cell_type"] == "code"]
+    assert code and not any(cell["outputs"] or cell["execution_count"] for cell in code)
+
+
+@pytest.mark.parametrize(
+    ("name", "shorter", "row"),
+    [
+        ("comparison", ("num_rounds=20", "num_rounds=2"), "fedavg+ft"),
+        ("table", ("range(10)", "range(10)"), "mixed-model"),
+    ],
+)
+def test_the_cells_of_a_notebook_run(
+    name: str, shorter: tuple[str, str], row: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    names: dict[str, Any] = {}
+    for cell in cells(EXAMPLES / f"{name}.ipynb"):
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]).replace(*shorter), names)
+    found = names["found"]
+    assert row in found and row in str(found)
+    assert found[row].evaluate() == found[row].per_user
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_calm(notebook: Path) -> None:
+    """In a kernel of its own: a line a strategy, a table, no colours, no warnings."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    book = nbformat.read(notebook, as_version=4)
+    NotebookClient(book, timeout=600, resources={"metadata": {"path": str(EXAMPLES)}}).execute()
+    outputs = [out for cell in book.cells for out in cell.get("outputs", [])]
+    text = json.dumps(outputs)
+    assert "\\u001b" not in text and "WARNING" not in text and "Traceback" not in text
+    assert "local" in text
+    lines = [out for out in outputs if "rounds, done" in json.dumps(out)]
+    assert all(out["output_type"] == "display_data" for out in lines)
+    assert sum(len(json.dumps(out)) for out in outputs if out["output_type"] == "stream") < 1000
+
+
+@pytest.fixture
+def own_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    monkeypatch.syspath_prepend(str(APP))
+    yield tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    for name in [name for name in sys.modules if name.split(".")[0] == "own_app"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("method", ["fedrep", "ditto"])
+def test_the_own_flower_app_with_two_strategies(
+    method: str, own_app: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from own_app.client_app import app as client_app  # type: ignore[import-not-found]
+    from own_app.server_app import app as server_app  # type: ignore[import-not-found]
+
+    grid = LocalGrid(client_app, 4)
+    config = {**own_app, "method": method, "num-server-rounds": 2, "save-to": f"{tmp_path}/m.pt"}
+    server_app(grid, Context(grid.run.run_id, 0, {}, RecordDict(), config))
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("node ")]
+    assert [line.split(":")[0] for line in shown] == [f"node {i}" for i in range(4)]
+    assert (tmp_path / "m.pt").is_file()
+
+
+def test_few_lines_of_the_own_app_are_corsages() -> None:
+    """An import and five lines at most, server and client together."""
+    own = [
+        line
+        for file in (APP / "own_app").glob("*.py")
+        for line in file.read_text().splitlines()
+        if any(
+            word in line
+            for word in ("make_client_app(", "FedRep", "Ditto", "METHODS[", "corsage import")
+        )
+    ]
+    assert len([line for line in own if "import" not in line]) <= 5
+    assert "corsage" not in (APP / "own_app" / "task.py").read_text()
+
+
+@pytest.mark.slow
+def test_the_own_flower_app_under_flwr_run(tmp_path: Path) -> None:
+    """On Flower's simulation engine, whose nodes are other processes."""
+    environment = {**os.environ, "PYTHONPATH": f"{EXAMPLES.parent}{os.pathsep}{APP}"}
+    code = (
+        "from flwr.simulation import run_simulation\n"
+        "from flwr.app import Context\n"
+        "import tomllib, flwr.serverapp\n"
+        "from own_app.client_app import app as client\n"
+        "from own_app.server_app import main\n"
+        f"config = tomllib.load(open({str(APP / 'pyproject.toml')!r}, 'rb'))\n"
+        "server = flwr.serverapp.ServerApp()\n"
+        "@server.main()\n"
+        "def wrapped(grid, context):\n"
+        "    context.run_config = config['tool']['flwr']['app']['config']\n"
+        "    main(grid, context)\n"
+        "run_simulation(server, client, num_supernodes=3)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.stdout.count("node ") >= 3, done.stdout + done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_three_devices(tmp_path: Path) -> None:
+    """And nothing of it is left running."""
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent)}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "three_devices.py"), str(tmp_path / "here")],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "All of it: " in done.stdout and '"fedrep"' in done.stdout
+    left = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True)
+    assert str(tmp_path / "here") not in left.stdout
