@@ -31,6 +31,8 @@ class LocalGrid(Grid):
 
     closed = True
     """All nodes are there from the beginning: nobody waits for others."""
+    simulated = True
+    """Users' data are this process's own: there is nobody to keep them from."""
 
     def __init__(self, client_app: ClientApp, num_nodes: int) -> None:
         if num_nodes < 1:

@@ -24,7 +24,7 @@ from corsage.strategies.known_clusters.linear_summary import (
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.possible import summary_fault
-from corsage.strategies.rounds.roster import is_closed
+from corsage.strategies.rounds.roster import is_at_home
 from corsage.strategies.rounds.turns import Script
 
 MOST_USERS = 2000
@@ -102,7 +102,7 @@ class Inference:
         users = sum(len(cohort.users) for cohort in solution.present.cohorts)
         wanted = solution.keys.mixed_summary == "users" and users <= MOST_USERS
         grid = solution.federation.grid
-        self.each = wanted and grid is not None and is_closed(grid)
+        self.each = wanted and grid is not None and is_at_home(grid)
         model = solution.federation.config.model
         self.loss = solution.federation.loss
         self.whole = model.loss_scale != "mean" and not model.ridge

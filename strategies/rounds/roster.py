@@ -380,6 +380,11 @@ def is_simulation(grid: Grid) -> bool:
     return any(base.__name__ == "InMemoryGrid" for base in type(grid).__mro__)
 
 
+def is_at_home(grid: Grid) -> bool:
+    """Whether all users' data are the server's own anyway: a simulation, by whatever engine."""
+    return bool(getattr(grid, "simulated", False)) or is_simulation(grid)
+
+
 def is_closed(grid: Grid) -> bool:
     """Whether all nodes are there from the beginning."""
     return bool(getattr(grid, "closed", False)) or is_simulation(grid)

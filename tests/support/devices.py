@@ -22,6 +22,8 @@ class Devices(LocalGrid):
     own : more of each device's node config.
     """
 
+    simulated = False
+
     def __init__(self, folder: Path, config: Config, **own: Any) -> None:
         list(write_files(folder, config))
         data = simulated(config.data, config.federation.num_users, config.run.seed)
