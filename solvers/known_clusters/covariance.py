@@ -19,7 +19,7 @@ FLAT = 1e-10
 
 
 class Covariances(NamedTuple):
-    """Of w_j (k, d, d), of wbar (d, d), and the coefficients of wbar that data leave open (d,)."""
+    """Of w_j (k, d, d), of wbar (d, d), and directions of wbar that data leave open (d, r)."""
 
     w: Floats
     wbar: Floats
@@ -40,12 +40,11 @@ def covariances(p: Floats, lam: Floats) -> Covariances:
 
 
 def unknown(p: Floats) -> Floats:
-    """1 for each coefficient that a quadratic with this curvature (d, d) leaves open, else 0."""
-    length = np.sqrt(np.diagonal(p))
-    unit = np.where(length > 0, 1 / np.where(length > 0, length, 1.0), 0.0)
+    """The directions (d, r) in which a quadratic with this curvature (d, d) is flat."""
+    length = np.sqrt(np.maximum(np.diagonal(p), 0.0))
+    unit = 1 / np.where(length > 0, length, 1.0)
     values, vectors = np.linalg.eigh(unit[:, None] * p * unit)
-    flat = vectors[:, values <= FLAT]
-    return np.asarray((length == 0) | (np.abs(flat).max(1, initial=0.0) > FLAT**0.5), np.float64)
+    return np.asarray(unit[:, None] * vectors[:, values <= FLAT])
 
 
 def prediction(a: Floats, gamma: Floats, centre: Floats) -> tuple[Floats, Floats]:

@@ -29,6 +29,8 @@ from corsage.strategies.rounds.turns import Script
 
 MOST_USERS = 2000
 """With more users nobody is asked: their models are in files."""
+ROUNDING = 1e-6
+"""The share of a sum that may be rounding."""
 LIKELIHOODS = ("squared", "logistic")
 LAPLACE = "Laplace's approximation, given the variances"
 LATENT = pi**2 / 3
@@ -56,7 +58,7 @@ class Units:
         """Out of what the federation agreed on of its tables."""
         d, federation = solution.size, solution.federation
         intercept = federation.config.model.intercept
-        prepared, count = getattr(federation.roster, "preparation", None), d - intercept
+        prepared, count = federation.roster.preparation, d - intercept
         names = [f"x{number}" for number in range(1, count + 1)]
         matrix, start, label, told = np.eye(d), np.zeros(d), 1.0, ""
         if prepared is not None and len(prepared.features) == count:
@@ -81,6 +83,11 @@ class Units:
     def errors(self, covariance: Floats) -> Floats:
         """Their standard errors."""
         return np.sqrt(np.maximum(np.diag(self.matrix @ covariance @ self.matrix.T), 0.0))
+
+    def open(self, directions: Floats) -> list[bool]:
+        """Which coefficients change along directions (d, r) that data leave open."""
+        moved, size = np.abs(self.matrix @ directions), np.abs(self.matrix) @ np.abs(directions)
+        return [bool(row.any()) for row in moved > ROUNDING * size]
 
 
 def inferred(solution: MixedSolution) -> Script[LinearSummary | None]:
@@ -197,7 +204,7 @@ class Inference:
         if noise is None or self._apart or self.state.around.shape != self.units.matrix.shape:
             return [Coefficient(name, value) for name, value in pairs]
         errors = self.units.errors(noise * self.state.around)
-        open_ = (np.abs(self.units.matrix) @ self.state.unknown) > 0
+        open_ = self.units.open(self.state.unknown)
         return [
             Coefficient(name, value, None if unknown else float(error))
             for (name, value), error, unknown in zip(pairs, errors, open_, strict=True)

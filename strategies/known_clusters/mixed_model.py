@@ -94,7 +94,7 @@ class MixedModelState:
     used : gamma_j of the sums that w_j came from (k, d).
     covariance, around : of w_j (k, d, d) and of wbar (d, d) given the data, in units of the noise;
         of many coefficients only where EM estimates the strengths.
-    unknown : coefficients of wbar that the data do not tell (d,).
+    unknown : directions of wbar that the data leave open (d, r).
     clusters, strengths : the clusters, and the strengths as they are given or estimated.
     estimates : what those on auto were estimated from.
     quadratics : what the quadratics of the last sums were; empty before the first.
@@ -124,7 +124,7 @@ class MixedModelState:
         """The middle at zero; all else comes with the first round."""
         none = np.zeros((0, d))
         covariance, around = np.zeros((0, d, d)), np.zeros((0, 0))
-        return cls(np.zeros(d), none, none, none, none, covariance, around, np.zeros(0))
+        return cls(np.zeros(d), none, none, none, none, covariance, around, np.zeros((d, 0)))
 
     def enter(self, varies: Floats | None = None) -> None:
         """What there is to know of a cluster when it is new, by coordinate.

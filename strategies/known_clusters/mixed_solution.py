@@ -100,7 +100,7 @@ class MixedSolution:
     @property
     def unit(self) -> float:
         """The label's unit in the model's: labels may be standardised."""
-        prepared = getattr(self.federation.roster, "preparation", None)
+        prepared = self.federation.roster.preparation
         return 1.0 if prepared is None else prepared.label.scale
 
     @property
