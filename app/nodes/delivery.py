@@ -13,12 +13,13 @@ from flwr.supercore import log
 
 from corsage.app.nodes.node import Node
 from corsage.app.results.header import Header, spec
-from corsage.app.results.rowfile import MODELS, PICKED, SHARED, USERS, encoded
+from corsage.app.results.rowfile import MODELS, PICKED, SCALES, SHARED, USERS, encoded
 from corsage.app.states.models import ModelShelf
 from corsage.clients.base import Client, Models
 from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import StorageError
 from corsage.core.wire import DELIVER, ROOM, ROW, Task
+from corsage.datasets.dealing.federated import FederatedData
 from corsage.networks.network import Network
 
 
@@ -88,13 +89,18 @@ class ModelDelivery:
             scale=data.scale,
             vectors=data.vectors is not None,
         )
-        return replace(head, **described(data)), arrays
+        if data.preparation is not None:
+            head = replace(head, preparation=data.preparation.json())
+        return head, {**arrays, **scales(data, head.users)}
 
 
-def described(data: Any) -> dict[str, Any]:
-    """What a table's preparation says of itself, where data have one."""
-    preparation = getattr(data, "preparation", None)
-    return {} if preparation is None else {"preparation": preparation.json()}
+def scales(data: FederatedData, users: Sequence[str]) -> Arrays:
+    """The users' own scales, where each is scaled by its own rows."""
+    if data.own is None:
+        return {}
+    rows = [data.index[user] for user in users]
+    names = ("shift", "scale", "label")
+    return {SCALES + name: getattr(data.own, name)[rows] for name in names}
 
 
 def tensors(network: Network, models: Models, places: list[int]) -> Arrays:

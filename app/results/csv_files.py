@@ -87,7 +87,7 @@ def coefficients(folder: Path, results: Sequence[Json]) -> Iterator[tuple[str, s
         except CheckpointError:
             continue  # `load` says so
         for user in head.users:
-            model = UserModel(user, head, file.own(user))
+            model = UserModel(user, head, file.own(user), scales=file.scales(user))
             for feature, value in model.coefficients.items():
                 values = np.atleast_1d(value)
                 for k, number in enumerate(values):

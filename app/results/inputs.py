@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from corsage.app.results.header import Header
 from corsage.app.results.prepared import Preparation
-from corsage.core.arrays import Array
 from corsage.core.errors import DataError
-from corsage.core.keys import nearest
 
 
 def samples(x: Any, head: Header, preparation: Preparation | None) -> NDArray[Any]:
@@ -58,23 +56,12 @@ def checked(found: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-def cells(x: Any, preparation: Preparation) -> Mapping[str, Any] | Array | Sequence[Any]:
-    """The raw columns, by name where they have names; all that are needed must be there."""
-    names = list(preparation.names)
-    if hasattr(x, "columns") and hasattr(x, "to_numpy"):
-        x = {str(name): x[name].to_numpy() for name in x.columns}
+def cells(x: Any, preparation: Preparation) -> Any:
+    """The raw columns, by name or in order; a single row is one of rows."""
+    if hasattr(x, "columns"):
+        return x
     if isinstance(x, Mapping):
-        if missing := [name for name in names if name not in x]:
-            raise DataError(f"column {missing[0]}: is missing.{nearest(missing[0], x)}")
-        if all(np.ndim(x[name]) == 0 for name in names):  # one row
-            return {name: [x[name]] for name in names}
-        return dict(x)
-    rows: Any = np.asarray(x, object) if not hasattr(x, "dtype") else x
-    rows = rows[None] if rows.ndim == 1 else rows
-    if rows.ndim != 2 or rows.shape[1] != len(names):
-        raise DataError(
-            f"rows of {rows.shape[-1]} columns are given, the model takes {len(names)}: "
-            f"{', '.join(names[:12])}."
-        )
-    found: Array = rows
-    return found
+        single = all(np.ndim(x[name]) == 0 for name in preparation.names if name in x)
+        return {name: [x[name]] for name in x} if single else x
+    rows: Any = x if hasattr(x, "dtype") else np.array(x, object)
+    return rows[None] if rows.ndim == 1 else rows

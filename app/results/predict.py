@@ -107,7 +107,8 @@ def by_name(rows: Rows) -> Any:
     """The columns of a table by their names; of an array the rows."""
     if not rows.names:
         return rows.cells
-    return {name: rows.cells[:, i] for i, name in enumerate(rows.names)}
+    cells = rows.words()
+    return {name: cells[:, i] for i, name in enumerate(rows.names)}
 
 
 def written(rows: Rows, found: dict[str, NDArray[Any]]) -> str:

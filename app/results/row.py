@@ -16,6 +16,7 @@ from corsage.core.arrays import Arrays
 from corsage.core.errors import CorsageError, DataError
 from corsage.core.keys import nearest
 from corsage.core.measures import MEASURES, Spread
+from corsage.core.preparation import BY_USER
 
 if TYPE_CHECKING:
     from corsage.app.results.user_model import UserModel
@@ -145,7 +146,7 @@ class Row:
                 f"{self.name}: the users' own models were not kept (they take {head.size:,} bytes):"
                 " run it with keep-models=all."
             )
-        return UserModel(name, head, file.own(name), self._vectors)
+        return UserModel(name, head, file.own(name), self._vectors, scales=file.scales(name))
 
     def models(self) -> Iterator[UserModel]:
         """Every user's model, one after the other."""
@@ -159,6 +160,12 @@ class Row:
         from corsage.app.results.user_model import UserModel
 
         head = self.file.header
+        agreed = preparation_of(head)
+        if agreed is not None and agreed.scaling == BY_USER:
+            raise NoModel(
+                f"{self.name}: scale=user: what a new user's columns are scaled by is in its own "
+                "training rows; use scale=federated, or new-users=..., the row +new."
+            )
         known = {n.removeprefix(SHARED): self.file.array(n) for n in self.file.names if SHARED in n}
         known = {**self._shared(), **known}
         model = UserModel("", head, known, self._vectors)

@@ -7,6 +7,7 @@ shared/NAME    the same for all users
 users/NAME     a row a user
 models/NAME    a row for each of several models, of which each user has one
 picked         its number, a row a user
+scales/...     where each user is scaled by its own rows, these: shift, scale and label
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import CheckpointError
 
 SHARED, USERS, MODELS, PICKED = "shared/", "users/", "models/", "picked"
+SCALES = "scales/"
 CODES = {"float32": "F32", "float64": "F64", "int64": "I64"}
 ALIGNED = 8
 
@@ -65,10 +67,15 @@ class RowFile:
         model = int(self.array(PICKED)[place]) if PICKED in self.names else 0
         for name in self.names:
             kind, _, parameter = name.partition("/")
-            if parameter:
+            if parameter and not name.startswith(SCALES):
                 row = {"users": place, "models": model}.get(kind)
                 found[parameter] = self.array(name) if row is None else self.row(name, row)
         return found
+
+    def scales(self, user: str) -> dict[str, list[float]]:
+        """A user's own shift and scale of each input, and mean and scale of its labels, if any."""
+        names, place = [name for name in self.names if name.startswith(SCALES)], self.place[user]
+        return {n.removeprefix(SCALES): self.row(n, place).tolist() for n in names}
 
     def array(self, name: str) -> Array:
         """A whole tensor."""
@@ -144,7 +151,7 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
 
 def is_of_users(name: str) -> bool:
     """Whether a tensor has a row a user."""
-    return name == PICKED or name.startswith(USERS)
+    return name == PICKED or name.startswith((USERS, SCALES))
 
 
 def size_of(dtype: np.dtype[Any], shape: Iterable[int]) -> int:

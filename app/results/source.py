@@ -83,7 +83,7 @@ class OfDevice(Models):
         if name not in self._files:
             raise NoModel(unknown_user(name, self.row, self.users))
         file = self._files[name]
-        return UserModel(name, file.header, file.own(name))
+        return UserModel(name, file.header, file.own(name), scales=file.scales(name))
 
 
 def models_in(place: str, row: str) -> Models:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,8 @@ from numpy.typing import NDArray
 
 from corsage.core.config import Config
 from corsage.core.errors import DataError
-
-DELIMITERS = ",;\t|"
-ENCODING = "utf-8-sig"
+from corsage.datasets.columns.dialect import COMMA, Dialect, dialect_of
+from corsage.datasets.columns.dialect import rows as lines_of
 
 
 @dataclass(frozen=True)
@@ -26,10 +24,12 @@ class Rows:
     ----------
     names : the columns; none of an array.
     cells : the words of each row, or an array of samples.
+    dialect : how the file is written.
     """
 
     names: list[str]
     cells: NDArray[Any]
+    dialect: Dialect = Dialect()
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -40,7 +40,19 @@ class Rows:
 
     def pick(self, places: Sequence[int]) -> Rows:
         """Some of the rows."""
-        return Rows(self.names, self.cells[list(places)])
+        return Rows(self.names, self.cells[list(places)], self.dialect)
+
+    def words(self) -> NDArray[Any]:
+        """The cells, numbers with a decimal point."""
+        if not self.dialect.decimal_comma:
+            return self.cells
+        pointed = [[pointed_out(cell) for cell in line] for line in self.cells]
+        return np.array(pointed, object).reshape(self.cells.shape)
+
+
+def pointed_out(cell: str) -> str:
+    """A number with a decimal comma as one with a point; any other cell as it is."""
+    return cell.replace(",", ".") if COMMA.fullmatch(cell) else cell
 
 
 def read_rows(path: Path) -> Rows:
@@ -49,23 +61,17 @@ def read_rows(path: Path) -> Rows:
         raise DataError(f"{path}: there is no such file.")
     if path.suffix in (".npy", ".npz"):
         return Rows([], array_in(path))
-    try:
-        with path.open(newline="", encoding=ENCODING) as file:
-            first = file.readline()
-            file.seek(0)
-            delimiter = max(DELIMITERS, key=first.count)
-            lines = [line for line in csv.reader(file, delimiter=delimiter) if line]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read ({error}).") from error
-    if len(lines) < 2:
+    dialect = dialect_of(path)
+    (_, head), *lines = [*lines_of(path, dialect.delimiter)] or [(0, [])]
+    if not lines:
         raise DataError(f"{path}: no rows below the header.")
-    names = [name.strip() for name in lines[0]]
-    for number, line in enumerate(lines[1:], 2):
+    names = [name.strip() for name in head]
+    for number, line in lines:
         if len(line) != len(names):
-            raise DataError(
-                f"{path}, row {number}: {len(line)} cells, the header has {len(names)}."
-            )
-    return Rows(names, np.array([[cell.strip() for cell in line] for line in lines[1:]], object))
+            why = f"{len(line)} cells, the header has {len(names)}"
+            raise DataError(f"{path}, line {number}: {why}.")
+    cells = np.array([[cell.strip() for cell in line] for _, line in lines], object)
+    return Rows(names, cells, dialect)
 
 
 def array_in(path: Path) -> NDArray[Any]:
@@ -87,7 +93,7 @@ def features(rows: Rows, config: Config | None) -> Any:
     names = wanted or [name for name in rows.names if name not in used]
     if missing := [name for name in names if name not in rows.names]:
         raise DataError(f"column {missing[0]}: is missing. There are: {', '.join(rows.names)}.")
-    cells = rows.cells[:, [rows.names.index(name) for name in names]]
+    cells = rows.words()[:, [rows.names.index(name) for name in names]]
     try:
         return cells.astype(np.float64)
     except ValueError:

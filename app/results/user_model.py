@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +39,7 @@ class UserModel:
     arrays : the parameters by their names.
     vectors : what samples are numbers of, where they are.
     start : of a model for whoever is new, what it is made of; `` of a user's own.
+    scales : the user's own shift, scale and label, where each user is scaled by its own rows.
     """
 
     def __init__(
@@ -47,8 +49,10 @@ class UserModel:
         arrays: Arrays,
         vectors: Vectors | None = None,
         start: str = "",
+        scales: Mapping[str, list[float]] | None = None,
     ) -> None:
         self.user, self.head, self.arrays, self.start = user, head, arrays, start
+        self._scales = scales or {}
         self._vectors = vectors
 
     def __repr__(self) -> str:
@@ -134,7 +138,12 @@ class UserModel:
     @cached_property
     def preparation(self) -> Preparation | None:
         """How columns of a table become features."""
-        return preparation_of(self.head)
+        agreed, own = preparation_of(self.head), self._scales
+        if agreed is None or not own:
+            return agreed
+        mean, scale = own["label"]
+        label = replace(agreed.label, mean=mean, scale=scale)
+        return replace(agreed, label=label, shift=tuple(own["shift"]), scale=tuple(own["scale"]))
 
     @cached_property
     def network(self) -> Network:

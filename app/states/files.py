@@ -84,9 +84,10 @@ class Files:
 
     def put(self, row: str, token: str, number: int, user: str, data: bytes) -> None:
         """Keep a user's whole predictor; the old one is there until the new one is whole."""
-        path = self._path(user, 0).with_name(f"model-{row}{ENDING}")
-        if not _MODEL.fullmatch(path.name):
+        name = f"model-{row}{ENDING}"
+        if not _MODEL.fullmatch(name):
             raise ValueError(f"{row[:60]!r} cannot be part of a file's name")
+        path = self._path(user, 0).with_name(name)
         self._begin()
         private_folder(path.parent)
         _clear(path.parent)

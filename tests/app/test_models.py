@@ -83,3 +83,33 @@ def test_linear_models_and_clusters_are_tables(tmp_path: Path) -> None:
         if line[:2] == ["exact-local", "c"]
     }
     assert last == own
+
+
+@pytest.mark.parametrize("scale", ["federated", "user", "none"])
+@pytest.mark.parametrize("labels", ["words", "numbers"])
+def test_raw_columns_and_words_go_in_and_come_out(scale: str, labels: str, tmp_path: Path) -> None:
+    """The preparation of the run is in the file, each user's own too; classes have their names."""
+    data = np.random.default_rng(2)
+    lines = ["site,age,sex,y"]
+    for n in range(90):
+        age, sex = 60 + 10 * data.normal(), ("female", "male")[n % 2]
+        said = ("ill", "well")[int(age > 60)] if labels == "words" else str(3 * age + n % 2)
+        lines.append(f"s{n % 3},{age},{sex},{said}")
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    keys = {"dataset": "csv", "data-file": str(tmp_path / "t.csv"), "user-column": "site"}
+    keys |= {"label-column": "y", "scale": scale, "num-rounds": "2", "run-dir": str(tmp_path)}
+    keys |= {"labels": "numbers"} if labels == "numbers" else {}
+    strategies = "fedrep,local" + (",exact-local" if labels == "numbers" else "")
+    keys |= {"strategy": strategies, "model": "linear", "lr": "1e-5" if scale == "none" else "0.1"}
+    run = corsage.load(simulate(Config.parse(keys)))
+    for row in run:
+        assert run[row].evaluate() == run[row].per_user
+    model = run["local"].user("s1")
+    by_name = {"sex": ["male", "female"], "age": [50.0, 70.0]}
+    one = model.predict({"sex": "male", "age": 50.0})
+    assert model.predict(by_name)[0] == one[0]
+    if labels == "words":
+        assert set(model.predict(by_name)) <= {"ill", "well"} == set(model.classes)
+    else:
+        exact = run["exact-local"].user("s1").coefficients
+        assert exact["age"] == pytest.approx(3, rel=1e-6) and "sex=male" in exact

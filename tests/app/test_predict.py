@@ -53,10 +53,10 @@ def test_each_row_has_the_model_of_its_user(
 ) -> None:
     """Columns are found by their names, and the rows come back with what is predicted."""
     run, folder = table
-    (folder / "new.csv").write_text("a,school,b\n2,s1,0\n1,s3,1\n3,s2,0\n")
+    (folder / "new.csv").write_text("b;school;a\n0;s1;2,0\n1;s3;1,0\n0;s2;3,0\n")
     code, out, _ = said([str(run), "strategy=exact-local", str(folder / "new.csv")], capsys)
     rows = list(csv.DictReader(out.splitlines()))
-    assert code == 0 and list(rows[0]) == ["a", "school", "b", "prediction"]
+    assert code == 0 and list(rows[0]) == ["b", "school", "a", "prediction"]
     assert np.allclose([float(row["prediction"]) for row in rows], [3.0, 7.0, -2.0])
 
 
@@ -84,7 +84,7 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "words": (["strategy=exact-local", "user=s1"], "a,b\nx,2\n", "'x'"),
     "a gap": (["strategy=exact-local", "user=s1"], "a,b\nnan,2\n", "missing"),
     "no rows": (["strategy=exact-local", "user=s1"], "a,b\n", "no rows below the header"),
-    "a short row": (["strategy=exact-local", "user=s1"], "a,b\n1\n", "row 2: 1 cells"),
+    "a short row": (["strategy=exact-local", "user=s1"], "a,b\n1\n", "line 2: 1 cells"),
     "an option": (["--prob", "strategy=exact-local"], "a,b\n1,2\n", "Did you mean --proba?"),
 }
 
