@@ -5,56 +5,57 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corsage.app import commands
 from corsage.app.output.complaint import complain
-from corsage.app.studies.grid import grid_of, is_study
-from corsage.app.study import is_study_of, run_study
-from corsage.core.catalogue import Declared, catalogue
+from corsage.app.studies.grid import grid_of, is_study, is_study_of
 from corsage.core.config import AUTOMATIC, Config, read_words
 from corsage.core.errors import UNUSABLE, ConfigError, CorsageError, StrategiesFailed
 from corsage.core.files import guarded, write_atomically
-from corsage.core.keys import Value
 from corsage.core.version import VERSION
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-USAGE = """\
-usage: python run_simulation.py [key=value ...] [FILE.toml]
-                                [--resume RUN_FOLDER [--from-round N]] [--json FILE]
-
-  key=value            set a key; the same words go into `flwr run . --run-config "..."`
-  FILE.toml            a file of keys; words after it win over it
-  seed=0,1,2           a study: several seeds, or values of any key, in one table (sweep --help)
-  --resume RUN_FOLDER  finish an interrupted run, try what failed again, or do more rounds
-  --from-round N       go back to a round first: to 0, or one that a checkpoint is kept of
-  --json FILE          also write the summary there
-  --help               this text, and all keys with their defaults
-"""
-
 
 NEEDED = {"--resume": "folder", "--json": "file", "--from-round": "round"}
 """What stands after the options."""
 
 
-def run(words: list[str], title: str) -> int:
+def main() -> None:
+    """The console command: without a word it says what there is."""
+    sys.exit(run(sys.argv[1:] or ["--help"]))
+
+
+def run(words: list[str], title: str = "") -> int:
     """Do what the words say; 0, or 2 for a user's mistake, 1 for a failed run.
 
-    A subcommand in front has words of its own (`app/commands.py`); without one it is a run.
+    `title` heads the short help. A subcommand in front has words of its own (`app/commands.py`);
+    without one it is a run.
     """
     if command := commands.named(words):
         return command.run(words[1:])
     return perform(words, title)
 
 
+def start(words: list[str]) -> int:
+    """`corsage run ...`; its help is that of runs."""
+    return perform(["run", *words] if {"-h", "--help"} & set(words) else words)
+
+
+def helped(topics: list[str], title: str) -> int:
+    """Help on what is named, or a command's own; without a name it says what there is."""
+    from corsage.app.help.pages import show
+
+    topic = topics[0] if topics else ""
+    if topic in commands.COMMANDS and topic not in ("run", "keys"):
+        return commands.COMMANDS[topic].run(["--help"])
+    show(topic, title)
+    return 0
+
+
 def perform(words: list[str], title: str = "") -> int:
-    """A run, or its help: `corsage run key=value ...`."""
+    """A run, or help."""
     try:
         if {"-h", "--help"} & set(words):
-            show_help(title)
-            return 0
+            return helped([word for word in words if word not in ("-h", "--help")], title)
         if words == ["--version"]:
             print(f"corsage {VERSION}")
             return 0
@@ -72,6 +73,8 @@ def run_or_study(values: dict[str, Any], json_file: str) -> None:
     """One run, or several: where a key has several values, such as seed=0,1,2."""
     values = decided(values)
     if is_study_of(values):
+        from corsage.app.study import run_study
+
         run_study(values, json_file)
     else:
         simulate_and_report(Config.parse(values), json_file)
@@ -94,6 +97,7 @@ def decided(values: dict[str, Any]) -> dict[str, Any]:
 
 def simulate_and_report(config: Config, json_file: str) -> None:
     """Run the simulation, then copy its summary, also of a comparison that is not whole."""
+    announce(config)
     from corsage.app.engines import simulate
 
     logging.getLogger("flwr").setLevel(logging.ERROR)  # Flower sets it when it is imported
@@ -106,6 +110,16 @@ def simulate_and_report(config: Config, json_file: str) -> None:
         copy_summary(error.folder, target)
         raise
     copy_summary(folder, target)
+
+
+def announce(config: Config) -> None:
+    """What is about to run, at once: what does the work takes its time to load."""
+    keys, number = config.run, config.federation.num_users
+    users = f"{number} users" if number > 0 else "all users"
+    where = f"goes on in {keys.resume}" if keys.resume else f"to a new folder in {keys.run_dir}"
+    rounds = f"{keys.num_rounds} round" + "s" * (keys.num_rounds > 1)
+    line = f"{', '.join(keys.strategy)}: {config.data.dataset}, {users}, {rounds}, {where}"
+    print(line, file=sys.stderr, flush=True)
 
 
 def copy_summary(folder: Path, target: Path | None) -> None:
@@ -140,32 +154,3 @@ def parse(words: list[str]) -> tuple[dict[str, Any], str]:
     if options["--from-round"]:
         values["from-round"] = options["--from-round"]
     return values, options["--json"]
-
-
-def show_help(title: str) -> None:
-    """Usage and every key, grouped, with its default."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(title.strip(), markup=False, soft_wrap=True)
-    console.print(f"\n{USAGE}\n{commands.listing()}", markup=False, soft_wrap=True)
-    for heading, keys in catalogue().items():
-        console.print(key_table(heading, keys))
-
-
-def key_table(title: str, keys: list[Declared]) -> Table:
-    """One group of keys as a table."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 2))
-    table.add_column("key", no_wrap=True)
-    table.add_column("default", no_wrap=True)
-    table.add_column("meaning")
-    for key in keys:
-        table.add_row(key.name, word(key.default), key.meaning)
-    return table
-
-
-def word(value: Value) -> str:
-    """A default as a table shows it; an empty one shows that it is empty."""
-    return (str(value).lower() if isinstance(value, bool) else str(value)) or '""'

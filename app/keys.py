@@ -13,7 +13,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from corsage.app.command import word
+from corsage.app.help.pages import word
 from corsage.app.output.complaint import complain
 from corsage.core.catalogue import catalogue, defaults
 from corsage.core.errors import ConfigError, CorsageError

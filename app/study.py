@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.output.complaint import complain
-from corsage.app.studies.grid import Grid, grid_of, is_study
+from corsage.app.studies.grid import Grid, grid_of, is_study_of
 from corsage.app.studies.study import Study
 from corsage.core.config import Config
 from corsage.core.errors import UNUSABLE, ConfigError, CorsageError
@@ -96,12 +96,6 @@ def split(words: Sequence[str]) -> tuple[list[Path], str]:
     if away := [folder for folder in folders if not folder.is_dir()]:
         raise ConfigError(f"compare: {away[0]}: there is no such folder.")
     return folders, target
-
-
-def is_study_of(values: Mapping[str, Any]) -> bool:
-    """Whether these keys are those of a study: several values of one, or an earlier study."""
-    resume = str(values.get("resume", ""))
-    return bool(grid_of(values).varied) or bool(resume and is_study(Path(resume).expanduser()))
 
 
 def run_study(values: Mapping[str, Any], json_file: str = "") -> Study:

@@ -110,6 +110,13 @@ def statistics() -> list[Measure]:
     return module.run()
 
 
+def first_line() -> list[Measure]:
+    """Seconds until the console command says something."""
+    from corsage.benchmarks import first_line as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "user-round": user_round,
     "methods": methods,
@@ -122,6 +129,7 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "silent": silent,
     "robust": robust,
     "statistics": statistics,
+    "first-line": first_line,
 }
 
 

@@ -23,6 +23,7 @@ class Declared:
     default: Value
     meaning: str
     kind: str  # as an annotation
+    limits: str = ""  # the values that it may have, in words
 
 
 def catalogue() -> dict[str, list[Declared]]:
@@ -40,6 +41,7 @@ def catalogue() -> dict[str, list[Declared]]:
                     defaults[name],
                     meaning(title, field),
                     annotation(hints[field.name], field),
+                    limits(hints[field.name], field),
                 )
                 found.setdefault(title, {})[name] = own
     return {title: list(keys.values()) for title, keys in found.items()}
@@ -63,6 +65,18 @@ def annotation(kind: Any, field: dataclasses.Field[Any]) -> str:
     if kind == tuple[str, ...]:
         return "str | Sequence[str] | float"
     return "str | float" if kind is str and not field.metadata["choices"] else str(kind.__name__)
+
+
+def limits(kind: Any, field: dataclasses.Field[Any]) -> str:
+    """Which values a key may have, in words; nothing if the type says it all."""
+    words = {bool: "true or false", int: "a whole number", float: "a number"}
+    low, high, choices = (field.metadata[name] for name in ("low", "high", "choices"))
+    if choices and kind is not bool:
+        return ", ".join(choices)
+    ends = {"from": low, "to": high}
+    return " ".join(
+        [words.get(kind, "")] + [f"{end} {at:g}" for end, at in ends.items() if at is not None]
+    ).strip()
 
 
 def meaning(title: str, field: dataclasses.Field[Any]) -> str:

@@ -154,7 +154,7 @@ def check_names(values: Mapping[str, Any]) -> None:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
-            raise ConfigError(f"{name}: no such key.{hint} `--help` lists all keys.")
+            raise ConfigError(f"{name}: no such key.{hint} `--help keys` lists all.")
 
 
 def foreign_keys(values: Mapping[str, Any]) -> dict[str, Any]:

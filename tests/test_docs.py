@@ -19,6 +19,7 @@ from corsage.app import keys
 from corsage.app.command import parse as parse_run
 from corsage.app.command import run
 from corsage.app.commands import COMMANDS
+from corsage.app.help import pages
 from corsage.benchmarks.__main__ import BENCHMARKS
 from corsage.benchmarks.chaos import command as chaos
 from corsage.core.config import Config, read_words
@@ -131,7 +132,12 @@ def understood_deal(words: list[str]) -> None:
 
 def understood_corsage(words: list[str]) -> None:
     """`corsage NAME ...`; what NAME does with its words, the tests of deploy/ say."""
-    assert words[0] in COMMANDS, words
+    if words[0] == "--help":
+        assert pages.page(" ".join(words[1:])), words
+    elif words[0] == "run" or "=" in words[0]:
+        understood_run(words[words[0] == "run" :])
+    else:
+        assert words[0] in COMMANDS, words
 
 
 def understood_keys(words: list[str]) -> None:

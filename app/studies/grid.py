@@ -128,3 +128,9 @@ def lists() -> frozenset[str]:
     """The keys that are lists themselves."""
     kinds = {key.name: key.kind for keys in catalogue().values() for key in keys}
     return frozenset(name for name, kind in kinds.items() if "Sequence" in kind)
+
+
+def is_study_of(values: Mapping[str, Any]) -> bool:
+    """Whether these keys are those of a study: several values of one, or an earlier study."""
+    resume = str(values.get("resume", ""))
+    return bool(grid_of(values).varied) or bool(resume and is_study(Path(resume).expanduser()))

@@ -28,6 +28,19 @@ def test_help_and_mistakes_load_nothing_heavy(words: list[str]) -> None:
     assert not found & set(HEAVY)
 
 
+def test_a_run_says_what_it_is_before_anything_heavy_is_loaded() -> None:
+    """Also one that is resumed, or might be a study."""
+    found = loaded(
+        "from corsage.app.command import announce, parse\n"
+        "from corsage.app.studies.grid import is_study_of\n"
+        "from corsage.core.config import Config\n"
+        "values, _ = parse(['strategy=fedrep,local'])\n"
+        "assert not is_study_of(values)\n"
+        "announce(Config.parse(values))"
+    )
+    assert not found & set(HEAVY)
+
+
 def test_strategies_data_sets_and_keys_load_nothing_heavy() -> None:
     """Every one of them, and `import corsage` not even those."""
     found = loaded(

@@ -1,0 +1,96 @@
+"""Help is short, and has a page for whatever is named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import corsage
+from corsage.app.command import main, run
+from corsage.app.commands import COMMANDS
+from corsage.app.help.facts import FACTS
+from corsage.core.config import Config
+from corsage.core.registry import ALGORITHMS, DATASETS
+
+DOCS = Path(corsage.__path__[0]) / "docs"
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a command prints that goes well."""
+    assert run([*words]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_short_one_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    out = shown(capsys, "--help")
+    lines = [line.split()[0] for line in out.splitlines() if line.startswith("  ") and line.split()]
+    assert not {*COMMANDS, *ALGORITHMS} - {*lines}
+    assert all(name in out for name in DATASETS)
+    assert len(out.splitlines()) < 100 and "fedrep-convex-lambda" not in out
+
+
+def test_without_a_word_the_console_command_says_what_there_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["corsage"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 0 and "usage: corsage run" in capsys.readouterr().out
+
+
+def test_every_key_is_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    out = shown(capsys, "--help", "keys")
+    assert all(f" {key} " in out for key in Config.parse().flat())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_strategy_has_a_page(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    out = shown(capsys, "--help", name)
+    assert f"strategy={name}" in out and FACTS[name].take[:40] in out
+    assert shown(capsys, f"strategy={name}", "--help") == out
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        ("data", "classes-per-user"),
+        ("training", "momentum"),
+        ("model", "huber-delta"),
+        ("run", "--from-round N"),
+        ("fedrep", "head-epochs"),
+        ("csv", "user-column"),
+        ("lr", "a number from 0"),
+        ("engine", "local, ray"),
+        ("exact-global", "mixed-model with known-gamma=inf"),
+        ("clean", "usage: "),
+        ("FedRep", "head-epochs"),
+    ],
+)
+def test_a_topic_has_a_page(capsys: pytest.CaptureFixture[str], topic: str, said: str) -> None:
+    assert said in shown(capsys, "--help", topic)
+
+
+def test_a_run_has_a_page_and_a_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "evaluate-every" in shown(capsys, "run", "--help")
+    assert shown(capsys, "--version") == f"corsage {corsage.__version__}\n"
+
+
+@pytest.mark.parametrize(("topic", "meant"), [("fedrap", "fedrep"), ("momentun", "momentum")])
+def test_a_topic_that_there_is_not(
+    capsys: pytest.CaptureFixture[str], topic: str, meant: str
+) -> None:
+    assert run(["--help", topic]) == 2
+    assert f"Did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_the_table_of_strategies_says_the_same() -> None:
+    """Sent, kept and bytes, of each that has a row of its own."""
+    text = (DOCS / "strategies.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]*`) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| `tests/", text, re.M)
+    said = {name: row[1:] for row in rows for name in re.findall("`([^`]+)`", row[0])}
+    for name, (sent, kept, cost) in said.items():
+        plain = [cell.strip().replace("`", "") for cell in (sent, kept, cost)]
+        assert plain == [FACTS[name].sent, FACTS[name].kept, FACTS[name].cost], name
+    assert set(said) == set(ALGORITHMS) == set(FACTS)
