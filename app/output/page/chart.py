@@ -98,6 +98,7 @@ class Chart:
     choice : which tab of which tabs shows it: what is measured, and against what.
     points : users as points instead of lines.
     zero : a value of y that is marked by a rule, for instance 0 for differences.
+    basis : what needs no model at all, and in words what that is.
     bounds : beyond these no limit of y may go.
     extra : shown only where tabs work.
     """
@@ -110,6 +111,7 @@ class Chart:
     choice: tuple[str, str]
     points: bool = False
     zero: float | None = None
+    basis: tuple[float, str] | None = None
     bounds: tuple[float, float] = (-math.inf, math.inf)
     extra: bool = False
     ends: bool = field(default=True)

@@ -121,6 +121,8 @@ def figure(chart: Chart, order: Sequence[str], looks: Looks, number: int) -> str
     of, against = (escape(word, quote=True) for word in chart.choice)
     ends = " ends" if frame.labelled else ""
     parts = [svg(frame, looks), ticks(frame), marks(frame, looks), flags(frame, looks)]
+    if chart.basis:
+        parts.append(basis(frame, *chart.basis))
     if frame.labelled:
         parts.append(labels(frame, looks))
     return (
@@ -143,6 +145,8 @@ def svg(frame: Frame, looks: Looks) -> str:
         if chart.zero is not None
         else ""
     )
+    if chart.basis:
+        zero += f'<path class="base" d="M0 {frame.top(chart.basis[0]):.1f}H{WIDTH}"/>'
     names = ", ".join(series.name for series in chart.series)
     label = escape(f"{chart.title}: {names}", quote=True)
     return (
@@ -219,6 +223,15 @@ def ticks(frame: Frame) -> str:
         for v, text in chart.x.ticks()
     )
     return f'<div class="left">{left}</div><div class="below">{below}</div>'
+
+
+def basis(frame: Frame, value: float, answer: str) -> str:
+    """What stands at the level that needs no model."""
+    hidden = "" if frame.seen(value) else ";visibility:hidden"
+    said = f"{written(value, frame.chart.y.kind)} without a model"
+    style = f"top:{frame.top(value):.1f}px{hidden}"
+    title = escape(f"always {answer}", quote=True)
+    return f'<span class="basis" style="{style}" data-v="{value:.6g}" title="{title}">{said}</span>'
 
 
 def marks(frame: Frame, looks: Looks) -> str:

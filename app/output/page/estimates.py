@@ -21,10 +21,11 @@ TABS = 8
 
 def section(results: Sequence[Result]) -> str:
     """The tables of all rows that have estimates; empty if none has."""
+    found = {str(r["strategy"]): r["estimates"] for r in results if r.get("estimates")}
     parts = [
-        tables(str(result["strategy"]), found)
-        for result in results
-        if (found := result.get("estimates"))
+        f"<details{' open' * (not n)}><summary>{escape(name)}</summary>\n{tables(name, own)}"
+        "</details>"
+        for n, (name, own) in enumerate(found.items())
     ]
     return "\n".join(["<h2>Estimates</h2>", *parts]) if parts else ""
 
@@ -45,14 +46,13 @@ def coefficients(lines: Sequence[Mapping[str, Any]]) -> str:
         v for c in lines for v in (c.get("low"), c.get("high"), c["estimate"], 0.0) if v is not None
     ]
     low, high = min(ends), max(ends)
-    names = [("z", "z"), ("p", "p")]
-    extra = [(key, title) for key, title in names if any(c.get(key) is not None for c in lines)]
-    heads = ["", "estimate", "std. error", "95% interval", "", *(title for _, title in extra)]
+    extra = [key for key in ("z", "p") if any(c.get(key) is not None for c in lines)]
+    heads = ["", "estimate", "std. error", "95% interval", "", *extra]
     body = "".join(
         f"<tr><td>{escape(str(c['name']))}</td><td>{number(c['estimate'])}</td>"
         f"<td>{number(c.get('se'))}</td><td>{interval(c)}</td>"
         f"<td>{drawn(c, low, high)}</td>"
-        + "".join(f"<td>{number(c.get(key))}</td>" for key, _ in extra)
+        + "".join(f"<td>{tested(c.get(key), key)}</td>" for key in extra)
         + "</tr>"
         for c in lines
     )
@@ -73,6 +73,15 @@ def variances(lines: Sequence[Mapping[str, Any]]) -> str:
 def number(value: float | None) -> str:
     """A number with four digits."""
     return NONE if value is None else four_digits(float(value))
+
+
+def tested(value: float | None, key: str) -> str:
+    """A z or p value as statisticians write it."""
+    if value is None:
+        return NONE
+    if key == "p":
+        return "&lt; .001" if value < 0.001 else f"{value:.3f}"
+    return f"{value:.2f}"
 
 
 def share(value: float | None) -> str:
@@ -117,7 +126,8 @@ def caterpillars(results: Sequence[Result]) -> list[Chart]:
         users = (result.get("estimates") or {}).get("users") or {}
         names = {name: None for user in users.values() for name in user.get("estimate") or {}}
         name = str(result["strategy"])
-        charts += [caterpillar(name, users, own) for own in list(names)[:TABS]]
+        first = sorted(names, key=lambda name: name != "intercept")
+        charts += [caterpillar(name, users, own) for own in first[:TABS]]
     return charts
 
 

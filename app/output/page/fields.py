@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -76,15 +77,41 @@ def clusters(result: Result) -> dict[str, str]:
     return {str(u): str(c) for u, c in (result.get("clusters") or {}).items()}
 
 
+def known_clusters(results: Sequence[Result]) -> dict[str, str]:
+    """Each user's cluster as the data have it, where they do."""
+    return {str(u): str(c) for r in results for u, c in (r.get("known_clusters") or {}).items()}
+
+
+def baseline(results: Sequence[Result], measure: Measure) -> tuple[float, str] | None:
+    """What one answer without any model scores, as shown, and which answer; if all rows agree."""
+    found = {
+        (float(means[measure.name]), str(given.get("answer", "")))
+        for r in results
+        if (given := r.get("baseline")) and (means := baseline_means(given, r)).get(measure.name)
+    }
+    value, answer = next(iter(found), (0.0, ""))
+    return (measure.factor * value, answer) if len(found) == 1 else None
+
+
+def baseline_means(given: Mapping[str, Any], result: Result) -> Mapping[str, Any]:
+    """A baseline's mean of each measure."""
+    means: Mapping[str, Any] = given.get("means") or {}
+    return {measure_of(result).name: given.get("mean"), **means}
+
+
 @dataclass(frozen=True)
 class Hurt:
-    """The users that a strategy leaves worse off than another one, the worst hurt first."""
+    """The users that a strategy leaves worse off than another one, the worst hurt first.
+
+    `certain` : how many of them by more than noise; None where that is not known.
+    """
 
     strategy: str
     than: str
     kind: str
     users: Sequence[str]
     share: float
+    certain: int | None = None
 
 
 def hurt(results: Sequence[Result]) -> list[Hurt]:
@@ -99,7 +126,9 @@ def hurt_of(result: Result, results: Sequence[Result], kind: str) -> Hurt | None
     name, given = str(result["strategy"]), (result.get("hurt") or {}).get(kind)
     if given:
         users = [str(user) for user in given.get("users") or ()]
-        return Hurt(name, str(given["than"]), kind, users, float(given["share"]))
+        sure = given.get("beyond_noise")
+        certain = None if sure is None else len(sure)
+        return Hurt(name, str(given["than"]), kind, users, float(given["share"]), certain)
     other = reference(results, ALONE if kind == "alone" else TOGETHER)
     if other is None or other is result or name.endswith("+new"):
         return None

@@ -14,6 +14,8 @@ SQUARES = 2000
 """Users up to which each has a square on the map."""
 LISTED = 200
 """Users of a cluster whose names are listed."""
+KNOWN = "known from the data"
+"""What stands for a method's name where clusters are given."""
 BARS = 60
 """Clusters of a row that are shown; the rest is in a file."""
 TABLE = 15
@@ -42,6 +44,8 @@ def same_division(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 def divisions(results: Sequence[Result]) -> list[tuple[list[str], dict[str, str]]]:
     """Each division of the users into clusters, with the rows that have it."""
     found: list[tuple[list[str], dict[str, str]]] = []
+    if known := fields.known_clusters(results):
+        found.append(([KNOWN], known))
     for result in results:
         own = fields.clusters(result)
         if not own:
@@ -65,7 +69,7 @@ def section(results: Sequence[Result]) -> str:
         crosstab(found[i], found[j])
         for i in range(len(found))
         for j in range(i + 1, len(found))
-        if max(len(set(found[n][1].values())) for n in (i, j)) <= TABLE
+        if all(1 < len(set(found[n][1].values())) <= TABLE for n in (i, j))
     ]
     return "\n".join(["<h2>Clusters</h2>", *parts, *compared])
 
@@ -81,13 +85,20 @@ def division(
     Squares have the colour of the user's cluster in another division, if there is one.
     """
     groups = grouped(own)
-    other = next((o for o in others if o[1] is not own), None)
+    other = next((o for o in others if o[1] is not own and len(set(o[1].values())) > 1), None)
     reference = other[1] if other else own
     places = {name: n % COLOURS for n, name in enumerate(grouped(reference))}
     scores = {n: fields.per_user(r, measure_of(r)) for n, r in fields.by_name(results).items()}
     shown = list(groups.items())[:BARS]
     lines = [
-        cluster(name, users, len(own), colours(users, reference, places), scores[names[0]], results)
+        cluster(
+            name,
+            users,
+            len(own),
+            colours(users, reference, places),
+            scores.get(names[-1], {}),
+            results,
+        )
         for name, users in shown
     ]
     if len(groups) > len(shown):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from corsage.app.output.page import fields
 from corsage.app.output.page.chart import Axis, Chart, Series, kind_of, limits, thinned
 from corsage.app.output.page.fields import named
 from corsage.app.output.summary import Result, Row, curve_of, evaluated, shared_measure
@@ -56,7 +58,8 @@ def measure_chart(
     if any(s.across for s in series):
         words += " A level line: a row with one evaluation only, at the end."
     title = f"{measure.word} against {AGAINST[against]}"
-    return chart(title, words, series, (measure.word, against), label, measure, extra)
+    found = chart(title, words, series, (measure.word, against), label, measure, extra)
+    return replace(found, basis=fields.baseline(results, measure))
 
 
 def loss_chart(results: Sequence[Result], rows: Sequence[Row], field: str, against: str) -> Chart:

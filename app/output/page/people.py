@@ -73,7 +73,9 @@ def ranks(results: Sequence[Result], measure: Measure, extra: bool = False) -> C
     title = f"{measure.word} of every user, from worst to best"
     title = title[:1].upper() + title[1:]
     choice = (measure.word, WORDS["ranks"])
-    return Chart(title, caption, x_axis, y, series, choice, bounds=measure.bounds, extra=extra)
+    return Chart(
+        title, caption, x_axis, y, series, choice, bounds=measure.bounds, extra=extra, ends=False
+    )
 
 
 def gains(results: Sequence[Result], kind: str) -> Chart | None:
@@ -99,7 +101,7 @@ def gains(results: Sequence[Result], kind: str) -> Chart | None:
     )
     title = f"What users gain against {than}"
     choice = (measure.word, f"against {than}")
-    return Chart(title, caption, x_axis, y, series, choice, zero=0.0)
+    return Chart(title, caption, x_axis, y, series, choice, zero=0.0, ends=False)
 
 
 def sizes(results: Sequence[Result], measure: Measure) -> Chart:
@@ -139,8 +141,9 @@ def table(results: Sequence[Result]) -> dict[str, Any]:
     limit below which a value is in the worst tenth; `-` for one that has none.
     """
     everyone = fields.everyone(results)
-    groups = [r for r in results if fields.clusters(r)]
-    width = len(results) * len(fields.measures(results)) + len(groups) + 2
+    known = fields.known_clusters(results)
+    groups = [r for r in results if (own := fields.clusters(r)) and own != known]
+    width = len(results) * len(fields.measures(results)) + len(groups) + 3
     users = everyone
     if len(everyone) * width > CELLS:
         users = extremes(results, max(3, CELLS // (10 * width)))
@@ -149,6 +152,8 @@ def table(results: Sequence[Result]) -> dict[str, Any]:
     if counts or missing:
         numbers = [counts.get(u, 0 if u in missing else None) for u in users]
         columns.append(plain("test samples", numbers, "count"))
+    if known:
+        columns.append(plain("cluster", [known.get(u) for u in users]))
     for result in groups:
         own = fields.clusters(result)
         columns.append(plain(f"{result['strategy']}: cluster", [own.get(u) for u in users]))

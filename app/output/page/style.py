@@ -27,6 +27,8 @@ body { margin: 0 auto; max-width: 66rem; padding: 2.2rem 1.25rem 4rem; backgroun
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .3rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 2.8rem 0 .7rem; }
 h3 { font-size: .98rem; margin: 0 0 .2rem; overflow-wrap: anywhere; }
+.wide + h3 { margin-top: 1.4rem; }
+.estimates, .division { margin-bottom: 1.6rem; }
 p { margin: .3rem 0 .8rem; overflow-wrap: anywhere; }
 .soft, figcaption { color: var(--soft); font-size: .9rem; }
 .notes p { margin: .25rem 0; }
@@ -76,6 +78,10 @@ figure { margin: 0 0 1.8rem; }
   overflow: hidden; border-bottom: 1px solid var(--line); }
 .area path, .strip path { vector-effect: non-scaling-stroke; fill: none; stroke: currentColor; }
 .area .grid { color: var(--line); stroke-width: 1px; }
+.area .base { color: var(--soft); stroke-width: 1px; stroke-dasharray: 2 3; }
+.basis { position: absolute; right: 6px; transform: translateY(-100%); color: var(--soft);
+  font-size: .78rem; max-width: 92%; overflow: hidden; text-overflow: ellipsis;
+  white-space: nowrap; }
 .area .zero { color: var(--ink); stroke-width: 1px; }
 .line { fill: none; stroke: currentColor; stroke-width: 2.1px; stroke-linejoin: round; }
 .line.level { stroke-width: 1.6px; stroke-opacity: .75; }
@@ -137,6 +143,7 @@ figure { margin: 0 0 1.8rem; }
 .cluster p { font-size: .88rem; }
 .squares { display: flex; flex-wrap: wrap; gap: 2px; margin: .25rem 0; }
 .squares i { width: 11px; height: 11px; border-radius: 2px; background: currentColor; }
+td:has(> .bar) { text-align: left; }
 .bar { display: inline-block; height: .6rem; min-width: 1px; background: currentColor;
   vertical-align: middle; border-radius: 2px; }
 .find { display: flex; flex-wrap: wrap; gap: .5rem .8rem; align-items: center;

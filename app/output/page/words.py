@@ -19,6 +19,11 @@ from corsage.app.output.summary import (
 )
 from corsage.core.measures import NONE, Measure
 
+NOISE = (
+    " Beyond noise: worse by more than the user's test samples explain; chance alone comes so far "
+    "in one case of twenty."
+)
+"""What the column of that name means."""
 NAMED = 50
 """Users that a note names."""
 
@@ -49,10 +54,12 @@ def notes(results: Sequence[Result], failed: Mapping[str, str]) -> str:
     lines = [
         f"<strong>{escape(name)} failed:</strong> {escape(why)}" for name, why in failed.items()
     ]
-    lines += [escape(said) for said in (*guesses(results), *without_tests(results))]
+    level, below = guesses(results)
+    lines += [escape(said) for said in (*below, *without_tests(results))]
     lines += [f"{escape(said)}." for said in dropped(results)]
     marked = "".join(f'<p class="warn">{line}</p>\n' for line in lines)
-    return f'<div class="notes">{marked}</div>' if lines else ""
+    plain = "".join(f'<p class="soft">{escape(said)}</p>\n' for said in level)
+    return f'<div class="notes">{plain}{marked}</div>' if plain or marked else ""
 
 
 def dropped(results: Sequence[Result]) -> list[str]:
@@ -72,30 +79,31 @@ def by_training(results: Sequence[Result]) -> dict[str, list[Result]]:
     return found
 
 
-def guesses(results: Sequence[Result]) -> list[str]:
+def guesses(results: Sequence[Result]) -> tuple[list[str], list[str]]:
     """What one constant answer would reach, and which rows are no better."""
     measure = shared_measure(results)
     found: dict[tuple[str, float], list[Result]] = {}
     for result in results:
         given = result.get("baseline") or {}
         if given.get("mean") is not None:
-            found.setdefault((str(given.get("answer", "")), float(given["mean"])), []).append(
-                result
-            )
-    said = []
-    for (answer, mean), rows in found.items():
-        text = f"Always answering {answer}: {measure.word} {measure.text(mean)}{measure.unit}."
-        level = float(measure.merit([mean])[0])
-        below = [
-            str(r["strategy"])
-            for r in rows
-            if float(measure.merit([r[measure.name]["mean"]])[0]) <= level
-        ]
-        if below:
-            verb = "is" if len(below) == 1 else "are"
-            text += f" {', '.join(below)} {verb} no better than that."
-        said.append(text)
-    return said
+            answer = (str(given.get("answer", "")), float(given["mean"]))
+            found.setdefault(answer, []).append(result)
+    levels, below = [], []
+    for (words, mean), rows in found.items():
+        shown = f"{measure.word} {measure.text(mean)}{measure.unit}"
+        levels.append(f"Without any model, always answering {words}: {shown}.")
+        names = no_better(rows, mean, measure)
+        if names:
+            verb = "are" if len(names) > 1 else "is"
+            below.append(f"{', '.join(names)} {verb} no better than always answering {words}.")
+    return levels, below
+
+
+def no_better(rows: Sequence[Result], mean: float, measure: Measure) -> list[str]:
+    """The rows whose mean is not above that of one answer."""
+    level = float(measure.merit([mean])[0])
+    merits = {str(r["strategy"]): measure.merit([r[measure.name]["mean"]])[0] for r in rows}
+    return [name for name, merit in merits.items() if float(merit) <= level]
 
 
 def without_tests(results: Sequence[Result]) -> list[str]:
@@ -121,6 +129,8 @@ def tested(results: Sequence[Result]) -> str:
     middle = sizes[len(sizes) // 2]
     text = f"Test samples a user: {sizes[0]:,} to {sizes[-1]:,}, "
     text += f"half of the users have {middle:,} or more."
+    if sizes[0] == sizes[-1]:
+        text = f"Every user has {sizes[0]:,} test samples."
     few = sum(size < 10 for size in sizes)
     if few:
         text += (
@@ -188,39 +198,41 @@ def worse_off(results: Sequence[Result]) -> str:
         than: [h for h in found if (h.than, h.kind) == than]
         for than in {(h.than, h.kind): None for h in found}
     }
-    tables = "\n".join(hurt_table(*than, lines, results) for than, lines in parts.items())
+    certain = any(h.certain is not None for h in found)
+    tables = "\n".join(hurt_table(*than, lines) for than, lines in parts.items())
     return (
         f"<h2>Who is worse off</h2>\n{tables}\n"
         '<p class="soft">Users whose own number is worse than with the other method, by however '
-        "little; with few test samples part of it is chance.</p>"
+        f"little; with few test samples part of it is chance.{NOISE * certain}</p>"
     )
 
 
-def hurt_table(
-    than: str, kind: str, found: Sequence[fields.Hurt], results: Sequence[Result]
-) -> str:
+def hurt_table(than: str, kind: str, found: Sequence[fields.Hurt]) -> str:
     """All strategies against one."""
     words = "alone" if kind == "alone" else "with one model for all"
-    lines = "".join(hurt_line(h, results) for h in found)
+    sure = any(h.certain is not None for h in found)
+    lines = "".join(hurt_line(h, sure) for h in found)
+    beyond = "<th>beyond noise</th>" if sure else ""
     return (
         f"<h3>Worse off than {words} ({escape(than)})</h3>\n"
         '<div class="wide words"><table><thead><tr><th>strategy</th><th>users</th>'
-        f"<th>who, the worst hurt first</th></tr></thead><tbody>{lines}</tbody></table></div>"
+        f"{beyond}<th>who, the worst hurt first</th></tr></thead>"
+        f"<tbody>{lines}</tbody></table></div>"
     )
 
 
-def hurt_line(found: fields.Hurt, results: Sequence[Result]) -> str:
+def hurt_line(found: fields.Hurt, sure: bool) -> str:
     """One strategy: how many, how large a share, who."""
-    of = fields.by_name(results).get(found.strategy, {}).get("users", 0)
-    count = max(len(found.users), round(found.share * of))
-    first, rest = found.users[:5], found.users[5:NAMED]
+    count, first, rest = len(found.users), found.users[:5], found.users[5:NAMED]
     who = escape(", ".join(first)) or NONE
     if rest:
         more = f" and {count - NAMED:,} more" if count > NAMED else ""
         who = f"<details><summary>{who}, ...</summary>{escape(', '.join(rest))}{more}</details>"
+    beyond = NONE if found.certain is None else f"{found.certain:,}"
     return (
         f"<tr><td>{escape(found.strategy)}</td><td>{count:,} ({100 * found.share:.1f}%)</td>"
-        f"<td>{who}</td></tr>"
+        + f"<td>{beyond}</td>" * sure
+        + f"<td>{who}</td></tr>"
     )
 
 

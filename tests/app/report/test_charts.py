@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corsage.app.output.looks import looks
-from corsage.app.output.page import fields, groups
+from corsage.app.output.page import fields, groups, words
 from corsage.app.output.page.chart import Axis, Series, finite, limits, log_ticks, thinned
 from corsage.app.output.page.drawing import Frame, flags, marked
 from corsage.app.output.page.estimates import caterpillars
@@ -223,3 +223,29 @@ def test_thinning_keeps_both_ends() -> None:
     assert len(found) <= 240 and (found[0], found[-1]) == (0, 9_999)
     assert finite([None, math.inf, 1]) == [1.0]
     assert np.diff(found).max() < 100
+
+
+def test_the_level_without_a_model_is_drawn_where_all_rows_agree_on_it() -> None:
+    results, rows = with_everything()
+    chart = chart_of(results, rows, "accuracy", "round")
+    assert chart.basis == (pytest.approx(60.0), EVIL)
+    results[1]["baseline"]["mean"] = 0.4
+    assert chart_of(results, rows, "accuracy", "round").basis is None
+    assert chart_of(*a_run(), "accuracy", "round").basis is None
+
+
+def test_known_clusters_come_first_and_once() -> None:
+    results, _ = with_everything()
+    results[0]["known_clusters"] = dict(results[0]["clusters"])
+    (names, _), *others = groups.divisions(results)
+    assert names == [groups.KNOWN, "fedrep"] and len(others) == 2
+    titles = [c["title"] for c in table(results)["columns"]]
+    assert "cluster" in titles and "fedrep: cluster" not in titles
+
+
+def test_who_is_hurt_beyond_noise_is_counted() -> None:
+    results, _ = with_everything()
+    results[0]["hurt"]["alone"] |= {"beyond_noise": ["u3"]}
+    found = fields.hurt(results)
+    assert [h.certain for h in found[:2]] == [1, None]
+    assert "beyond noise" in words.worse_off(results)

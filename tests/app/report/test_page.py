@@ -83,7 +83,7 @@ def test_it_is_whole_escaped_and_alone(tmp_path: Path, flat: dict[str, Value]) -
     assert not re.search(r"https?:|//\w+\.|url\(|@import|fetch\(|innerHTML", page)
     assert "Never drawn: 3 of 50 (fedrep, fedavg, local)." in tags.text
     assert "1 user has no test samples and is in no number" in tags.text
-    assert "no better than that" in tags.text
+    assert "no better than always answering" in tags.text
     assert fields.named("auc").title in tags.text and "pooled" in tags.text
 
 

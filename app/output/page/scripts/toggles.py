@@ -89,7 +89,7 @@ const fit = (figure, whole = false) => {
       return label;
     }),
   );
-  all(".mark[data-v]", plot).forEach(mark => {
+  all(".mark[data-v], .basis", plot).forEach(mark => {
     const at = top(Number(mark.dataset.v));
     mark.style.top = `${at}px`;
     mark.style.visibility = at < -1 || at > height + 1 ? "hidden" : "";
