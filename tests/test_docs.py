@@ -110,7 +110,8 @@ def understood_run(words: list[str]) -> None:
     """`python run_simulation.py ...`; files and run folders of the reader's are not here."""
     if "--help" in words or "--resume" in words:
         return
-    Config.parse(parse_run([w for w in words if not w.endswith(".toml")])[0])
+    values = parse_run([w for w in words if not w.endswith(".toml")])[0]
+    Config.parse(values | {"strategy": "local"} if values.get("strategy") == "auto" else values)
 
 
 def understood_experiment(words: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from corsage import LocalGrid, make_client_app
-from corsage.core.errors import ConfigError, DataError, NodeError
+from corsage.core.errors import ConfigError, CorsageError, DataError, NodeError
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.results import Result
 
@@ -253,3 +254,75 @@ def test_an_apps_own_client_app_is_told_what_to_do() -> None:
 
     with pytest.raises((NodeError, DataError), match=r"make_client_app\(data=.*docs/library.md"):
         run("fedrep", app)
+
+
+class OwnDevices(LocalGrid):
+    """Nodes that are devices to the app: a server they do not trust, and a folder of their own."""
+
+    def __init__(self, app: ClientApp, folder: Path, **words: Any) -> None:
+        super().__init__(app, 3)
+        for number, context in enumerate(self.contexts):
+            own = {"user": f"d{number}", "state-dir": str(folder / f"s{number}"), "data": "own"}
+            context.node_config = {**context.node_config, **own, **words}
+
+
+def on_devices(
+    name: str, app: ClientApp, folder: Path, *, words: Any = None, **keys: Any
+) -> Result:
+    strategy = strategy_class(name)({}, **{**QUICK, "model": Net, **keys})
+    return strategy.start(OwnDevices(app, folder, **(words or {})))
+
+
+@pytest.mark.parametrize("own", [{}, {"train": train}])
+def test_devices_keep_states_and_come_to_the_same(own: dict[str, Any], tmp_path: Path) -> None:
+    app = make_client_app(data=own_sets, model=Net, **own)
+    found = on_devices("fedrep", app, tmp_path)["fedrep"].per_user
+    assert sorted(found) == ["d0", "d1", "d2"]
+    assert list((tmp_path / "s0").rglob("*.safetensors"))
+
+    def named(context: Context) -> Any:
+        return {f"d{context.node_config['partition-id']}": own_sets(context)}
+
+    simulated = run("fedrep", make_client_app(data=named, model=Net, **own))
+    assert found == simulated["fedrep"].per_user
+
+
+@pytest.mark.parametrize(
+    ("words", "keys", "why"),
+    [
+        ({"max-epochs": 2}, {"head_epochs": 3}, "max-epochs=2"),
+        ({"max-parameters": 10}, {}, "max-parameters=10"),
+        ({"strategies": "fedavg"}, {}, "is not one of this device's"),
+        ({}, {"model": "mlp"}, r"model=mlp is not this app's"),
+        ({}, {"model": "os:system"}, r"model=os:system is not this app's"),
+    ],
+)
+def test_a_device_does_no_more_than_its_owner_allows(
+    words: dict[str, Any], keys: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    """A message may ask for anything; what is sent here is what a strange server would send."""
+    app = make_client_app(data=own_sets, model=Net, train=train)
+    other = strategy_class("fedrep")({}, **{**QUICK, "model": Net, **keys})
+    with pytest.raises(CorsageError, match=why):
+        other.start(OwnDevices(app, tmp_path, **words))
+
+
+def test_what_is_in_a_devices_own_error_stays_there(tmp_path: Path) -> None:
+    def no_file(context: Context) -> Any:
+        raise FileNotFoundError("/home/ann/secret.csv")
+
+    with pytest.raises(CorsageError, match="FileNotFoundError") as caught:
+        on_devices("fedrep", make_client_app(data=no_file, model=Net), tmp_path)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_loop_that_fails_costs_its_user_only() -> None:
+    def moody(model: nn.Module, data: Any, config: dict[str, Any]) -> None:
+        if config["user"] == "1":
+            raise ZeroDivisionError("no")
+        train(model, DataLoader(data, 10), config)
+
+    found = run(
+        "fedavg", make_client_app(data=own_sets, model=Net, train=moody), fine_tune_epochs=0
+    )
+    assert found["fedavg"].dropped == {"1": 3}
