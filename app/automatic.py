@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from corsage.app.given import check_classes
 from corsage.core.config import AUTOMATIC, Config
 from corsage.core.errors import ConfigError
 from corsage.datasets.dealing.federated import FederatedData, check_users, simulated
@@ -38,6 +39,7 @@ def chosen(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     config = Config.parse({**values, "strategy": "local"})
     data = simulated(config.data, config.federation.num_users, config.run.seed)
     check_users(data)
+    check_classes(data.num_classes, len(data.shape) == 1, str(values.get("labels", "")))
     own, why = choice(data, values)
     said = f"strategy=auto: {own['strategy']}, for {why}"
     more = ", ".join(f"{k}={v}" for k, v in own.items() if k != "strategy" and k not in values)

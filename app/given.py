@@ -17,6 +17,8 @@ from corsage.datasets.memory import Memory
 COLUMN_KEYS = {"user": "user-column", "label": "label-column", "cluster": "cluster-column"}
 NAMING = ("feature_columns",)
 """Keys that say what in the data is meant: they are not those of the data in memory."""
+MANY = 20
+"""More classes than a table has as a rule."""
 FILE_KINDS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".npz": "npz"}
 
 
@@ -94,8 +96,18 @@ def in_memory(data: Any, named: Mapping[str, Any], features: Sequence[str], labe
     given = Given(data, named.get("user"), named.get("cluster"), label, tuple(features), labels)
     table = read(given)
     kept = hold(Memory(table))
+    check_classes(table.num_classes, table.x.ndim == 2, labels)
     kind = "classes" if table.num_classes else "numbers"
     return Data({"dataset": "memory", "data-file": kept.name, "labels": kind}, kept)
+
+
+def check_classes(number: int, flat: bool, said: str) -> None:
+    """Ask whether many whole numbers of a table are classes: they may be scores, or euros."""
+    if number > MANY and flat and not said:
+        raise ConfigError(
+            f"label: whole numbers up to {number - 1}: classes, or numbers to predict? Say "
+            'labels="classes" or labels="numbers".'
+        )
 
 
 def moved(config: Config, data: Data) -> Config:

@@ -21,6 +21,10 @@ class Held:
     def __init__(self, name: str, thing: Any) -> None:
         self.name, self.thing = name, thing
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy that is sent to another process is known there by the same name."""
+        return revived, (self.name, self.thing)
+
 
 _NAMED: WeakValueDictionary[str, Held] = WeakValueDictionary()
 
@@ -33,6 +37,13 @@ def hold(thing: Any) -> Held:
     made = Held(PREFIX + secrets.token_hex(6), thing)
     _NAMED[made.name] = made
     return made
+
+
+def revived(name: str, thing: Any) -> Held:
+    """What another process held."""
+    found = _NAMED.get(name) or Held(name, thing)
+    _NAMED[name] = found
+    return found
 
 
 def held(name: str) -> Held | None:

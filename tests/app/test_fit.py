@@ -56,6 +56,17 @@ def test_a_key_that_is_given_stays_and_a_strategy_that_is_named_too() -> None:
     assert list(given(NUMBERS, user=np.zeros(120, int))) == ["local"]
 
 
+def test_scores_are_not_taken_for_classes(tmp_path: Path) -> None:
+    scores = np.rint(50 + 10 * NUMBERS).astype(int)
+    with pytest.raises(ConfigError, match=r"classes, or numbers to predict\? Say labels="):
+        given(scores)
+    assert list(given(scores, labels="numbers"))[-1] == "exact-local"
+    rows = "\n".join(f"{a},{s},{u}" for a, s, u in zip(X[:, 0], scores, USERS, strict=True))
+    (tmp_path / "s.csv").write_text(f"a,score,user\n{rows}\n")
+    with pytest.raises(ConfigError, match="whole numbers up to"):
+        fit(tmp_path / "s.csv", label="score", progress=False)
+
+
 def test_images_have_networks_and_the_line_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     keys, line = chosen({"strategy": "auto", "num-users": 60})
     assert keys["strategy"] == "fedrep,fedavg,local" and "fraction-train" not in keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import nn
 
 from corsage import Config, Ditto, simulate
 from corsage.core.errors import ConfigError, DataError, ModelError
-from corsage.core.held import Held, hold
+from corsage.core.held import Held, held, hold
 from corsage.datasets.dealing.federated import simulated
 
 QUICK: dict[str, Any] = {"num_rounds": 2, "fraction_train": 1.0, "progress": False}
@@ -125,6 +126,17 @@ def test_what_is_held_goes_with_who_holds_it() -> None:
     thing = object()
     one: Held | None = hold(thing)
     assert one is hold(thing)
+
+
+def test_a_copy_in_another_process_has_the_same_name() -> None:
+    """As Ray sends a client app to its workers."""
+    sent = pickle.dumps(one := hold(Net()))
+    name = one.name
+    del one
+    gc.collect()
+    assert held(name) is None
+    again = pickle.loads(sent)
+    assert held(name) is again and isinstance(again.thing, Net)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,23 @@ def test_partitioners_of_flwr_datasets() -> None:
     assert found.users is not None and sorted(found.users) == sorted(["0", "1", "2"] * 4)
 
 
+def test_a_federated_data_set_is_its_partitioners() -> None:
+    """Of flwr-datasets, which gives a partitioner its data when the first partition is asked."""
+
+    class Partitioner:
+        num_partitions = 2
+
+    class Federated:
+        def __init__(self) -> None:
+            self.partitioners = {"train": Partitioner()}
+
+        def load_partition(self, number: int) -> Any:
+            return hugging_face() if number == 0 else (X[:3], Y[:3])
+
+    found = read(Given(Federated()))
+    assert found.users is not None and found.users.tolist() == ["0"] * 12 + ["1"] * 3
+
+
 def test_labels_are_what_their_type_says() -> None:
     def classes(y: Any, labels: str = "") -> int:
         return read(Given((X, y), labels=labels)).num_classes
