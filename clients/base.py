@@ -129,9 +129,7 @@ class Client(NumPyClient, Generic[K]):
         own = self.task.algorithm, self.settings, self.task.keys
         self.effort, self.pace = effort(*own), pace(*own)
         sent = self.train(got, data)
-        usual: dict[str, NDArray[Any]] = {"num-examples": data.sizes}
-        if self.training is None:  # nobody knows what an app's own function does
-            usual[GRADIENT_STEPS.name] = self.steps
+        usual = {"num-examples": data.sizes, GRADIENT_STEPS.name: self.steps}
         return replace(sent, metrics={**usual, **sent.metrics})
 
     def judge(self, got: Got) -> Mapping[str, NDArray[Any]]:
@@ -243,9 +241,13 @@ class Client(NumPyClient, Generic[K]):
         assert self.training is not None
         net, shape = self.network, (len(self.users), self.network.whole.stop)
         part = {"model": net.whole, "head": net.head, "body": net.body}[name]
+        if self.effort != 1.0:
+            epochs = whole_steps(self.effort * epochs, self.task.round)
         lesson = Lesson(name, part, epochs, self.settings, self.task.seed, self.task.round)
         rows = np.broadcast_to(np.asarray(rows, np.float32), shape)
-        return self.training.train(net, rows, self.users, data, lesson, pull)
+        trained, steps = self.training.train(net, rows, self.users, data, lesson, pull)
+        self.count(steps)
+        return trained
 
     def local_orders(self, purpose: str, data: Examples, epochs: int | None = None) -> list[Order]:
         """The batches of a round: of so many epochs, else of `local-steps` or `local-epochs`."""

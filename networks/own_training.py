@@ -244,9 +244,17 @@ class OwnTraining:
         data: Examples,
         lesson: Lesson,
         pull: Pull | None,
-    ) -> Floats32:
-        """The trained part of each user's model, of which `rows` (users, P) is the start."""
-        part = lesson.part
+    ) -> tuple[Floats32, list[int]]:
+        """The trained part of each user's model, of which `rows` (users, P) is the start.
+
+        And how many steps of an optimizer each took.
+        """
+        if lesson.keys.local_steps:
+            raise ConfigError(
+                f"local-steps={lesson.keys.local_steps}: an app's own training goes by epochs; "
+                "leave it out"
+            )
+        part, steps = lesson.part, [0] * len(users)
         out = np.array(rows[:, part], np.float32)
         if pull is not None and pull.every:
             raise ConfigError("a pull whose centre follows needs Corsage's own steps")
@@ -254,9 +262,9 @@ class OwnTraining:
         for u, user in enumerate(users):
             if lesson.epochs and any(b.trained for b in network.blocks_of(part)):
                 network.set(network.whole, rows[u])
-                self.one(network, user, data.user(u), lesson, pull and pull.pick([u]))
+                steps[u] = self.one(network, user, data.user(u), lesson, pull and pull.pick([u]))
                 out[u] = network.get(part)
-        return out
+        return out, steps
 
     def one(
         self,
@@ -265,7 +273,7 @@ class OwnTraining:
         pair: tuple[Tensor, Tensor],
         lesson: Lesson,
         pull: Pull | None,
-    ) -> None:
+    ) -> int:
         """One user's training, in place; its random numbers are those of user and round."""
         part = lesson.part
         size = part.stop - part.start
@@ -287,3 +295,4 @@ class OwnTraining:
                 "a pull to another model is added at the steps of a torch optimizer, and the "
                 "training function has none; use one of torch.optim"
             )
+        return pulling.steps

@@ -127,8 +127,15 @@ def test_an_app_trains_by_a_function_of_its_own(name: str) -> None:
     for mine, row in zip(own.summaries, ours.summaries, strict=True):
         assert mine.loss.mean == pytest.approx(row.loss.mean, abs=1e-5)
         assert mine.per_user == row.per_user
+        assert mine.gradient_steps == row.gradient_steps
     assert calls <= {("model", True, True), ("body", True, False), ("head", False, True)}
     assert own[name].loss.mean < 1.0 or name in ("lg-fedavg", "fedbabu")
+
+
+def test_steps_are_not_given_to_a_function_that_goes_by_epochs() -> None:
+    app = make_client_app(data=own_sets, model=Net, train=train)
+    with pytest.raises(CorsageError, match="local-steps=3: an app's own training goes by epochs"):
+        run("fedavg", app, local_steps=3)
 
 
 def test_what_has_no_optimizer_cannot_be_pulled() -> None:
