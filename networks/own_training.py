@@ -7,41 +7,26 @@ step of whatever torch optimizer it uses.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import TensorDataset
 
 from corsage.core.arrays import Floats32
-from corsage.core.errors import ConfigError, ModelError
+from corsage.core.errors import ConfigError
 from corsage.core.groups import TrainKeys
 from corsage.core.seeding import torch_seed
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
 from corsage.networks.pull import Drift, Pull
 
-SAME: Mapping[str, tuple[str, ...]] = {
-    "epochs": ("epochs", "num_epochs", "local_epochs", "n_epochs"),
-    "lr": ("lr", "learning_rate"),
-    "batch_size": ("batch_size",),
-    "momentum": ("momentum",),
-    "weight_decay": ("weight_decay",),
-    "device": ("device",),
-    "part": ("part",),
-    "round": ("round", "server_round"),
-    "user": ("user",),
-    "config": ("config",),
-}
-"""What a training function may ask for besides the model and the data, and by which names."""
-KNOWN = {name: what for what, names in SAME.items() for name in names}
 Words = Mapping[str, Any]
 
 
@@ -64,7 +49,7 @@ class Lesson:
     round: int
 
     def words(self, user: str, device: torch.device) -> dict[str, Any]:
-        """It in the words of `SAME`, for a function of the app's own."""
+        """It in the words of `own_trainers.SAME`, for a function of the app's own."""
         keys = self.keys
         said = {
             "epochs": self.epochs,
@@ -85,101 +70,6 @@ class Trainer(Protocol):
 
     def __call__(self, network: Network, data: Any, words: Words, pull: OptimizerPull) -> None:
         """One user's training; what is pulled is said to `pull.parameters`."""
-
-
-class FunctionTrainer:
-    """A function `train(module, data, ...)`; what else it asks for is in `SAME`."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function, self.asked = function, parameters_of(function)
-
-    def __call__(self, network: Network, data: Any, words: Words, pull: OptimizerPull) -> None:
-        """Call it with what it asks for."""
-        with pull.on({id(b.tensor): b.where for b in network.blocks}):
-            self.function(network.module, data, **{n: words[KNOWN[n]] for n in self.asked})
-
-
-def parameters_of(function: Callable[..., Any]) -> list[str]:
-    """The names that a training function asks for, beyond the model and the data."""
-    if not callable(function):
-        raise ConfigError(f"train: a {type(function).__name__}, no function train(model, data).")
-    name = getattr(function, "__name__", "train")
-    first: list[str] = []
-    rest: list[str] = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        if len(first) < 2 and parameter.kind is not parameter.KEYWORD_ONLY:
-            first.append(parameter.name)
-        elif parameter.name in KNOWN:
-            rest.append(parameter.name)
-        elif parameter.default is parameter.empty:
-            raise ConfigError(
-                f"{name}(): what is {parameter.name}? Known are {', '.join(KNOWN)}; give it a "
-                "default, or wrap the function (functools.partial)."
-            )
-    if len(first) < 2:
-        raise ConfigError(f"{name}(): it takes no model and data: def train(model, data, config).")
-    return rest
-
-
-class ClientTrainer:
-    """A NumPyClient of the app's own: `fit(parameters, config)`, as Flower calls it.
-
-    Its parameters are in the order of the module's state dict. To train a part alone, its own
-    module, an attribute of it, is frozen by names.
-    """
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make = make
-
-    def __call__(self, network: Network, data: Any, words: Words, pull: OptimizerPull) -> None:
-        """A new client, as Flower makes one for each message."""
-        client = unwrapped(self.make())
-        torch.manual_seed(torch.initial_seed())  # whatever it drew when it was made
-        own = module_of(client, network)
-        if own is None and (words["part"] != "model" or pull.given):
-            raise ConfigError(
-                f"{type(client).__name__}: only its {words['part']} is to be trained, or pulled, "
-                "but none of its attributes is the torch module; keep that as self.model, or take "
-                "a method that trains the whole model: fedavg, fedper, lg-fedavg or local"
-            )
-        places = {}
-        for block in network.blocks if own is not None else ():
-            mine = dict(own.named_parameters()).get(block.name) if own is not None else None
-            if mine is not None:
-                mine.requires_grad_(block.tensor.requires_grad)
-                places[id(mine)] = block.where
-        state = network.module.state_dict()
-        with pull.on(places):
-            sent = [value.cpu().numpy().copy() for value in state.values()]
-            settings = {k: v for k, v in words.items() if isinstance(v, int | float | str)}
-            back = client.fit(sent, settings)[0]
-        if len(back) != len(state):
-            raise ModelError(
-                f"{type(client).__name__}.fit returned {len(back)} arrays, the model has "
-                f"{len(state)}: all of its state dict, in order."
-            )
-        with torch.no_grad():
-            for tensor, value in zip(state.values(), back, strict=True):
-                tensor.copy_(torch.as_tensor(np.asarray(value)).reshape(tensor.shape))
-
-
-def unwrapped(client: Any) -> Any:
-    """The NumPyClient in what `to_client()` made."""
-    inner = getattr(client, "numpy_client", client)
-    if not hasattr(inner, "fit"):
-        raise ConfigError(f"client_fn: it returned a {type(client).__name__}, no NumPyClient.")
-    return inner
-
-
-def module_of(client: Any, network: Network) -> nn.Module | None:
-    """The client's own module: the attribute whose parameters are named as the network's."""
-    wanted = {name for name, _ in network.module.named_parameters()}
-    for value in vars(client).values():
-        if isinstance(value, nn.Module) and {n for n, _ in value.named_parameters()} == wanted:
-            return value
-    return None
 
 
 class OptimizerPull:

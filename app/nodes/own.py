@@ -119,7 +119,8 @@ class Own:
         """How the node's users train, if not by Corsage's SGD."""
         if self.train is None and self.client_fn is None:
             return None
-        from corsage.networks.own_training import ClientTrainer, FunctionTrainer, OwnTraining
+        from corsage.networks.own_trainers import ClientTrainer, FunctionTrainer
+        from corsage.networks.own_training import OwnTraining
 
         if self.client_fn is not None and len(users) > 1:
             raise ConfigError(
@@ -195,7 +196,7 @@ def own_of(
     if data is None:
         return None
     if train is not None:
-        from corsage.networks.own_training import parameters_of
+        from corsage.networks.own_trainers import parameters_of
 
         parameters_of(train)  # or an error, before anything runs
     values, held = named_objects({"model": model} if model is not None else {})
