@@ -243,6 +243,15 @@ def test_the_servers_model_must_be_the_apps() -> None:
         run("fedrep", app, model="mlp")
 
 
+def test_a_module_is_the_same_on_both_sides_or_refused() -> None:
+    """In one process; elsewhere each side would have begun with weights of its own."""
+    module = Net()
+    app = make_client_app(data=own_arrays, model=module)
+    assert len(run("fedrep", app, model=module)["fedrep"].per_user) == 3
+    with pytest.raises((NodeError, DataError), match="an object of each process by itself; give"):
+        run("fedrep", app, model=Net())
+
+
 def test_errors_of_the_apps_own_data_are_one_line() -> None:
     def no_file(context: Context) -> Any:
         raise FileNotFoundError("data/7.csv")
