@@ -30,10 +30,8 @@ _NAMED: WeakValueDictionary[str, Held] = WeakValueDictionary()
 
 
 def hold(thing: Any) -> Held:
-    """An object under a name; the same one as long as the object is held."""
-    for known in list(_NAMED.values()):
-        if known.thing is thing:
-            return known
+    """An object under a new name, though it has another one: it may have changed meanwhile, and
+    what was made of it under its old name is that of before."""
     made = Held(PREFIX + secrets.token_hex(6), thing)
     _NAMED[made.name] = made
     return made
@@ -49,6 +47,12 @@ def revived(name: str, thing: Any) -> Held:
 def held(name: str) -> Held | None:
     """What a name means in this process; None if it means nothing here."""
     return _NAMED.get(name)
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two names mean one object of this process."""
+    pair = held(one), held(other)
+    return pair[0] is not None and pair[1] is not None and pair[0].thing is pair[1].thing
 
 
 def is_name(text: str) -> bool:

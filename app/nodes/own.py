@@ -18,7 +18,7 @@ from corsage.clients import client_class
 from corsage.core.config import named_objects
 from corsage.core.errors import ConfigError, DataError, Refused
 from corsage.core.groups import ModelKeys
-from corsage.core.held import Held, is_name
+from corsage.core.held import Held, is_name, same
 from corsage.core.limits import Limits
 from corsage.core.registry import ALGORITHMS
 from corsage.core.seeding import generator
@@ -64,7 +64,7 @@ class Own:
     def check(self, task: Task) -> None:
         """Refuse another model than this app's."""
         asked = task.model.model
-        if not self.model or asked == self.model:
+        if not self.model or asked == self.model or same(asked, self.model):
             return
         if is_name(self.model) and is_name(asked):
             raise Refused(

@@ -14,7 +14,7 @@ from torch import nn
 
 from corsage import Config, Ditto, simulate
 from corsage.core.errors import ConfigError, DataError, ModelError
-from corsage.core.held import Held, held, hold
+from corsage.core.held import held, hold
 from corsage.datasets.dealing.federated import simulated
 
 QUICK: dict[str, Any] = {"num_rounds": 2, "fraction_train": 1.0, "progress": False}
@@ -123,9 +123,23 @@ def test_what_is_held_goes_with_who_holds_it() -> None:
     del config
     gc.collect()
     assert [one.name for one in again.held] == [name]
-    thing = object()
-    one: Held | None = hold(thing)
-    assert one is hold(thing)
+
+
+def test_an_object_that_has_changed_is_taken_as_it_is_now() -> None:
+    """Though the rows of an earlier call still hold it."""
+    width, module = 5, Net()
+
+    def network() -> nn.Module:
+        return Net(width)
+
+    keys: dict[str, Any] = {**QUICK, "lr": 0.0, "fine_tune_epochs": 0}
+    before = [simulate("fedavg", USERS, model=model, **keys) for model in (network, module)]
+    width = 6
+    nn.init.zeros_(module.head.weight)
+    after = [simulate("fedavg", USERS, model=model, **keys) for model in (network, module)]
+    weights = [found.results["fedavg"].arrays["head.weight"].numpy() for found in after]
+    assert weights[0].shape == (3, 6) and not weights[1].any()
+    assert before[0]["fedavg"].evaluate() == before[0]["fedavg"].per_user
 
 
 def test_a_copy_in_another_process_has_the_same_name() -> None:
