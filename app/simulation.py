@@ -192,7 +192,10 @@ def compared(made: list[AnyStrategy], progress: bool) -> Comparison:
             if not results and len(failed) == len(made):
                 raise next(iter(failed.values())) from None
             log(WARNING, "%s failed: %s", label, in_a_line(error))
-    return Comparison(results, rows, failed)
+    compared = Comparison(results, rows, failed)
+    for result in results.values():
+        result.summaries = [replace(one, hurt=rows[one.strategy].hurt) for one in result.summaries]
+    return compared
 
 
 def decided(

@@ -122,8 +122,11 @@ class ConvexClient(Client[K]):
             return super().outputs(models, data)
         if self.alone:
             return self.outputs_alone(models, data)
-        test = self.prepared("test losses", lambda: self.losses_on(data))
-        return test.predict(self.tensor(models.whole))[:, None]
+        there = np.flatnonzero(data.sizes)  # users without test samples have no rows to predict
+        own = replace(data, sizes=data.sizes[there])
+        test = self.prepared("test losses", lambda: self.losses_on(own))
+        whole = models.whole if models.whole.ndim == 1 else models.whole[there]
+        return test.predict(self.tensor(whole))[:, None]
 
     def outputs_alone(self, models: Models, data: Examples) -> Tensor:
         """The outputs on all users' samples, each user's computed alone."""

@@ -7,10 +7,11 @@ model than the one that they had alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from corsage.core.measures import Measure
+from corsage.core.measures import Measure, measure_of
 
 TIE = 1e-6
 """Two values are a tie if they differ by no more than this share of them: rounding does that."""
@@ -45,6 +46,10 @@ class Hurt:
     compared: int = 0
     beyond_noise: list[str] | None = None
 
+    def json(self) -> dict[str, Any]:
+        """As files have it."""
+        return {**asdict(self), "share_beyond_noise": self.share_beyond_noise}
+
     @property
     def share_beyond_noise(self) -> float | None:
         """The share of users that chance does not explain."""
@@ -72,6 +77,16 @@ def hurt(row: Row, rows: Mapping[str, Row]) -> dict[str, Hurt]:
         if there and there[0].name != row.name and (one := compared(row, there[0])):
             found[kind] = one
     return found
+
+
+def hurts(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Hurt]]:
+    """Who is hurt in each row of a table, as files have these."""
+    rows = {}
+    for result in results:
+        name, measure = str(result["strategy"]), measure_of(result)
+        errors = result.get("per_user_errors", {}).get(measure.name, {})
+        rows[name] = Row(name, measure, result["per_user"], errors)
+    return {name: hurt(row, rows) for name, row in rows.items()}
 
 
 def compared(row: Row, other: Row) -> Hurt | None:

@@ -1,7 +1,8 @@
 """What a run's numbers do not say of themselves: inputs of a wild scale, models no better than a
 guess.
 
-Nothing is asked for it: what a simulation deals is at hand, and of devices only the results are.
+Inputs are looked at where they are at hand, in a simulation. What a guess scores is in the results:
+each user says what its own training labels would give.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from corsage.app.output.notes import useless
 from corsage.core.measures import ACCURACY, MEASURES
 from corsage.core.registry import ALGORITHMS, source
 from corsage.datasets.columns.prepared import prepared
@@ -41,11 +43,15 @@ class Remarks(Callback):
             strategy.federation.note(said)
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
-        """A line on models that are of no use."""
-        data, classes = dealt(strategy), strategy.federation.roster.num_classes
-        if results and (said := risen(results[0]) or useless(results[0], data, classes)):
-            advice = "; more rounds, a smaller lr, or inputs scaled to about 1 may help"
-            strategy.federation.note(said + advice * by_sgd(strategy))
+        """A line on each row whose models are of no use."""
+        advice = "; more rounds, a smaller lr, or inputs scaled to about 1 may help"
+        rose = risen(results[0]) if results else ""
+        if rose:
+            strategy.federation.note(rose + advice * by_sgd(strategy))
+        for result in results[bool(rose) :]:
+            if said := useless(result.json()):
+                row = f"{result.strategy}: " if result is not results[0] else ""
+                strategy.federation.note(row + said + advice * by_sgd(strategy))
 
 
 def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:
@@ -90,31 +96,3 @@ def risen(result: Summary) -> str:
         f"{measure.word} rose from {measure.text(first)} at round {early} to {measure.text(last)} "
         f"at {late}"
     )
-
-
-def useless(result: Summary, data: FederatedData | None, classes: int) -> str:
-    """What is to be said of models that are worse than always giving the same answer.
-
-    Where only devices have data, that is to guess blindly among the classes.
-    """
-    measure = MEASURES[result.measure]
-    if data is None and measure is not ACCURACY:
-        return ""
-    answer, score = guess(data, result) if data else ("by chance", 1 / max(classes, 1))
-    if measure.merit(result.score.mean) >= measure.merit(score):
-        return ""
-    mean, other = (f"{measure.text(value)}{measure.unit}" for value in (result.score.mean, score))
-    return f"{measure.word} {mean} is worse than the {other} of answering {answer}"
-
-
-def guess(data: FederatedData, result: Summary) -> tuple[str, float]:
-    """The answer that is best for all training samples, and the mean over users of its measure."""
-    bounds = [data.bounds[data.index[user]].tolist() for user in result.per_user]
-    known = np.concatenate([data.y[begin:middle] for begin, middle, _ in bounds])
-    tests = [data.y[middle:end] for _, middle, end in bounds]
-    if data.num_classes:
-        usual = int(np.bincount(known).argmax())
-        return f"always {usual}", float(np.mean([(y == usual).mean() for y in tests]))
-    mean = float(known.mean())
-    errors = [np.sqrt(np.square(y - mean).mean()) for y in tests]
-    return f"always {mean:.4g}, the mean", float(np.mean(errors))

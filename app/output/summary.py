@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from corsage.app.output.notes import notes
 from corsage.core.measures import ACCURACY, NONE, Measure, measure_of
 
 Row = Mapping[str, Any]
@@ -165,10 +166,11 @@ def summary_table(results: Sequence[Result], failed: Mapping[str, str] | None = 
         table.add_row(*line)
     for name in failed:
         table.add_row(Text(name), Text(FAILED, "red"), *[NONE] * (len(table.columns) - 2))
-    notes = [note for result in results if (note := dropped_note(result, names=3))]
-    notes += [f"{name} failed: {why}" for name, why in failed.items()]
-    if notes:
-        table.caption = Text("\n".join(notes))
+    lines = [note for result in results if (note := dropped_note(result, names=3))]
+    lines += [f"{name} failed: {why}" for name, why in failed.items()]
+    lines += notes(results)
+    if lines:
+        table.caption = Text("\n".join(lines))
         table.caption_justify = "left"
     return table
 

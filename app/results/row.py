@@ -14,9 +14,11 @@ from corsage.app.results.prepared import preparation_of
 from corsage.app.results.rowfile import SHARED, RowFile
 from corsage.core.arrays import Arrays
 from corsage.core.errors import CorsageError, DataError
+from corsage.core.hurt import Hurt
 from corsage.core.keys import nearest
 from corsage.core.measures import MEASURES, Spread
 from corsage.core.preparation import BY_USER
+from corsage.strategies.rounds.results import Summary
 
 if TYPE_CHECKING:
     from corsage.app.results.user_model import UserModel
@@ -51,10 +53,16 @@ class Row:
         models: Callable[[], RowFile],
         data: Data,
         shared: Callable[[], Arrays],
-        summary: object = None,
+        summary: Summary | None = None,
     ) -> None:
         self.numbers, self._open, self._data, self._shared = numbers, models, data, shared
         self._summary = summary
+
+    def compare(self, hurt: Mapping[str, Hurt]) -> None:
+        """Take who is worse off here than in other rows of the same table."""
+        self.numbers["hurt"] = {kind: one.json() for kind, one in hurt.items()}
+        if isinstance(self._summary, Summary):
+            self._summary = replace(self._summary, hurt=dict(hurt))
 
     # Numbers.
 
@@ -114,7 +122,7 @@ class Row:
 
     def __len__(self) -> int:
         """How many users there are."""
-        return len(self.numbers["per_user"])
+        return len(self.users)
 
     def __iter__(self) -> Iterator[str]:
         """The users."""

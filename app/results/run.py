@@ -13,6 +13,7 @@ from corsage.app.results.row import Json, NoModel, Row, unknown_row
 from corsage.app.results.rowfile import RowFile
 from corsage.core.config import Config
 from corsage.core.errors import CheckpointError, ConfigError
+from corsage.core.hurt import hurts
 
 if TYPE_CHECKING:
     from corsage.core.arrays import Arrays
@@ -42,6 +43,8 @@ class Run:
     ) -> None:
         self.rows, self.reasons, self.folder = dict(rows), dict(failed), folder
         self.config = dict(config or {})
+        for name, hurt in hurts(self.json()).items():
+            self.rows[name].compare(hurt)
 
     def __getitem__(self, name: str) -> Row:
         """A row of the table."""
@@ -85,6 +88,7 @@ class Run:
         """The table, as the terminal shows it."""
         from rich.console import Console
 
+        from corsage.app.output.notes import measures_table
         from corsage.app.output.summary import summary_table
 
         console = Console(
@@ -95,6 +99,8 @@ class Run:
             color_system=None,
         )
         console.print(summary_table(self.json(), self.reasons), crop=False)
+        if more := measures_table(self.json()):
+            console.print("", more)
         lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
         text = "\n".join(line.rstrip() for line in lines)
         return f"{text}\n{self.folder}" if self.folder else text

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from corsage.app.output.findings import findings_tables
+from corsage.app.output.notes import measures_table
 from corsage.app.output.summary import Result, summary_table
 from corsage.app.run.endings import read_failure, read_result
 from corsage.app.run.recorder import read_rows
 from corsage.core.config import Config
 from corsage.core.files import guarded, write_atomically
+from corsage.core.hurt import hurts
 from corsage.core.version import VERSION
 
 
@@ -39,7 +42,10 @@ def results(folder: Path, config: Config) -> list[Result]:
     """All results so far, in the order of the config."""
     rounds = config.run.num_rounds
     parts = (read_result(folder / name, rounds) or [] for name in config.run.strategy)
-    return [result for part in parts for result in part]
+    found = [result for part in parts for result in part]
+    beside = hurts(found)
+    own = ({kind: hurt.json() for kind, hurt in beside[r["strategy"]].items()} for r in found)
+    return [{**result, "hurt": hurt} for result, hurt in zip(found, own, strict=True)]
 
 
 def failures(folder: Path, config: Config) -> dict[str, str]:
@@ -61,6 +67,8 @@ def show(found: list[Result], folder: Path, failed: dict[str, str]) -> None:
     """The table, what the methods found, and where all of it lies."""
     console = Console()
     console.print(summary_table(found, failed), crop=False)
+    if more := measures_table(found):
+        console.print(Text("\nFurther measures", style="bold"), more)
     for table in findings_tables(found):
         console.print(table)
     console.print(f"Run folder: {folder}", soft_wrap=True, highlight=False)

@@ -22,11 +22,15 @@ from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import data_set, load_table, source_files
 from corsage.datasets.dealing import cache, clustermap, partitions
 from corsage.datasets.dealing.deal import Dealt, check_partition, deal, known_clusters
-from corsage.datasets.dealing.split import lone, split_rows
+from corsage.datasets.dealing.split import split_rows
 from corsage.datasets.shared_keys import check_clusters
 from corsage.datasets.table import Table
 
 Facts = dict[str, Any]
+NO_TESTS = (
+    "no user has test samples, so that nothing could be reported: set test-fraction above 0, or "
+    "give users more than one sample each."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,14 +138,16 @@ def in_memory(
 def check_users(data: FederatedData) -> None:
     """Refuse users who cannot take part: in a simulation it is the run's own keys that are wrong.
 
-    Of devices one without data is left out, and the others go on.
+    Who has no training samples can take no part; who has no test samples is judged by nothing, but
+    somebody must be. Of devices one without training data is left out, and the others go on.
     """
-    for what, sizes in (("training", data.train_sizes), ("test", data.test_sizes)):
-        if (bad := np.flatnonzero(np.asarray(sizes) < 1)).size:
-            raise DataError(
-                f"user {data.users[int(bad[0])]} has no {what} data: give it more samples, or "
-                "check test-fraction."
-            )
+    if (bad := np.flatnonzero(np.asarray(data.train_sizes) < 1)).size:
+        raise DataError(
+            f"user {data.users[int(bad[0])]} has no training data: give it more samples, or check "
+            "test-fraction."
+        )
+    if not np.asarray(data.test_sizes).any():
+        raise DataError(NO_TESTS)
 
 
 @lru_cache(maxsize=4)
@@ -168,9 +174,6 @@ def arrange(table: Table, dealt: Dealt, keys: DataKeys, seed: int) -> tuple[Fact
     """The fields of `FederatedData`, samples ordered user by user, the training part first."""
     order: list[Ints] = []
     pairs = list(zip(dealt.users, dealt.parts, strict=True))
-    single = [user for user, part in pairs if len(part) == 1]
-    if single and keys.test_fraction > 0 and table.test is None:
-        raise lone(single)
     for user, part in pairs:
         split = split_rows(table, part, user, keys, seed)
         order += [part[positions] for positions in split]

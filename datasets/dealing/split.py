@@ -11,7 +11,7 @@ from corsage.core.arrays import Ints
 from corsage.core.errors import DataError
 from corsage.core.groups import DataKeys
 from corsage.core.seeding import generator
-from corsage.datasets.table import Mask, Table, some
+from corsage.datasets.table import Mask, Table
 
 
 def split_rows(table: Table, rows: Ints, user: str, keys: DataKeys, seed: int) -> tuple[Ints, Ints]:
@@ -39,7 +39,8 @@ def split_user(
 
     Depends on the seed, the user and the order of its samples only: a device that has its own
     samples in the same order gets the same split as a simulation of all users. `known` says which
-    are test samples, if the data say so: then `test_fraction` is of no account.
+    are test samples, if the data say so: then `test_fraction` is of no account. A user with
+    a single sample trains on it, and has none to be judged by.
     """
     total = len(labels)
     rng = generator(seed, "split", user)
@@ -50,24 +51,13 @@ def split_user(
         train, test = np.flatnonzero(~known), np.flatnonzero(known)
         if not len(train):
             raise DataError(f"user {user}: all of its samples are test samples; drop this user.")
-    elif test_fraction > 0:
-        if total < 2:
-            raise lone([user])
+    elif test_fraction > 0 and total > 1:  # a single sample is for training
         size = min(max(round(total * test_fraction), 1), total - 1)
         test = choose(labels, size, rng, keep_one=True)
         train = np.delete(train, test)
     if max_train_samples and len(train) > max_train_samples:
         train = train[choose(labels[train], max_train_samples, rng)]
     return train, test
-
-
-def lone(users: list[str]) -> DataError:
-    """The error for users with one sample, of which none can be a test sample."""
-    who = f"user {users[0]}: 1 sample" if len(users) == 1 else f"users {some(users)}: 1 sample each"
-    return DataError(
-        f"{who}, no test data possible beside a training sample; give them more, or leave such "
-        "users out (partition=natural: min-samples=2)."
-    )
 
 
 def choose(labels: Ints, size: int, rng: np.random.Generator, *, keep_one: bool = False) -> Ints:

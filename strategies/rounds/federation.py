@@ -34,6 +34,7 @@ from corsage.core.schema import Number, Schema
 from corsage.core.seeding import generator
 from corsage.core.text import escaped
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, Task, encode_task
+from corsage.datasets.dealing.federated import NO_TESTS
 from corsage.strategies.rounds.exchange import Exchange
 from corsage.strategies.rounds.owners import Owners
 from corsage.strategies.rounds.patience import Patience
@@ -48,10 +49,6 @@ if TYPE_CHECKING:
     from corsage.strategies.rounds.callbacks import Callback
 
 
-NO_TESTS = (
-    "no user has test samples, so that nothing could be reported: set test-fraction above 0, or "
-    "give users more than one sample each."
-)
 HEARTBEAT = "no reply in time: its node's heartbeat was lost"
 
 

@@ -142,7 +142,7 @@ class Summary:
             if values := getattr(self, what):
                 found[what] = values
         if self.hurt:
-            found["hurt"] = {kind: asdict(hurt) for kind, hurt in self.hurt.items()}
+            found["hurt"] = {kind: hurt.json() for kind, hurt in self.hurt.items()}
         if self.findings:
             found["findings"] = [finding.json() for finding in self.findings]
         if self.new_users:

@@ -288,11 +288,10 @@ class Roster:
             self._refuse(node, why, number)
             return
         for user, own in said.users.items():
-            if own.train and own.test:
+            if own.train:  # without test samples it trains like the others, and is not judged
                 self._claim(user, Member(node, own.train, own.test, own.cluster))
                 continue
-            what = "training" if own.test else "test"
-            why = f"user {user} has no {what} data: give it more samples, or check test-fraction"
+            why = f"user {user} has no training data: give it more samples, or check test-fraction"
             self._unusable.append(why)
             self.note(f"{why}; it is left out")
         self.arrived(node, self.hosted(node))

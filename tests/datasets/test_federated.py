@@ -16,7 +16,7 @@ from corsage.core.registry import data_keys
 from corsage.datasets import data_set, digits
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.dealing import cache, federated
-from corsage.datasets.dealing.federated import on_device, simulated
+from corsage.datasets.dealing.federated import check_users, on_device, simulated
 
 
 @pytest.fixture
@@ -208,8 +208,9 @@ def test_a_user_in_two_clusters(keys, tmp_path):
 
 def test_a_user_without_test_data(keys, tmp_path):
     path = own_csv(tmp_path / "d.csv", [*TWO, ("eve", "n")])
-    with pytest.raises(DataError, match="user eve: 1 sample, no test data"):
-        simulated(natural_keys(keys, path), 0, 0)
+    data = simulated(natural_keys(keys, path), 0, 0)
+    assert (len(data["eve"].y_train), len(data["eve"].y_test)) == (1, 0)
+    check_users(data)
     assert simulated(natural_keys(keys, path), 2, 0).users == ["ann", "bob"]
     assert simulated(natural_keys(keys, path, test_fraction=0.0), 0, 0).users[-1] == "eve"
 

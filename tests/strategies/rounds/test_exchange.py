@@ -35,7 +35,7 @@ class Fleet(LocalGrid):
                     "num-classes": host.get("classes", 2),
                 }
             )
-            numbers = {"train": [9] * len(users), "test": [host.get("test", 3)] * len(users)}
+            numbers = {"train": [host.get("train", 9)] * len(users), "test": [3] * len(users)}
             content = RecordDict({"config": config, "metrics": MetricRecord(numbers)})
             return Message(content, reply_to=message)
 
@@ -153,8 +153,8 @@ def test_what_cannot_take_part_is_left_out_and_the_others_start() -> None:
 
 
 def test_a_start_with_nobody_says_why() -> None:
-    with pytest.raises(DataError, match=r"^user a has no test data: give it more samples.*\.$"):
-        Roster(note=lambda text: None).wait(fleet(["a"], test=0), 1, 1)
+    with pytest.raises(DataError, match=r"^user a has no training data: give it more samples.*\.$"):
+        Roster(note=lambda text: None).wait(fleet(["a"], train=0), 1, 1)
     with pytest.raises(DataError, match=r"num-classes: -1 is not from 0 to 100000\.$"):
         Roster(note=lambda text: None).wait(fleet(["a"], classes=-1), 1, 1)
 

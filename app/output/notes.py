@@ -1,0 +1,130 @@
+"""What is to be known beside a table's means: who is worse off, who is no better than a guess.
+
+A note is a line under the table; `measures_table` has the measures that the table has no room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from corsage.core.hurt import ALONE, TOGETHER
+from corsage.core.measures import MEASURES, NONE, Measure, measure_of
+from corsage.core.replies import reading_order
+
+Result = Mapping[str, Any]
+NAMED = 3
+"""Users that a note names."""
+WORDS = {ALONE: "alone", TOGETHER: "together"}
+TITLES = ("measure", "strategy", "mean ± std", "pooled", "users")
+
+
+def notes(results: Sequence[Result]) -> list[str]:
+    """The lines under a table of these results."""
+    found = [*hurt_notes(results), *useless_notes(results), *uncounted(results)]
+    return [*found, *untested(results)]
+
+
+def hurt_notes(results: Sequence[Result]) -> Iterator[str]:
+    """Of each reference, how many users of each row would be better off with it."""
+    for kind, words in WORDS.items():
+        own = [(str(r["strategy"]), r["hurt"][kind]) for r in results if kind in r.get("hurt", {})]
+        for than in dict.fromkeys(str(hurt["than"]) for _, hurt in own):
+            each = [f"{name} {shares(hurt)}" for name, hurt in own if hurt["than"] == than]
+            yield f"Users worse off than {words} ({than}): {', '.join(each)}"
+
+
+def shares(hurt: Mapping[str, Any]) -> str:
+    """Who is hurt, and who beyond noise: `12% (beyond noise 4%)`."""
+    sure = hurt.get("share_beyond_noise")
+    beyond = "" if sure is None or not hurt["share"] else f" (beyond noise {percent(sure)})"
+    return percent(hurt["share"]) + beyond
+
+
+def percent(share: float) -> str:
+    """A share in percent, without decimals where they say nothing."""
+    return f"{100 * share:.0f}%" if share in (0, 1) or share >= 0.0995 else f"{100 * share:.1f}%"
+
+
+def useless_notes(results: Sequence[Result]) -> Iterator[str]:
+    """The rows whose models are no better than one answer a user."""
+    for result in results:
+        if said := useless(result):
+            yield f"{result['strategy']}: {said}"
+
+
+def useless(result: Result) -> str:
+    """What is to be said of a row whose models are no better than one answer a user; or nothing."""
+    measure, guess = measure_of(result), result.get("baseline")
+    if not guess or measure.merit(result[measure.name]["mean"]) > measure.merit(guess["mean"]):
+        return ""
+    mean, other = (
+        f"{measure.text(value)}{measure.unit}"
+        for value in (result[measure.name]["mean"], guess["mean"])
+    )
+    return f"{measure.word} {mean} is no better than the {other} of answering {guess['answer']}"
+
+
+def uncounted(results: Sequence[Result]) -> Iterator[str]:
+    """The measures that some tested users do not have."""
+    said = dict.fromkeys(
+        f"{MEASURES[name].word} is of {own['users']} of {result['users']} users: the other test "
+        f"samples do not have {MEASURES[name].needs}"
+        for result in results
+        for name, own in result.get("measures", {}).items()
+        if name in MEASURES and MEASURES[name].needs and own["users"] < result["users"]
+    )
+    yield from said
+
+
+def untested(results: Sequence[Result]) -> Iterator[str]:
+    """The users without test samples; rows with the same ones share a line."""
+    same: dict[tuple[str, ...], list[str]] = {}
+    for result in results:
+        if names := result.get("untested"):
+            same.setdefault(tuple(names), []).append(str(result["strategy"]))
+    for names, rows in same.items():
+        order = sorted(names, key=reading_order)
+        more = f" and {len(order) - NAMED} more" if len(order) > NAMED else ""
+        whose = "" if len(same) == 1 else f" ({', '.join(rows)})"
+        users = "1 user has" if len(order) == 1 else f"{len(order):,} users have"
+        named = ", ".join(order[:NAMED]) + more
+        yield f"{users} no test samples, and no share in these numbers{whose}: {named}"
+
+
+def measures_table(results: Sequence[Result]) -> Table | None:
+    """All measures but the first, one block each; None if there is only one."""
+    names = dict.fromkeys(name for result in results for name in result.get("measures", {}))
+    first = {measure_of(result).name for result in results}
+    others = [MEASURES[name] for name in names if name in MEASURES and name not in first]
+    if not others:
+        return None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    for place, title in enumerate(TITLES):
+        table.add_column(Text(title), justify="right" if place > 1 else "left", no_wrap=place > 1)
+    for measure in others:
+        for row in block(measure, results):
+            table.add_row(*row)
+    return table
+
+
+def block(measure: Measure, results: Sequence[Result]) -> Iterator[list[Text]]:
+    """The rows of one measure, the best of them bold."""
+    own = [(r, r["measures"][measure.name]) for r in results if measure.name in r["measures"]]
+    means = [found["mean"] for _, found in own if found["mean"] is not None]
+    top = measure.text(max(means, key=lambda value: float(measure.merit(value)))) if means else ""
+    for place, (result, found) in enumerate(own):
+        mean = measure.text(found["mean"])
+        style = "bold" if mean == top else ""
+        spread = f"{mean} ± {measure.text(found['std'])}" if found["mean"] is not None else NONE
+        yield [
+            Text(measure.title if not place else ""),
+            Text(str(result["strategy"]), style),
+            Text(spread, style),
+            Text(measure.text(found["pooled"])),
+            Text(f"{found['users']:,}"),
+        ]
