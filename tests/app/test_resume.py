@@ -159,6 +159,11 @@ def test_fewer_rounds_than_are_done_are_refused(
     assert "num-rounds=5: fedrep has done 6" in line_of(capsys)
 
 
+def own(result: dict[str, Any]) -> dict[str, Any]:
+    """A row without what it is compared with."""
+    return {name: value for name, value in result.items() if name != "hurt"}
+
+
 def test_other_strategies_may_be_asked_of_the_same_folder(whole: Path, tmp_path: Path) -> None:
     """With keys of their own; those of what has begun stay, and so do its files."""
     folder = tmp_path / "copy"
@@ -168,10 +173,10 @@ def test_other_strategies_may_be_asked_of_the_same_folder(whole: Path, tmp_path:
     assert [r["strategy"] for r in numbers(folder)] == ["fedrep", "ditto"]
     assert run([*words, "strategy=ditto,fedavg,fedrep"], "") == 0
     assert [r["strategy"] for r in numbers(folder)] == ["ditto", "fedavg", "fedavg+ft", "fedrep"]
-    assert numbers(folder)[3] == numbers(whole)[0]
+    assert own(numbers(folder)[3]) == own(numbers(whole)[0])
     alone = tmp_path / "alone"
     assert run([*QUICK, "strategy=ditto", "ditto-lambda=0.5", f"run-dir={alone}"], "") == 0
-    assert numbers(only(alone)) == numbers(folder)[:1]
+    assert own(numbers(only(alone))[0]) == own(numbers(folder)[0])
 
 
 def test_keys_of_what_has_begun_may_not_change(
@@ -212,7 +217,8 @@ def test_one_failing_strategy_does_not_lose_the_comparison(
     summary = json.loads((tmp_path / "out.json").read_text())
     assert str(error) in summary["failed"]["fedavg"]
     assert str(error) in (folder / "report.html").read_text()
-    assert numbers(folder) == [r for r in numbers(whole) if r["strategy"] == "fedrep"]
+    known = [own(r) for r in numbers(whole) if r["strategy"] == "fedrep"]
+    assert [own(r) for r in numbers(folder)] == known
     monkeypatch.setattr(FedAvg, "choose", original)
     assert run(["--resume", str(folder)], "") == 0
     assert sorted(numbers(folder), key=str) == sorted(numbers(whole), key=str)
