@@ -73,8 +73,11 @@ class LikelihoodFit:
             common=found.common,
         )
 
-    def table(self, unit: float = 1.0) -> Finding:
-        """The fit as rows of text, as a mixed-model package prints it; `unit` is the label's."""
+    def table(self, unit: float = 1.0, density: float = 0.0) -> Finding:
+        """The fit as rows of text, as a mixed-model package prints it.
+
+        `unit` is the label's, and `density` what that makes of the log likelihood.
+        """
         records, users, clusters = (f"{100 * share:.2f}% of the variance" for share in self.shares)
         spread = [unit**2 * value for value in self.user.values()]
         user = f"{spread[0]:.5g}" if self.common else f"{min(spread):.4g} to {max(spread):.4g}"
@@ -89,7 +92,7 @@ class LikelihoodFit:
             ("between records (sigma^2)", f"{unit**2 * self.sigma2:.5g}, {records}"),
             ("between users (s^2)", between_users),
             *between_clusters,
-            ("log likelihood", f"{self.loglik:.3f} (AIC {self.aic:.3f})"),
+            ("log likelihood", f"{self.loglik + density:.3f} (AIC {self.aic - 2 * density:.3f})"),
         ]
         return Finding("variances (restricted maximum likelihood)", rows)
 
@@ -107,10 +110,10 @@ class Estimates:
     fitted: LikelihoodFit | None = None
     spread: dict[str, list[float]] = field(default_factory=dict)
 
-    def findings(self, unit: float = 1.0) -> list[Finding]:
-        """Variances and shares; `unit` is the label's."""
+    def findings(self, unit: float = 1.0, density: float = 0.0) -> list[Finding]:
+        """Variances and shares; `unit` and `density` are those of `table`."""
         if self.fitted is not None:
-            return [self.fitted.table(unit)]
+            return [self.fitted.table(unit, density)]
         if self.spread:
             title = "variances by coefficient (Laplace's approximation)"
             rows = [(name, numbers(values)) for name, values in self.spread.items()]

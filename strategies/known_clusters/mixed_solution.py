@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
+from corsage.core.preparation import FEDERATED
 from corsage.core.replies import Replies
 from corsage.core.schema import Number
 from corsage.solvers.known_clusters.covariance import Covariances, covariances
@@ -102,6 +103,21 @@ class MixedSolution:
         """The label's unit in the model's: labels may be standardised."""
         prepared = self.federation.roster.preparation
         return 1.0 if prepared is None else prepared.label.scale
+
+    @property
+    def density(self) -> float:
+        """What is added to the restricted log likelihood for it to be that of the table as it is.
+
+        Of n labels in their own unit, n - d of which are free, and of features in theirs.
+        """
+        prepared = self.federation.roster.preparation
+        if prepared is None or prepared.scaling != FEDERATED:
+            return 0.0
+        matrix, members = prepared.linear()[0], self.federation.roster.members
+        matrix = matrix[: self.size, : self.size] / self.unit
+        records = sum(members[u].train for cohort in self.present.cohorts for u in cohort.users)
+        volume = float(np.linalg.slogdet(matrix)[1])
+        return volume - (records - self.size) * float(np.log(self.unit))
 
     @property
     def tolerance(self) -> float:
@@ -272,7 +288,7 @@ class MixedSolution:
     def findings(self) -> list[Finding]:
         """How the solution was reached, and the variances."""
         rows = [("rounds", f"{self.federation.progress.round}"), *self._change(), *self._few()]
-        return [Finding("solution", rows), *self.state.estimates.findings(self.unit)]
+        return [Finding("solution", rows), *self.state.estimates.findings(self.unit, self.density)]
 
     def _change(self) -> list[tuple[str, str]]:
         """How far the last round moved the models, and whether that was the end."""

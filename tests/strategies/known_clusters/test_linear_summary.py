@@ -38,16 +38,16 @@ def written(folder: Path, data: Records, y: Floats) -> Path:
 
 
 def summary(name: str, file: Path, nodes: int = 1, **keys: Any) -> dict[str, Any]:
-    """The `estimates` of a result, as JSON has them."""
+    """The `estimates` of a result as JSON has them, and under `rows` what was printed."""
     own = {
         "dataset": "npz", "data-file": str(file), "user-column": "user",
         "cluster-column": "cluster", "model": "linear", "num-rounds": 60, "evaluate-every": 100,
         **{key.replace("_", "-"): value for key, value in keys.items()},
     }  # fmt: skip
     result = strategy_class(name)(Config.parse(own)).start(LocalGrid(app, nodes))
-    found = json.loads(json.dumps(result.json()[0]))["estimates"]
-    assert isinstance(found, dict)
-    return found
+    whole = json.loads(json.dumps(result.json()[0]))
+    rows = [row for finding in whole["findings"] for row in finding["rows"]]
+    return {**whole["estimates"], "rows": dict(rows)}
 
 
 def column(found: dict[str, Any], what: str) -> Floats:
@@ -76,6 +76,14 @@ def test_random_intercepts_of_users_in_clusters(numbers: Path, nodes: int) -> No
     for one in found["variances"]:
         assert one["share"] == pytest.approx(variances[one["level"]] / total, rel=1e-3)
     assert found["varying"] == ["intercept"] and len(found["users"]) == 48
+
+
+@pytest.mark.parametrize("scale", ["federated", "none"])
+def test_the_log_likelihood_is_that_of_the_table(numbers: Path, scale: str) -> None:
+    wanted = statsmodels_fit(DATA, slopes=False, nested=True)
+    rows = summary("mixed-model", numbers, scale=scale, **NUMBERS)["rows"]
+    assert float(rows["log likelihood"].split()[0]) == pytest.approx(wanted.loglik, abs=2e-3)
+    assert rows["between records (sigma^2)"].startswith(f"{wanted.scale:.3g}")
 
 
 def test_one_level_is_estimated_and_predicted_as_by_statsmodels(numbers: Path) -> None:
