@@ -8,6 +8,7 @@ approximation. Other losses are no likelihoods, and have none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import pi
 from typing import Any
 
@@ -123,7 +124,8 @@ class Inference:
         sure: Floats = np.zeros((d, d)) if place is None else self.state.covariance[place]
         rows = {**shown.rows, "covariance": sure, "map": self.units.matrix}
         options = {**shown.options, "ask": "summary", "each": self.each}
-        return Request(cohort, rows, options, template(n, d, self.each), fault=summary_fault)
+        fault = partial(summary_fault, most=n * d)
+        return Request(cohort, rows, options, template(n, d, self.each), fault=fault)
 
     # The summary.
 

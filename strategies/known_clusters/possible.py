@@ -44,8 +44,10 @@ def likelihood_fault(rows: Arrays, records: int, users: int) -> str:
     return ""
 
 
-def summary_fault(rows: Arrays) -> str:
-    """What is said after the last round: sums of squares, ranks, errors and shares."""
+def summary_fault(rows: Arrays, most: int) -> str:
+    """What is said after the last round: squares, ranks, of `most` at most, errors and shares."""
+    if rows["rank"] > most:
+        return f"its summary cannot be: a rank above {most}"
     if rows["square"] < 0 or rows["rank"] < 0 or (rows.get("se", np.zeros(1)) < 0).any():
         return "its summary cannot be: squares, ranks or errors are negative"
     for name in ("known", "shrinkage"):

@@ -219,11 +219,12 @@ def test_text_of_a_coefficient() -> None:
 def test_impossible_summaries_are_refused() -> None:
     good = {"square": np.array(1.0), "rank": np.array(2.0), "se": np.ones((2, 3))}
     good |= {"known": np.array([0.0, 1.0]), "shrinkage": np.array([0.0, 1.0])}
-    assert summary_fault(good) == ""
+    assert summary_fault(good, 6) == ""
+    assert "rank" in summary_fault(good, 1)
     for name in good:
-        assert "cannot be" in summary_fault({**good, name: good[name] - 3})
+        assert "cannot be" in summary_fault({**good, name: good[name] - 3}, 6)
     for name in ("known", "shrinkage"):
-        assert "cannot be" in summary_fault({**good, name: good[name] + 0.5})
+        assert "cannot be" in summary_fault({**good, name: good[name] + 0.5}, 6)
 
 
 def test_a_device_does_not_know_the_question_for_each_user() -> None:
