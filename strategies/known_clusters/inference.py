@@ -28,8 +28,8 @@ from corsage.strategies.known_clusters.possible import summary_fault
 from corsage.strategies.rounds.roster import is_at_home
 from corsage.strategies.rounds.turns import Script
 
-MOST_USERS = 2000
-"""With more users nobody is asked: their models are in files."""
+MOST_USERS, MOST_NUMBERS = 2000, 20_000
+"""Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
 ROUNDING = 1e-6
 """The share of a sum that may be rounding."""
 LIKELIHOODS = ("squared", "logistic")
@@ -108,9 +108,11 @@ class Inference:
         self.solution, self.state = solution, solution.state
         self.units, self.fitted = Units.of(solution), solution.state.estimates.fitted
         users = sum(len(cohort.users) for cohort in solution.present.cohorts)
-        wanted = solution.keys.mixed_summary == "users" and users <= MOST_USERS
+        few = users <= MOST_USERS and users * solution.size <= MOST_NUMBERS
         grid = solution.federation.grid
-        self.each = wanted and grid is not None and is_at_home(grid)
+        at_home = grid is not None and is_at_home(grid)
+        wanted = solution.keys.mixed_summary == "users" and at_home
+        self.each, self.left_out = wanted and few, users if wanted and not few else 0
         model = solution.federation.config.model
         self.loss = solution.federation.loss
         self.whole = model.loss_scale != "mean" and not model.ridge
@@ -141,6 +143,7 @@ class Inference:
             [] if self._one_model else names,
             why,
             self.units.told,
+            self.left_out,
         )
 
     @property

@@ -92,6 +92,7 @@ class LinearSummary:
     varying : the coefficients that differ between users.
     errors : how standard errors were found, or why there are none.
     units : what the numbers are in, where it is not the data's own units.
+    left_out : users that are too many for this; their models are in files.
     """
 
     coefficients: list[Coefficient]
@@ -100,6 +101,7 @@ class LinearSummary:
     varying: list[str] = field(default_factory=list)
     errors: str = ""
     units: str = ""
+    left_out: int = 0
 
     def json(self) -> dict[str, Any]:
         """As the result's file has it."""
@@ -121,6 +123,9 @@ class LinearSummary:
                 rows.append(("...", f"{more} more in result.json"))
             notes = [("standard errors", self.errors), ("units", self.units)]
             found.append(Finding("coefficients", rows + [note for note in notes if note[1]]))
+        if self.left_out:
+            told = f"of {self.left_out:,} users in coefficients.csv, without errors"
+            found.append(Finding("users' estimates", [("too many for a table", told)]))
         if self.users and self.varying:
             found.append(Finding("users' estimates", self._of_users()))
         return found

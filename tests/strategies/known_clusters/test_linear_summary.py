@@ -18,6 +18,7 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.preparation import Column, Label, Preparation
 from corsage.strategies import strategy_class
+from corsage.strategies.known_clusters import inference
 from corsage.strategies.known_clusters.inference import Units
 from corsage.strategies.known_clusters.linear_summary import Coefficient
 from corsage.strategies.known_clusters.possible import summary_fault
@@ -178,6 +179,15 @@ def test_nothing_is_asked_if_it_is_not_wanted(numbers: Path) -> None:
     assert found["users"] == {} and found["coefficients"]
     with pytest.raises(KeyError):
         summary("mixed-model", numbers, mixed_summary="none", **NUMBERS)
+
+
+def test_a_table_of_very_many_users_is_left_to_files(
+    numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference, "MOST_NUMBERS", 48 * 3 - 1)
+    found = summary("mixed-model", numbers, **NUMBERS)
+    assert found["users"] == {} and found["coefficients"]
+    assert found["rows"]["too many for a table"].startswith("of 48 users in coefficients.csv")
 
 
 def test_new_users_of_random_intercepts_keep_the_slopes(numbers: Path) -> None:
