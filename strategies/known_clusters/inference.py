@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
+from corsage.solvers.known_clusters.covariance import unknown
 from corsage.strategies.known_clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each
 from corsage.strategies.known_clusters.linear_summary import (
+    ClusterEstimate,
     Coefficient,
     Component,
     LinearSummary,
@@ -144,6 +146,7 @@ class Inference:
             why,
             self.units.told,
             self.left_out,
+            self._clusters(noise),
         )
 
     @property
@@ -211,9 +214,31 @@ class Inference:
         errors = self.units.errors(noise * self.state.around)
         open_ = self.units.open(self.state.unknown)
         return [
-            Coefficient(name, value, None if unknown else float(error))
-            for (name, value), error, unknown in zip(pairs, errors, open_, strict=True)
+            Coefficient(name, value, None if unsure else float(error))
+            for (name, value), error, unsure in zip(pairs, errors, open_, strict=True)
         ]
+
+    def _clusters(self, noise: float | None) -> dict[str, ClusterEstimate]:
+        """Their w_j; none where clusters do not differ, or are very many."""
+        state, units = self.state, self.units
+        same = self._alone or bool(np.isinf(state.lam).all())
+        if same or not 1 < len(state.w) <= MOST_USERS or state.w.size > MOST_NUMBERS:
+            return {}
+        found = {}
+        for name, w, sure in zip(state.clusters.known, state.w, state.covariance, strict=False):
+            errors = None
+            if noise is not None and not (self._apart and unknown(sure).shape[1]):
+                errors = self._told(units.errors(noise * sure))
+            found[name] = ClusterEstimate(units.by_name(units.estimate(w)), errors)
+        return found
+
+    def _told(self, errors: Floats) -> dict[str, float | None]:
+        """Errors by name; None where the data leave wbar open, and so all that leans on it."""
+        found: dict[str, float | None] = dict(self.units.by_name(errors))
+        if self._alone or self._apart:
+            return found
+        open_ = zip(found, self.units.open(self.state.unknown), strict=True)
+        return {**found, **{name: None for name, unsure in open_ if unsure}}
 
     def _variances(self, noise: float | None) -> list[Component]:
         """From records to clusters, in the label's unit."""
@@ -261,7 +286,7 @@ class Inference:
         units, known = self.units, bool(rows["known"][row])
         errors = None
         if noise is not None and (known or not self._alone):
-            errors = units.by_name(np.sqrt(noise) * rows["se"][row])
+            errors = self._told(np.sqrt(noise) * rows["se"][row])
         own = units.by_name(units.estimate(rows["own"][row])) if known else None
         estimate = units.by_name(units.estimate(rows["theta"][row]))
         return UserEstimate(estimate, own, errors, float(rows["shrinkage"][row]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,6 +15,8 @@ NORMAL = 1.959963984540054
 """Half the width of a 95% interval, in standard errors."""
 SHOWN = 20
 """Coefficients that are printed; files have all."""
+FEW = 6
+"""Clusters that are printed, and coefficients of each."""
 ENDS = 3
 """Users that are printed from either end."""
 
@@ -76,8 +79,23 @@ class UserEstimate:
 
     estimate: dict[str, float]
     own: dict[str, float] | None
-    se: dict[str, float] | None
+    se: dict[str, float | None] | None
     shrinkage: float
+
+
+@dataclass(frozen=True)
+class ClusterEstimate:
+    """A cluster's coefficients w_j by name, and their standard errors, if they are known."""
+
+    estimate: dict[str, float]
+    se: dict[str, float | None] | None
+
+    def text(self) -> str:
+        """The first few in a line."""
+        parts = []
+        for name, value in list(self.estimate.items())[:FEW]:
+            parts.append(f"{name} {value:.4g}{error_text(self.se, name)}")
+        return ", ".join(parts) + (", ..." if len(self.estimate) > FEW else "")
 
 
 @dataclass(frozen=True)
@@ -93,6 +111,7 @@ class LinearSummary:
     errors : how standard errors were found, or why there are none.
     units : what the numbers are in, where it is not the data's own units.
     left_out : users that are too many for this; their models are in files.
+    clusters : by their names, where there are several.
     """
 
     coefficients: list[Coefficient]
@@ -102,6 +121,7 @@ class LinearSummary:
     errors: str = ""
     units: str = ""
     left_out: int = 0
+    clusters: dict[str, ClusterEstimate] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
         """As the result's file has it."""
@@ -109,6 +129,7 @@ class LinearSummary:
             "coefficients": [one.json() for one in self.coefficients],
             "variances": [asdict(one) for one in self.variances],
             "users": {user: asdict(one) for user, one in self.users.items()},
+            "clusters": {name: asdict(one) for name, one in self.clusters.items()},
             "varying": self.varying,
             "errors": self.errors,
             "units": self.units,
@@ -123,6 +144,9 @@ class LinearSummary:
                 rows.append(("...", f"{more} more in result.json"))
             notes = [("standard errors", self.errors), ("units", self.units)]
             found.append(Finding("coefficients", rows + [note for note in notes if note[1]]))
+        if 0 < len(self.clusters) <= FEW:
+            rows = [(name, one.text()) for name, one in self.clusters.items()]
+            found.append(Finding("clusters' estimates", rows))
         if self.left_out:
             told = f"of {self.left_out:,} users in coefficients.csv, without errors"
             found.append(Finding("users' estimates", [("too many for a table", told)]))
@@ -145,5 +169,10 @@ class LinearSummary:
     def _told(self, user: str, name: str) -> str:
         """One user's coefficient."""
         one = self.users[user]
-        error = "" if one.se is None else f" (se {one.se[name]:.3g})"
-        return f"{user} {one.estimate[name]:.4g}{error}"
+        return f"{user} {one.estimate[name]:.4g}{error_text(one.se, name)}"
+
+
+def error_text(errors: Mapping[str, float | None] | None, name: str) -> str:
+    """A coefficient's error in brackets, if it is known."""
+    error = None if errors is None else errors[name]
+    return "" if error is None else f" (se {error:.3g})"

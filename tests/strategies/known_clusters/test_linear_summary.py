@@ -121,6 +121,19 @@ def test_one_model_for_all_is_least_squares(numbers: Path) -> None:
     assert found["variances"][0]["variance"] == pytest.approx(wanted.scale)
 
 
+def test_clusters_apart_are_least_squares_with_one_noise(numbers: Path) -> None:
+    found = summary("exact-cluster", numbers, 3, **NUMBERS)
+    each = [sm.OLS(DATA.y[DATA.cluster == c], DATA.x[DATA.cluster == c]).fit() for c in range(8)]
+    noise = sum(one.ssr for one in each) / sum(one.df_resid for one in each)
+    assert found["variances"][0]["variance"] == pytest.approx(noise)
+    for name, one in found["clusters"].items():
+        own = each[int(name)]
+        assert list(one["estimate"].values()) == pytest.approx(own.params)
+        errors = np.sqrt(noise * np.diag(own.normalized_cov_params))
+        assert list(one["se"].values()) == pytest.approx(errors)
+    assert set(column(found, "se")) == {None}
+
+
 def test_users_alone_are_least_squares_with_one_noise(numbers: Path) -> None:
     found = summary("exact-local", numbers, **NUMBERS)
     each = [sm.OLS(DATA.y[DATA.user == u], DATA.x[DATA.user == u]).fit() for u in range(48)]
@@ -172,6 +185,11 @@ def test_a_coefficient_that_the_data_do_not_tell_has_no_error(tmp_path: Path) ->
     found = summary("exact-global", file, **NUMBERS)
     errors = column(found, "se")
     assert errors[0] is None and errors[1] is None and errors[2] > 0
+    found = summary("exact-cluster", file, **NUMBERS)
+    assert all(one["se"] is None for one in found["clusters"].values())
+    found = summary("mixed-model", file, **NUMBERS)
+    for one in [*found["clusters"].values(), *found["users"].values()]:
+        assert one["se"]["x1"] is None and one["se"]["intercept"] > 0
 
 
 def test_nothing_is_asked_if_it_is_not_wanted(numbers: Path) -> None:
