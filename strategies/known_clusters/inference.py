@@ -7,7 +7,6 @@ approximation. Other losses are no likelihoods, and have none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import pi
 from typing import Any
@@ -32,65 +31,10 @@ from corsage.strategies.rounds.turns import Script
 
 MOST_USERS, MOST_NUMBERS = 2000, 20_000
 """Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
-ROUNDING = 1e-6
-"""The share of a sum that may be rounding."""
 LIKELIHOODS = ("squared", "logistic")
 LAPLACE = "Laplace's approximation, given the variances"
 LATENT = pi**2 / 3
 """The variance of the logistic distribution: what records add to a score."""
-
-
-@dataclass(frozen=True)
-class Units:
-    """The names of coefficients, and their values in the data's units: matrix theta + start.
-
-    Parameters
-    ----------
-    label : the label's unit in the model's.
-    told : what else is to be said of the units.
-    """
-
-    names: list[str]
-    matrix: Floats
-    start: Floats
-    label: float = 1.0
-    told: str = ""
-
-    @classmethod
-    def of(cls, solution: MixedSolution) -> Units:
-        """Out of what the federation agreed on of its tables."""
-        d, federation = solution.size, solution.federation
-        intercept = federation.config.model.intercept
-        prepared, count = federation.roster.preparation, d - intercept
-        names = [f"x{number}" for number in range(1, count + 1)]
-        matrix, start, label, told = np.eye(d), np.zeros(d), 1.0, ""
-        if prepared is not None and len(prepared.features) == count:
-            names = list(prepared.features)
-            if prepared.scaling == "user":
-                told = "each user's own standard deviations (scale=user)"
-            elif intercept:
-                (matrix, start), label = prepared.linear(), prepared.label.scale
-            else:
-                own, _ = prepared.linear()
-                matrix, label = own[:-1, :-1], prepared.label.scale
-        return cls(names + ["intercept"] * intercept, matrix, start, label, told)
-
-    def by_name(self, values: Floats) -> dict[str, float]:
-        """Numbers of coefficients, by their names."""
-        return dict(zip(self.names, values.tolist(), strict=True))
-
-    def estimate(self, theta: Floats) -> Floats:
-        """Coefficients in the data's units."""
-        return np.asarray(self.matrix @ theta + self.start)
-
-    def errors(self, covariance: Floats) -> Floats:
-        """Their standard errors."""
-        return np.sqrt(np.maximum(np.diag(self.matrix @ covariance @ self.matrix.T), 0.0))
-
-    def open(self, directions: Floats) -> list[bool]:
-        """Which coefficients change along directions (d, r) that data leave open."""
-        moved, size = np.abs(self.matrix @ directions), np.abs(self.matrix) @ np.abs(directions)
-        return [bool(row.any()) for row in moved > ROUNDING * size]
 
 
 def inferred(solution: MixedSolution) -> Script[LinearSummary | None]:
@@ -108,7 +52,7 @@ class Inference:
 
     def __init__(self, solution: MixedSolution) -> None:
         self.solution, self.state = solution, solution.state
-        self.units, self.fitted = Units.of(solution), solution.state.estimates.fitted
+        self.units, self.fitted = solution.units, solution.state.estimates.fitted
         users = sum(len(cohort.users) for cohort in solution.present.cohorts)
         few = users <= MOST_USERS and users * solution.size <= MOST_NUMBERS
         grid = solution.federation.grid

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
-from corsage.core.preparation import FEDERATED
 from corsage.core.replies import Replies
 from corsage.core.schema import Number
 from corsage.solvers.known_clusters.covariance import Covariances, covariances
@@ -37,6 +36,7 @@ from corsage.strategies.known_clusters.strengths import (
     settle,
     tied,
 )
+from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding, few_rows
 from corsage.strategies.rounds.turns import Script
@@ -99,25 +99,9 @@ class MixedSolution:
         return np.append(np.zeros(self.size - 1), 1.0)
 
     @property
-    def unit(self) -> float:
-        """The label's unit in the model's: labels may be standardised."""
-        prepared = self.federation.roster.preparation
-        return 1.0 if prepared is None else prepared.label.scale
-
-    @property
-    def density(self) -> float:
-        """What is added to the restricted log likelihood for it to be that of the table as it is.
-
-        Of n labels in their own unit, n - d of which are free, and of features in theirs.
-        """
-        prepared = self.federation.roster.preparation
-        if prepared is None or prepared.scaling != FEDERATED:
-            return 0.0
-        matrix, members = prepared.linear()[0], self.federation.roster.members
-        matrix = matrix[: self.size, : self.size] / self.unit
-        records = sum(members[u].train for cohort in self.present.cohorts for u in cohort.users)
-        volume = float(np.linalg.slogdet(matrix)[1])
-        return volume - (records - self.size) * float(np.log(self.unit))
+    def units(self) -> Units:
+        """The names and units of the coefficients."""
+        return Units.of(self.federation, self.size)
 
     @property
     def tolerance(self) -> float:
@@ -288,7 +272,10 @@ class MixedSolution:
     def findings(self) -> list[Finding]:
         """How the solution was reached, and the variances."""
         rows = [("rounds", f"{self.federation.progress.round}"), *self._change(), *self._few()]
-        return [Finding("solution", rows), *self.state.estimates.findings(self.unit, self.density)]
+        members, units = self.federation.roster.members, self.units
+        records = sum(members[user].train for c in self.present.cohorts for user in c.users)
+        told = self.state.estimates.findings(units.label, units.density(records))
+        return [Finding("solution", rows), *told]
 
     def _change(self) -> list[tuple[str, str]]:
         """How far the last round moved the models, and whether that was the end."""

@@ -19,9 +19,9 @@ from corsage.core.errors import ConfigError
 from corsage.core.preparation import Column, Label, Preparation
 from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters import inference
-from corsage.strategies.known_clusters.inference import Units
 from corsage.strategies.known_clusters.linear_summary import Coefficient
 from corsage.strategies.known_clusters.possible import summary_fault
+from corsage.strategies.known_clusters.units import Units
 from tests.support.mixed_models import Records, records, statsmodels_fit
 
 DATA = records(4, slopes=0.0)

@@ -1,0 +1,74 @@
+"""The names and units of a linear model's coefficients, as the table has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.core.preparation import BY_USER
+from corsage.strategies.rounds.federation import Federation
+
+ROUNDING = 1e-6
+"""The share of a sum that may be rounding."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """The names of coefficients, and their values in the data's units: matrix theta + start.
+
+    Parameters
+    ----------
+    label : the label's unit in the model's.
+    told : what else is to be said of the units.
+    """
+
+    names: list[str]
+    matrix: Floats
+    start: Floats
+    label: float = 1.0
+    told: str = ""
+
+    @classmethod
+    def of(cls, federation: Federation, d: int) -> Units:
+        """Out of what the federation agreed on of its tables, for d coefficients."""
+        intercept = federation.config.model.intercept
+        prepared, count = federation.roster.preparation, d - intercept
+        names = [f"x{number}" for number in range(1, count + 1)]
+        matrix, start, label, told = np.eye(d), np.zeros(d), 1.0, ""
+        if prepared is not None and len(prepared.features) == count:
+            names = list(prepared.features)
+            if prepared.scaling == BY_USER:
+                told = "each user's own standard deviations (scale=user)"
+            elif intercept:
+                (matrix, start), label = prepared.linear(), prepared.label.scale
+            else:
+                own, _ = prepared.linear()
+                matrix, label = own[:-1, :-1], prepared.label.scale
+        return cls(names + ["intercept"] * intercept, matrix, start, label, told)
+
+    def by_name(self, values: Floats) -> dict[str, float]:
+        """Numbers of coefficients, by their names."""
+        return dict(zip(self.names, values.tolist(), strict=True))
+
+    def estimate(self, theta: Floats) -> Floats:
+        """Coefficients in the data's units."""
+        return np.asarray(self.matrix @ theta + self.start)
+
+    def errors(self, covariance: Floats) -> Floats:
+        """Their standard errors."""
+        return np.sqrt(np.maximum(np.diag(self.matrix @ covariance @ self.matrix.T), 0.0))
+
+    def open(self, directions: Floats) -> list[bool]:
+        """Which coefficients change along directions (d, r) that data leave open."""
+        moved, size = np.abs(self.matrix @ directions), np.abs(self.matrix) @ np.abs(directions)
+        return [bool(row.any()) for row in moved > ROUNDING * size]
+
+    def density(self, records: int) -> float:
+        """What is added to a restricted log likelihood for it to be that of the table as it is.
+
+        Of the labels in their own unit, all but d of which are free, and of features in theirs.
+        """
+        volume = float(np.linalg.slogdet(self.matrix / self.label)[1])
+        return volume - (records - len(self.names)) * float(np.log(self.label))
