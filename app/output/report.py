@@ -26,6 +26,7 @@ from corsage.app.output.page.scripts import SCRIPT
 from corsage.app.output.page.settings import command, settings
 from corsage.app.output.page.strips import strips
 from corsage.app.output.page.style import SHEET
+from corsage.app.output.page.trees import Tree, trees
 from corsage.app.output.page.usertable import user_table
 from corsage.app.output.summary import Result, Row
 from corsage.core.files import write_atomically
@@ -48,7 +49,8 @@ def write_report(
     """
     path = Path(folder) / "report.html"
     name = path.resolve().parent.name
-    write_atomically(path, page(name, config, results, version, rows, failed))
+    found = trees(Path(folder), results)
+    write_atomically(path, page(name, config, results, version, rows, failed, found))
     return path
 
 
@@ -59,8 +61,12 @@ def page(
     version: str,
     rows: Sequence[Row] = (),
     failed: Mapping[str, str] | None = None,
+    found: Mapping[str, Tree] | None = None,
 ) -> str:
-    """The whole report as text; everything that a user may have named is escaped."""
+    """The whole report as text; everything that a user may have named is escaped.
+
+    `found` are the trees of the clusters, by the rows that have them.
+    """
     drawn = Drawn(results)
     title = escape(f"{words.listed(drawn.order, 5)} on {config.get('dataset')}")
     body = "\n".join(
@@ -73,7 +79,7 @@ def page(
             words.all_measures(results),
             estimates.section(results),
             drawn.views(estimates.caterpillars(results)),
-            groups.section(results),
+            groups.section(results, found or {}),
             findings_section(results),
         ]
     )

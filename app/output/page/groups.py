@@ -7,6 +7,7 @@ from html import escape
 
 from corsage.app.output.looks import COLOURS
 from corsage.app.output.page import fields
+from corsage.app.output.page.trees import Tree, drawing
 from corsage.app.output.summary import Result
 from corsage.core.measures import measure_of
 
@@ -59,12 +60,12 @@ def divisions(results: Sequence[Result]) -> list[tuple[list[str], dict[str, str]
     return found
 
 
-def section(results: Sequence[Result]) -> str:
+def section(results: Sequence[Result], trees: Mapping[str, Tree]) -> str:
     """All divisions, each as a tree and a map, and how they agree; empty if there are none."""
     found = divisions(results)
     if not found:
         return ""
-    parts = [division(names, own, found, results) for names, own in found]
+    parts = [division(names, own, found, results, trees) for names, own in found]
     compared = [
         crosstab(found[i], found[j])
         for i in range(len(found))
@@ -79,6 +80,7 @@ def division(
     own: Mapping[str, str],
     others: Sequence[tuple[list[str], dict[str, str]]],
     results: Sequence[Result],
+    trees: Mapping[str, Tree],
 ) -> str:
     """One division: a line that opens for each cluster, with a square for each of its users.
 
@@ -106,6 +108,8 @@ def division(
             f"<p>and {len(groups) - len(shown)} smaller clusters: clusters.csv has all.</p>"
         )
     coloured = f" Colours are the clusters of {', '.join(other[0])}." if other else ""
+    counts = {name: len(users) for name, users in groups.items()}
+    lines += [drawing(trees[name], counts) for name in names if name in trees][:1]
     title = f"{', '.join(names)}: {len(groups)} cluster{'s' * (len(groups) != 1)}"
     dots = "A square a user." if len(own) <= SQUARES else "A bar is the share of all users."
     return (

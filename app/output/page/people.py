@@ -38,7 +38,8 @@ def people_charts(results: Sequence[Result]) -> list[Chart]:
         charts += [ranks(results, measure, extra=not main)]
         if main:
             charts += [c for kind in ("alone", "together") if (c := gains(results, kind))]
-        charts += [sizes(results, measure)]
+        if len(set(fields.test_sizes(results).values())) > 1:
+            charts += [sizes(results, measure)]
     return [chart for chart in charts if chart.series]
 
 

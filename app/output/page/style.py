@@ -134,10 +134,18 @@ figure { margin: 0 0 1.8rem; }
 .strip .middle { stroke-width: 2px; }
 .strip .tenth { stroke-width: 2px; stroke-dasharray: 2 2; }
 .track .mark { top: 19px; stroke: var(--paper); stroke-width: 1px; paint-order: stroke; }
-.strips .scale { position: relative; height: 1.6rem; }
-.strips .scale span { position: absolute; transform: translateX(-50%); color: var(--soft);
-  font-size: .8rem; }
 
+.tree { display: flex; margin: .4rem 0 .2rem; }
+.leaves { flex: none; max-width: 45%; }
+.leaves span { display: block; height: 24px; line-height: 24px; font-size: .85rem;
+  padding-right: .6rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.branches { position: relative; flex: 1; min-width: 0; }
+.branches svg { display: block; width: 100%; }
+.branches path { fill: none; stroke: var(--soft); stroke-width: 1.5px;
+  vector-effect: non-scaling-stroke; }
+.scale { position: relative; height: 1.6rem; }
+.scale span { position: absolute; transform: translateX(-50%); color: var(--soft);
+  font-size: .8rem; }
 .cluster { border-left: 3px solid currentColor; padding-left: .6rem; margin: .5rem 0; }
 .cluster summary, .cluster p { color: var(--ink); }
 .cluster p { font-size: .88rem; }

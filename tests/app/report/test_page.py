@@ -203,3 +203,11 @@ def test_the_end_of_a_run_loads_no_drawing_library() -> None:
     code = "import sys, corsage.app.run.conclusion, corsage.app.output.report; "
     code += "assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_gradient_steps_are_beside_bytes_and_seconds_where_they_are_counted() -> None:
+    results, _ = with_everything()
+    results[1]["gradient_steps"] = None
+    page = page_of(results).split("<h2>")[0]
+    assert page.count("steps a user") == 1 and page.count("<td>120</td>") == 2
+    assert "steps a user" not in page_of(a_run()[0])
