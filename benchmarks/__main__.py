@@ -117,6 +117,13 @@ def first_line() -> list[Measure]:
     return module.run()
 
 
+def tables() -> list[Measure]:
+    """Raw tables under the default keys: what is learnt of them, and how fast they are read."""
+    from corsage.benchmarks import tables as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "user-round": user_round,
     "methods": methods,
@@ -130,6 +137,7 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "robust": robust,
     "statistics": statistics,
     "first-line": first_line,
+    "tables": tables,
 }
 
 
