@@ -101,7 +101,7 @@ class Federation:
         self.conduct = Conduct(lambda: self.progress.standings, self.note)
         self.roster = Roster(
             note=self.note,
-            task=lambda: self.task(0, [], {}),
+            task=lambda: self.task(0, [], {}, raw=True),
             owners=Owners(lambda: self.progress.owners, own.registered_keys),
             patience=self.patience,
             arrived=lambda node, users: self.conduct.came(users, self.roster.mark(node)),
@@ -349,8 +349,12 @@ class Federation:
         options: dict[str, Any],
         exchange: str = "",
         weights: Sequence[float] = (),
+        raw: bool = False,
     ) -> ConfigRecord:
-        """What a node is to do, and all that it has to know of the run."""
+        """What a node is to do, and all that it has to know of the run.
+
+        `raw`: it is asked who it is, and what its columns are before they are prepared.
+        """
         versions = self.progress.versions
         kept = [*self.durable, self.before]
         return encode_task(
@@ -374,7 +378,7 @@ class Federation:
                 keys=self.keys,
                 state_dir=self.state_dir,
                 many_machines=bool(self.config.federation.ray_address),
-                preparation=self.roster.preparation,
+                preparation=None if raw else self.roster.preparation,
                 options=options,
             )
         )
