@@ -48,8 +48,8 @@ def test_who_asks_for_a_partition_gets_it(words: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_what_is_automatic(name: str) -> None:
-    """Only files of one's own and data without a choice; others are dealt as they were."""
-    own = data_set(name).users == "own" or name in ("csv", "npz")
+    """Only data of one's own and such without a choice; others are dealt as they were."""
+    own = data_set(name).users == "own" or name in ("csv", "npz", "memory")
     config = Config.parse({"dataset": name})
     assert config.data.dealing == ("natural" if own else "shards")
     assert config.federation.num_users == (0 if own else SOME_USERS)

@@ -6,7 +6,8 @@ import logging
 import numpy as np
 import pytest
 
-from corsage.app import export
+from corsage.app.deal import write_files
+from corsage.core.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import hub, words
 from corsage.datasets.csvfile import CsvKeys
@@ -317,11 +318,11 @@ def test_tokens_stay_numbers_on_disk_and_are_vectors_for_the_model(tmp_path):
     data = simulated(keys, 0, 0)
     assert data.shape == (25, 6) and data.x.shape == (12, 25) and data.x.dtype == np.int32
     assert not data.vectors.flags.writeable
-    config = export.Config.parse(
-        {**export.Config.parse().flat(), "num-users": 0, "dataset": "sent140",
+    config = Config.parse(
+        {**Config.parse().flat(), "num-users": 0, "dataset": "sent140",
          "data-dir": str(tmp_path), "embeddings": "glove.txt", "partition": "natural"}
     )  # fmt: skip
-    list(export.export(tmp_path / "devices", config))
+    list(write_files(tmp_path / "devices", config))
     device = on_device(str(tmp_path / "devices" / "ann.npz"), "ann", "", CsvKeys(), 0)
     assert device.shape == (25, 6) and device.vectors is None
     assert np.array_equal(device["ann"].x_train, data.vectors[data["ann"].x_train])
