@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +147,30 @@ def test_three_devices(tmp_path: Path) -> None:
     assert "All of it: " in done.stdout and '"fedrep"' in done.stdout
     left = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True)
     assert str(tmp_path / "here") not in left.stdout
+
+
+@pytest.mark.slow
+def test_the_own_flower_app_on_supernodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real SuperLink, three SuperNodes with a state-dir each, and `flwr run`."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import three_devices as three  # type: ignore[import-not-found]
+
+    link, *ports = three.free_ports(4)
+    environment = {**three.settings(tmp_path, link), "PYTHONPATH": str(EXAMPLES.parent)}
+    with ExitStack() as stack:
+
+        def spawn(name: str, command: str) -> Any:
+            return stack.enter_context(three.process(tmp_path, name, command, environment))
+
+        spawn("superlink", f"flower-superlink --insecure --host 127.0.0.1 --port {link}")
+        three.wait(lambda: three.answers(link), tmp_path / "superlink.log")
+        for i, port in enumerate(ports):
+            own = f"partition-id={i} num-partitions=3 state-dir='{tmp_path}/state-{i}'"
+            at = f"--superlink 127.0.0.1:{link} --port {port}"
+            spawn(f"node-{i}", f'flower-supernode --insecure {at} --node-config "{own}"')
+        keys = "method='ditto' num-server-rounds=1"
+        run = spawn("run", f'flwr run {APP} here --stream --run-config "{keys}"')
+        three.wait(lambda: run.poll() is not None, tmp_path / "run.log")
+    log = three.plain((tmp_path / "run.log").read_text())
+    assert re.findall(r"node (\d): ", log) == ["0", "1", "2"], log[-3000:]
+    assert all(list((tmp_path / f"state-{i}").glob("ditto-*")) for i in range(3))
