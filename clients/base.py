@@ -237,8 +237,10 @@ class Client(NumPyClient, Generic[K]):
     def _as_the_app_does(
         self, name: str, rows: Floats32, data: Examples, epochs: int, pull: Pull | None
     ) -> Floats32:
-        """A part of the users' models, trained as the app does it."""
+        """A part of the users' models, trained as the app does it, for whole epochs."""
         assert self.training is not None
+        if self.effort != 1.0:
+            epochs = whole_steps(self.effort * epochs, self.task.round)
         net, shape = self.network, (len(self.users), self.network.whole.stop)
         part = {"model": net.whole, "head": net.head, "body": net.body}[name]
         if self.effort != 1.0:

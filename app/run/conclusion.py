@@ -18,6 +18,7 @@ from corsage.core.config import Config
 from corsage.core.files import guarded, write_atomically
 from corsage.core.hurt import hurts
 from corsage.core.version import VERSION
+from corsage.strategies.rounds.work import said
 
 
 def conclude(folder: Path, config: Config) -> None:
@@ -35,7 +36,7 @@ def conclude(folder: Path, config: Config) -> None:
     if found:
         guarded(write_tables, folder, found)
         guarded(write_report, folder, config.flat(), found, VERSION, rows, failed)
-    show(found, folder, failed)
+    show(found, folder, failed, said(config))
 
 
 def results(folder: Path, config: Config) -> list[Result]:
@@ -63,12 +64,14 @@ def all_rows(folder: Path, config: Config) -> list[dict[str, Any]]:
     return [row for name in config.run.strategy for row in read_rows(folder / name)]
 
 
-def show(found: list[Result], folder: Path, failed: dict[str, str]) -> None:
-    """The table, what the methods found, and where all of it lies."""
+def show(found: list[Result], folder: Path, failed: dict[str, str], note: str = "") -> None:
+    """The table, what the methods found, a note on all of it, and where it lies."""
     console = Console()
     console.print(summary_table(found, failed), crop=False)
     if more := measures_table(found):
         console.print(Text("\nFurther measures", style="bold"), more)
     for table in findings_tables(found):
         console.print(table)
+    if note:
+        console.print(note, highlight=False)
     console.print(f"Run folder: {folder}", soft_wrap=True, highlight=False)

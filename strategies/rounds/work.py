@@ -41,11 +41,24 @@ def with_budget(config: Config, others: Iterable[float | None] = ()) -> Config:
     return replace(config, train=replace(train, work_epochs=float(most)))
 
 
-def unequal(config: Config) -> list[str]:
-    """The strategies of a comparison whose steps are their own: exact ones, and those of coins."""
+def unequal(config: Config) -> dict[str, str]:
+    """The strategies of a comparison whose steps are their own, and why."""
+    names = [name for name in config.run.strategy if as_set(config, name) is None]
+    return {name: strategy_class(name).own_steps or "as its keys say" for name in names}
+
+
+def said(config: Config) -> str:
+    """A line on the work of compared strategies; empty where there is nothing to compare."""
+    own, names = unequal(config), config.run.strategy
+    if len(names) < 2 or len(own) == len(names):
+        return ""
     if config.train.work != EQUAL:
-        return []
-    return [name for name in config.run.strategy if as_set(config, name) is None]
+        return "Work as set: each strategy takes the steps that its own keys say."
+    line = f"Equal work: {config.train.work_epochs:g} epochs of gradient steps a user and round"
+    others = [f"{name} ({why})" for name, why in own.items()]
+    if "local" in names and getattr(config.keys_of("local"), "local_always", False):
+        others.append("local (in every round)")
+    return f"{line}; but {', '.join(others)}." if others else f"{line}."
 
 
 def effort(name: str, train: TrainKeys, keys: Keys) -> float:

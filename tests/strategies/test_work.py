@@ -16,7 +16,7 @@ from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.work import as_set, effort, unequal, whole_steps, with_budget
+from corsage.strategies.rounds.work import as_set, effort, said, unequal, whole_steps, with_budget
 from tests.support.federations import CLUSTER_MAP, CONVEX
 from tests.support.steps import Steps, counted
 
@@ -82,7 +82,11 @@ def test_the_budget_is_that_of_the_most_costly_method() -> None:
     assert config.train.work_epochs == 11
     efforts = {n: effort(n, config.train, config.keys_of(n)) for n in config.run.strategy}
     assert efforts == {"fedrep": 1, "fedavg": 11, "local": 11, "mixed-model": 1}
-    assert unequal(config) == ["mixed-model"]
+    assert unequal(config) == {"mixed-model": "it is solved exactly"}
+    assert said(config) == (
+        "Equal work: 11 epochs of gradient steps a user and round; but mixed-model (it is solved "
+        "exactly)."
+    )
 
 
 def test_a_method_alone_does_what_its_keys_say() -> None:
