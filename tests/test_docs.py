@@ -20,6 +20,7 @@ from corsage.app.command import parse as parse_run
 from corsage.app.command import run
 from corsage.app.commands import COMMANDS
 from corsage.app.help import pages
+from corsage.app.studies.grid import grid_of
 from corsage.benchmarks.__main__ import BENCHMARKS
 from corsage.benchmarks.chaos import command as chaos
 from corsage.core.config import Config, read_words
@@ -111,7 +112,8 @@ def understood_run(words: list[str]) -> None:
     if "--help" in words or "--resume" in words:
         return
     values = parse_run([w for w in words if not w.endswith(".toml")])[0]
-    Config.parse(values | {"strategy": "local"} if values.get("strategy") == "auto" else values)
+    values |= {"strategy": "local"} if values.get("strategy") == "auto" else {}
+    grid_of(values).check()
 
 
 def understood_experiment(words: list[str]) -> None:
@@ -137,6 +139,8 @@ def understood_corsage(words: list[str]) -> None:
         assert pages.page(" ".join(words[1:])), words
     elif words[0] == "run" or "=" in words[0]:
         understood_run(words[words[0] == "run" :])
+    elif words[0] == "sweep":
+        assert grid_of(parse_run(words[1:])[0]).varied
     else:
         assert words[0] in COMMANDS, words
 
@@ -236,7 +240,7 @@ def test_the_main_job_prints_what_the_readme_shows(
     assert run([f"run-dir={tmp_path}"], "") == 0
     line = re.compile(
         r"^([\w+]+) +([\d.]+) ± ([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +"
-        r"([\d.]+ k?M?B) +([\d.]+ k?M?B) +([\d,]+) ",
+        r"([\d,]+) +([\d.]+ k?M?B) +([\d.]+ k?M?B) +([\d,]+) ",
         re.MULTILINE,
     )
     printed = line.findall(capsys.readouterr().out)

@@ -95,7 +95,7 @@ def best(results: Sequence[Result]) -> list[bool]:
 def columns(measure: Measure) -> tuple[str, ...]:
     """The heads of the table."""
     own = (f"{measure.title}\nmean ± std", "last\n10", "worst\n10%", measure.worst)
-    return ("strategy", *own, "bytes\nup", "bytes\ndown", "msgs", "time")
+    return ("strategy", *own, "steps", "bytes\nup", "bytes\ndown", "msgs", "time")
 
 
 def cells(result: Result) -> list[str]:
@@ -108,6 +108,7 @@ def cells(result: Result) -> list[str]:
         text(result.get(f"{measure.name}_last10")),
         text(result.get("worst10")),
         text(found[measure.worst]),
+        NONE if (steps := result.get("gradient_steps")) is None else human_count(steps),
         human_bytes(result.get("bytes_up", math.nan)),
         human_bytes(result.get("bytes_down", math.nan)),
         human_count(result.get("messages", 0)),

@@ -54,7 +54,9 @@ def said(config: Config) -> str:
         return ""
     if config.train.work != EQUAL:
         return "Work as set: each strategy takes the steps that its own keys say."
-    line = f"Equal work: {config.train.work_epochs:g} epochs of gradient steps a user and round"
+    train = config.train
+    many = f"{train.local_steps}" if train.local_steps else f"{train.work_epochs:g} epochs of"
+    line = f"Equal work: {many} gradient steps a user and round"
     others = [f"{name} ({why})" for name, why in own.items()]
     if "local" in names and getattr(config.keys_of("local"), "local_always", False):
         others.append("local (in every round)")

@@ -165,13 +165,13 @@ def test_human_count() -> None:
 def test_table_fits_80_columns_with_long_names() -> None:
     results, _ = make_run(("a" * 20, "fedavg+ft"))
     results[0]["accuracy"] |= {"mean": 0.5532, "std": 0.1212, "min": 1.0}
-    results[0] |= {"accuracy_last10": 1.0, "worst10": 1.0}
+    results[0] |= {"accuracy_last10": 1.0, "worst10": 1.0, "gradient_steps": 12_345.0}
     text = shown(results)
     assert "…" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
     line = next(line for line in text.splitlines() if line.startswith("a"))
     assert re.split(r"\s+(?=\d)", line.strip()) == [
-        *("a" * 20, "55.3 ±", "12.1", "100.0", "100.0", "100.0"),
+        *("a" * 16, "55.3 ±", "12.1", "100.0", "100.0", "100.0", "12,345"),
         *("123 MB", "568 MB", "99,999", "3m", "20s"),
     ]
 
