@@ -171,7 +171,7 @@ def test_table_fits_80_columns_with_long_names() -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
     line = next(line for line in text.splitlines() if line.startswith("a"))
     assert re.split(r"\s+(?=\d)", line.strip()) == [
-        *("a" * 16, "55.3 ±", "12.1", "100.0", "100.0", "100.0", "12,345"),
+        *("a" * 15, "55.3 ±", "12.1", "100.0", "100.0", "100.0", "12,345"),
         *("123 MB", "568 MB", "99,999", "3m", "20s"),
     ]
 
