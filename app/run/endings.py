@@ -24,6 +24,7 @@ def write_result(folder: Path, results: Sequence[Result], rounds: int, model: by
     if model:
         guarded(write_atomically, folder / MODEL, model, durable=True)
     content = {"num-rounds": rounds, "model": digest(model), "results": results}
+    content["models"] = {path.name: path.stat().st_size for path in sorted(models_of(folder))}
     guarded(write_atomically, folder / RESULT, sealed(content), durable=True)
     delete(folder / FAILURE)
 
@@ -39,6 +40,20 @@ def read_result(folder: Path, rounds: int) -> list[Result] | None:
         return None
     results: list[Result] = content["results"]
     return results
+
+
+def models_of(folder: Path) -> list[Path]:
+    """The files of users' models in a strategy's folder."""
+    return [*(folder / "models").glob("*.safetensors")]
+
+
+def has_models(folder: Path) -> bool:
+    """Whether the models that a strategy's results are of are all there, as long as they were."""
+    try:
+        sizes: dict[str, int] = unsealed(folder / RESULT).get("models", {})
+        return {path.name: path.stat().st_size for path in models_of(folder)} == sizes
+    except (OSError, ValueError):
+        return False
 
 
 def digest(model: bytes) -> str:

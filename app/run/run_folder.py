@@ -31,7 +31,7 @@ from corsage.app.output.progress import Watcher
 from corsage.app.output.remarks import Remarks
 from corsage.app.run.checkpoint import found, go_back
 from corsage.app.run.conclusion import conclude
-from corsage.app.run.endings import FAILURE, RESULT, Attempts, read_result
+from corsage.app.run.endings import FAILURE, RESULT, Attempts, has_models, read_result
 from corsage.app.run.lock import RunLock
 from corsage.app.run.recorder import Recorder
 from corsage.app.run.resuming import (
@@ -144,7 +144,7 @@ class RunFolder:
     def unfinished(self) -> list[str]:
         """The strategies that have no result yet, or one that is damaged or of fewer rounds."""
         names, rounds = self.config.run.strategy, self.config.run.num_rounds
-        return [name for name in names if read_result(self.folder / name, rounds) is None]
+        return [name for name in names if not is_done(self.folder / name, rounds)]
 
     def strategy(self, name: str) -> AnyStrategy:
         """A strategy that writes into this folder; ConfigError if its keys cannot be meant."""
@@ -189,6 +189,11 @@ class RunFolder:
             self.folder / name, identity(self.run, name, self.config.flat()), self.config
         )
         return [recorder, Watcher(self.config.run.num_rounds), Remarks()]
+
+
+def is_done(folder: Path, rounds: int) -> bool:
+    """Whether a strategy has its results, and the models that these are of."""
+    return read_result(folder, rounds) is not None and has_models(folder)
 
 
 def run_folder(config: Config, at: Path | None = None) -> Path:

@@ -11,7 +11,10 @@ import torch
 
 import corsage
 from corsage.app.engines import simulate
+from corsage.app.results.row import NoModel
+from corsage.app.run.resuming import read_config
 from corsage.core.config import Config
+from corsage.core.errors import CorsageError
 from corsage.core.registry import ALGORITHMS
 from tests.support.federations import settings
 
@@ -113,3 +116,40 @@ def test_raw_columns_and_words_go_in_and_come_out(scale: str, labels: str, tmp_p
     else:
         exact = run["exact-local"].user("s1").coefficients
         assert exact["age"] == pytest.approx(3, rel=1e-6) and "sex=male" in exact
+
+
+def test_models_that_were_deleted_are_made_anew(tmp_path: Path) -> None:
+    """By --resume, and they are the same."""
+    config = settings("fedrep", strategy="fedrep,local", run_dir=str(tmp_path), num_rounds=2)
+    folder = simulate(config)
+    path = folder / "local" / "models" / "local.safetensors"
+    before = path.read_bytes()
+    path.unlink()
+    with pytest.raises(CorsageError, match=r"local: its models are not in"):
+        corsage.load(folder)["local"].user("3")
+    again = {**read_config(folder)["config"], "resume": str(folder)}
+    simulate(Config.parse(again))
+    assert path.read_bytes() == before
+    assert not list(folder.glob("*/models/*.piece"))
+
+
+@pytest.mark.parametrize("keep", ["none", "auto"])
+def test_models_that_are_not_kept_are_said_to_be(
+    keep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corsage.strategies.rounds.delivery.AUTO_BYTES", 1000)
+    keys = {"strategy": "fedrep,fedavg", "keep_models": keep, "run_dir": str(tmp_path)}
+    run = corsage.load(simulate(settings("fedrep", num_rounds=1, **keys)))
+    with pytest.raises(NoModel, match=r"were not kept .* keep-models=all"):
+        run["fedrep"].user("3")
+    assert run["fedavg"].evaluate() == run["fedavg"].per_user
+    assert run["fedrep"].new_user().start == "what all share, head.weight, head.bias untrained"
+
+
+def test_unknown_rows_and_users_are_told_who_there_is() -> None:
+    found = corsage.simulate("fedavg", num_users=3, num_rounds=1, progress=False)
+    with pytest.raises(KeyError, match=r"^fedrep: no such row. There are: fedavg, fedavg\+ft\.$"):
+        found["fedrep"]
+    with pytest.raises(KeyError, match=r"user 9: has no model in fedavg. There are 3: 0, 1, 2\.$"):
+        found["fedavg"].user(9)
+    assert len(found.table) == 2 and "fedavg" in repr(found)
