@@ -37,6 +37,7 @@ class Header:
     classes : the classes' names, if they have any.
     preparation : how columns of a table become features.
     clusters : each user's cluster, where the method has clusters.
+    devices : the users are devices, and the file is their server's.
     """
 
     strategy: str
@@ -58,6 +59,7 @@ class Header:
     classes: tuple[str, ...] = ()
     preparation: Mapping[str, Any] | None = None
     clusters: Mapping[str, str] = field(default_factory=dict)
+    devices: bool = False
 
     @property
     def keys(self) -> ModelKeys:

@@ -149,6 +149,11 @@ class Row:
         if name not in file.place:
             raise NoModel(unknown_user(name, self.name, self.users))
         head = file.header
+        if not head.kept and head.devices:
+            raise NoModel(
+                f"{self.name}: the model of user {name} is on its device, or a part of it is: "
+                "corsage predict STATE_DIR FILE there predicts with it."
+            )
         if not head.kept:
             raise NoModel(
                 f"{self.name}: the users' own models were not kept (they take {head.size:,} bytes):"
@@ -200,6 +205,9 @@ class Row:
         Users whose test data have no such value are left out.
         """
         from corsage.datasets.columns.prepared import prepared
+
+        if self.file.header.devices:
+            raise NoModel(f"{self.name}: the users' test data are on their devices.")
 
         data, agreed = self._data(), preparation_of(self.file.header)
         if agreed is not None and data.facts is not None:

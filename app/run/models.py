@@ -13,8 +13,9 @@ from corsage.app.local_grid import LocalGrid
 from corsage.app.output.summary import human_bytes
 from corsage.app.results.header import Header
 from corsage.app.results.rowfile import RowFile, joined
+from corsage.app.run.held import held
 from corsage.app.states.models import FOLDER, pieces_in, taken_from
-from corsage.core.files import clear_temporaries, delete, sync_folder
+from corsage.core.files import clear_temporaries, delete, sync_folder, write_atomically
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.delivery import Delivery
 
@@ -24,6 +25,8 @@ ENDING = ".safetensors"
 def write_models(strategy: Strategy[Any, Any], folder: Path) -> None:
     """In a strategy's folder, the file of each row that was delivered; no pieces are left."""
     folder = folder / FOLDER
+    if not strategy.federation.simulated:
+        write_held(strategy, folder)
     if not folder.is_dir():
         return
     clear_temporaries(folder)
@@ -37,6 +40,13 @@ def write_models(strategy: Strategy[Any, Any], folder: Path) -> None:
         temporary.replace(target)
         sync_folder(folder)
     delete(*(path for paths in found.values() for path in paths))
+
+
+def write_held(strategy: Strategy[Any, Any], folder: Path) -> None:
+    """What the server of a deployed run has of its users' models."""
+    for row, delivery in strategy.deliveries.items():
+        data = held(strategy, delivery)
+        write_atomically(folder / f"{row}{ENDING}", data, durable=True)
 
 
 def models_in_memory(strategy: Strategy[Any, Any], grid: LocalGrid) -> dict[str, RowFile]:

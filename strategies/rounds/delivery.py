@@ -32,12 +32,14 @@ class Delivery:
     round : after which it was.
     tokens : of its messages: what nodes left under others is of no use.
     users : who answered, in the order of the row.
+    options : what the evaluation said.
     """
 
     row: str
     round: int
     tokens: tuple[str, ...]
     users: tuple[str, ...]
+    options: Mapping[str, Any]
 
 
 def row_options(row: str, deliver: bool, config: Config, users: int) -> Mapping[str, Any]:
@@ -56,4 +58,4 @@ class Deliveries(dict[str, Delivery]):
         """Remember an evaluation after round `number`, if it is one that delivers."""
         if options.get(DELIVER):
             row, tokens = str(options[ROW]), tuple(question.tokens.values())
-            self[row] = Delivery(row, number, tokens, (*replies.users,))
+            self[row] = Delivery(row, number, tokens, (*replies.users,), dict(options))

@@ -19,10 +19,13 @@ from safetensors.numpy import load, load_file
 
 from corsage.app import engines
 from corsage.app.local_grid import LocalGrid
+from corsage.app.results.run import load as load_run
+from corsage.app.results.source import models_in
 from corsage.app.states.store import states_of
 from corsage.clients import client_class
 from corsage.core.config import Config
 from corsage.core.registry import ALGORITHMS
+from corsage.datasets.dealing.federated import on_device
 from tests.support.federations import CONVEX, ELLIPSES, SUITED
 from tests.support.fleet import FEDAVG, FEDREP, RESUME, USERS, Fleet, rows
 
@@ -138,6 +141,15 @@ def test_same_devices_for_any_strategy(fleet, tmp_path):
     assert_same(folder, simulation, "fedavg")
     assert processes == [fleet.processes[user].pid for user in USERS]
     assert all(fleet.processes[user].poll() is None for user in USERS)
+    run = load_run(folder)
+    config = Config.parse(run.config)
+    for row in run.rows.values():
+        for user, reported in row.per_user.items():
+            place = fleet.folder / "devices"
+            own = models_in(str(place / f"state-{user}"), row.name).user(user)
+            path, keys = str(place / f"{user}.npz"), config.device_data
+            data = on_device(path, user, "", keys, config.run.seed)[user]
+            assert np.mean(own.predict(data.x_test) == data.y_test) == reported
 
 
 @pytest.mark.slow

@@ -11,7 +11,10 @@ import pytest
 
 from corsage.app.nodes.device import with_row
 from corsage.app.results import predict
+from corsage.app.results.row import NoModel
+from corsage.app.results.run import load
 from corsage.app.results.source import models_in
+from corsage.app.run.run_folder import RunFolder
 from corsage.app.states.files import ROWS, Files, predictors
 from corsage.app.states.state_dir import experiments, remove
 from corsage.core.errors import Refused
@@ -95,3 +98,26 @@ def test_a_server_cannot_fill_the_disk_with_rows(tmp_path: Path) -> None:
     assert len(predictors(place.folder / "7")) == ROWS
     with pytest.raises(ValueError, match="cannot be part"):
         place.put("../fedrep", "", 0, "7", b"x")
+
+
+HELD = {"fedavg": True, "cfl": True, "ifca": True, "fedrep": False, "mixed-model": False}
+
+
+@pytest.mark.parametrize("name", list(HELD))
+def test_a_server_has_what_it_sends_and_says_what_it_has_not(name: str, tmp_path: Path) -> None:
+    """Of a deployed run: whole models that the server holds are those of the devices."""
+    config = settings(name, strategy=name, run_dir=str(tmp_path / "runs"), num_rounds=2)
+    devices = Devices(tmp_path, config)
+    with RunFolder.open(config) as run:
+        run.strategy(name).start(devices)
+    row = load(run.folder)[name]
+    with pytest.raises(NoModel, match="test data are on their devices"):
+        row.evaluate()
+    if not HELD[name]:
+        with pytest.raises(NoModel, match="user 3 is on its device, or a part of it is: corsage"):
+            row.user("3")
+        assert "what all share" in row.new_user().start
+        return
+    for user in row.users:
+        other = models_in(str(tmp_path / f"state-{user}"), name).user(user)
+        assert np.array_equal(row.user(user).flat, other.flat)

@@ -193,7 +193,7 @@ class Fleet:
     def states(self, user: str, experiment: str) -> dict[int, bytes]:
         """The versions of a user's state on its device's disk."""
         folder = self.folder / "devices" / f"state-{user}" / experiment / user
-        return {int(path.stem): path.read_bytes() for path in folder.glob("*.safetensors")}
+        return {int(path.stem): path.read_bytes() for path in folder.glob("[0-9]*.safetensors")}
 
 
 def rows(folder: Path, strategy: str) -> list[dict[str, Any]]:

@@ -1,0 +1,98 @@
+"""What the server of a deployed run holds of its users' models: of some methods all, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from logging import DEBUG
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.supercore import log
+
+from corsage.app.nodes.delivery import tensors
+from corsage.app.results.header import Header, spec
+from corsage.app.results.rowfile import USERS, encoded
+from corsage.clients import client_class
+from corsage.clients.base import Client, Got, Models
+from corsage.core.arrays import Arrays
+from corsage.core.errors import CorsageError
+from corsage.core.preparation import BY_USER
+from corsage.core.wire import Task, decode_task
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.delivery import AUTO_BYTES, Delivery
+
+
+class Elsewhere(CorsageError):
+    """Something that only a user's device has."""
+
+
+class Absent:
+    """In the place of the users' data and states, which a server does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Elsewhere(f"{name} is on the device")
+
+    def __getitem__(self, name: object) -> Any:
+        raise Elsewhere(f"{name} is on the device")
+
+    def __iter__(self) -> Any:
+        raise Elsewhere("states are on the device")
+
+
+def held(strategy: Strategy[Any, Any], delivery: Delivery) -> bytes:
+    """A row's file of a deployed run: the users' models, if the server has them."""
+    federation, users = strategy.federation, list(delivery.users)
+    task = decode_task(federation.task(delivery.round, users, dict(delivery.options)))
+    absent: Any = Absent()
+    client = client_class(strategy.name)(task, users, absent, federation.network, [])
+    client.states = absent
+    models = models_of(strategy, delivery, client)
+    found = Arrays() if models is None else tensors(client.network, models, [*range(len(users))])
+    own = sum(array.nbytes for name, array in found.items() if name.startswith(USERS))
+    if own > {"auto": AUTO_BYTES, "none": 0}.get(strategy.config.run.keep_models, own):
+        found = Arrays()
+    clusters = strategy.user_clusters(delivery.row)
+    known = {user: clusters[user] for user in users if user in clusters}
+    head = header_of(task, delivery, bool(found), own)
+    return encoded(replace(head, **asdict(client.arithmetic), clusters=known), found)
+
+
+def models_of(
+    strategy: Strategy[Any, Any], delivery: Delivery, client: Client[Any]
+) -> Models | None:
+    """What the users are judged by, where that follows from what the server sends alone."""
+    options, users, prepared = delivery.options, list(delivery.users), client.task.preparation
+    if options.get("adapt") or client.cohorts or (prepared and prepared.scaling == BY_USER):
+        return None
+    try:
+        parcel = strategy.show(users, options)
+        clusters = strategy.user_clusters(delivery.row)
+        if set(parcel.shared) == {"models"} and not parcel.rows:  # users pick one of them
+            picked = np.array([int(clusters[user]) for user in users], np.int64)
+            return Models(parcel.shared["models"], picked=picked)
+        return client.models(Got(parcel.shared, parcel.rows, options))
+    except CorsageError:
+        return None
+    except Exception as error:  # a run's results are not lost for want of this
+        log(DEBUG, "%s: %s", delivery.row, error, exc_info=True)
+        return None
+
+
+def header_of(task: Task, delivery: Delivery, kept: bool, size: int) -> Header:
+    """What the file says of itself; samples on devices come as the model takes them."""
+    return Header(
+        strategy=task.algorithm,
+        row=delivery.row,
+        round=delivery.round,
+        users=delivery.users,
+        kept=kept,
+        size=size,
+        model=spec(task.model),
+        shape=task.shape,
+        num_classes=task.num_classes,
+        seed=task.seed,
+        threads=torch.get_num_threads(),
+        preparation=task.preparation.json() if task.preparation else None,
+        devices=True,
+    )
