@@ -243,8 +243,6 @@ class Client(NumPyClient, Generic[K]):
             epochs = whole_steps(self.effort * epochs, self.task.round)
         net, shape = self.network, (len(self.users), self.network.whole.stop)
         part = {"model": net.whole, "head": net.head, "body": net.body}[name]
-        if self.effort != 1.0:
-            epochs = whole_steps(self.effort * epochs, self.task.round)
         lesson = Lesson(name, part, epochs, self.settings, self.task.seed, self.task.round)
         rows = np.broadcast_to(np.asarray(rows, np.float32), shape)
         trained, steps = self.training.train(net, rows, self.users, data, lesson, pull)

@@ -132,6 +132,19 @@ def test_an_app_trains_by_a_function_of_its_own(name: str) -> None:
     assert own[name].loss.mean < 1.0 or name in ("lg-fedavg", "fedbabu")
 
 
+def test_equal_work_reaches_the_apps_own_loop() -> None:
+    """FedRep's 10 + 1 epochs of a user with one batch an epoch: with a budget of 22, 22 steps."""
+
+    def one_batch(model: nn.Module, data: Any, config: dict[str, Any]) -> None:
+        train(model, DataLoader(data, batch_size=18), config)
+
+    loop = make_client_app(data=own_sets, model=Net, train=one_batch)
+    keys = {"work": "equal", "work_epochs": 22.0, "batch_size": 18, "local_epochs": 1}
+    for app in (loop, make_client_app(data=own_sets, model=Net)):
+        found = run("fedrep", app, num_rounds=1, head_epochs=10, **keys)
+        assert found["fedrep"].gradient_steps == 22
+
+
 def test_steps_are_not_given_to_a_function_that_goes_by_epochs() -> None:
     app = make_client_app(data=own_sets, model=Net, train=train)
     with pytest.raises(CorsageError, match="local-steps=3: an app's own training goes by epochs"):
