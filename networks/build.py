@@ -19,6 +19,7 @@ from corsage.core.groups import ModelKeys
 from corsage.core.held import held, is_name
 from corsage.core.keys import nearest
 from corsage.core.seeding import torch_seed
+from corsage.networks.answers import output_of
 from corsage.networks.criterion import Criterion, criterion_of
 from corsage.networks.network import Network
 from corsage.networks.zoo import ZOO
@@ -125,13 +126,12 @@ def fixed_outputs(keys: ModelKeys, shape: Shape) -> int:
     if wanted_arguments(factory):
         return 0
     with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module = make_module(keys, shape, 0).eval()
         try:
-            output = make_module(keys, shape, 0).eval()(torch.rand((3, *shape)))
-        except ModelError:
-            raise
+            output = output_of(module(torch.rand((3, *shape))))
         except Exception:  # what is wrong with it is said when it is built for the data
             return 0
-    fits = isinstance(output, Tensor) and output.dim() == 2 and output.shape[1] > 1
+    fits = output.dim() == 2 and output.shape[1] > 1
     return int(output.shape[1]) if fits else 0
 
 
@@ -200,7 +200,9 @@ def check_output(
     wanted = (len(example), outputs)
     try:
         with torch.no_grad():
-            output = module.eval()(example)
+            output = output_of(module.eval()(example))
+    except ModelError as error:
+        raise ModelError(f"model={said(keys)}: {error}") from error
     except Exception as error:
         raise ModelError(
             f"model={said(keys)}: fails on data of shape {tuple(example.shape)}: "
@@ -208,7 +210,7 @@ def check_output(
         ) from error
     finally:
         module.train(was)
-    shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    shape = tuple(output.shape)
     if shape != wanted:
         raise ModelError(
             f"model={said(keys)}: returns {shape} for data of shape {tuple(example.shape)}, "

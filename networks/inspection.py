@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from corsage.core.errors import ModelError
+from corsage.networks.answers import output_of
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -150,7 +151,7 @@ def watch(network: Network, example: Tensor, found: Findings) -> None:
         return other
 
     with training(network.module, False), network.head_module.register_forward_hook(replace):
-        output = network.module(example)
+        output = output_of(network.module(example))
     name = f"head {network.head_name}"
     if len(calls) != 1:
         found.split_exact, found.why = False, f"{name} is called {len(calls)} times"
@@ -205,8 +206,8 @@ def gains_by_channels_last(network: Network, example: Tensor) -> bool:
         return False
     try:
         with training(network.module, False):
-            output = network.module(example)
-            again = network.module(as_channels_last(example))
+            output = output_of(network.module(example))
+            again = output_of(network.module(as_channels_last(example)))
         with training(network.module, True):
             network.module(as_channels_last(example))
     except RuntimeError:

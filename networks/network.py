@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from corsage.core.arrays import Floats32
 from corsage.core.errors import ModelError
 from corsage.networks import inspection
+from corsage.networks.answers import output_of
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion
 
 
@@ -179,8 +180,7 @@ class Network:
 
     def forward(self, x: Tensor) -> Tensor:
         """The module's output: logits (batch, classes), or (batch, 1)."""
-        output: Tensor = self.module(self.arrange(x))
-        return output
+        return output_of(self.module(self.arrange(x)))
 
     def features(self, x: Tensor) -> Tensor:
         """phi(x): what goes into the head."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.errors import ConfigError, ModelError
+from corsage.networks.answers import output_of
 
 if TYPE_CHECKING:
     from corsage.app.results.user_model import UserModel
@@ -35,8 +36,7 @@ class Scaled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs (batch, outputs)."""
-        output: Tensor = self.module((x - self.shift) * self.scale)
-        return output
+        return output_of(self.module((x - self.shift) * self.scale))
 
 
 def onnx_of(model: UserModel) -> bytes:

@@ -18,6 +18,7 @@ from corsage.clients.convex import PRECISIONS, Answer, ConvexClient
 from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.asked import Takes, floats, number, text, whole
 from corsage.core.keys import NoKeys
+from corsage.networks.answers import output_of
 from corsage.networks.batches import Examples
 from corsage.solvers.convex_clustering.costs import user_terms
 from corsage.solvers.losses.convex import LinearLosses, Losses, SmoothLosses
@@ -222,8 +223,7 @@ class ConvexClusteringClient(ConvexClient[NoKeys]):
         """The module's outputs with x in the place of its parameters."""
         network = self.network
         named = {b.name: x[b.where].view(b.shape) for b in network.blocks}
-        outputs: Tensor = torch.func.functional_call(network.module, named, (inputs,))
-        return outputs
+        return output_of(torch.func.functional_call(network.module, named, (inputs,)))
 
 
 def numbers(tensor: Tensor) -> Array:
