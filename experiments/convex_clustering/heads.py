@@ -135,7 +135,7 @@ def once(method: Method, keys: dict[str, Any]) -> dict[str, Any]:
     if found and all(members[user].cluster for user in found):
         there = numbered({user: members[user].cluster for user in found})
         labels = numbered(found)
-        row |= {"clusters": int(labels.max()) + 1, "agreement": agreement(labels, there)}
+        row |= {"clusters-found": int(labels.max()) + 1, "agreement": agreement(labels, there)}
     return {**row, "strategy": method.label, "seed": keys["seed"]}
 
 
@@ -158,8 +158,8 @@ def figures(results: Results, claims: bool) -> list[Figure]:
     rows = [Figure("accuracy %", name, percents(results, name)) for name in results]
     rows.append(Figure("points", f"{OURS} - fedrep", differences(results, OURS, "fedrep"), low=low))
     for name, own in results.items():
-        if all("clusters" in row for row in own):
-            count = tuple(float(row["clusters"]) for row in own)
+        if all("clusters-found" in row for row in own):
+            count = tuple(float(row["clusters-found"]) for row in own)
             agree = tuple(row["agreement"] for row in own)
             ours = least if name == OURS else -np.inf
             rows.append(Figure("clusters found", name, count, form=".0f"))

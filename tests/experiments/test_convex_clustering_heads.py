@@ -22,7 +22,7 @@ def results(ours: float, agreement: float) -> heads.Results:
     def row(accuracy: float, **more: Any) -> dict[str, Any]:
         return {"accuracy_last10": accuracy, **more}
 
-    found = {"clusters": 3, "agreement": agreement}
+    found = {"clusters-found": 3, "agreement": agreement}
     return {
         "fedrep": [row(0.6), row(0.6)],
         heads.OURS: [row(ours - 0.1, **found), row(ours + 0.1, **found)],
@@ -81,6 +81,6 @@ def test_every_method_runs_and_says_which_clusters_it_finds(tmp_path: Path) -> N
         row = heads.once(method, {**keys, "fraction_train": 1.0, **method.keys})
         finds = method.strategy in ("fedrep-convex", "ifca", "cfl")
         assert row["strategy"] == method.label and row["users"] == 10
-        assert ("clusters" in row, "agreement" in row) == (finds, finds)
+        assert ("clusters-found" in row, "agreement" in row) == (finds, finds)
         if finds:
-            assert 1 <= row["clusters"] <= 10 and -0.5 <= row["agreement"] <= 1
+            assert 1 <= row["clusters-found"] <= 10 and -0.5 <= row["agreement"] <= 1

@@ -190,6 +190,7 @@ pre { background: var(--tint); border: 1px solid var(--line); border-radius: 6px
   .tabs, .find, .more, .range, .tip, .every { display: none; } .keys { columns: 2 14rem; }
   h2, h3 { break-after: avoid; } figure, .keys section, tr, .legend { break-inside: avoid; }
   thead { display: table-header-group; } .wide, .people { overflow: visible; max-height: none; }
-  .wide th, .wide td { position: static !important; } }
+  .wide th, .wide td { position: static !important; padding-inline: .2rem; }
+  .wide table { font-size: 8pt; } }
 """
 )

@@ -14,7 +14,6 @@ from corsage.app.output.summary import (
     cells,
     columns,
     dropped_note,
-    human_count,
     never_drawn,
     shared_measure,
 )
@@ -32,16 +31,12 @@ NAMED = 50
 def headline(results: Sequence[Result], looks: Looks) -> str:
     """The result table, as on the terminal, and who is not in the numbers as others are."""
     measure = shared_measure(results)
-    titles, extra = columns(measure), steps(results)
-    if any("steps" in title for title in titles):
-        extra = {}
-    heads = (escape(c).replace(chr(10), "<br>") for c in (*titles, *extra))
+    heads = (escape(c).replace(chr(10), "<br>") for c in columns(measure))
     head = "".join(f"<th>{c}</th>" for c in heads)
     body = []
     for result, top in zip(results, best(results), strict=True):
         mark = ' class="best"' if top else ""
         name, *rest = cells(result)
-        rest += [column[name] for column in extra.values()]
         line = f"<td>{sample(looks[name])}{escape(name)}</td>"
         line += "".join(f"<td>{escape(cell)}</td>" for cell in rest)
         body.append(f"<tr{mark}>{line}</tr>")
@@ -52,15 +47,6 @@ def headline(results: Sequence[Result], looks: Looks) -> str:
         "whether or not it was drawn for training; ± is the standard deviation over users. "
         f"{escape(never_drawn(results))}</p>\n"
     )
-
-
-def steps(results: Sequence[Result]) -> dict[str, dict[str, str]]:
-    """A column of the gradients that each row took a user; none if no row counts them."""
-    counts = {str(r["strategy"]): r.get("gradient_steps") for r in results}
-    if not any(counts.values()):
-        return {}
-    shown = {n: NONE if v is None else human_count(float(v)) for n, v in counts.items()}
-    return {"gradient\nsteps a user": shown}
 
 
 def notes(results: Sequence[Result], failed: Mapping[str, str]) -> str:
