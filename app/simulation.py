@@ -34,6 +34,7 @@ from corsage.core.version import warn_if_untested
 from corsage.datasets.dealing.federated import FederatedData, check_users, simulated
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import Result, Summary
 from corsage.strategies.rounds.work import as_set, with_budget
 
@@ -46,6 +47,7 @@ ELSEWHERE = {
     "checkpoint_every": FILES,
     "keep_checkpoints": FILES,
     "from_round": FILES,
+    "log_to": "give callbacks=[...], such as TensorBoard(FOLDER) of corsage.app.tracking",
     **dict.fromkeys(("ray_address", "node_cpus", "node_gpus"), "it works in this process"),
 }
 """Keys that would do nothing here."""
@@ -94,7 +96,7 @@ class Comparison(Run):
         return repr(self) + "\n"
 
 
-def simulate(
+def simulate(  # noqa: PLR0913 (data in every form that people have them in)
     strategies: AnyStrategy | str | Sequence[AnyStrategy | str],
     data: Any = None,
     *,
@@ -104,6 +106,7 @@ def simulate(
     label: str | None = None,
     cluster: Any = None,
     progress: bool = True,
+    callbacks: Sequence[Callback] = (),
     **keys: Unpack[Keywords],
 ) -> Comparison:
     """Run strategies in this process, one after the other, and write no files.
@@ -130,6 +133,8 @@ def simulate(
         The column of the label; `feature_columns` are those of the input, if not all others are.
     progress : bool
         Show a line of progress.
+    callbacks : sequence of Callback
+        Are called around every round of each strategy, beside those that it has already.
     **keys
         Keys with `_` for `-`, for the strategies that are named: `num_rounds=20`. `model` may be a
         torch module, whose weights are where all begin, or a class or function that makes one.
@@ -153,7 +158,10 @@ def simulate(
         columns = {"user": user, "label": label, "cluster": cluster}
         given = data_of(data, (x, y), columns, keys)
         listed = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
-        return compared(prepared(listed, given, keys, progress), progress)
+        made = prepared(listed, given, keys, progress)
+        for strategy in made:
+            strategy.callbacks.extend(callbacks)
+        return compared(made, progress)
 
 
 def prepared(

@@ -10,6 +10,7 @@ from typing import Any
 from corsage.app.output.complaint import complain
 from corsage.app.studies.grid import Grid, grid_of, is_study_of
 from corsage.app.studies.study import Study
+from corsage.app.tracking.tools import check_tools
 from corsage.core.config import Config
 from corsage.core.errors import UNUSABLE, ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
@@ -147,13 +148,14 @@ def done(values: dict[str, Any]) -> tuple[Study, int]:
 
 
 def check_data(grid: Grid) -> None:
-    """Prepare the data of the first run: what is wrong with them is known before a folder is made.
+    """Prepare the data of the first run: what is wrong is known before a folder is made.
 
     And what is prepared once need not be prepared by several runs at the same time.
     """
     from corsage.datasets.dealing.federated import check_users, simulated
 
     config = Config.parse(grid.keys(grid.cells[0]))
+    check_tools(config.run.log_to)
     check_users(simulated(config.data, config.federation.num_users, config.run.seed))
 
 

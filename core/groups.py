@@ -64,6 +64,12 @@ class RunKeys(Keys):
         "which they take a gigabyte at most; all; none",
         choices=("auto", "all", "none"),
     )
+    log_to: tuple[str, ...] = key(
+        (),
+        "other tools that are told each round's numbers and the results, several with commas; "
+        "each strategy is a run there",
+        choices=("csv", "tensorboard", "mlflow", "wandb"),
+    )
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,9 @@ def convert(name: str, value: Any, kind: type) -> Any:
 
 def check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
     """Refuse a value out of the key's range or not among its choices."""
-    if limits["choices"] and value not in limits["choices"]:
-        raise ConfigError(f"{name}={value}: not possible.{nearest(value, limits['choices'])}")
+    for one in value if isinstance(value, tuple) else (value,):
+        if limits["choices"] and one not in limits["choices"]:
+            raise ConfigError(f"{name}={one}: not possible.{nearest(one, limits['choices'])}")
     if isinstance(value, float) and math.isnan(value):
         raise ConfigError(f"{name}={value}: not a number.")
     if isinstance(value, float) and math.isinf(value):

@@ -25,6 +25,7 @@ class Keywords(TypedDict, total=False):
     study_workers: int
     keep_checkpoints: int
     keep_models: str
+    log_to: str | Sequence[str] | float
     num_users: int
     num_nodes: int
     fraction_train: float

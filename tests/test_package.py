@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -146,3 +147,17 @@ def test_the_app_bundle_holds_the_app(tmp_path: Path) -> None:
     code = "\n".join([*lines, "import corsage; print(corsage.__file__)"])
     out = run(sys.executable, "-c", code, cwd=tmp_path, path=str(tmp_path / "fab"))
     assert out.split() == ["ServerApp", "ClientApp", str(tmp_path / "fab" / "corsage.py")]
+
+
+def test_the_flower_hub_would_take_the_app() -> None:
+    """Its own checks, before an upload: the bundle's format, versions, licence, files and sizes."""
+    from flwr.cli.app_cmd.publish import _collect_file_paths, _validate_files
+    from flwr.cli.build import build_fab_from_files
+    from flwr.cli.utils import collect_files
+
+    bundle, facts = build_fab_from_files(collect_files(ROOT))
+    assert (facts.fab_format_version, facts.flwr_version_min) == (1, "1.41")
+    files = zipfile.ZipFile(io.BytesIO(bundle)).namelist()
+    assert {"README.md", "LICENSE", "pyproject.toml"} <= {*files}
+    _validate_files(_collect_file_paths(ROOT))
+    assert len(PROJECT["project"]["description"]) <= 200

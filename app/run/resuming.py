@@ -36,6 +36,7 @@ FREE = {
     "checkpoint-every",
     "keep-checkpoints",
     "keep-models",
+    "log-to",
     "study-workers",
 }
 """Keys that may change when a run is resumed: they do not change a strategy's numbers."""

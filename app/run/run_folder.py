@@ -47,6 +47,7 @@ from corsage.app.run.resuming import (
     spelled,
     text_of,
 )
+from corsage.app.tracking.tools import Trackers, check_tools
 from corsage.core.config import Config
 from corsage.core.errors import (
     UNUSABLE,
@@ -92,6 +93,7 @@ class RunFolder:
         self.lock, self.simulated = lock, simulated
         self.attempts = Attempts(folder, alone=len(config.run.strategy) == 1)
         self.fresh = fresh
+        self.trackers = Trackers(config.run.log_to, folder)
 
     @classmethod
     def open(cls, config: Config, nodes: int = 0, at: Path | None = None) -> RunFolder:
@@ -102,6 +104,7 @@ class RunFolder:
         nodes : how many a simulation has; its users' states are in this folder too.
         at : where a new one is to be; by default in `run-dir`, named by time and strategies.
         """
+        check_tools(config.run.log_to)
         config = with_budget(config)  # stays the run's, whatever strategies come later
         folder = run_folder(config, at)
         lock = RunLock(folder)
@@ -129,6 +132,7 @@ class RunFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.trackers.close()
         self.lock.release()
         if isinstance(error, UNUSABLE):
             self.leave_nothing()
@@ -173,6 +177,7 @@ class RunFolder:
         asked = len(self.config.run.strategy)
         self.attempts.raise_if_nothing_is_left(asked)
         conclude(self.folder, self.config)
+        self.trackers.close(self.folder / "report.html")
         self.attempts.raise_at_the_end(asked)
 
     def experiment(self, name: str) -> str:
@@ -184,11 +189,12 @@ class RunFolder:
         return str((self.folder / name / "users").resolve())
 
     def callbacks(self, name: str) -> list[Callback]:
-        """Checkpoints and metrics, a progress line, and remarks."""
+        """Checkpoints and metrics, a progress line, remarks, and tools that are told of it."""
         recorder = Recorder(
             self.folder / name, identity(self.run, name, self.config.flat()), self.config
         )
-        return [recorder, Watcher(self.config.run.num_rounds), Remarks()]
+        watching = [recorder, Watcher(self.config.run.num_rounds), Remarks()]
+        return [*watching, *self.trackers.of(name)]
 
 
 def is_done(folder: Path, rounds: int) -> bool:

@@ -1,0 +1,174 @@
+"""What hands a run's numbers to another tool, round by round: the base of all that do.
+
+A tool that fails is named once and told no more; the run goes on. When the run is resumed, it is
+told what it has missed, out of `metrics.jsonl`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corsage.app.run.endings import in_a_line
+from corsage.app.run.recorder import read_rows
+from corsage.app.run.resuming import idle_keys
+from corsage.app.tracking.numbers import Numbers, of_round, of_summary
+from corsage.core.files import sealed, unsealed, write_atomically
+from corsage.core.keys import Value
+from corsage.core.text import line
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.results import Summary
+
+NOT_TOLD = {"resume", "from-round", "run-dir", "cache-dir", "log-to"}
+"""Keys that say nothing of the numbers."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a tool is told of: one strategy of a run.
+
+    Parameters
+    ----------
+    strategy, experiment : its name, and one that no other run has: `fedrep-3f2a90c81b44`.
+    keys : those that mean something to it.
+    title, group : what people are shown; those of a comparison or a study have one group.
+    folder : its own, if it has one.
+    measures : what users are judged by.
+    """
+
+    strategy: str
+    experiment: str
+    keys: Mapping[str, Value]
+    title: str
+    group: str
+    folder: Path | None
+    measures: tuple[str, ...]
+
+
+class Tracker(Callback):
+    """Hands numbers on: `FedRep(callbacks=[TensorBoard("logs")])`; subclasses know the tool.
+
+    Parameters
+    ----------
+    folder : where a tool that writes files writes them, in a folder for each strategy.
+    """
+
+    name = ""
+
+    def __init__(self, folder: Path | str = "") -> None:
+        self.folder = Path(folder) if str(folder) else None
+        self.own: Path | None = None  # of one strategy, in a run folder
+        self.title = self.group = ""
+        self._open = self._ended = self._failed = False
+        self._known = 0
+        self._note: Callable[[str], None] = print
+
+    # What a tool must be able to do.
+
+    def begin(self, part: Part) -> int:
+        """Begin, or go on; the last round that it knows already."""
+        raise NotImplementedError
+
+    def log(self, number: int, values: Numbers) -> None:
+        """The numbers of a round."""
+        raise NotImplementedError
+
+    def finish(self, number: int, rows: Mapping[str, Numbers]) -> None:
+        """The rows of the table, by name, after the last round."""
+        raise NotImplementedError
+
+    def leave(self, report: Path | None, ended: bool) -> None:
+        """Nothing more comes; the report if there is one, and whether there are results."""
+
+    # When it is told.
+
+    def on_start(self, strategy: Strategy[Any, Any]) -> None:
+        """Begin, and tell what was missed."""
+        self.close()
+        self._note = strategy.federation.note
+        self._open, self._ended, self._failed = True, False, False
+        self._safely(lambda: self._begin(strategy))
+
+    def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
+        """A round that is done."""
+        self._safely(lambda: self._tell(row))
+
+    def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
+        """The rows of the table."""
+        rows = {result.strategy: of_summary(result) for result in results}
+        self._safely(lambda: self.finish(strategy.progress.round, rows))
+        self._ended = True
+        if self.own is None:  # nobody will come with a report
+            self.close()
+
+    def close(self, report: Path | None = None) -> None:
+        """Nothing more comes, but perhaps a report; once for each strategy."""
+        if not self._open:
+            return
+        if self._failed:
+            with contextlib.suppress(Exception):
+                self.leave(None, self._ended)
+        else:
+            self._safely(lambda: self.leave(report if self._ended else None, self._ended))
+        self._open = False
+
+    def _begin(self, strategy: Strategy[Any, Any]) -> None:
+        self._known = self.begin(self._part(strategy))
+        for row in read_rows(self.own) if self.own else ():
+            if row["round"] <= strategy.progress.round:
+                self._tell(row)
+
+    def _tell(self, row: Mapping[str, Any]) -> None:
+        if row["round"] > self._known:
+            self.log(row["round"], of_round(row))
+            self._known = row["round"]
+
+    def _part(self, strategy: Strategy[Any, Any]) -> Part:
+        flat, experiment = strategy.config.flat(), strategy.federation.experiment
+        idle = idle_keys([strategy.name]) | NOT_TOLD
+        return Part(
+            strategy.name,
+            experiment,
+            {**{key: flat[key] for key in flat if key not in idle}, "strategy": strategy.name},
+            self.title or experiment,
+            self.group,
+            self.own or (self.folder / experiment if self.folder else None),
+            tuple(measure.name for measure in strategy.federation.measures),
+        )
+
+    def _safely(self, tell: Callable[[], None]) -> None:
+        """Tell the tool something, unless it has failed before."""
+        if self._failed:
+            return
+        try:
+            tell()
+        except Exception as error:  # whatever a server, a disk or a package of others may raise
+            self._failed = True
+            again = "; --resume tells it the rest" if self.own else ""
+            self._note(f"{self.name}: {line(in_a_line(error))} It is told no more{again}.")
+
+    # What is to be remembered until the run is resumed.
+
+    def stored(self) -> dict[str, Any]:
+        """What was kept in the strategy's folder; nothing in a new run."""
+        try:
+            return unsealed(self._file) if self.own else {}
+        except FileNotFoundError:
+            return {}
+        except ValueError:
+            self._note(f"{self.name}: {self._file} is damaged: it is told of a new run.")
+            return {}
+
+    def store(self, **values: Any) -> None:
+        """Keep it."""
+        if self.own:
+            write_atomically(self._file, sealed(values))
+
+    @property
+    def _file(self) -> Path:
+        assert self.own is not None
+        return self.own / f"{self.name}.json"

@@ -1,0 +1,75 @@
+"""Numbers for Weights & Biases: a run of its own for each strategy.
+
+Where they go to is as W&B has it: `WANDB_PROJECT` (or `corsage`), `WANDB_ENTITY`, `WANDB_MODE`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from corsage.app.tracking.numbers import Numbers, group_of
+from corsage.app.tracking.tracker import Part, Tracker
+from corsage.core.errors import ConfigError
+
+SECONDS = 60.0
+"""How long the end of a run waits for a server that is away."""
+
+
+def check_login() -> None:
+    """Refuse to begin where W&B would ask for a key, in the middle of a run."""
+    import wandb
+
+    if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False):
+        raise ConfigError("nobody is logged in: wandb login, or WANDB_MODE=offline.")
+
+
+class WandB(Tracker):
+    """Tells Weights & Biases; a run that is resumed goes on in the same one."""
+
+    name = "wandb"
+
+    def begin(self, part: Part) -> int:
+        """The run there; its name at W&B is that at our nodes, which stays."""
+        import wandb
+
+        folder = None if "WANDB_DIR" in os.environ or part.folder is None else part.folder
+        if folder:
+            folder.mkdir(parents=True, exist_ok=True)
+        self.strategy, kept = part.strategy, self.stored()
+        self.run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or "corsage",
+            id=part.experiment,
+            name=part.title,
+            group=part.group or None,
+            job_type=part.strategy,
+            config=dict(part.keys),
+            dir=folder,
+            resume="allow",
+            reinit="create_new",
+            settings=wandb.Settings(console="off", silent=True, finish_timeout=SECONDS),
+        )
+        return int(kept.get("round", 0))
+
+    def log(self, number: int, values: Numbers) -> None:
+        """A step of the run's history."""
+        self.run.log({**values, "round": number}, step=number)
+        self.store(round=number)
+
+    def finish(self, number: int, rows: Mapping[str, Numbers]) -> None:
+        """All rows in the run's summary."""
+        for row, values in rows.items():
+            group = group_of(row, self.strategy)
+            self.run.summary.update({f"{group}/{name}": value for name, value in values.items()})
+
+    def leave(self, report: Path | None, ended: bool) -> None:
+        """The report as an artifact, and how the run ended."""
+        import wandb
+
+        if report:
+            artifact = wandb.Artifact(f"report-{self.run.id}", type="report")
+            artifact.add_file(str(report))
+            self.run.log_artifact(artifact)
+        self.run.finish(exit_code=0 if ended else 1)
