@@ -45,6 +45,7 @@ def headline(results: Sequence[Result], looks: Looks) -> str:
         f"<tbody>{''.join(body)}</tbody></table></div>\n"
         f'<p class="soft">{escape(measure.meaning)}, of all users, each on its own test data, '
         "whether or not it was drawn for training; ± is the standard deviation over users. "
+        "Steps: gradients of minibatches that a user computed. "
         f"{escape(never_drawn(results))}</p>\n"
     )
 
@@ -111,8 +112,10 @@ def without_tests(results: Sequence[Result]) -> list[str]:
     missing = fields.untested(results)
     if not missing:
         return []
-    verb = "users have" if len(missing) > 1 else "user has"
-    return [f"{len(missing):,} {verb} no test samples and is in no number: {listed(missing)}."]
+    who = "1 user has no test samples and is"
+    if len(missing) > 1:
+        who = f"{len(missing):,} users have no test samples and are"
+    return [f"{who} in no number: {listed(missing)}."]
 
 
 def listed(users: Sequence[str], most: int = NAMED) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from corsage.app.command import run
 from corsage.app.output import report
-from corsage.app.output.page import fields, settings
+from corsage.app.output.page import fields, settings, words
 from corsage.core.catalogue import OF_SOME, catalogue
 from corsage.core.groups import GROUPS
 from corsage.core.keys import Value
@@ -85,6 +85,12 @@ def test_it_is_whole_escaped_and_alone(tmp_path: Path, flat: dict[str, Value]) -
     assert "1 user has no test samples and is in no number" in tags.text
     assert "no better than always answering" in tags.text
     assert fields.named("auc").title in tags.text and "pooled" in tags.text
+
+
+@pytest.mark.parametrize(("users", "said"), [(["a"], "1 user has"), (["a", "b"], "2 users have")])
+def test_users_without_tests_are_one_or_several(users: list[str], said: str) -> None:
+    (line,) = words.without_tests([{"strategy": "fedrep", "untested": users}])
+    assert line.startswith(said) and line.count(" are ") == len(users) - 1
 
 
 def test_only_its_own_script_may_run() -> None:
