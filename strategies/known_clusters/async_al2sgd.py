@@ -74,6 +74,10 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
                 f"logistic, squared-hinge), not model={self.config.model.model}; async-l2gd takes "
                 "any model."
             )
+        self.check_keys()
+        number("al2sgd-mu", self.keys.al2sgd_mu, 0.0)
+        if not 0 < number("al2sgd-rho", self.keys.al2sgd_rho, 1.0) <= 1:
+            raise ConfigError(f"al2sgd-rho={self.keys.al2sgd_rho}: must be above 0, and at most 1.")
         return AsyncAL2SGDState.beginning(network.whole.stop)
 
     @property

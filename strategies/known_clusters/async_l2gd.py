@@ -38,6 +38,7 @@ class AsyncL2GD(CoinMethod[AsyncL2GDKeys, AsyncL2GDState]):
 
     def initial(self, network: Network) -> AsyncL2GDState:
         """theta^0: zero for a linear model, as in the paper; else the model of the seed."""
+        self.check_keys()
         convex = self.federation.convex
         start = network.initial.astype(self.config.model.precision if convex else np.float32)
         return AsyncL2GDState.beginning(np.zeros_like(start) if convex else start)

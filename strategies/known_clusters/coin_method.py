@@ -14,12 +14,12 @@ from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays
 from corsage.core.encoding import encode
-from corsage.core.errors import ConfigError
 from corsage.core.registry import found
 from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.coins import Stretch, stretch
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.settings import largest_step
+from corsage.strategies.known_clusters.checks import check_coins
 from corsage.strategies.known_clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.coin_server import CoinServer, StepCheck, loss_constants
 from corsage.strategies.known_clusters.coins import (
@@ -32,7 +32,6 @@ from corsage.strategies.known_clusters.coins import (
 from corsage.strategies.known_clusters.conversation import Conversation, evaluation_of
 from corsage.strategies.known_clusters.schedule import CoinSchedule, hierarchy_of
 from corsage.strategies.known_clusters.strengths import (
-    ClusterKeys,
     Strengths,
     given_strengths,
     settle,
@@ -70,6 +69,11 @@ class CoinMethod(Strategy[K, S]):
         """The iterations of the round that begins at `first`."""
         return stretch(schedule.coins, first, self.keys.iterations)
 
+    def check_keys(self) -> None:
+        """Refuse keys that cannot be meant, before the first message."""
+        federation = self.federation
+        check_coins(self.keys, self.config.model, federation.loss, federation.convex)
+
     # The parts.
 
     @cached_property
@@ -105,7 +109,7 @@ class CoinMethod(Strategy[K, S]):
         state, keys, clusters = self.state, self.keys, self.clusters
         strengths = Strengths()
         if keys.estimated:
-            strengths, state.estimates = yield from estimated_strengths(self.federation, keys)
+            strengths, state.estimates = yield from estimated_strengths(self.federation)
         state.strengths = given_strengths(keys, strengths)
         settle(state.strengths, keys, state.clusters, clusters.meet(state.clusters))
         smoothness, convexity = yield from loss_constants(self.federation, clusters, state)
@@ -179,15 +183,8 @@ class CoinMethod(Strategy[K, S]):
         return encode(network.named(self.state.model, network.whole))
 
 
-def estimated_strengths(
-    federation: Federation, keys: ClusterKeys
-) -> Script[tuple[Strengths, list[Finding]]]:
+def estimated_strengths(federation: Federation) -> Script[tuple[Strengths, list[Finding]]]:
     """Strengths on auto are the mixed model's, which solves the problem on the way."""
-    if not federation.convex:
-        raise ConfigError(
-            f"known-gamma={keys.known_gamma} known-lambda={keys.known_lambda}: auto is for "
-            "model=linear with a loss of one output; give numbers."
-        )
     solver: type[Any] = found("mixed-model", "strategies")
     estimates: Script[tuple[Strengths, list[Finding]]] = solver.strengths(federation)
     return (yield from estimates)

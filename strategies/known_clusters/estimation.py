@@ -16,7 +16,6 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import ConfigError
-from corsage.core.groups import ModelKeys
 from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.laplace import LaplaceSums, laplace_sums, laplace_variances
 from corsage.solvers.known_clusters.reml import GRID, RemlSums, Variances, fit, refined_grid, shares
@@ -29,7 +28,7 @@ from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
-    from corsage.strategies.known_clusters.mixed_model import MixedModelKeys, MixedModelState
+    from corsage.strategies.known_clusters.mixed_model import MixedModelState
 
 SMALLEST = 1e-6
 """Variances that EM finds below this are taken for this: strengths stay finite."""
@@ -238,38 +237,6 @@ def reml_template(size: int, d: int) -> Arrays:
         "records": (), "users": (), "trace": (),
     }  # fmt: skip
     return {name: np.zeros(shape) for name, shape in shapes.items()}
-
-
-def check_estimable(keys: ClusterKeys, model: ModelKeys, loss: str) -> None:
-    """Refuse settings under which the variances of strengths on auto mean nothing."""
-    if not keys.estimated:
-        return
-    if model.loss_scale == "mean" or model.ridge:
-        raise ConfigError(
-            f"loss-scale={model.loss_scale} ridge={model.ridge:g}: strengths on auto are of "
-            "losses that are sums, without a ridge: set loss-scale=sum ridge=0, or numbers for "
-            "known-gamma and known-lambda."
-        )
-    given = {keys.known_gamma, keys.known_lambda} - {AUTO}
-    if loss != "squared" and given & {"0", "0.0", "inf"}:
-        raise ConfigError(
-            f"known-gamma={keys.known_gamma} known-lambda={keys.known_lambda}: with "
-            f"loss={loss} and the other one on auto it must be finite and above 0."
-        )
-
-
-def check_random(keys: MixedModelKeys, model: ModelKeys) -> None:
-    """Refuse random intercepts where there is no intercept, or nothing for it to vary by."""
-    if keys.mixed_random == "all":
-        return
-    if not model.intercept:
-        raise ConfigError("mixed-random=intercept: with intercept=false there is none to vary.")
-    for name, value in (("gamma", keys.known_gamma), ("lambda", keys.known_lambda)):
-        if value in {"0", "0.0"}:
-            raise ConfigError(
-                f"mixed-random=intercept known-{name}={value}: it must be above 0; a small number, "
-                "such as 1e-6, is nearly none."
-            )
 
 
 def numbers(values: list[float]) -> str:

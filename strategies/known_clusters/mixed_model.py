@@ -33,6 +33,7 @@ from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.newton_rounds import Pace
+from corsage.strategies.known_clusters.checks import check_mixed
 from corsage.strategies.known_clusters.cohorts import ClusterNames, KnownClusters
 from corsage.strategies.known_clusters.conversation import evaluation_of
 from corsage.strategies.known_clusters.estimation import Estimates
@@ -194,6 +195,7 @@ class MixedModel(Strategy[K, MixedModelState]):
                 f"logistic, squared-hinge), not model={self.config.model.model} with "
                 f"loss={self.federation.loss}; async-l2gd takes any model."
             )
+        check_mixed(self.keys, self.config.model, self.federation.loss)
         return MixedModelState.of_size(network.whole.stop)
 
     def shared(self) -> Arrays:

@@ -25,8 +25,6 @@ from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters, Pre
 from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
 from corsage.strategies.known_clusters.estimation import (
     VarianceEstimation,
-    check_estimable,
-    check_random,
 )
 from corsage.strategies.known_clusters.possible import step_fault
 from corsage.strategies.known_clusters.strengths import (
@@ -115,8 +113,6 @@ class MixedSolution:
 
     def begin(self) -> None:
         """Strengths that are given; those on auto come with the rounds."""
-        check_estimable(self.keys, self.federation.config.model, self.federation.loss)
-        check_random(self.keys, self.federation.config.model)
         strengths = given_strengths(self.keys, Strengths(gamma={"": 1.0}, lam={"": 1.0}))
         settle(strengths, self.keys, self.state.clusters, self.present)
         self.state.strengths = strengths

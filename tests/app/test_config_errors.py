@@ -20,6 +20,8 @@ from corsage.core.config import Config
 from corsage.core.errors import UNUSABLE, StorageError
 
 QUICK = ["num-users=6", "num-rounds=1", "hidden=4", "head-epochs=1", "fine-tune-epochs=0"]
+LINEAR = ["dataset=hierarchical", "num-users=0", "model=linear"]
+RANDOM = ["mixed-random=intercept", "intercept=false"]
 OWN = """
 from torch import nn
 
@@ -59,6 +61,12 @@ CASES = {
     "not convex": (["strategy=fedavg,mixed-model"], "needs model=linear"),
     "not convex either": (["strategy=local,convex-clustering"], "set model=linear"),
     "known late": (["strategy=async-l2gd"], "auto is for model=linear"),
+    "of the second one": (["strategy=local,async-l2gd"], "auto is for model=linear"),
+    "a strength": ([*LINEAR, "strategy=local,mixed-model", "known-gamma=x.json"], "no such file"),
+    "no intercept": ([*LINEAR, *RANDOM, "strategy=local,mixed-model"], "there is none to vary"),
+    "no likelihood": ([*LINEAR, "strategy=local,async-l2gd", "ridge=1"], "set loss-scale=sum"),
+    "a probability": ([*LINEAR, "strategy=local,async-l2gd", "known-p0=2"], "from 0 to below 1"),
+    "a refresh": ([*LINEAR, "strategy=local,async-al2sgd", "al2sgd-rho=7"], "at most 1"),
     "no average": (["strategy=fedmtl", "robust=krum"], "not for strategy=fedmtl"),
     "too few for it": (["strategy=fedavg,local", "robust=krum"], "raise fraction-train"),
     "no old users": (["new-cluster=x"], "0 of 6 users would be new"),
@@ -139,13 +147,15 @@ def test_results_are_kept_whatever_becomes_of_the_others(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What only its first question shows ends one strategy; to go on would end so again."""
-    assert run([*QUICK, "strategy=local,async-l2gd"], "") == 1
+    (here / "few.json").write_text('{"0": 1}')
+    strengths = ["known-gamma=1", "known-lambda=few.json"]
+    assert run([*QUICK, *LINEAR, "strategy=local,async-l2gd", *strengths], "") == 1
     shown = capsys.readouterr()
-    assert "async-l2gd failed: known-gamma=auto" in shown.err and "--resume" not in shown.err
+    assert "async-l2gd failed: known-lambda=few.json" in shown.err and "--resume" not in shown.err
     (folder,) = (here / "runs").iterdir()
     summary = json.loads((folder / "summary.json").read_text())
     assert [row["strategy"] for row in summary["results"]] == ["local"]
-    assert np.isfinite(summary["results"][0]["accuracy"]["mean"])
+    assert np.isfinite(summary["results"][0]["rmse"]["mean"])
 
 
 def test_what_is_resumed_is_never_taken_away(
