@@ -62,12 +62,12 @@ class Run:
 
     @property
     def results(self) -> Any:
-        """The table: a pandas frame if pandas is there, else a list with a dict a row."""
+        """The table, as `table` has it."""
         return self.table
 
     @property
     def table(self) -> Any:
-        """The same."""
+        """The rows' numbers: a pandas frame if pandas is there, else a list with a dict a row."""
         return frame([line for row in self.rows.values() for line in result_rows(row.numbers)])
 
     @property
