@@ -13,7 +13,8 @@ import pytest
 
 from corsage.app.command import run
 from corsage.app.output import report
-from corsage.app.output.page import fields, settings, words
+from corsage.app.output.page import fields, settings
+from corsage.app.output.page.words import without_tests
 from corsage.core.catalogue import OF_SOME, catalogue
 from corsage.core.groups import GROUPS
 from corsage.core.keys import Value
@@ -89,7 +90,7 @@ def test_it_is_whole_escaped_and_alone(tmp_path: Path, flat: dict[str, Value]) -
 
 @pytest.mark.parametrize(("users", "said"), [(["a"], "1 user has"), (["a", "b"], "2 users have")])
 def test_users_without_tests_are_one_or_several(users: list[str], said: str) -> None:
-    (line,) = words.without_tests([{"strategy": "fedrep", "untested": users}])
+    (line,) = without_tests([{"strategy": "fedrep", "untested": users}])
     assert line.startswith(said) and line.count(" are ") == len(users) - 1
 
 
