@@ -127,6 +127,7 @@ def determined(residual: Floats, variation: Floats) -> Floats:
 def pooled_determined(counts: Counts) -> float | None:
     """R^2 of all samples: the labels vary within users and between their means."""
     n, mean = counts[EXAMPLES], counts[LABEL_MEAN]
+    mean = mean - mean[0]  # equal means differ by 0, and not by rounding
     between = n * np.square(mean - np.average(mean, weights=n))
     variation = np.array([(counts[LABEL_SQUARES] + between).sum()])
     return one(determined(np.array([counts[RESIDUAL].sum()]), variation))

@@ -154,9 +154,14 @@ class Outcome:
         return self.summed(ABSOLUTE, np.abs(self.u[:, 0] - self.y))
 
     def variation(self) -> Counted:
-        """Squared errors beside the squares of the labels about each user's own mean."""
-        y = self.y.astype(np.float64)
-        mean = self.sums(y) / np.maximum(self.data.sizes, 1)
+        """Squared errors beside the squares of the labels about each user's own mean.
+
+        Labels are measured from the user's first one: equal ones vary by 0, and not by rounding.
+        """
+        y, there = self.y.astype(np.float64), self.data.sizes > 0
+        first = np.zeros(len(self.data))
+        first[there] = y[self.data.offsets[there]]
+        mean = first + self.sums(y - first[self.user]) / np.maximum(self.data.sizes, 1)
         return {
             RESIDUAL: self.sums(np.square(self.u[:, 0] - y)),
             LABEL_MEAN: mean,

@@ -19,7 +19,7 @@ from sklearn import metrics as sk
 from corsage.core.errors import ConfigError
 from corsage.core.groups import ModelKeys
 from corsage.core.measures import MEASURES, Measure, chosen, reported
-from corsage.networks.batches import Examples
+from corsage.networks.batches import Examples, Units
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion, criterion_of
 from corsage.networks.evaluation import score
 
@@ -163,6 +163,23 @@ def test_what_users_report_cannot_lead_out_of_range(kind: str) -> None:
         assert np.isfinite(values).all()
         assert ((values >= low) & (values <= high)).all(), measure.name
         assert measure.pooled(counts) is None or math.isfinite(measure.pooled(counts) or 0.0)
+
+
+@pytest.mark.parametrize("units", [None, (3.7, 0.3)])
+def test_labels_that_are_all_alike_have_no_share_of_variance(
+    units: tuple[float, float] | None,
+) -> None:
+    """Their mean is rounded, and so is what was standardised: none of it is a variance."""
+    sizes = np.array([7, 0, 3])
+    y = torch.from_numpy(np.repeat([0.1, 0.1], [7, 3]))
+    scale = Units(*np.tile(np.array(units)[:, None], 3)) if units else None
+    data = Examples(torch.zeros(10, 1), y, sizes, units=scale)
+    found = score(SQUARED, torch.zeros(10, 1), data, [MEASURES["r2"]])
+    there = sizes > 0
+    counts = {name: values[there] for name, values in found.counts.items()}
+    counts["num-examples"] = sizes[there].astype(np.float64)
+    assert np.isnan(MEASURES["r2"].user(counts)).all()
+    assert MEASURES["r2"].pooled(counts) is None
 
 
 def test_errors_are_those_of_the_mean() -> None:
