@@ -39,6 +39,8 @@ from corsage.datasets.table import (
 
 # Other names under which an array is understood, as long as its key has its default value.
 ALSO = {"label": ("y", "labels"), "user": ("users",)}
+NO_ARRAYS = (ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error)
+"""What NumPy raises on a file that is damaged, or says that it is larger than memory."""
 
 
 def load(keys: ColumnKeys) -> Table:
@@ -97,13 +99,20 @@ def open_npz(path: Path) -> dict[str, Array]:
             raise DataError(f"{path}: a single array; save several with np.savez(path, x=..., y=)")
         with archive:
             return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+    except NO_ARRAYS as error:
         raise DataError(
-            f"{path}: not an NPZ file of plain arrays ({error}); write it with np.savez."
+            f"{path}: not an NPZ file of plain arrays ({unread(error)}); write it with np.savez."
         ) from error
     except OSError as error:
         cause = error.strerror or error
         raise DataError(f"{path}: cannot be read ({cause}). Check data-file.") from error
+
+
+def unread(error: Exception) -> str:
+    """Why a file's arrays cannot be read. NumPy would advise to unpickle it."""
+    if isinstance(error, MemoryError):
+        return "larger than the memory of this machine"
+    return "Python objects, or no arrays at all" if "pickle" in str(error) else str(error)
 
 
 def find(path: Path, names: list[str], what: str, wanted: str, optional: bool) -> str:

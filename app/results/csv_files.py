@@ -8,6 +8,7 @@ coefficients.csv  strategy, user, feature, value, of linear models
 from __future__ import annotations
 
 import csv
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from corsage.core.errors import CheckpointError
 Json = Mapping[str, Any]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet would take for the beginning of a formula."""
+NUMBER = re.compile(r"[+-]?[\d.,]+([eE][+-]?\d+)?")
 MOST_CELLS = 5_000_000
 """Coefficients that are written, at most; the models have them all."""
 
@@ -62,8 +64,11 @@ def write(path: Path, head: Sequence[str], lines: Iterable[Sequence[Any]]) -> No
 
 
 def plain(value: Any) -> Any:
-    """A cell: text that would be a formula begins with an apostrophe, as spreadsheets have it."""
-    if isinstance(value, str) and value.startswith(FORMULA):
+    """A cell: text that would be a formula begins with an apostrophe, as spreadsheets have it.
+
+    A number is none, whatever its sign.
+    """
+    if isinstance(value, str) and value.startswith(FORMULA) and not NUMBER.fullmatch(value):
         return f"'{value}"
     return value
 

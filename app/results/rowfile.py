@@ -13,6 +13,7 @@ scales/...     where each user is scaled by its own rows, these: shift, scale an
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -123,8 +124,8 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
     if target is None:
         buffer = np.zeros(size, np.uint8)
     else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        buffer = np.memmap(target, np.uint8, "w+", shape=(size,))
+        reserve(target, size)
+        buffer = np.memmap(target, np.uint8, "r+", shape=(size,))
     buffer[: len(lead)] = np.frombuffer(lead, np.uint8)
     views = {
         name: buffer[start : start + size_of(*shapes[name])]
@@ -147,6 +148,21 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
         buffer.flush()
         return b""
     return buffer.tobytes()
+
+
+def reserve(target: Path, size: int) -> None:
+    """An empty file of a size that is there: to write where a full disk has no room for a mapped
+    page would end the process without a word."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with target.open("wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+    except OSError as error:
+        remove(target)
+        raise OSError(error.errno, error.strerror, str(target)) from error
 
 
 def is_of_users(name: str) -> bool:

@@ -14,6 +14,7 @@ from corsage.core.config import Config
 from corsage.core.errors import DataError
 from corsage.datasets.columns.dialect import COMMA, Dialect, dialect_of
 from corsage.datasets.columns.dialect import rows as lines_of
+from corsage.datasets.npzfile import NO_ARRAYS, unread
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ def read_rows(path: Path) -> Rows:
     if not lines:
         raise DataError(f"{path}: no rows below the header.")
     names = [name.strip() for name in head]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"{path}: the column {twice[0]!r:.60} is there twice; rename one.")
     for number, line in lines:
         if len(line) != len(names):
             why = f"{len(line)} cells, the header has {len(names)}"
@@ -77,10 +80,14 @@ def read_rows(path: Path) -> Rows:
 def array_in(path: Path) -> NDArray[Any]:
     """The samples of an array file; nothing in it is executed."""
     try:
-        found = np.load(path, allow_pickle=False)
-        return np.asarray(found if isinstance(found, np.ndarray) else found["x"])
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path}: no array x of samples in it ({error}).") from error
+        loaded = np.load(path, allow_pickle=False)
+        found = np.asarray(loaded if isinstance(loaded, np.ndarray) else loaded["x"])
+    except (OSError, *NO_ARRAYS) as error:
+        raise DataError(f"{path}: no array x of samples in it ({unread(error)}).") from error
+    if not found.ndim or found.dtype.kind not in "biuf":
+        kind = f"shape {found.shape} and type {found.dtype}"
+        raise DataError(f"{path}: x is of {kind}; expected samples of numbers.")
+    return found
 
 
 def features(rows: Rows, config: Config | None) -> Any:

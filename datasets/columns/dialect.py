@@ -58,9 +58,19 @@ def rows(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
 
 def dialect_of(path: Path) -> Dialect:
     """How the file is written, judged by its first rows."""
-    samples = {d: [row for _, row in islice(rows(path, d), LOOKED_AT)] for d in DELIMITERS}
+    samples = {d: sample_of(path, d) for d in DELIMITERS}
     delimiter = max(DELIMITERS, key=lambda d: fitness(samples[d]))
     return Dialect(delimiter, has_commas(path, samples[delimiter][1:]))
+
+
+def sample_of(path: Path, delimiter: str) -> list[list[str]]:
+    """The first rows as one delimiter cuts them; none if what it leaves whole is no cell."""
+    try:
+        return [row for _, row in islice(rows(path, delimiter), LOOKED_AT)]
+    except DataError as error:
+        if isinstance(error.__cause__, csv.Error):
+            return []
+        raise
 
 
 def fitness(sample: list[list[str]]) -> tuple[bool, bool, int]:

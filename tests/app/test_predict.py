@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 import corsage
 from corsage.app.engines import simulate
 from corsage.app.results import export, predict
+from corsage.app.results.table import read_rows
 from corsage.core.config import Config
 from corsage.core.errors import CorsageError, DataError
 
@@ -68,6 +69,38 @@ def test_one_user_for_all_rows_and_a_file(table: tuple[Path, Path]) -> None:
     lines = (folder / "out.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in lines] == [["a", "b"], ["2", "0"], ["1", "1"]]
     assert np.allclose([float(line.split(",")[2]) for line in lines[1:]], [11.0, 7.0])
+
+
+def test_numbers_stay_what_they_are_and_formulas_are_text(
+    table: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, folder = table
+    (folder / "new.csv").write_text("a;b;note\n-2,5;+1e-3;=1+1\n-1,0;0;-1+A1\n")
+    words = [str(run), "strategy=exact-local", "user=s1", str(folder / "new.csv")]
+    code, out, _ = said(words, capsys)
+    rows = [line[:3] for line in csv.reader(out.splitlines())]
+    assert code == 0 and rows[1:] == [["-2,5", "+1e-3", "'=1+1"], ["-1,0", "0", "'-1+A1"]]
+
+
+HEADER = str({"descr": "<f4", "fortran_order": False, "shape": (10**11, 3)}).ljust(117) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("x.npy", b"", "no array x of samples in it"),
+        ("x.npz", b"PK\x03\x04", "no array x of samples in it"),
+        ("x.npy", b"pickled?" * 9, r"\(Python objects, or no arrays at all\)"),
+        ("x.npy", b"\x93NUMPY\x01\x00v\x00" + HEADER.encode(), "no array x of samples in it"),
+        ("x.csv", b"a,b,a\n1,2,3\n", "column 'a' is there twice"),
+    ],
+)
+def test_a_file_of_no_rows_is_one_line(
+    table: tuple[Path, Path], tmp_path: Path, name: str, content: bytes, why: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=why):
+        read_rows(tmp_path / name)
 
 
 BAD: dict[str, tuple[list[str], str, str]] = {

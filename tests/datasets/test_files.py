@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zipfile
 
 import numpy as np
 import pytest
@@ -146,6 +147,17 @@ def test_csv_of_a_spreadsheet(csv):
     assert table.num_classes == 4 and table.clusters is None
 
 
+def test_csv_with_a_header_that_is_longer_than_any_cell_may_be(csv):
+    """Cut at semicolons it would be one cell of 140,000 characters."""
+    names, cells = [f"feature{i}" for i in range(11_000)], ["0.5"] * 11_000
+    table = csv(
+        "\n".join(",".join([*row]) for row in [("user", "label", *names), ("u", "1", *cells)])
+    )
+    assert table.x.shape == (1, 11_000)
+    with pytest.raises(DataError, match="not a CSV file"):
+        csv(f"a,user,label\n{'9' * 140_000},u,1\n")
+
+
 def test_csv_without_users_if_said(csv):
     assert csv("a,label\n1,0\n", user_column="").users is None
 
@@ -244,6 +256,11 @@ def test_npz_that_is_none(tmp_path):
         load_table(keys)
     path.write_text("hello")
     with pytest.raises(DataError, match="not an NPZ file"):
+        load_table(keys)
+    shape = str({"descr": "<f4", "fortran_order": False, "shape": (10**11, 3)}).ljust(117) + "\n"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("x.npy", b"\x93NUMPY\x01\x00v\x00" + shape.encode())
+    with pytest.raises(DataError, match=r"not an NPZ file .*memory"):
         load_table(keys)
 
 
