@@ -19,6 +19,8 @@ class Facts:
     cost : bytes a round and user.
     take : when to take it.
     line : what it is, where its file is of another algorithm.
+    on : keys of data that it is for, where it is not for the digits.
+    beside : what to run it beside.
     """
 
     sent: str
@@ -26,9 +28,16 @@ class Facts:
     cost: str
     take: str
     line: str = ""
+    on: str = ""
+    beside: str = "local"
+
+    def trial(self, name: str) -> str:
+        """A command that tries it."""
+        return " ".join(["corsage run", f"strategy={name},{self.beside}", *self.on.split()])
 
 
 EXACT = ("as mixed-model", "as mixed-model", "the same")
+GROUPED = "dataset=hierarchical model=linear"
 FACTS: dict[str, Facts] = {
     "fedrep": Facts(
         "body / body",
@@ -47,6 +56,7 @@ FACTS: dict[str, Facts] = {
         "nothing / body, all heads",
         "2 bodies, 3 heads",
         "as fedrep, where the groups of users are known",
+        on="dataset=moons",
     ),
     "fedper": Facts("body / body", "head / body", "2 bodies", "as fedrep, body and head at once"),
     "fedbabu": Facts(
@@ -98,38 +108,63 @@ FACTS: dict[str, Facts] = {
         "4",
         "one model for users that pull it apart",
     ),
-    "local": Facts("nothing", "a model / nothing", "0", "always, as what to beat"),
+    "local": Facts("nothing", "a model / nothing", "0", "always, as what to beat", beside="fedavg"),
     "async-l2gd": Facts(
         "a map, a step count / model",
         "a model theta / cluster centres, coins",
         "2 a round trip",
         "known groups, and any network",
+        on=GROUPED,
+        beside="exact-local",
     ),
     "async-al2sgd": Facts(
         "means / z and y",
         "z, y, anchor / means of these, coins",
         "4 a round trip",
         "known groups, a linear model, few messages",
+        on=GROUPED,
+        beside="exact-local",
     ),
     "mixed-model": Facts(
         "centre / sums P, q",
         "a model theta / centres, strengths",
         "d(d+1)/2 + d up",
         "a table and known groups, or a mixed model in mind",
+        on=GROUPED,
+        beside="exact-local",
     ),
-    "single-cluster": Facts(*EXACT, "users around one centre, without groups"),
-    "exact-cluster": Facts(*EXACT, "a baseline", "One exact linear model a known cluster."),
-    "exact-global": Facts(*EXACT, "a baseline", "One exact linear model for all."),
+    "single-cluster": Facts(
+        *EXACT, "users around one centre, without groups", on=GROUPED, beside="exact-local"
+    ),
+    "exact-cluster": Facts(
+        *EXACT,
+        "a baseline",
+        "One exact linear model a known cluster.",
+        on=GROUPED,
+        beside="exact-local",
+    ),
+    "exact-global": Facts(
+        *EXACT, "a baseline", "One exact linear model for all.", on=GROUPED, beside="exact-local"
+    ),
     "exact-local": Facts(
-        *EXACT, "a baseline", "Each user's exact linear model of its own data alone."
+        *EXACT,
+        "a baseline",
+        "Each user's exact linear model of its own data alone.",
+        on=GROUPED,
+        beside="exact-global",
     ),
     "convex-clustering": Facts(
         "a point / model",
         "nothing / all models, duals",
         "2",
         "linear models, and groups that nobody tells you of; take its row +refit",
+        on="dataset=ellipses model=linear",
     ),
     "local-clusters": Facts(
-        "nothing / model", "nothing / all models", "1, once", "a baseline of clusters"
+        "nothing / model",
+        "nothing / all models",
+        "1, once",
+        "a baseline of clusters",
+        on="dataset=ellipses model=linear",
     ),
 }

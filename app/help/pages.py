@@ -41,6 +41,12 @@ usage: corsage run [key=value ...] [FILE.toml] [--json FILE]
 Without a key it is the main job: FedRep, FedAvg and local training on the digits, 50 users with two
 classes each.
 """
+OWN = {
+    "csv": "corsage run dataset=csv data-file=FILE.csv",
+    "npz": "corsage run dataset=npz data-file=FILE.npz",
+    "memory": 'corsage.simulate("fedrep,local", data) in Python',
+}
+"""How data of one's own are tried, which nobody else has."""
 MORE = """\
 More: corsage --help NAME, for a strategy (fedrep), a command (clean), a data set (csv), a group of
 keys (data, model, training, ...) or a key (lr). corsage --help keys lists every key.
@@ -108,7 +114,8 @@ def strategy(name: str) -> Iterator[RenderableType]:
         yield grid({**said, "bytes a round and user": cost})
     settled = {kebab(key) for key in entry.fixed}
     yield from table_of([key for key in names(keys_class(name)) if key not in settled])
-    yield f"\nTry: corsage run strategy={name},local    in Python: corsage.{entry.cls}()"
+    trial = facts.trial(name) if facts else f"corsage run strategy={name},local"
+    yield f"\nTry: {trial}    in Python: corsage.{entry.cls}()"
 
 
 def data_set(name: str) -> Iterator[RenderableType]:
@@ -119,7 +126,8 @@ def data_set(name: str) -> Iterator[RenderableType]:
     shared = set(names(GROUPS["data"]))
     own = [key for key in names(data_keys(name)) if key not in shared]
     yield from table_of(own)
-    yield f"\nTry: corsage run dataset={name}    and: corsage --help data"
+    trial = OWN.get(name, f"corsage run dataset={name}")
+    yield f"\nTry: {trial}    and: corsage --help data"
 
 
 def group(title: str) -> Iterator[RenderableType]:

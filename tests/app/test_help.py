@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import corsage
 from corsage.app.command import main, run
 from corsage.app.commands import COMMANDS
 from corsage.app.help.facts import FACTS
-from corsage.core.config import Config
+from corsage.app.run.checks import check_simulation
+from corsage.core.config import Config, read_words
 from corsage.core.registry import ALGORITHMS, DATASETS
 
 DOCS = Path(corsage.__path__[0]) / "docs"
@@ -52,6 +54,13 @@ def test_a_strategy_has_a_page(capsys: pytest.CaptureFixture[str], name: str) ->
     assert shown(capsys, f"strategy={name}", "--help") == out
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_it_says_to_try_can_be_run(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (line,) = (line for line in shown(capsys, "--help", name).splitlines() if "Try: " in line)
+    command = line.removeprefix("Try: ").partition("    ")[0]
+    check_simulation(Config.parse(read_words(shlex.split(command)[2:])))
+
+
 @pytest.mark.parametrize(
     ("topic", "said"),
     [
@@ -61,6 +70,7 @@ def test_a_strategy_has_a_page(capsys: pytest.CaptureFixture[str], name: str) ->
         ("run", "--from-round N"),
         ("fedrep", "head-epochs"),
         ("csv", "user-column"),
+        ("csv", "Try: corsage run dataset=csv data-file="),
         ("lr", "a number from 0"),
         ("engine", "local, ray"),
         ("exact-global", "mixed-model with known-gamma=inf"),
