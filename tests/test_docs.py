@@ -233,6 +233,12 @@ def test_an_algorithm_is_two_files_and_a_line(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def below(text: str) -> str:
+    """The lines between a run's table and its folder, without their numbers."""
+    lines = text[text.index("Users worse off") : text.index("Run folder: ")]
+    return " ".join(re.sub(r"[\d.]+", "N", lines).split())
+
+
 def test_the_main_job_prints_what_the_readme_shows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,9 +249,13 @@ def test_the_main_job_prints_what_the_readme_shows(
         r"([\d,]+) +([\d.]+ k?M?B) +([\d.]+ k?M?B) +([\d,]+) ",
         re.MULTILINE,
     )
-    printed = line.findall(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    printed = line.findall(out)
     assert [row[0] for row in printed] == ["fedrep", "fedavg", "fedavg+ft", "local"]
+    words = below(out)
+    assert words.startswith("Users worse off than alone")
     for page in ("README.md", "docs/runs.md"):
+        assert words == below(text_of(page))
         for ours, shown in zip(printed, line.findall(text_of(page)), strict=True):
             assert ours[6:] == shown[6:]
             np.testing.assert_allclose(
