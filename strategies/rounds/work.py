@@ -55,7 +55,8 @@ def said(config: Config) -> str:
     if config.train.work != EQUAL:
         return "Work as set: each strategy takes the steps that its own keys say."
     train = config.train
-    many = f"{train.local_steps}" if train.local_steps else f"{train.work_epochs:g} epochs of"
+    epochs = f"{train.work_epochs:g} epoch{'' if train.work_epochs == 1 else 's'} of"
+    many = f"{train.local_steps}" if train.local_steps else epochs
     line = f"Equal work: {many} gradient steps a user and round"
     others = [f"{name} ({why})" for name, why in own.items()]
     if "local" in names and getattr(config.keys_of("local"), "local_always", False):
