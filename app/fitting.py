@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 from corsage.app.simulation import Comparison, simulate
 from corsage.core.config import AUTOMATIC
 from corsage.core.errors import ConfigError
 from corsage.core.keywords import Keywords
+from corsage.strategies.rounds.callbacks import Callback
 
 
 class FitWords(Keywords, total=False):
-    """Keys, and whether a line of progress is shown."""
+    """Keys, whether a line of progress is shown, and what is called around every round."""
 
     progress: bool
+    callbacks: Sequence[Callback]
 
 
 def fit(
@@ -35,8 +38,8 @@ def fit(
     user, label, cluster : columns, or arrays; of data that are given user by user, `cluster` is
         `{user: cluster}`.
     **keys
-        Keys with `_` for `-`, and `progress`. `strategy` is by default `"auto"`: those that suit
-        the data, which a line says.
+        Keys with `_` for `-`, `progress` and `callbacks`. `strategy` is by default `"auto"`: those
+        that suit the data, which a line says.
 
     Returns
     -------

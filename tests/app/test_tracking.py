@@ -136,6 +136,7 @@ def test_tensorboard_shows_each_round_once(told: Path, rows: list[Any]) -> None:
         shown = events.Scalars(name)
         assert [event.step for event in shown] == [number for number, _ in points]
         assert [event.value for event in shown] == pytest.approx([value for _, value in points])
+    assert "_hparams_/session_start_info" in events.summary_metadata
     (last,) = events.Scalars("ft/accuracy/mean")
     assert (last.step, last.value) == (5, pytest.approx(final(told, "fedavg+ft")))
 
