@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,15 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.groups import SOME_USERS
 from corsage.core.held import Held, hold
-from corsage.datasets.given.reading import Given, read
+from corsage.datasets.given.reading import read
+from corsage.datasets.given.wanted import Given
 from corsage.datasets.memory import Memory
 
 COLUMN_KEYS = {"user": "user-column", "label": "label-column", "cluster": "cluster-column"}
-NAMING = ("feature_columns",)
+NAMING = ("feature_columns", "drop_columns", "category_columns")
 """Keys that say what in the data is meant: they are not those of the data in memory."""
+Chosen = Mapping[str, tuple[str, ...]]
+"""The columns that each of them names."""
 MANY = 20
 """More classes than a table has as a rule."""
 FILE_KINDS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".npz": "npz"}
@@ -48,7 +51,7 @@ def data_of(
     given.
     """
     named = {what: value for what, value in columns.items() if value is not None}
-    features = words(keys.get("feature_columns", ()))
+    chosen = {name: words(keys.get(name, ())) for name in NAMING}
     if any(part is not None for part in arrays):
         if data is not None or any(part is None for part in arrays):
             raise ConfigError("x, y: give both, and no data beside them.")
@@ -59,13 +62,17 @@ def data_of(
     if "dataset" in keys:
         raise ConfigError(f"dataset={keys['dataset']}: data are given too; leave one of them out.")
     if isinstance(data, str | Path):
-        return Data(of_file(Path(data), named, features))
-    return in_memory(data, named, features, str(keys.get("labels", "")))
+        return Data(of_file(Path(data), named, chosen))
+    return in_memory(data, named, chosen, keys)
 
 
 def words(value: Any) -> tuple[str, ...]:
     """Names, with commas or as a list."""
-    return tuple(value.split(",") if isinstance(value, str) else value)
+    return (
+        tuple(value.split(",") if value else ())
+        if isinstance(value, str)
+        else tuple(map(str, value))
+    )
 
 
 def refuse_idle(named: Mapping[str, Any]) -> None:
@@ -75,7 +82,7 @@ def refuse_idle(named: Mapping[str, Any]) -> None:
         raise ConfigError(f"{what}={value!r:.40}: no data are given; of a file it is {key}=.")
 
 
-def of_file(path: Path, named: Mapping[str, Any], features: Sequence[str]) -> dict[str, Any]:
+def of_file(path: Path, named: Mapping[str, Any], chosen: Chosen) -> dict[str, Any]:
     """A file of one's own and its columns."""
     kind = FILE_KINDS.get(path.suffix.lower())
     if kind is None:
@@ -84,16 +91,22 @@ def of_file(path: Path, named: Mapping[str, Any], features: Sequence[str]) -> di
         if not isinstance(value, str):
             raise ConfigError(f"{what}: of a file it is the name of a column.")
     columns = {COLUMN_KEYS[what]: value for what, value in named.items()}
-    wanted = {"feature-columns": features} if features else {}
+    wanted = {what.replace("_", "-"): names for what, names in chosen.items() if names}
     return {"dataset": kind, "data-file": str(path), **columns, **wanted}
 
 
-def in_memory(data: Any, named: Mapping[str, Any], features: Sequence[str], labels: str) -> Data:
+def in_memory(data: Any, named: Mapping[str, Any], chosen: Chosen, keys: Mapping[str, Any]) -> Data:
     """Data that are held in this process."""
-    label = named.get("label", "")
+    label, labels = named.get("label", ""), str(keys.get("labels", ""))
     if not isinstance(label, str):
         raise ConfigError("label: the name of a column; labels of arrays are y.")
-    given = Given(data, named.get("user"), named.get("cluster"), label, tuple(features), labels)
+    features, drop, categories = (chosen[what] for what in NAMING)
+    whose = {what: named.get(what) for what in ("user", "cluster")}
+    missing = str(keys.get("missing", "refuse"))
+    given = Given(
+        data, label=label, features=features, labels=labels, drop=drop, categories=categories,
+        missing=missing, **whose,
+    )  # fmt: skip
     table = read(given)
     kept = hold(Memory(table))
     check_classes(table.num_classes, table.x.ndim == 2, labels)

@@ -190,7 +190,7 @@ def compared(made: list[AnyStrategy], progress: bool) -> Comparison:
         count = sum(strategy.name == name.partition("#")[0] for name in (*results, *failed))
         label = f"{strategy.name}#{count + 1}" if count else strategy.name
         try:
-            found, models = run(strategy, progress, app)
+            found, models = run(strategy, progress, app, first=strategy is made[0])
             results[label] = renamed(found, strategy.name, label)
             rows |= rows_of(strategy, results[label], models)
         except FOR_ALL:
@@ -322,14 +322,14 @@ def there(row: str, file: RowFile | None) -> RowFile:
 
 
 def run(
-    strategy: AnyStrategy, progress: bool, app: ClientApp
+    strategy: AnyStrategy, progress: bool, app: ClientApp, first: bool
 ) -> tuple[Result, list[RowFile | None]]:
     """One strategy on nodes of its own, and the models of each of its rows."""
     config = strategy.config
     check_users(simulated(config.data, config.federation.num_users, config.run.seed))
     if progress:
         strategy.callbacks.append(Watcher(strategy.config.run.num_rounds))
-    strategy.callbacks.append(Remarks())
+    strategy.callbacks.append(Remarks(first))
     strategy.federation.collects = True
     grid = LocalGrid(app, number_of_nodes(strategy.config))
     result = strategy.start(grid)

@@ -29,7 +29,7 @@ def coded(
     sizes = {len(cells) for cells in found}
     if len(sizes) > 1:
         raise DataError(f"columns of different lengths: {sorted(sizes)}.")
-    x, levels = np.empty((max(sizes, default=0), len(found))), []
+    x, levels = np.empty((max(sizes, default=height(columns)), len(found))), []
     for i, (column, cells) in enumerate(zip(wanted, found, strict=True)):
         if column.kind == CATEGORY:
             words = [MISSING_LEVEL if empty(cell) else word_of(cell) for cell in cells]
@@ -61,6 +61,13 @@ def by_name(names: Sequence[str], columns: Any) -> list[Any]:
     if isinstance(rows, np.ndarray):
         return [rows[:, i] for i in range(len(names))]
     return [[row[i] for row in rows] for i in range(len(names))]
+
+
+def height(columns: Any) -> int:
+    """How many rows there are, where none of their columns is wanted."""
+    if isinstance(columns, Mapping):
+        return max((len(cells) for cells in columns.values()), default=0)
+    return len(columns)
 
 
 def numbers_of(cells: Any, name: str) -> Floats:

@@ -139,12 +139,12 @@ def _whole(field: str, value: object, low: int, high: int) -> int:
 
 
 def _shape(config: ConfigRecord, needed: bool) -> tuple[int, ...]:
-    """The shape of a sample; only a node without users may do without."""
+    """The shape of a sample, which a node without users may leave out; a table may have none."""
     sides = _list(config, "input-shape", int, MOST_SIDES, optional=not needed)
     if needed and not sides:
         raise BadIntroduction("input-shape: it is empty")
     for side in sides:
-        _whole("input-shape", side, 1, MOST_NUMBERS)
+        _whole("input-shape", side, int(len(sides) > 1), MOST_NUMBERS)
     if math.prod(sides) > MOST_NUMBERS:
         raise BadIntroduction(
             f"input-shape: {tuple(sides)} are more than {MOST_NUMBERS} numbers a sample"

@@ -48,10 +48,10 @@ class CsvKeys(FeatureKeys, ColumnKeys):
     """Keys of a CSV file."""
 
     drop_columns: tuple[str, ...] = key(
-        (), "csv: columns that are left out, with commas, where all the others are the input"
+        (), "csv, frames: columns that are left out, with commas; all others are the input"
     )
     category_columns: tuple[str, ...] = key(
-        (), "csv: columns that are categories though they look like numbers, with commas"
+        (), "csv, frames: columns that are categories though they look like numbers, with commas"
     )
 
 

@@ -34,12 +34,25 @@ WORSE = 1.1
 
 
 class Remarks(Callback):
-    """Says at the start what the inputs want, and at the end whether the models learnt anything."""
+    """Says at the start what was noticed in the data and what the inputs want, and at the end
+    whether the models learnt anything.
+
+    Parameters
+    ----------
+    first : what was noticed in the data is said by the first strategy of a run alone.
+    """
+
+    def __init__(self, first: bool = True) -> None:
+        self.first = first
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
-        """A line on inputs that SGD will not like."""
-        data = dealt(strategy) if by_sgd(strategy) else None
-        if data is not None and (said := wild(data)):
+        """A line on each thing that was noticed, and on inputs that SGD will not like."""
+        data = dealt(strategy)
+        if data is None:
+            return
+        for note in data.notes if self.first else ():
+            strategy.federation.note(note)
+        if by_sgd(strategy) and (said := wild(as_inputs(data, strategy))):
             strategy.federation.note(said)
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
@@ -58,9 +71,14 @@ def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:
     """What a simulation deals to its users; None where devices have data of their own."""
     if not SIMULATED & {cls.__name__ for cls in type(strategy.federation.grid).__mro__}:
         return None
-    config, agreed = strategy.config, strategy.federation.roster.preparation
-    found = simulated(config.data, config.federation.num_users, config.run.seed)
-    return found if agreed is None or found.facts is None else prepared(found, agreed)
+    config = strategy.config
+    return simulated(config.data, config.federation.num_users, config.run.seed)
+
+
+def as_inputs(data: FederatedData, strategy: Strategy[Any, Any]) -> FederatedData:
+    """The data as the models get them, once the federation has agreed on its columns."""
+    agreed = strategy.federation.roster.preparation
+    return data if agreed is None or data.facts is None else prepared(data, agreed)
 
 
 def by_sgd(strategy: Strategy[Any, Any]) -> bool:

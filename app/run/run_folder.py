@@ -193,7 +193,8 @@ class RunFolder:
         recorder = Recorder(
             self.folder / name, identity(self.run, name, self.config.flat()), self.config
         )
-        watching = [recorder, Watcher(self.config.run.num_rounds), Remarks()]
+        remarks = Remarks(first=name == self.config.run.strategy[0])
+        watching = [recorder, Watcher(self.config.run.num_rounds), remarks]
         return [*watching, *self.trackers.of(name)]
 
 

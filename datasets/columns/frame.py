@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from corsage.core.arrays import Array, Floats
 from corsage.core.cells import empty, word_of
 from corsage.core.columns import ColumnFacts
-from corsage.core.errors import DataError
 from corsage.datasets.columns.typed import Source, categories, numbers
 
 
@@ -37,7 +36,10 @@ def typed_column(
     """One column as what its type says: numbers, or words; dates are refused."""
     source = Source(where, locator(column), gaps=True)
     if is_date(column):
-        raise source.error(name, lambda word: True, DATE.format(name=name))
+        raise source.error(name, lambda word: True, DATE)
+    if holds_others(column):
+        raise source.error(name, lambda word: True, OTHERS)
+    forced = forced or is_category(column)
     if is_numeric(column) and not forced:
         return numbers(name, np.asarray(column.to_numpy(np.float64, na_value=np.nan)), source)
     words = ["" if empty(cell) else word_of(cell) for cell in column]
@@ -49,6 +51,7 @@ def typed_column(
 
 
 DATE = "a date; make a number of it, such as an age in days, or leave it out"
+OTHERS = "neither a number nor a word; make columns of its parts, or leave it out"
 
 
 def is_date(column: Any) -> bool:
@@ -59,7 +62,21 @@ def is_date(column: Any) -> bool:
 def is_numeric(column: Any) -> bool:
     """Whether the type of a column is that of numbers; truths are words."""
     kind = getattr(column.dtype, "kind", "O")
-    return kind in "iuf" and str(column.dtype) != "category"
+    return kind in "iuf" and not is_category(column)
+
+
+def is_category(column: Any) -> bool:
+    """Whether a column is said to be of categories, though they may be numbers."""
+    return str(column.dtype) == "category"
+
+
+def holds_others(column: Any) -> bool:
+    """Whether cells are lists, arrays or complex numbers."""
+    if getattr(column.dtype, "kind", "O") == "c":
+        return True
+    return any(
+        isinstance(cell, Iterable | complex) and not isinstance(cell, str) for cell in column
+    )
 
 
 def is_plain(word: str) -> bool:
@@ -83,14 +100,20 @@ def locator(column: Any) -> Callable[[str, Callable[[str], bool]], str]:
     return locate
 
 
-def label_column(column: Any, name: str, where: str) -> tuple[Array, ColumnFacts | None]:
-    """Labels: words as numbers of their classes with what they are, numbers as they are."""
+def label_column(
+    column: Any, name: str, where: str, as_numbers: bool = False
+) -> tuple[Array, ColumnFacts | None]:
+    """Labels, of which none is missing: words as numbers of their classes with what they are,
+    numbers as they are."""
     if is_date(column) or is_numeric(column):
         return np.asarray(column.to_numpy()), None
     found, facts = typed_column(column, name, where)
     if not facts.levels:
         return found, None
-    if np.isnan(found).any():
-        row = int(np.isnan(found).argmax())
-        raise DataError(f"{where}: row {row}: its label is missing; leave the row out.")
+    if as_numbers:
+        raise Source(where, locator(column), gaps=True).error(
+            name, lambda word: not is_plain(word),
+            "not a number, and labels=numbers: correct it, or leave labels=numbers out if its "
+            "words are classes",
+        )  # fmt: skip
     return found.astype(np.int64), facts

@@ -3,56 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from corsage.core.arrays import Array
-from corsage.core.columns import CLASSES, NUMBER, ColumnFacts
 from corsage.core.errors import ConfigError, DataError
-from corsage.datasets.columns.frame import label_column, typed_columns
+from corsage.datasets.given.framed import is_frame, of_frame
 from corsage.datasets.given.samples import (
-    LABELS,
-    Columns,
     Samples,
-    array_of,
     is_hugging_face,
     samples_of,
 )
-from corsage.datasets.given.table import are_numbers, is_many, table, table_of, users_of
+from corsage.datasets.given.table import is_many, table, table_of, users_of
+from corsage.datasets.given.wanted import Given
 from corsage.datasets.table import Table
-
-
-@dataclass(frozen=True)
-class Given:
-    """Data as a caller gives them.
-
-    Parameters
-    ----------
-    data : users' samples, one pool of samples, or a frame.
-    user, cluster : the column, or one id a sample; of users' samples `{user: cluster}`.
-    label, features : columns of the label and of the input.
-    labels : "classes" or "numbers", if it is said.
-    """
-
-    data: Any
-    user: Any = None
-    cluster: Any = None
-    label: str = ""
-    features: tuple[str, ...] = ()
-    labels: str = ""
-
-    @property
-    def columns(self) -> Columns:
-        """Which columns are meant."""
-        return Columns(self.label, self.features)
 
 
 def read(given: Given) -> Table:
     """The table of what was given."""
     if is_frame(given.data):
         return of_frame(given)
+    if becomes_frame(given.data):
+        return of_frame(replace(given, data=given.data.to_pandas()))
+    if given.drop or given.categories:
+        raise ConfigError("drop-columns, category-columns: these data are no frame, and have none.")
     if is_many(given.data):
         return of_users(given)
     if is_hugging_face(given.data):
@@ -60,9 +35,9 @@ def read(given: Given) -> Table:
     return of_pool(given, samples_of(given.data, given.columns))
 
 
-def is_frame(data: Any) -> bool:
-    """Whether something is a pandas frame."""
-    return hasattr(data, "columns") and hasattr(data, "iloc")
+def becomes_frame(data: Any) -> bool:
+    """Whether something is a frame of another package, such as polars or pyarrow."""
+    return hasattr(data, "to_pandas") and not is_hugging_face(data)
 
 
 def of_users(given: Given) -> Table:
@@ -96,11 +71,11 @@ def of_pool(given: Given, own: Samples) -> Table:
     return table(x, y, users, clusters, test, given.labels)
 
 
-def ids(what: str, value: Any) -> Array | None:
+def ids(what: str, value: Any) -> Any:
     """Ids sample by sample; a name is no array."""
     if isinstance(value, str):
         raise ConfigError(f"{what}={value}: arrays have no columns; give an array of one id each.")
-    return None if value is None else array_of(value, what)
+    return value
 
 
 def of_hugging_face(given: Given) -> Table:
@@ -116,26 +91,3 @@ def of_hugging_face(given: Given) -> Table:
     rest = data.remove_columns([getattr(given, what) for what in apart])
     own = samples_of(rest, given.columns)
     return table(own.x, own.y, apart.get("user"), apart.get("cluster"), None, given.labels)
-
-
-def of_frame(given: Given) -> Table:
-    """A pandas frame: numbers, and words as categories."""
-    frame = given.data
-    named = [name for name in (given.user, given.cluster) if isinstance(name, str)]
-    label = given.label or next((name for name in LABELS if name in frame.columns), "")
-    for name in (*named, label):
-        if name not in frame.columns:
-            raise DataError(f"no column {name!r}; there are {', '.join(map(str, frame.columns))}.")
-    features = given.features or tuple(
-        name for name in frame.columns if name not in (*named, label)
-    )
-    users, clusters = (
-        frame[name].to_numpy(str) if isinstance(name, str) else name
-        for name in (given.user, given.cluster)
-    )
-    x, facts = typed_columns(frame, features, "data")
-    y, words = label_column(frame[label], str(label), "data")
-    named_label = words or ColumnFacts(
-        str(label), NUMBER if are_numbers(y, given.labels) else CLASSES
-    )
-    return table(x, y, users, clusters, None, given.labels, tuple(facts), named_label)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array
+from corsage.core.cells import empty, word_of
 from corsage.core.columns import CLASSES, NUMBER, ColumnFacts, TableFacts
 from corsage.core.errors import DataError
 from corsage.datasets.given.samples import Columns, Samples, is_data_set, samples_of
@@ -19,6 +20,7 @@ from corsage.datasets.table import (
     Mask,
     Table,
     check_labels,
+    check_users,
     class_labels,
     held,
     id_strings,
@@ -81,8 +83,8 @@ def alike(x: Array, others: list[Array], who: str) -> Array:
 def table(
     x: Array,
     y: Array,
-    users: NDArray[Any] | None,
-    clusters: NDArray[Any] | None,
+    users: Any,
+    clusters: Any,
     test: Mask | None = None,
     labels: str = "",
     facts: tuple[ColumnFacts, ...] | None = None,
@@ -105,9 +107,11 @@ def table(
     found = read(y, f"{WHERE}: labels")
     values, classes = (found, 0) if numbers else found
     ids = [
-        None if own is None else id_strings(np.asarray(own), f"{WHERE}: {what}")
+        None if own is None else ids_of(own, f"{WHERE}: {what}")
         for own, what in ((users, "user"), (clusters, "cluster"))
     ]
+    if ids[0] is not None:
+        check_users(ids[0], WHERE)
     for name, column in (("labels", values), ("users", ids[0]), ("clusters", ids[1])):
         if column is not None and len(column) != len(x):
             raise DataError(f"{WHERE}: {len(column)} {name} for {len(x)} samples.")
@@ -115,6 +119,19 @@ def table(
     said = label or ColumnFacts("label", NUMBER if numbers else CLASSES)
     columns = None if facts is None else TableFacts(facts, said)
     return Table(x, values, ids[0], ids[1], classes, shift, scale, test=test, facts=columns)
+
+
+def ids_of(given: Any, where: str) -> NDArray[np.str_]:
+    """Ids out of a column, an array or a list; a missing one is empty, and 7.0 is 7."""
+    cells = np.asarray(given)
+    if cells.dtype.kind == "O" or (cells.dtype.kind == "f" and np.isnan(cells).any()):
+        cells = np.array(["" if gone(cell) else word_of(cell) for cell in cells.tolist()], np.str_)
+    return id_strings(cells, where)
+
+
+def gone(cell: Any) -> bool:
+    """Whether an id is missing; of words none says so, since a user may be called NA."""
+    return not isinstance(cell, str) and empty(cell)
 
 
 def as_it_is(given: Table) -> Table:

@@ -1,0 +1,110 @@
+"""A pandas frame becomes a table: whose each row is, what its columns are, what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from corsage.core.arrays import Array, Floats
+from corsage.core.cells import empty
+from corsage.core.columns import CLASSES, NUMBER, ColumnFacts
+from corsage.core.errors import DataError
+from corsage.datasets.columns.frame import label_column, typed_columns
+from corsage.datasets.columns.typed import id_note
+from corsage.datasets.given.samples import LABELS
+from corsage.datasets.given.table import WHERE, are_numbers, table
+from corsage.datasets.given.wanted import Given
+from corsage.datasets.table import Table, chosen_features, some
+
+
+def is_frame(data: Any) -> bool:
+    """Whether something is a pandas frame."""
+    return hasattr(data, "columns") and hasattr(data, "iloc")
+
+
+def of_frame(given: Given) -> Table:
+    """A pandas frame: numbers, and words as categories."""
+    named = [name for name in (given.user, given.cluster) if isinstance(name, str)]
+    label = given.label or next((name for name in LABELS if name in given.data.columns), "")
+    if not label:
+        raise DataError(
+            f"{WHERE}: label: say which column it is, of {some(all_names(given.data))}."
+        )
+    frame = with_columns(given.data, [*named, label])
+    if len({*named, label}) <= len(named):
+        raise DataError(f"{WHERE}: label, user and cluster must be different columns.")
+    known, note = labelled(frame[label], label, given.missing != "refuse")
+    frame = frame[known]
+    users, clusters = (
+        None if own is None else frame[own] if isinstance(own, str) else np.asarray(own)[known]
+        for own in (given.user, given.cluster)
+    )
+    features = inputs(frame, given, (*named, label))
+    x, facts = typed_columns(frame, features, WHERE, given.categories)
+    y, words = label_column(frame[label], label, WHERE, given.labels == "numbers")
+    said = words or ColumnFacts(label, NUMBER if are_numbers(y, given.labels) else CLASSES)
+    found = table(x, y, users, clusters, None, given.labels, tuple(facts), said)
+    return replace(found, notes=(*note, *ids_among(facts, x)))
+
+
+def with_columns(frame: Any, names: Sequence[str]) -> Any:
+    """The frame with these columns, of which some may be levels of its index; each name is there
+    once."""
+    levels = [name for name in names if name not in frame.columns and name in frame.index.names]
+    frame = frame.reset_index(level=levels) if levels else frame
+    for name in names:
+        if name not in frame.columns:
+            raise DataError(f"no column {name!r}; there are {some(all_names(frame))}.")
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise DataError(f"{WHERE}: the column {str(twice)!r} is there twice; rename one.")
+    return frame
+
+
+def all_names(frame: Any) -> list[str]:
+    """The columns' names, as texts."""
+    return [str(name) for name in frame.columns]
+
+
+def labelled(column: Any, name: str, gaps: bool) -> tuple[Array, tuple[str, ...]]:
+    """Which rows have a label, and what is to be said of the others; they are refused without
+    `gaps`."""
+    known = np.array([not empty(cell) for cell in column], dtype=bool)
+    if known.all():
+        return known, ()
+    if not gaps:
+        raise DataError(
+            f"{WHERE}: row {int(np.argmin(known))}, column {name!r}: its label is missing; leave "
+            "the row out, or set missing=mean or flag to have such rows left out."
+        )
+    return known, (f"{WHERE}: {int((~known).sum())} rows without a label are left out",)
+
+
+def inputs(frame: Any, given: Given, used: Sequence[str]) -> list[Any]:
+    """The columns that are inputs, by the names that the frame has for them."""
+    by_name = {str(name): name for name in frame.columns}
+    for what, named in (("drop", given.drop), ("category", given.categories)):
+        if unknown := [name for name in named if name not in by_name]:
+            raise DataError(
+                f"{what}-columns: no column {some(unknown)}; there are {some([*by_name])}."
+            )
+    if given.drop and given.features:
+        raise DataError("feature-columns and drop-columns: set one of them; the other follows.")
+    free = [name for name in by_name if name not in used]
+    usual = [name for name in free if name not in given.drop]
+    chosen = chosen_features(given.features, free, usual, WHERE)
+    if not chosen and not given.features:
+        raise DataError(
+            f"{WHERE}: no feature columns beside {some([*used])}; feature-columns=none if that is "
+            "meant."
+        )
+    return [by_name[name] for name in chosen]
+
+
+def ids_among(facts: Sequence[ColumnFacts], x: Floats) -> list[str]:
+    """What is to be said of columns that seem to number the rows."""
+    notes = [id_note(one.name, x[:, i]) for i, one in enumerate(facts) if one.kind == NUMBER]
+    return [f"{WHERE}: {note}" for note in notes if note]
