@@ -56,7 +56,7 @@ def choice(data: FederatedData, given: Mapping[str, Any]) -> tuple[dict[str, Any
         return {"strategy": "local"}, f"{whose}: there is nobody to learn from"
     if linear(data) and model in ("", "linear"):
         return {**exact(data), **model_of(data)}, (
-            f"{whose} in a table of {data.shape[0]} inputs: one linear model a user, pulled "
+            f"{whose} in a table of {width(data)} inputs: one linear model a user, pulled "
             "together as strongly as the data say, beside one for all and one each alone"
         )
     often = {"fraction-train": 1.0} if users <= FEW else {}
@@ -69,7 +69,14 @@ def choice(data: FederatedData, given: Mapping[str, Any]) -> tuple[dict[str, Any
 
 def linear(data: FederatedData) -> bool:
     """Whether the exact methods of linear models can be had: few inputs, two classes at most."""
-    return len(data.shape) == 1 and data.shape[0] <= WIDEST and data.num_classes in (0, 2)
+    return len(data.shape) == 1 and width(data) <= WIDEST and data.num_classes in (0, 2)
+
+
+def width(data: FederatedData) -> int:
+    """Inputs of a table: an input a level of each column of words."""
+    if data.facts is None:
+        return data.shape[0]
+    return sum(max(len(column.levels) - 1, 1) for column in data.facts.columns)
 
 
 def exact(data: FederatedData) -> dict[str, str]:

@@ -86,7 +86,10 @@ def of_file(path: Path, named: Mapping[str, Any], chosen: Chosen) -> dict[str, A
     """A file of one's own and its columns."""
     kind = FILE_KINDS.get(path.suffix.lower())
     if kind is None:
-        raise ConfigError(f"{path}: neither a CSV nor an NPZ file, by its name.")
+        raise ConfigError(
+            f"{path}: neither a CSV nor an NPZ file, by its name; read it with pandas and give "
+            "the frame, or save it as CSV."
+        )
     for what, value in named.items():
         if not isinstance(value, str):
             raise ConfigError(f"{what}: of a file it is the name of a column.")

@@ -64,8 +64,9 @@ def column_of(
 ) -> Column:
     """One column, out of what the nodes say of it."""
     gaps = any(column.gaps for column in said) and missing != "refuse"
+    known = any(column.kind != EMPTY for column in said)  # else the flag would be an intercept
     if kind_of(said) != CATEGORY:
-        return Column(name, fill=moments.mean, flagged=gaps and missing == "flag")
+        return Column(name, fill=moments.mean, flagged=gaps and known and missing == "flag")
     levels = in_order({level for column in said for level in column.levels} - {MISSING_LEVEL})
     if len(levels) > MOST_LEVELS:
         raise DataError(

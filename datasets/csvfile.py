@@ -25,6 +25,7 @@ from corsage.datasets.columns.typed import (
     Source,
     categories,
     class_names,
+    class_note,
     id_note,
     numbered,
     numbers,
@@ -71,6 +72,11 @@ class Columns:
     def text(self) -> list[int]:
         """The places of the columns that are words for certain."""
         return [i for i in (self.user, self.cluster) if i >= 0]
+
+    @property
+    def nameless(self) -> list[int]:
+        """The places of the columns without a name, such as row numbers, or blanks at the end."""
+        return [i for i, name in enumerate(self.names) if not name]
 
     @property
     def idle(self) -> list[int]:
@@ -129,6 +135,7 @@ class CsvFile:
         y, label = self.labels(cells)
         known = ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), bool)
         notes = [self.dialect.note] * bool(self.dialect.note)
+        notes += [f"column {i + 1} has no name and is left out" for i in columns.nameless]
         notes += [note for i, one in enumerate(inputs) if (note := id_note(one.name, x[:, i]))]
         if not known.all():
             left = len(known) - int(known.sum())
@@ -139,6 +146,7 @@ class CsvFile:
         if users is not None:
             check_users(users, str(self.path))
         y, classes = self.as_labels(y, label)
+        notes += class_note(label, y)
         return Table(
             x, y, users, clusters, classes, 0.0, 1.0, facts=TableFacts(tuple(inputs), label),
             notes=tuple(f"{self.path.name}: {note}" for note in notes),
@@ -202,17 +210,12 @@ def same(word: str, value: float) -> bool:
 
 
 def read_header(path: Path, delimiter: str = ",") -> tuple[int, list[str]]:
-    """The number of the header's last line, and the names of the columns."""
+    """The number of the header's last line, and the names of the columns; some may have none."""
     line, header = next(rows(path, delimiter), (0, []))
     names = [name.strip() for name in header]
     if not names:
         raise DataError(f"{path}: empty; expected a header line and one line a sample.")
-    if "" in names:
-        raise DataError(
-            f"{path}: line {line}: column {names.index('') + 1} has no name; name it, or drop it "
-            "(pandas: index=False)."
-        )
-    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    twice = [name for i, name in enumerate(names) if name and name in names[:i]]
     if twice:
         raise DataError(f"{path}: line {line}: the column {twice[0]!r} is there twice; rename one.")
     return line, names
@@ -238,7 +241,7 @@ def find_columns(
         raise DataError(f"{path}: label-column is empty; set it to one of {some(names)}.")
     if len(set(used)) < len(used):
         raise DataError(f"{path}: label-column, user-column and cluster-column must differ.")
-    free = [name for i, name in enumerate(names) if i not in used]
+    free = [name for i, name in enumerate(names) if name and i not in used]
     check_named(path, keys, names)
     usual = [name for name in free if name not in keys.drop_columns]
     chosen = chosen_features(keys.feature_columns, free, usual, str(path))

@@ -39,12 +39,12 @@ class Dialect:
 
 
 def rows(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of every row that is not blank."""
+    """Line number and cells of every row in which there is anything."""
     try:
         with path.open(encoding=ENCODING, newline="") as file:
             reader = csv.reader(file, delimiter=delimiter)
             for row in reader:
-                if row:
+                if any(map(str.strip, row)):
                     yield reader.line_num, row
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Check data-file.") from error

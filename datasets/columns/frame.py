@@ -101,13 +101,13 @@ def locator(column: Any) -> Callable[[str, Callable[[str], bool]], str]:
 
 
 def label_column(
-    column: Any, name: str, where: str, as_numbers: bool = False
+    column: Any, name: str, where: str, forced: bool = False, as_numbers: bool = False
 ) -> tuple[Array, ColumnFacts | None]:
     """Labels, of which none is missing: words as numbers of their classes with what they are,
-    numbers as they are."""
-    if is_date(column) or is_numeric(column):
+    numbers as they are, unless they are `forced` to be words."""
+    if not forced and (is_date(column) or is_numeric(column)):
         return np.asarray(column.to_numpy()), None
-    found, facts = typed_column(column, name, where)
+    found, facts = typed_column(column, name, where, forced)
     if not facts.levels:
         return found, None
     if as_numbers:

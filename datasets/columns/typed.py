@@ -27,6 +27,18 @@ DATES = re.compile(
     r"\d{4}-\d{1,2}(-\d{1,2})?([T ].*)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?"
     r"|\d{4}/\d{1,2}/\d{1,2}.*|\d{1,2}:\d{2}(:\d{2})?"
 )
+CURRENCY = "[$\u20ac\u00a3\u00a5]"
+BODY = r"(\d{1,3}(?:[,.'\u2019 \u00a0\u202f]\d{3})+|\d+)?([.,]\d+)?"
+DRESSED = re.compile(
+    rf"(?=.*\d){CURRENCY}? ?[-+\u2212\u2013]? ?{CURRENCY}? ?{BODY} ?(%|{CURRENCY})?"
+)
+UNIT = re.compile(r"[-+]?\d+(?:[.,]\d+)? ?([^\d\s.,:/-]+)")
+SOME_UNITS = 8
+"""Few numbers with a unit may be names: 100m, 200m, 400m."""
+BARE = (
+    "write numbers with digits and a decimal point and nothing else: no unit, no currency, no "
+    "percent, nothing between thousands"
+)
 FREE_TEXT = 50
 """Words beyond so many that differ in more than half of the rows are no categories."""
 IDS = re.compile(r"(.*[_ .-])?(id|index|nr|no|key)|unnamed.*", re.IGNORECASE)
@@ -59,6 +71,9 @@ class Source:
 def numbers(name: str, column: Floats, source: Source) -> tuple[Floats, ColumnFacts]:
     """A column of numbers."""
     gaps = np.isnan(column)
+    kind = EMPTY if len(column) and gaps.all() else NUMBER
+    if kind == EMPTY and not source.gaps:
+        raise DataError(f"{source.where}: column {name!r} is empty; drop-columns={name}.")
     if (~gaps & ~(np.abs(column) <= source.largest)).any():
         far = f"not a finite float{64 if source.largest == LARGEST else 32} number"
         raise source.error(
@@ -66,7 +81,6 @@ def numbers(name: str, column: Floats, source: Source) -> tuple[Floats, ColumnFa
         )
     if gaps.any() and not source.gaps:
         raise source.error(name, is_missing, f"{EMPTY_CELL}; {FILL}")
-    kind = EMPTY if len(column) and gaps.all() else NUMBER
     return column, ColumnFacts(name, kind)
 
 
@@ -117,15 +131,28 @@ def check_words(name: str, counts: dict[str, int], levels: Sequence[str], source
             f"drop-columns={name}",
         )  # fmt: skip
     known = {word: count for word, count in counts.items() if not is_missing(word)}
-    plain = sum(count for word, count in known.items() if is_number(word))
+    unit = common_unit(levels)
+    plain = sum(count for word, count in known.items() if unit or is_number(word) or dressed(word))
     odd = [word for word in known if not is_number(word)]
     if odd and 2 * plain > sum(known.values()):
-        point = "; write it with a decimal point and no comma" if odd[0].count(",") == 1 else ""
+        point = f"; {BARE}" if unit or dressed(odd[0]) else ""
         raise source.error(
             name, lambda word: word.strip() == odd[0],
             f"not a number, and most others are{point}; correct it, leave the cell empty and set "
             f"missing=mean, or set category-columns={name} if all of them are words",
         )  # fmt: skip
+
+
+def dressed(word: str) -> bool:
+    """Whether a word is a number with more than its digits: 12%, $5, 1,234.5, a typeset minus."""
+    return bool(DRESSED.fullmatch(word.strip()))
+
+
+def common_unit(levels: Sequence[str]) -> str:
+    """The unit that many different numbers have behind them: kg of 3 kg, 4 kg, ..."""
+    found = [UNIT.fullmatch(level) for level in levels]
+    units = {match[1] for match in found if match}
+    return units.pop() if all(found) and len(units) == 1 and len(levels) > SOME_UNITS else ""
 
 
 def is_number(word: str) -> bool:
@@ -164,6 +191,16 @@ def class_names(
 def numbered(name: str) -> ColumnFacts:
     """Labels that are numbered classes."""
     return ColumnFacts(name, CLASSES)
+
+
+def class_note(label: ColumnFacts, y: Array) -> list[str]:
+    """What is to be said of numbered classes that do not begin with 0."""
+    if label.kind != CLASSES or not len(y) or y.min() <= 0:
+        return []
+    return [
+        "no row has the class 0, which the models have all the same; category-columns="
+        f"{label.name} makes classes of those that there are"
+    ]
 
 
 def id_note(name: str, column: Floats) -> str:

@@ -148,6 +148,10 @@ def check_users(data: FederatedData) -> None:
         )
     if not np.asarray(data.test_sizes).any():
         raise DataError(NO_TESTS)
+    if data.num_classes and len(data.y) and (data.y == data.y[0]).all():
+        raise DataError(
+            "all labels are of one class: there is nothing to tell apart; check label-column."
+        )
 
 
 @lru_cache(maxsize=4)

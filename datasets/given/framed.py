@@ -13,7 +13,7 @@ from corsage.core.cells import empty
 from corsage.core.columns import CLASSES, NUMBER, ColumnFacts
 from corsage.core.errors import DataError
 from corsage.datasets.columns.frame import label_column, typed_columns
-from corsage.datasets.columns.typed import id_note
+from corsage.datasets.columns.typed import class_note, id_note
 from corsage.datasets.given.samples import LABELS
 from corsage.datasets.given.table import WHERE, are_numbers, table
 from corsage.datasets.given.wanted import Given
@@ -44,10 +44,12 @@ def of_frame(given: Given) -> Table:
     )
     features = inputs(frame, given, (*named, label))
     x, facts = typed_columns(frame, features, WHERE, given.categories)
-    y, words = label_column(frame[label], label, WHERE, given.labels == "numbers")
+    forced, numbers = label in given.categories, given.labels == "numbers"
+    y, words = label_column(frame[label], label, WHERE, forced, numbers)
     said = words or ColumnFacts(label, NUMBER if are_numbers(y, given.labels) else CLASSES)
     found = table(x, y, users, clusters, None, given.labels, tuple(facts), said)
-    return replace(found, notes=(*note, *ids_among(facts, x)))
+    notes = (*note, *ids_among(facts, x), *class_note(said, found.y))
+    return replace(found, notes=tuple(f"{WHERE}: {one}" for one in notes))
 
 
 def with_columns(frame: Any, names: Sequence[str]) -> Any:
@@ -80,7 +82,7 @@ def labelled(column: Any, name: str, gaps: bool) -> tuple[Array, tuple[str, ...]
             f"{WHERE}: row {int(np.argmin(known))}, column {name!r}: its label is missing; leave "
             "the row out, or set missing=mean or flag to have such rows left out."
         )
-    return known, (f"{WHERE}: {int((~known).sum())} rows without a label are left out",)
+    return known, (f"{int((~known).sum())} rows without a label are left out",)
 
 
 def inputs(frame: Any, given: Given, used: Sequence[str]) -> list[Any]:
@@ -107,4 +109,4 @@ def inputs(frame: Any, given: Given, used: Sequence[str]) -> list[Any]:
 def ids_among(facts: Sequence[ColumnFacts], x: Floats) -> list[str]:
     """What is to be said of columns that seem to number the rows."""
     notes = [id_note(one.name, x[:, i]) for i, one in enumerate(facts) if one.kind == NUMBER]
-    return [f"{WHERE}: {note}" for note in notes if note]
+    return [note for note in notes if note]

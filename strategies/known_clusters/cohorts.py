@@ -197,5 +197,6 @@ def check_clusters(users: list[str], missing: list[str]) -> None:
         raise ConfigError(
             f"{len(missing)} of {len(users)} users have no known cluster ({some}): set "
             "cluster-column or cluster-map (on a device, cluster=NAME in its node config), or "
-            "known-missing=NAME to put them into a cluster of that name."
+            "known-missing=NAME to put them into a cluster of that name. For mixed-model without "
+            "clusters: mixed-grouping=all."
         )

@@ -12,7 +12,7 @@ from corsage import fit, simulate
 from corsage.app import command
 from corsage.app.automatic import chosen
 from corsage.core.config import Config
-from corsage.core.errors import ConfigError
+from corsage.core.errors import ConfigError, DataError
 from corsage.core.registry import ALGORITHMS
 
 RNG = np.random.default_rng(0)
@@ -107,3 +107,17 @@ def test_where_it_cannot_be_decided_it_is_refused() -> None:
         chosen({"strategy": "auto,local"})
     with pytest.raises(ConfigError, match="fit: give data"):
         fit()
+
+
+def test_a_table_is_as_wide_as_its_levels() -> None:
+    """Exact methods send matrices of all inputs by all."""
+    pandas = pytest.importorskip("pandas")
+    drugs = [f"d{i % 400}" for i in range(1200)]
+    data = pandas.DataFrame({"who": ["a", "b"] * 600, "drug": drugs, "y": RNG.random(1200)})
+    found = fit(data, user="who", label="y", num_rounds=1, progress=False)
+    assert "fedrep" in found and "mixed-model" not in found
+
+
+def test_labels_of_one_class_are_refused() -> None:
+    with pytest.raises(DataError, match="all labels are of one class"):
+        given(np.zeros(120, int))

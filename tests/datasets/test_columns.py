@@ -191,3 +191,52 @@ def test_frames_are_typed_as_files_are(tmp_path: Path) -> None:
         "fedavg", **{**KEYS, **more}, data_file=str(path), cache_dir=str(tmp_path / "cache")
     )
     assert one["fedavg"].score.mean == pytest.approx(other["fedavg"].score.mean, rel=1e-6)
+
+
+def test_what_a_spreadsheet_leaves_over_is_left_out(tmp_path: Path) -> None:
+    """Row numbers without a name, columns and rows without anything."""
+    text = ",a,user,label,,\n1,1,x,0,,\n,,,,,\n2,2,y,1,,\n,,,,,\n"
+    found = table(tmp_path, text)
+    assert found.facts.names == ("a",) and found.x.tolist() == [[1], [2]]
+    assert [note[-35:] for note in found.notes] == [
+        f"column {i} has no name and is left out" [-35:] for i in (1, 5, 6)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words", [["12%", "15%"], ["$5", "$6"], ["1 234", "1 235"], ["-3", "\u22123"], ["1.234,5", "2"],
+              [f"{i} kg" for i in range(9)], ["12%", "unknown", "13%"]]
+)  # fmt: skip
+def test_numbers_with_more_than_their_digits_are_no_words(tmp_path: Path, words: Any) -> None:
+    lines = "".join(f'"{word}",0.5,u,0\n' for word in words)
+    with pytest.raises(DataError, match=r"line [23], column 'a': .* is not a number"):
+        table(tmp_path, f"a,b,user,label\n{lines}")
+    found = table(tmp_path, f"a,b,user,label\n{lines}", category_columns=("a",))
+    assert len(found.facts.columns[0].levels) == len(words)
+
+
+@pytest.mark.parametrize(
+    "words", [["100m", "200m"], ["18-25", "26-35"], ["1a", "2b"], ["d1", "d2"], ["1st", "2nd"]]
+)
+def test_words_with_digits_are_words(tmp_path: Path, words: Any) -> None:
+    text = "a,user,label\n" + "".join(f"{word},u,0\n" for word in words)
+    assert table(tmp_path, text).facts.columns[0].levels == tuple(words)
+
+
+def test_an_empty_column_is_named_and_has_no_flag(tmp_path: Path) -> None:
+    text = "a,b,user,label\n" + "".join(f",{i},u{i % 2},{i % 2}\n" for i in range(20))
+    with pytest.raises(DataError, match="column 'a' is empty; drop-columns=a"):
+        table(tmp_path, text)
+    path = tmp_path / "gaps.csv"
+    path.write_text(text)
+    more = {"data_file": str(path), "missing": "flag", "cache_dir": str(tmp_path / "cache")}
+    found, _, _ = federate("fedavg", nodes=2, num_rounds=1, num_users=0, dataset="csv", **more)
+    assert found.federation.roster.preparation.features == ("a", "b")
+
+
+def test_classes_that_do_not_begin_with_0_are_said_and_can_be_words(tmp_path: Path) -> None:
+    text = "a,user,label\n1,u,1\n2,u,2\n"
+    (note,) = table(tmp_path, text).notes
+    assert "no row has the class 0" in note and "category-columns=label" in note
+    named = table(tmp_path, text, category_columns=("label",))
+    assert named.facts.label.levels == ("1", "2") and named.y.tolist() == [0, 1]

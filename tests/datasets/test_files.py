@@ -170,7 +170,6 @@ def test_csv_without_users_if_said(csv):
         ("a,name,label\n1,x,0\n", r"no column 'user' .*columns: a, name, label"),
         ("a,user,class\n1,x,0\n", r"no column 'label' .*columns: a, user, class.*label-column="),
         ("a,a,user,label\n1,1,x,0\n", "'a' is there twice"),
-        (",a,user,label\n0,1,x,0\n", "column 1 has no name"),
         ("user,label\nx,0\n", "no feature columns"),
         ("a,user,label\n1,x,0\n2,x,0\ntall,x,1\n", r"line 4, column 'a': 'tall' is not a number"),
         ("a,user,label\n1,x,0\n\n2,x\n", r"line 4: 2 cells; the header has 3"),
