@@ -72,15 +72,14 @@ def numbers(name: str, column: Floats, source: Source) -> tuple[Floats, ColumnFa
     """A column of numbers."""
     gaps = np.isnan(column)
     kind = EMPTY if len(column) and gaps.all() else NUMBER
-    if kind == EMPTY and not source.gaps:
-        raise DataError(f"{source.where}: column {name!r} is empty; drop-columns={name}.")
     if (~gaps & ~(np.abs(column) <= source.largest)).any():
         far = f"not a finite float{64 if source.largest == LARGEST else 32} number"
         raise source.error(
             name, lambda word: beyond(word, source.largest), f"{far}; fill it in, or drop the row"
         )
     if gaps.any() and not source.gaps:
-        raise source.error(name, is_missing, f"{EMPTY_CELL}; {FILL}")
+        all_of_it = f", as is all of the column (drop-columns={name})" if kind == EMPTY else ""
+        raise source.error(name, is_missing, f"{EMPTY_CELL}{all_of_it}; {FILL}")
     return column, ColumnFacts(name, kind)
 
 
