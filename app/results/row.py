@@ -57,9 +57,12 @@ class Row:
     ) -> None:
         self.numbers, self._open, self._data, self._shared = numbers, models, data, shared
         self._summary = summary
+        self.hurt: dict[str, Hurt] = {}
+        """Who is worse off than alone, and than with one model for all."""
 
     def compare(self, hurt: Mapping[str, Hurt]) -> None:
         """Take who is worse off here than in other rows of the same table."""
+        self.hurt = dict(hurt)
         self.numbers["hurt"] = {kind: one.json() for kind, one in hurt.items()}
         if isinstance(self._summary, Summary):
             self._summary = replace(self._summary, hurt=dict(hurt))
@@ -107,6 +110,14 @@ class Row:
     def clusters(self) -> dict[str, str]:
         """Each user's cluster, where the method has clusters; else none."""
         return dict(self.numbers.get("clusters", {}))
+
+    def summary(self) -> str:
+        """What the method found, as the terminal shows it: of a linear model its coefficients with
+        standard errors, the components of variance, and how far users are shrunken."""
+        from corsage.app.output.findings import findings_tables
+        from corsage.app.output.plain import plain
+
+        return plain(*findings_tables([self.numbers])).strip()
 
     def json(self) -> Json:
         """All of its numbers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,6 @@ from corsage.core.hurt import hurts
 if TYPE_CHECKING:
     from corsage.core.arrays import Arrays
     from corsage.datasets.dealing.federated import FederatedData
-
-WIDE = 120
-"""Columns of the table as text."""
 
 
 class Run:
@@ -86,23 +82,12 @@ class Run:
 
     def __repr__(self) -> str:
         """The table, as the terminal shows it."""
-        from rich.console import Console
-
         from corsage.app.output.notes import measures_table
+        from corsage.app.output.plain import plain
         from corsage.app.output.summary import summary_table
 
-        console = Console(
-            file=io.StringIO(),
-            width=WIDE,
-            force_jupyter=False,
-            force_terminal=False,
-            color_system=None,
-        )
-        console.print(summary_table(self.json(), self.reasons), crop=False)
-        if more := measures_table(self.json()):
-            console.print("", more)
-        lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-        text = "\n".join(line.rstrip() for line in lines)
+        more = measures_table(self.json())
+        text = plain(summary_table(self.json(), self.reasons), *(("", more) if more else ()))
         return f"{text}\n{self.folder}" if self.folder else text
 
 

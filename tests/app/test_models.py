@@ -74,6 +74,10 @@ def test_linear_models_and_clusters_are_tables(tmp_path: Path) -> None:
     assert run["exact-local"].user("c").module().state_dict()["head.weight"].dtype == torch.float64
     assert run["mixed-model"].clusters == dict.fromkeys(names, "north")
     assert run["exact-local"].clusters == {}
+    summary = run["mixed-model"].summary()
+    assert "mixed-model: coefficients" in summary and "standard errors" in summary
+    assert run["mixed-model"].estimates["coefficients"][0]["name"] == "a"
+    assert run["mixed-model"].hurt["alone"].than == "exact-local"
     found = {name: list(csv.reader((folder / f"{name}.csv").open())) for name in TABLES}
     assert found["users"][0] == ["strategy", "user", "train", "test", "cluster", "rmse"]
     assert found["users"][3][:3] == ["mixed-model", "'=1+1", "16"]
