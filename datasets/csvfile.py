@@ -235,7 +235,7 @@ def find_columns(
                 f"{path}: no column {name!r} in the header (columns: {some(names)}); "
                 f"set {what}-column=NAME{none}."
             )
-        at[what] = names.index(name) if name in names else -1
+        at[what] = names.index(name) if name and name in names else -1
     used = [i for i in at.values() if i >= 0]
     if at["label"] < 0:
         raise DataError(f"{path}: label-column is empty; set it to one of {some(names)}.")

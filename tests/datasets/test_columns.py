@@ -198,6 +198,7 @@ def test_what_a_spreadsheet_leaves_over_is_left_out(tmp_path: Path) -> None:
     text = ",a,user,label,,\n1,1,x,0,,\n,,,,,\n2,2,y,1,,\n,,,,,\n"
     found = table(tmp_path, text)
     assert found.facts.names == ("a",) and found.x.tolist() == [[1], [2]]
+    assert found.clusters is None  # an empty key names no column
     assert [note[-35:] for note in found.notes] == [
         f"column {i} has no name and is left out" [-35:] for i in (1, 5, 6)
     ]  # fmt: skip
