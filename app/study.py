@@ -11,7 +11,7 @@ from corsage.app.output.complaint import complain
 from corsage.app.studies.grid import Grid, grid_of, is_study_of
 from corsage.app.studies.study import Study
 from corsage.app.tracking.tools import check_tools
-from corsage.core.config import Config
+from corsage.core.config import Config, named_objects
 from corsage.core.errors import UNUSABLE, ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
 from corsage.core.keys import kebab
@@ -202,16 +202,31 @@ def write_json(study: Study, target: str) -> None:
     guarded(write_atomically, Path(target).expanduser(), json.dumps(study.json(), indent=2))
 
 
-def study(strategies: str | Sequence[str], **keys: Any) -> Study:
+def study(
+    strategies: str | Sequence[str],
+    data: Any = None,
+    *,
+    x: Any = None,
+    y: Any = None,
+    user: Any = None,
+    label: str | None = None,
+    cluster: Any = None,
+    progress: bool = True,
+    **keys: Any,
+) -> Study:
     """Run a study: the same comparison for several seeds, or several values of keys.
 
     Parameters
     ----------
     strategies : names, as a list or with commas.
+    data, x, y, user, label, cluster : one's own data, as `simulate` takes them.
+    progress : bool
+        Say of each run that it is done.
     **keys
         Keys with `_` for `-`. One with several values is a list: `seed=[0, 1, 2]`,
         `lr=[0.01, 0.1]`; all combinations are run, each in a process of its own. Files go into a
-        folder in `run_dir`; `resume=FOLDER` does what is left of a study.
+        folder in `run_dir`; `resume=FOLDER` does what is left of a study. With data or a model that
+        are objects, runs are done in this process, one after the other, and write no files.
 
     Returns
     -------
@@ -219,6 +234,19 @@ def study(strategies: str | Sequence[str], **keys: Any) -> Study:
         `study["fedrep"].mean`, `.sd`, `print(study)`, `.frame` for pandas, `.records()` without.
         Runs that failed are in `missing`.
     """
-    names = strategies if isinstance(strategies, str) else ",".join(strategies)
-    values = {kebab(name): value for name, value in keys.items()}
-    return done({**values, "strategy": names})[0]
+    from corsage.app.given import data_of
+    from corsage.app.studies.here import study_here
+
+    listed = [strategies] if isinstance(strategies, str) else list(strategies)
+    if others := [one for one in listed if not isinstance(one, str)]:
+        name = getattr(others[0], "name", repr(others[0]))
+        raise ConfigError(
+            f"study: {name!s:.60} is no name. An object is good for one run, and a study has "
+            "several: name the strategy, and give its keys beside the others."
+        )
+    named = ",".join(listed)
+    given = data_of(data, (x, y), {"user": user, "label": label, "cluster": cluster}, keys)
+    found, objects = named_objects({kebab(n): v for n, v in given.among(keys).items()})
+    if given.held or objects:
+        return study_here(named, found, progress)
+    return done({**found, "strategy": named})[0]

@@ -78,8 +78,8 @@ class Study:
 
         return as_text(self)
 
-    def __str__(self) -> str:
-        """The table."""
+    def __repr__(self) -> str:
+        """The table: what a notebook shows."""
         return self.table
 
     def records(self) -> list[Json]:

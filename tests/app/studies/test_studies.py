@@ -13,14 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from torch import nn
 
 import corsage
 from corsage.app import cell
 from corsage.app.command import run
 from corsage.app.studies import workers
 from corsage.app.studies.workers import Ended, Job
-from corsage.core.errors import CorsageError
+from corsage.core.errors import ConfigError, CorsageError, ModelError
 from tests.support.html import Page
 
 SMALL = [
@@ -208,3 +210,42 @@ def until(true: Callable[[], bool]) -> None:
             return
         time.sleep(0.05)
     pytest.fail("it never came")
+
+
+def own_users(number: int = 4) -> list[tuple[Any, Any]]:
+    rng = np.random.default_rng(0)
+    return [(rng.random((12, 5), np.float32), rng.integers(0, 3, 12)) for _ in range(number)]
+
+
+def test_own_data_and_an_own_module_are_what_simulate_makes_of_each_seed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    net, users = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), own_users()
+    keys: dict[str, Any] = {"num_rounds": 2, "fraction_train": 1.0}
+    study = corsage.study("fedrep,local", users, model=net, seed=[0, 1], lr=[0.01, 0.5], **keys)
+    assert capsys.readouterr().err.count(": done, ") == 4
+    assert repr(study) == study.table and "fedrep" in study.table and study.folder is None
+    for lr in ("0.01", "0.5"):
+        for name in ("fedrep", "local"):
+            alone = [
+                corsage.simulate(
+                    "fedrep,local",
+                    users,
+                    model=net,
+                    seed=seed,
+                    lr=float(lr),
+                    progress=False,
+                    **keys,
+                )[name].score.mean
+                for seed in (0, 1)
+            ]
+            assert study[f"{name} lr={lr}"].means == alone
+
+
+def test_what_a_study_of_own_data_cannot_use_is_one_line() -> None:
+    with pytest.raises(ModelError, match=r"data of shape \(3, 5\)"):
+        corsage.study("local", own_users(), model=nn.Linear(7, 3), seed=[0, 1])
+    with pytest.raises(ConfigError, match="resume"):
+        corsage.study("local", own_users(), seed=[0, 1], resume="there")
+    with pytest.raises(ConfigError, match="local is no name"):
+        corsage.study([corsage.Local(num_users=4)], seed=[0, 1])  # type: ignore[list-item]
