@@ -12,8 +12,6 @@ from corsage.datasets.dealing.federated import FederatedData, check_users, simul
 
 WIDEST = 300
 """Inputs of a linear problem: exact methods send matrices of all by all."""
-FEW = 50
-"""So many users, or fewer, take part in every round."""
 NETWORKS = "fedrep,fedavg,local"
 OTHERS = "others"
 """The cluster of users whose cluster is not known, where others' are."""
@@ -59,9 +57,8 @@ def choice(data: FederatedData, given: Mapping[str, Any]) -> tuple[dict[str, Any
             f"{whose} in a table of {width(data)} inputs: one linear model a user, pulled "
             "together as strongly as the data say, beside one for all and one each alone"
         )
-    often = {"fraction-train": 1.0} if users <= FEW else {}
     what = "a table" if len(data.shape) == 1 else "images or sequences"
-    return {"strategy": NETWORKS, **often}, (
+    return {"strategy": NETWORKS}, (
         f"{whose} in {what}: a common body with a head a user, beside one model for all (then "
         "tuned by each user) and each alone"
     )

@@ -100,6 +100,7 @@ class Config:
         check_measures(groups["run"].measures)
         groups["new"].cases  # noqa: B018 - numbers, or a ConfigError
         groups["robust"].check()
+        groups["train"].check()
         groups["data"] = read(data_keys(groups["data"].dataset), values)
         device_data = read(data_keys(DEVICE), values)
         check_data(groups["data"], without(values, names(type(device_data))))

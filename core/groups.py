@@ -12,6 +12,11 @@ from corsage.core.registry import DATASETS
 AUTO = "auto"
 SOME_USERS = 50
 """How many users samples are dealt to where nobody says."""
+TENTH, LEAST_DRAWN = 0.1, 5
+"""The share of the users that train in a round, and their number at least, where nobody says: a
+mean over one user of eight would be no mean."""
+DECAY, TABLE_DECAY = 1e-4, 0.01
+"""Weight decay where nobody says; the second where numbers of a scaled table are predicted."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,11 @@ class FederationKeys(Keys):
         low=0,
     )
     fraction_train: float = key(
-        0.1, "share of the users that train in a round (r)", low=0.0, high=1.0
+        0.0,
+        f"share of the users that train in a round (r); 0: a tenth, but {LEAST_DRAWN} users at "
+        "least, or all where there are fewer",
+        low=0.0,
+        high=1.0,
     )
     min_users: int = key(
         1, "a round, or an evaluation, with fewer good replies than this fails", low=1
@@ -128,6 +137,10 @@ class FederationKeys(Keys):
     ray_address: str = key("", "an existing Ray cluster, such as auto or ray://host:10001")
     node_cpus: float = key(1.0, "ray: CPUs reserved for each worker", low=0.01)
     node_gpus: float = key(0.0, "ray: GPUs reserved for each worker", low=0.0)
+
+    def share(self, users: int) -> float:
+        """The share of so many users that train in a round (r)."""
+        return self.fraction_train or max(TENTH, min(1.0, LEAST_DRAWN / max(users, 1)))
 
 
 @dataclass(frozen=True)
@@ -260,7 +273,12 @@ class TrainKeys(Keys):
     batch_size: int = key(10, "samples a step; the last short batch is kept", low=1)
     lr: float = key(0.01, "step size of SGD", low=0.0)
     momentum: float = key(0.5, "momentum of SGD; starts at zero for each user and round", low=0.0)
-    weight_decay: float = key(1e-4, "weight decay, on weights and not on biases", low=0.0)
+    weight_decay: float = key(
+        -1.0,
+        f"weight decay, on weights and not on biases; -1: {DECAY:g}, and {TABLE_DECAY:g} where "
+        "numbers of a table are predicted, unless scale=none",
+        low=-1.0,
+    )
     weighting: str = key(
         "uniform",
         "weights of the average over users: uniform, or by their training examples",
@@ -275,6 +293,18 @@ class TrainKeys(Keys):
         "are cores cost many times more",
         low=1,
     )
+
+    @property
+    def decay(self) -> float:
+        """The weight decay; that of tables is put in place where they are known to be such."""
+        return DECAY if self.weight_decay < 0 else self.weight_decay
+
+    def check(self) -> None:
+        """Refuse a weight decay that would make weights grow."""
+        if -1 < self.weight_decay < 0:
+            raise ConfigError(
+                f"weight-decay={self.weight_decay:g}: must be at least 0, or -1: as the data want."
+            )
 
 
 @dataclass(frozen=True)

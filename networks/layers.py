@@ -56,7 +56,7 @@ class Trained:
         pull: tuple[Drift, Drift] | None = None,
     ) -> None:
         self.w, self.b, self.keys, self.trained = w, b, keys, trained
-        self.dw, self.db = pull or (Drift(keys.weight_decay), Drift())
+        self.dw, self.db = pull or (Drift(keys.decay), Drift())
         self.mw = torch.zeros_like(w) if trained and keys.momentum else None
         self.mb = torch.zeros_like(b) if trained and keys.momentum and b is not None else None
         self.h = w

@@ -56,7 +56,7 @@ class Lesson:
             "lr": keys.lr,
             "batch_size": keys.batch_size,
             "momentum": keys.momentum,
-            "weight_decay": keys.weight_decay,
+            "weight_decay": keys.decay,
             "device": device,
             "part": self.name,
             "round": self.round,

@@ -88,7 +88,7 @@ class Stacked:
     def _drift(self, where: slice, copy: Tensor, decayed: bool) -> Drift:
         """The pull on one parameter, and its weight decay."""
         assert self.pull is not None
-        decay = self.keys.weight_decay if decayed else 0.0
+        decay = self.keys.decay if decayed else 0.0
         drift = self.pull.drift(where, copy.shape[1:], len(copy), decay, copy)
         if drift.centre is not None:
             self.centres.append((where, drift.centre))

@@ -64,7 +64,7 @@ class Momentum:
     def __init__(self, theta: Tensor, weights: Tensor, keys: TrainKeys) -> None:
         self.theta, self.keys = theta, keys
         self.m = torch.zeros_like(theta)
-        self.decay = weights * keys.weight_decay if keys.weight_decay else None
+        self.decay = weights * keys.decay if keys.decay else None
 
     def step(self, active: int) -> None:
         """The step of the first users."""

@@ -76,7 +76,7 @@ def sgd(
     network.activate(part)
     network.train()
     theta, grad = network.flat[part], network.grad[part]
-    decay = network.decay[part] * keys.weight_decay if keys.weight_decay else None
+    decay = network.decay[part] * keys.decay if keys.decay else None
     momentum = torch.zeros_like(theta) if keys.momentum else None
     of = batch_loss(network, cached, loss)
     x, y = data

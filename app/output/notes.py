@@ -26,7 +26,7 @@ TITLES = ("measure", "strategy", "mean ± std", "pooled", "users")
 def notes(results: Sequence[Result]) -> list[str]:
     """The lines under a table of these results."""
     found = [*hurt_notes(results), *useless_notes(results), *uncounted(results)]
-    return [*found, *untested(results)]
+    return [*found, *untested(results), *chosen(results)]
 
 
 def hurt_notes(results: Sequence[Result]) -> Iterator[str]:
@@ -94,6 +94,13 @@ def untested(results: Sequence[Result]) -> Iterator[str]:
         users = "1 user has" if len(order) == 1 else f"{len(order):,} users have"
         named = ", ".join(order[:NAMED]) + more
         yield f"{users} no test samples, and no share in these numbers{whose}: {named}"
+
+
+def chosen(results: Sequence[Result]) -> Iterator[str]:
+    """What keys that nobody set came to."""
+    said = dict.fromkeys(words for result in results for words in result.get("chosen", []))
+    if said:
+        yield f"By default: {'; '.join(said)}"
 
 
 def measures_table(results: Sequence[Result]) -> Table | None:

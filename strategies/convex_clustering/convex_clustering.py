@@ -42,7 +42,7 @@ from corsage.strategies.convex_clustering.opening import ask_facts, ask_neighbou
 from corsage.strategies.convex_clustering.pdmm import Pdmm
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.convex_clustering.report import ClusterReport, Reading, Solved
-from corsage.strategies.convex_clustering.solver import Problem
+from corsage.strategies.convex_clustering.solver import Problem, Rules
 from corsage.strategies.convex_clustering.splitting import Splitting
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Finding
@@ -83,7 +83,8 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     def prepare(self) -> None:
         """Read the numbers among the keys, and make the parts."""
-        self.given_lambda, self.rules = given_lambda(self.keys), rules_of(self.keys, self.config)
+        self.given_lambda = given_lambda(self.keys)
+        rules_of(self.keys, self.config, 1)  # numbers, or a ConfigError
         self.questions = Questions(self.federation)
         self.report = ClusterReport(self.questions, in_full=self.keys.convex_report)
 
@@ -97,6 +98,11 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """The edges and lambda."""
         assert self.state.choice is not None  # `opening` is over
         return Problem(self.state.graph.edges, self.state.choice.lam)
+
+    @property
+    def rules(self) -> Rules:
+        """What the keys say of the solver."""
+        return rules_of(self.keys, self.config, len(self.federation.users))
 
     @property
     def solver(self) -> Splitting | Pdmm:

@@ -56,9 +56,9 @@ def given_lambda(keys: ConvexClusteringKeys) -> float | None:
     return None if text in (AUTO, CLUSTERS) else number("convex-lambda", text)
 
 
-def rules_of(keys: ConvexClusteringKeys, config: Config) -> Rules:
-    """What the keys say of the solver."""
-    share = config.federation.fraction_train
+def rules_of(keys: ConvexClusteringKeys, config: Config, users: int) -> Rules:
+    """What the keys say of the solver, for so many users."""
+    share = config.federation.share(users)
     tau = keys.convex_tau if keys.convex_solver == PDMM else AUTO
     return Rules(
         rho=None if keys.convex_rho == AUTO else number("convex-rho", keys.convex_rho, above=True),

@@ -158,6 +158,7 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     name = "mixed-model"
     own_steps = "it is solved exactly"
+    draws = False
     unprotected = "users send sums that are solved, nothing is averaged"
     keys_class: ClassVar[type[Keys]] = MixedModelKeys
     inference: LinearSummary | None = None  # found in the closing, again after a crash

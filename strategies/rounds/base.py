@@ -74,6 +74,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     changes: ClassVar[tuple[str, ...]] = ()  # arrays that are sent as changes, not as new values
     unprotected: ClassVar[str] = ""  # why no robust average is possible, if none is
     own_steps: ClassVar[str] = ""  # why it has its own number of steps, whatever others do
+    draws: ClassVar[bool] = True  # a round is of some of the users
     __signature__ = Parameters()
     state: S  # what the algorithm remembers: `initial` makes it when the nodes are there
 
@@ -166,7 +167,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def choose(self, number: int, users: list[str]) -> list[str]:
         """The users of a round: max(r n, 1), uniform, without replacement."""
-        count = drawn_count(self.config.federation.fraction_train, len(users))
+        count = drawn_count(self.config.federation.share(len(users)), len(users))
         drawn = generator(self.config.run.seed, "users", number).permutation(len(users))[:count]
         return [users[i] for i in sorted(drawn)]
 
@@ -294,7 +295,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def summary(self) -> None:
         """Log the settings."""
-        settings = {**flatten(self.config.train), **flatten(self.keys)}
+        settings = {**flatten(self.federation.train), **flatten(self.keys)}
         log(INFO, "%s: %s", self.name, ", ".join(f"{k}={v}" for k, v in settings.items()))
 
     def start(

@@ -26,6 +26,7 @@ from corsage.core.errors import (
     StatesGone,
     StorageError,
 )
+from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys
 from corsage.core.measures import GRADIENT_STEPS, USUAL, Measure, chosen, reported
 from corsage.core.preparation import Preparation
@@ -41,7 +42,7 @@ from corsage.strategies.rounds.patience import Patience
 from corsage.strategies.rounds.roster import Roster, fitting, is_simulation, labels
 from corsage.strategies.rounds.standing import Conduct
 from corsage.strategies.rounds.state import Progress
-from corsage.strategies.rounds.tables import policy_of
+from corsage.strategies.rounds.tables import policy_of, suited
 from corsage.strategies.rounds.turns import Parcel, Question, Script, T, Turn
 
 if TYPE_CHECKING:
@@ -150,6 +151,11 @@ class Federation:
             if self.roster.members[user].cluster == (keys.new_cluster or None)
             or generator(seed, "new user", user).random() < keys.new_users
         ]
+
+    @property
+    def train(self) -> TrainKeys:
+        """How users train, with what the data say where the keys do not."""
+        return suited(self.config.train, self.roster.preparation)
 
     @property
     def network(self) -> Network:
@@ -373,7 +379,7 @@ class Federation:
                 num_users=self.config.federation.num_users,
                 data=self.config.data,
                 device_data=self.config.device_data,
-                train=self.config.train,
+                train=self.train,
                 model=self.config.model,
                 keys=self.keys,
                 state_dir=self.state_dir,

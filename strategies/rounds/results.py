@@ -12,10 +12,12 @@ import numpy as np
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
+from corsage.core.groups import TENTH
 from corsage.core.hurt import Hurt
 from corsage.core.measures import MEASURES, Spread, spread, worst_share
 from corsage.core.replies import Replies
 from corsage.core.schema import EXAMPLES
+from corsage.core.seeding import drawn_count
 from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged
 from corsage.strategies.rounds.state import Progress, Traffic
 
@@ -80,6 +82,7 @@ class Summary:
     known_clusters : each user's cluster as the data have it, if they do.
     train_sizes : each user's training samples.
     estimates : of a linear model: coefficients, variances, users (docs/statistics.md).
+    chosen : what keys that nobody set came to, where that is not the usual.
     """
 
     strategy: str
@@ -108,6 +111,7 @@ class Summary:
     known_clusters: dict[str, str] = field(default_factory=dict)
     train_sizes: dict[str, int] = field(default_factory=dict)
     estimates: Json | None = None
+    chosen: list[str] = field(default_factory=list)
 
     def json(self) -> Json:
         """As the summary's file has it."""
@@ -138,7 +142,7 @@ class Summary:
             "baseline": asdict(self.baseline) if self.baseline else None,
             "gradient_steps": self.gradient_steps,
         }
-        for what in ("clusters", "known_clusters", "train_sizes", "estimates"):
+        for what in ("clusters", "known_clusters", "train_sizes", "estimates", "chosen"):
             if values := getattr(self, what):
                 found[what] = values
         if self.hurt:
@@ -235,7 +239,22 @@ def summarised(
         clusters={user: clusters[user] for user in everyone if user in clusters},
         known_clusters={u: c for u in everyone if u in members and (c := members[u].cluster)},
         train_sizes={user: members[user].train for user in everyone if user in members},
+        chosen=chosen(strategy),
     )
+
+
+def chosen(strategy: Strategy[Any, Any]) -> list[str]:
+    """What keys that nobody set came to for few users, or for a table; nothing where usual."""
+    config, federation, found = strategy.config, strategy.federation, []
+    users = len(federation.users)
+    share = config.federation.share(users)
+    if strategy.draws and not config.federation.fraction_train and share > TENTH:
+        some = f"{drawn_count(share, users)} of {users}" if share < 1 else f"all {users}"
+        found.append(f"{some} users in each round (fraction-train)")
+    by_sgd = strategy.epochs(config.train, strategy.keys) is not None
+    if by_sgd and federation.train != config.train:
+        found.append(f"weight decay {federation.train.decay:g}, for numbers (weight-decay)")
+    return found
 
 
 def steps_taken(strategy: Strategy[Any, Any], found: Judged) -> float | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from corsage.core.agreement import agreed
-from corsage.core.columns import CATEGORY, TableFacts
+from corsage.core.columns import TableFacts
 from corsage.core.config import Config
-from corsage.core.preparation import FEDERATED, Preparation
+from corsage.core.groups import TABLE_DECAY, TrainKeys
+from corsage.core.preparation import FEDERATED, UNSCALED, Preparation
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,9 @@ def policy_of(config: Config) -> Policy:
     )
 
 
-def described(preparation: Preparation) -> str:
-    """What was agreed on, in a line."""
-    words = [column for column in preparation.columns if column.kind == CATEGORY]
-    parts = [f"{len(preparation.columns) - len(words)} columns of numbers"]
-    if words:
-        levels = sum(len(column.levels) for column in words)
-        parts.append(f"{len(words)} of words with {levels} inputs")
-    if preparation.missing != "refuse":
-        parts.append(f"missing={preparation.missing}")
-    return f"table: {', '.join(parts)}; scale={preparation.scaling}"
+def suited(keys: TrainKeys, agreed: Preparation | None) -> TrainKeys:
+    """The settings of training, with the weight decay that these data want if nobody said one."""
+    of_table = agreed is not None and agreed.numbers and agreed.scaling != UNSCALED
+    if of_table and keys.weight_decay < 0:
+        return replace(keys, weight_decay=TABLE_DECAY)
+    return keys

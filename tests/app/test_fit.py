@@ -76,7 +76,7 @@ def test_images_have_networks_and_the_line_says_why(capsys: pytest.CaptureFixtur
         "each alone."
     )
     simulate("auto", num_users=4, num_rounds=1, hidden="4")
-    assert "(fraction-train=1.0)" in capsys.readouterr().err
+    assert "strategy=auto: fedrep,fedavg,local" in capsys.readouterr().err
 
 
 def test_all_that_it_names_are_strategies() -> None:
