@@ -15,7 +15,7 @@ SOME_USERS = 50
 TENTH, LEAST_DRAWN = 0.1, 5
 """The share of the users that train in a round, and their number at least, where nobody says: a
 mean over one user of eight would be no mean."""
-DECAY, TABLE_DECAY = 1e-4, 0.01
+DECAY, TABLE_DECAY = 1e-4, 0.03
 """Weight decay where nobody says; the second where numbers of a scaled table are predicted."""
 
 

@@ -29,7 +29,9 @@ def found(y: Any, strategies: str = "fedrep", **keys: Any) -> Any:
 )
 def test_a_tenth_of_the_users_but_five_at_least(users: int, drawn: int) -> None:
     assert drawn_count(FederationKeys().share(users), users) == drawn
-    assert drawn_count(FederationKeys(fraction_train=0.1).share(users), users) == max(users // 10, 1)
+    assert drawn_count(FederationKeys(fraction_train=0.1).share(users), users) == max(
+        users // 10, 1
+    )
 
 
 def test_few_users_are_many_in_a_round_and_it_is_said() -> None:
@@ -60,7 +62,7 @@ def test_numbers_of_a_table_have_a_weight_decay_of_their_own() -> None:
     own, given = found(NUMBERS), found(NUMBERS, weight_decay=TABLE_DECAY)
     assert own["fedrep"].per_user == given["fedrep"].per_user
     assert own["fedrep"].per_user != found(NUMBERS, weight_decay=0.0)["fedrep"].per_user
-    assert "weight decay 0.01" in str(own) and "weight decay" not in str(given)
+    assert "weight decay 0.03" in str(own) and "weight decay" not in str(given)
     exact = found(NUMBERS, "exact-global", model="linear")
     assert "By default" not in str(exact)
 

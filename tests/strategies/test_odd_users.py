@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corsage import fit
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.config import Config
@@ -16,6 +17,7 @@ from corsage.strategies.rounds.results import Summary
 from tests.support.federations import KNOWN_CLUSTERS, Notes
 from tests.support.odd_users import ODD, odd_table
 
+SGD = ("fedrep", "fedavg", "ditto")
 METHODS = (*KNOWN_CLUSTERS, "convex-clustering", "local-clusters")
 
 
@@ -88,3 +90,28 @@ def test_convex_clustering_finds_lambda_with_few_rows(tmp_path: Path) -> None:
     summary, notes = run("convex-clustering", file, numbers=True, convex_report=False)
     assert np.isfinite(summary.score.mean)
     assert "fewer rows than coefficients" in text(summary, notes)
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_every_method_takes_one_row_and_no_test_row(numbers: bool) -> None:
+    """Straight from a table: sites of one row, two, three and four rows beside larger ones."""
+    rng = np.random.default_rng(0)
+    sizes = [1, 2, 3, 4, 20, 20]
+    x, site = rng.standard_normal((sum(sizes), 4)), np.repeat(list("abcdef"), sizes)
+    y: Any = x @ [1.0, -1.0, 0.5, 0.0] + 0.3 * rng.standard_normal(len(x))
+    y = y if numbers else (y > 0).astype(int)
+    clusters = np.where(np.isin(site, list("ace")), "one", "two")
+    for name in ("exact-local", "mixed-model", "convex-clustering", "fedrep", "fedavg", "ditto"):
+        own: dict[str, Any] = {} if name in SGD else {"model": "linear"}
+        if name not in SGD and not numbers:
+            own["loss"] = "logistic"
+        if name == "convex-clustering":
+            own |= {"convex_lambda": 0.05, "convex_report": False}
+        run = fit(
+            x=x, y=y, user=site, cluster=clusters, strategy=name, num_rounds=2, hidden="4",
+            progress=False, **own,
+        )  # fmt: skip
+        found = run.summaries[0]
+        assert not found.dropped and found.untested == ["a"] and found.users == 5
+        assert len(run[name].user("a").predict(x[:2])) == 2
+        assert "1 user has no test samples, and no share in these numbers: a" in str(run)
