@@ -68,5 +68,5 @@ def test_numbers_of_a_table_have_a_weight_decay_of_their_own() -> None:
 
 
 def test_weights_that_grow_are_refused() -> None:
-    with pytest.raises(ConfigError, match="weight-decay=-0.5: must be at least 0, or -1"):
+    with pytest.raises(ConfigError, match=r"weight-decay=-0\.5: must be at least 0, or -1"):
         Config.parse({"weight-decay": -0.5})
