@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
+import torch
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
@@ -302,8 +303,12 @@ class Client(NumPyClient, Generic[K]):
         return some if limit else lambda user: (user.x_train, user.y_train)
 
     def test_data(self) -> Examples:
-        """The users' test examples; some users may have none."""
-        return self._examples(lambda d: (d.x_test, d.y_test), some=False)
+        """The users' test examples; some users may have none.
+
+        Labels that are numbers are in double precision, so that errors are those of the labels.
+        """
+        types = self.types[0], torch.float64
+        return self._examples(lambda d: (d.x_test, d.y_test), some=False, types=types)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -377,7 +382,9 @@ class Client(NumPyClient, Generic[K]):
         except Exception as error:
             raise UserError(user, "load", str(error)) from error
 
-    def _examples(self, pick: Callable[[UserData], Pair], some: bool = True) -> Examples:
+    def _examples(
+        self, pick: Callable[[UserData], Pair], some: bool = True, types: Types | None = None
+    ) -> Examples:
         """Some of the users' data, as the model takes them; with `some` of every user."""
         pairs = [pick(self._user(user)) for user in self.users]
         for user, (_, labels) in zip(self.users, pairs, strict=True):
@@ -387,6 +394,6 @@ class Client(NumPyClient, Generic[K]):
         shift, scale = self.data.shift, self.data.scale
         if self.data.vectors is not None:
             x = self.data.vectors[x]
-        tensors = to_tensors(x, y, shift, scale, self.network.device, self.types)
+        tensors = to_tensors(x, y, shift, scale, self.network.device, types or self.types)
         sizes = np.array([len(labels) for _, labels in pairs], np.int64)
         return Examples(*tensors, sizes, units=units_of(self.data, self.users))

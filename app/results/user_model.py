@@ -117,7 +117,7 @@ class UserModel:
 
     def examples(self, x: Array, y: Array) -> Examples:
         """Samples of the federation's with their labels, to be judged by."""
-        kinds = getattr(torch, self.head.inputs), getattr(torch, self.head.linear or "float32")
+        kinds = getattr(torch, self.head.inputs), torch.float64
         inputs = self.tensor(x)
         _, labels = to_tensors(np.zeros(1), y, 0.0, 1.0, "cpu", kinds)
         return Examples(inputs, labels, np.array([len(labels)], np.int64))
@@ -214,7 +214,8 @@ class UserModel:
         return in_original_units(weight, bias, self.preparation)
 
     def _original(self, values: Array) -> Array:
-        return values if self.preparation is None else self.preparation.original(values)
+        wide = np.asarray(values, np.float64)  # in its own unit a number may have more digits
+        return values if self.preparation is None else self.preparation.original(wide)
 
 
 def unscaled(

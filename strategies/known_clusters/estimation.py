@@ -30,6 +30,12 @@ from corsage.strategies.rounds.turns import Script
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_model import MixedModelState
 
+WIDER = 4
+"""Exchanges more at most, where users differ so much that the best ratio is beyond the grid."""
+ENDLESS = (
+    "users differ a million times as much as the records of each: the variance between records is "
+    "next to nothing, and no more is known of it"
+)
 SMALLEST = 1e-6
 """Variances that EM finds below this are taken for this: strengths stay finite."""
 
@@ -140,10 +146,14 @@ class VarianceEstimation:
         """What is fitted to the users' sums, and who answered; users differ in what `varies`."""
         names = present.names
         ratios: Floats = np.tile(GRID, (len(names), 1))
-        for _ in range(1 + self.keys.known_refine):
+        for exchange in range(1 + self.keys.known_refine + WIDER):
             sums, replies = yield from self._sums(present, ratios, d, number, varies is not None)
             found = fit(sums, varies=varies)
             ratios = refined_grid(found)
+            if exchange >= self.keys.known_refine and not found.at_end:
+                break
+        else:
+            self.federation.note(ENDLESS)
         self.estimates.fitted = LikelihoodFit.of(found, names)
         return found, replies
 

@@ -157,3 +157,21 @@ def test_unknown_rows_and_users_are_told_who_there_is() -> None:
     with pytest.raises(KeyError, match=r"user 9: has no model in fedavg. There are 3: 0, 1, 2\.$"):
         found["fedavg"].user(9)
     assert len(found.table) == 2 and "fedavg" in repr(found)
+
+
+@pytest.mark.parametrize("scale", ["federated", "user", "none"])
+def test_errors_are_those_of_predictions_beside_raw_labels(scale: str) -> None:
+    """To the last digits, though models are in single precision; the baseline is one for all."""
+    data = np.random.default_rng(4)
+    x = data.normal(size=(6, 30, 2))
+    y = 1e4 + x @ [3.0, 1.0] + data.normal(size=(6, 30))
+    users = [(x[u, :20], y[u, :20], x[u, 20:], y[u, 20:]) for u in range(6)]
+    keys = {"model": "linear", "scale": scale, "num_rounds": 2, "lr": 1e-4, "progress": False}
+    run = corsage.simulate("fedavg,exact-local", users, **keys)
+    for row in run:
+        for user, (*_, inputs, labels) in enumerate(users):
+            away = run[row].user(user).predict(inputs) - labels
+            reported = run[row].per_user[str(user)]
+            assert np.sqrt(np.mean(away**2)) == pytest.approx(reported, rel=1e-12)
+        assert run[row].evaluate() == run[row].per_user
+    assert run["fedavg"].json()["baseline"] == run["exact-local"].json()["baseline"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
+import corsage
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.clients.known_clusters.mixed_model import MixedModelClient
@@ -111,6 +112,23 @@ def test_one_level_is_estimated_and_predicted_as_by_statsmodels(numbers: Path) -
         rows = DATA.user == user
         alone = np.mean(y[rows] - x[rows, :2] @ column(found, "estimate")[:2])
         assert one["own"]["intercept"] == pytest.approx(alone, rel=1e-6)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 200.0, 1e5])
+def test_variances_are_those_of_analysis_of_variance(ratio: float) -> None:
+    """With as many rows a user, and the same features: however far users are apart."""
+    data, users, n = np.random.default_rng(3), 30, 10
+    x, away = np.linspace(-1, 1, n), np.sqrt(ratio) * data.normal(size=(users, 1))
+    y = 5 + 2 * x + away + data.normal(size=(users, n))
+    given = [(x[:, None], row, x[:1, None], row[:1]) for row in y]
+    keys = {"model": "linear", "mixed_random": "intercept", "mixed_grouping": "all"}
+    run = corsage.simulate("mixed-model", given, progress=False, **keys)
+    within = y - y.mean(1, keepdims=True)
+    slope = (within @ x).sum() / (users * x @ x)
+    noise = np.square(within - slope * x).sum() / (users * (n - 1) - 1)
+    between = y.mean(1).var(ddof=1) - noise / n
+    found = [one["variance"] for one in run["mixed-model"].json()["estimates"]["variances"]]
+    assert found == pytest.approx([noise, between], rel=1e-3)
 
 
 def test_one_model_for_all_is_least_squares(numbers: Path) -> None:
