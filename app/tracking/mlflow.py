@@ -14,6 +14,7 @@ from typing import Any
 
 from corsage.app.tracking.numbers import Numbers, group_of
 from corsage.app.tracking.tracker import Part, Tracker
+from corsage.core.files import sealed, unsealed, write_atomically
 
 PATIENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # a server that is away must not hold up a round
@@ -21,6 +22,8 @@ PATIENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # what a run is like is nobody's business
 }
 """What is set unless the user says otherwise."""
+KEPT = "mlflow.json"
+"""Which run of MLflow's it is, in the strategy's folder."""
 AT_ONCE = 100
 """Keys that MLflow takes in one message."""
 
@@ -46,7 +49,7 @@ class MLflow(Tracker):
     def begin(self, part: Part) -> int:
         """The run there; its keys are parameters, which MLflow never changes."""
         self.client, experiment = connected()
-        self.strategy, kept = part.strategy, self.stored()
+        self.strategy, kept = part.strategy, self._kept()
         if kept:
             self.run = str(kept["run"])
             self.client.update_run(self.run, status="RUNNING")
@@ -55,9 +58,20 @@ class MLflow(Tracker):
         if part.group:
             tags["corsage.group"] = part.group
         self.run = self.client.create_run(experiment, tags=tags, run_name=part.title).info.run_id
-        self.store(run=self.run)
+        if self.own:
+            write_atomically(self.own / KEPT, sealed({"run": self.run}))
         self._tell_keys(part.keys)
         return 0
+
+    def _kept(self) -> dict[str, Any]:
+        """What an earlier attempt wrote down; nothing in a new run."""
+        try:
+            return unsealed(self.own / KEPT) if self.own else {}
+        except FileNotFoundError:
+            return {}
+        except ValueError:
+            self.note(f"mlflow: {KEPT} is damaged: MLflow gets a new run.")
+            return {}
 
     def _tell_keys(self, keys: Mapping[str, Any]) -> None:
         from mlflow.entities import Param

@@ -16,7 +16,6 @@ from corsage.app.run.endings import in_a_line
 from corsage.app.run.recorder import read_rows
 from corsage.app.run.resuming import idle_keys
 from corsage.app.tracking.numbers import Numbers, of_round, of_summary
-from corsage.core.files import sealed, unsealed, write_atomically
 from corsage.core.keys import Value
 from corsage.core.text import line
 from corsage.strategies.rounds.base import Strategy
@@ -65,7 +64,7 @@ class Tracker(Callback):
         self.title = self.group = ""
         self._open = self._ended = self._failed = False
         self._known = 0
-        self._note: Callable[[str], None] = print
+        self.note: Callable[[str], None] = print
 
     # What a tool must be able to do.
 
@@ -89,7 +88,7 @@ class Tracker(Callback):
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Begin, and tell what was missed."""
         self.close()
-        self._note = strategy.federation.note
+        self.note = strategy.federation.note
         self._open, self._ended, self._failed = True, False, False
         self._safely(lambda: self._begin(strategy))
 
@@ -149,26 +148,4 @@ class Tracker(Callback):
         except Exception as error:  # whatever a server, a disk or a package of others may raise
             self._failed = True
             again = "; --resume tells it the rest" if self.own else ""
-            self._note(f"{self.name}: {line(in_a_line(error))} It is told no more{again}.")
-
-    # What is to be remembered until the run is resumed.
-
-    def stored(self) -> dict[str, Any]:
-        """What was kept in the strategy's folder; nothing in a new run."""
-        try:
-            return unsealed(self._file) if self.own else {}
-        except FileNotFoundError:
-            return {}
-        except ValueError:
-            self._note(f"{self.name}: {self._file} is damaged: it is told of a new run.")
-            return {}
-
-    def store(self, **values: Any) -> None:
-        """Keep it."""
-        if self.own:
-            write_atomically(self._file, sealed(values))
-
-    @property
-    def _file(self) -> Path:
-        assert self.own is not None
-        return self.own / f"{self.name}.json"
+            self.note(f"{self.name}: {line(in_a_line(error))} It is told no more{again}.")

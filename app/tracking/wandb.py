@@ -1,11 +1,14 @@
 """Numbers for Weights & Biases: a run of its own for each strategy.
 
 Where they go to is as W&B has it: `WANDB_PROJECT` (or `corsage`), `WANDB_ENTITY`, `WANDB_MODE`.
+Offline, W&B keeps what it was told in memory for a while, and a killed process loses it: a run that
+is resumed is told there from its first round, in a new folder that takes the place of the old one.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,8 +29,15 @@ def check_login() -> None:
         raise ConfigError("nobody is logged in: wandb login, or WANDB_MODE=offline.")
 
 
+def forget_earlier(folder: Path, now: Path) -> None:
+    """Delete what earlier attempts left: this one is told all of it."""
+    for earlier in folder.glob("wandb/offline-run-*"):
+        if not earlier.samefile(now):
+            shutil.rmtree(earlier, ignore_errors=True)
+
+
 class WandB(Tracker):
-    """Tells Weights & Biases; a run that is resumed goes on in the same one."""
+    """Tells Weights & Biases; a run that is resumed goes on after what the server has of it."""
 
     name = "wandb"
 
@@ -38,7 +48,7 @@ class WandB(Tracker):
         folder = None if "WANDB_DIR" in os.environ or part.folder is None else part.folder
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
-        self.strategy, kept = part.strategy, self.stored()
+        self.strategy = part.strategy
         self.run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or "corsage",
             id=part.experiment,
@@ -51,12 +61,13 @@ class WandB(Tracker):
             reinit="create_new",
             settings=wandb.Settings(console="off", silent=True, finish_timeout=SECONDS),
         )
-        return int(kept.get("round", 0))
+        if folder and self.run.offline:
+            forget_earlier(folder, Path(self.run.dir).parent)
+        return max(int(self.run.starting_step) - 1, 0)
 
     def log(self, number: int, values: Numbers) -> None:
         """A step of the run's history."""
         self.run.log({**values, "round": number}, step=number)
-        self.store(round=number)
 
     def finish(self, number: int, rows: Mapping[str, Numbers]) -> None:
         """All rows in the run's summary."""
