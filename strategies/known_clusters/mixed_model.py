@@ -39,7 +39,7 @@ from corsage.strategies.known_clusters.conversation import evaluation_of
 from corsage.strategies.known_clusters.estimation import Estimates
 from corsage.strategies.known_clusters.inference import inferred
 from corsage.strategies.known_clusters.linear_summary import LinearSummary
-from corsage.strategies.known_clusters.mixed_solution import MixedSolution
+from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, tied, value_of
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.federation import Federation
@@ -239,7 +239,12 @@ class MixedModel(Strategy[K, MixedModelState]):
     def findings(self) -> list[Finding]:
         """How the solution was reached, the coefficients, and the variances."""
         found = self.solution.findings()
-        return found if self.inference is None else [*found, *self.inference.findings()]
+        if self.inference is not None:
+            return [*found, *self.inference.findings()]
+        if self.keys.mixed_summary == "none" or self.solution.size <= MOST_COEFFICIENTS:
+            return found
+        told = f"no summary of more than {MOST_COEFFICIENTS}; coefficients.csv has every user's"
+        return [*found, Finding("coefficients", [(f"{self.solution.size:,}", told)])]
 
     def estimates(self) -> dict[str, Any] | None:
         """Coefficients, variances and users' estimates."""

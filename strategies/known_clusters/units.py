@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.core.preparation import BY_USER
+from corsage.core.preparation import BY_USER, Preparation
 from corsage.strategies.rounds.federation import Federation
 
 ROUNDING = 1e-6
@@ -36,17 +36,20 @@ class Units:
         intercept = federation.config.model.intercept
         prepared, count = federation.roster.preparation, d - intercept
         names = [f"x{number}" for number in range(1, count + 1)]
-        matrix, start, label, told = np.eye(d), np.zeros(d), 1.0, ""
+        matrix, start, label = np.eye(d), np.zeros(d), 1.0
+        told = [outcome(federation.loss, prepared)] if federation.roster.num_classes == 2 else []
         if prepared is not None and len(prepared.features) == count:
             names = list(prepared.features)
             if prepared.scaling == BY_USER:
-                told = "each user's own standard deviations (scale=user)"
+                told.append("each user's own standard deviations (scale=user)")
             elif intercept:
                 (matrix, start), label = prepared.linear(), prepared.label.scale
             else:
                 own, _ = prepared.linear()
                 matrix, label = own[:-1, :-1], prepared.label.scale
-        return cls(names + ["intercept"] * intercept, matrix, start, label, told)
+        return cls(
+            names + ["intercept"] * intercept, matrix, start, label, ", ".join(filter(None, told))
+        )
 
     def by_name(self, values: Floats) -> dict[str, float]:
         """Numbers of coefficients, by their names."""
@@ -72,3 +75,11 @@ class Units:
         """
         volume = float(np.linalg.slogdet(self.matrix / self.label)[1])
         return volume - (records - len(self.names)) * float(np.log(self.label))
+
+
+def outcome(loss: str, prepared: Preparation | None) -> str:
+    """Of two classes the one that a positive coefficient speaks for."""
+    if prepared is None:
+        return ""
+    one = prepared.classes[1] if len(prepared.classes) == 2 else "1"
+    return f"{'log odds' if loss == 'logistic' else 'scores'} of {prepared.label.name}={one}"

@@ -19,7 +19,7 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.preparation import Column, Label, Preparation
 from corsage.strategies import strategy_class
-from corsage.strategies.known_clusters import inference
+from corsage.strategies.known_clusters import inference, mixed_model
 from corsage.strategies.known_clusters.linear_summary import Coefficient
 from corsage.strategies.known_clusters.possible import summary_fault
 from corsage.strategies.known_clusters.units import Units
@@ -182,6 +182,7 @@ def test_classes_have_errors_from_the_likelihood(tmp_path: Path) -> None:
     file = written(tmp_path, DATA, y)
     found = summary("exact-global", file, loss="logistic")
     wanted = sm.Logit(y, DATA.x).fit(disp=False)
+    assert found["rows"]["units"] == "log odds of y=1"
     assert column(found, "estimate") == pytest.approx(wanted.params, rel=1e-5)
     assert column(found, "se") == pytest.approx(wanted.bse, rel=1e-5)
     found = summary("mixed-model", file, loss="logistic", mixed_random="intercept")
@@ -208,6 +209,23 @@ def test_a_coefficient_that_the_data_do_not_tell_has_no_error(tmp_path: Path) ->
     found = summary("mixed-model", file, **NUMBERS)
     for one in [*found["clusters"].values(), *found["users"].values()]:
         assert one["se"]["x1"] is None and one["se"]["intercept"] > 0
+
+
+def test_a_model_that_is_too_wide_for_a_summary_says_so(
+    numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (inference, mixed_model):
+        monkeypatch.setattr(module, "MOST_COEFFICIENTS", 2)
+    keys = {
+        "data-file": str(numbers),
+        "dataset": "npz",
+        "model": "linear",
+        "strategy": "exact-global",
+    }
+    config = Config.parse({**keys, "loss": "squared", "labels": "numbers"})
+    result = strategy_class("exact-global")(config).start(LocalGrid(app, 1)).json()[0]
+    assert "estimates" not in result
+    assert result["findings"][-1]["rows"][0][1].startswith("no summary of more than 2")
 
 
 def test_nothing_is_asked_if_it_is_not_wanted(numbers: Path) -> None:
