@@ -15,6 +15,8 @@ from corsage.core.measures import Measure, measure_of
 
 TIE = 1e-6
 """Two values are a tie if they differ by no more than this share of them: rounding does that."""
+NOTHING = 1e-9
+"""Nor do they differ by less than this share of what one constant answer scores."""
 CERTAIN = 1.645
 """Standard errors of a difference that chance exceeds in one case of twenty."""
 ALONE, TOGETHER = "alone", "together"
@@ -60,12 +62,17 @@ class Hurt:
 
 @dataclass(frozen=True)
 class Row:
-    """What is compared of a row: its name, measure, users' values and their standard errors."""
+    """What is compared of a row: its name, measure, users' values and their standard errors.
+
+    `guess` is what one constant answer a user scores: where models fit without error, errors are
+    rounding, and nobody is better or worse off.
+    """
 
     name: str
     measure: Measure
     values: Mapping[str, float]
     errors: Mapping[str, float] = field(default_factory=dict)
+    guess: float = 0.0
 
 
 def hurt(row: Row, rows: Mapping[str, Row]) -> dict[str, Hurt]:
@@ -85,7 +92,8 @@ def hurts(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Hurt]]:
     for result in results:
         name, measure = str(result["strategy"]), measure_of(result)
         errors = result.get("per_user_errors", {}).get(measure.name, {})
-        rows[name] = Row(name, measure, result["per_user"], errors)
+        guess = (result.get("baseline") or {}).get("mean", 0.0)
+        rows[name] = Row(name, measure, result["per_user"], errors, guess)
     return {name: hurt(row, rows) for name, row in rows.items()}
 
 
@@ -109,7 +117,8 @@ def loss(row: Row, other: Row, user: str) -> float:
 
 def tie(row: Row, other: Row, user: str) -> float:
     """The difference up to which a user's two values are equal."""
-    return TIE * max(abs(row.values[user]), abs(other.values[user]), 1e-12)
+    least = max(NOTHING * abs(row.guess), TIE * 1e-12)
+    return max(TIE * abs(row.values[user]), TIE * abs(other.values[user]), least)
 
 
 def error(row: Row, other: Row, user: str) -> float:

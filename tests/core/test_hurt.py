@@ -44,6 +44,18 @@ def test_a_tie_hurts_nobody() -> None:
     assert hurt(rows["fedrep"], rows)["alone"].users == ["b"]
 
 
+def test_errors_that_are_rounding_hurt_nobody() -> None:
+    """Labels that a linear model fits without error: RMSE is 1e-14, where a guess has 20."""
+    own = {"exact-local": 2e-14, "exact-global": 5e-14}
+    results = [
+        {"strategy": name, "measure": "rmse", "per_user": {"a": value}, "baseline": {"mean": 20.0}}
+        for name, value in own.items()
+    ]
+    assert hurts(results)["exact-global"]["alone"].users == []
+    results[1]["per_user"] = {"a": 1e-6}
+    assert hurts(results)["exact-global"]["alone"].users == ["a"]
+
+
 def test_exact_rows_stand_in_for_local_and_fedavg() -> None:
     rows = table(ditto={"a": 0.5})
     rows |= {n: Row(n, ACCURACY, {"a": 0.9}) for n in ("exact-local", "exact-global")}
