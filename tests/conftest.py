@@ -28,6 +28,13 @@ LONGEST = (
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """One more than there are cores: the tests of devices and of Ray mostly wait."""
+    asked = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
+    return None if asked else (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Each test is given to whoever is free; those files are given as a whole.
 

@@ -25,12 +25,11 @@ from tests.support.reference import (
 )
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-@pytest.mark.parametrize("beta", [1.0, 1.5])
-def test_pfedme_is_algorithm_1(momentum: float, beta: float) -> None:
+@pytest.mark.parametrize(("momentum", "beta", "epochs"), [(0, 1, 1), (0, 1.5, 1), (0.5, 1, 2)])
+def test_pfedme_is_algorithm_1(momentum: float, beta: float, epochs: int) -> None:
     data, lam, eta = users_data(), 3.0, 0.05
     how = {"pfedme_lambda": lam, "pfedme_steps": 3, "pfedme_personal_lr": 0.1, "pfedme_beta": beta}
-    strategy, result = run("pfedme", momentum=momentum, local_epochs=2, **how)
+    strategy, result = run("pfedme", momentum=momentum, local_epochs=epochs, **how)
     model = flat(fresh())
     theta = dict.fromkeys(data.users, model)
     keys = {"lr": 0.1, "momentum": momentum}
@@ -38,7 +37,7 @@ def test_pfedme_is_algorithm_1(momentum: float, beta: float) -> None:
         models = []
         for user in chosen(strategy, number):
             mine, w, theta[user] = examples(data, user), model, model
-            for batch in user_batches(data, user, "model", number, 2):
+            for batch in user_batches(data, user, "model", number, epochs):
                 theta[user] = plain_sgd(theta[user], mine, [batch] * 3, keys, near(lam, w))
                 w = w - eta * lam * (w - theta[user])
             models.append(w)

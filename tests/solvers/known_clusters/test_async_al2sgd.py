@@ -186,7 +186,7 @@ def test_iterations_are_algorithm_2_line_by_line(seed, full):
 
 
 @pytest.mark.parametrize(
-    ("kind", "number"), [("equal", 20_000), ("unequal", 10_000), ("one coin", 10_000)]
+    ("kind", "number"), [("equal", 12_000), ("unequal", 6_000), ("one coin", 6_000)]
 )
 def test_coalesced_run_is_the_naive_one(kind, number):
     rng, found, losses, chosen = problem(

@@ -70,7 +70,7 @@ def naive(users: Users, found: Hierarchy, iterations: int, **given_: float) -> A
 ONE_COIN = {"known_p": 0, "known_p0": 0.2}
 CASES = [
     # data, gamma, clusters of unequal sizes, nodes, iterations, keys
-    (HIERARCHICAL, "number", False, 1, 20_000, {}),
+    (HIERARCHICAL, "number", False, 1, 6_000, {}),
     (HIERARCHICAL, "cluster", False, 3, 800, {}),
     (HIERARCHICAL, "cluster", True, 12, 300, {}),
     (HIERARCHICAL, "user", False, 1, 200, {}),
