@@ -58,7 +58,7 @@ FAMILIES = (
     Family(
         tuple(name for name in ALGORITHMS if name not in CONVEX),
         rounds=3,
-        killed=("scaffold", "fedmtl"),
+        killed=("scaffold",),
         keys=(
             *("num-users=12", "hidden=16", "head-epochs=2", "fine-tune-epochs=1"),
             *("lg-fedavg-warmup-rounds=1", "apfl-adaptive-alpha=true", "fedmtl-inner-rounds=2"),
