@@ -11,12 +11,12 @@ import logging
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import complain
+from corsage.app.output.complaint import exit_code
 from corsage.core.config import Config
-from corsage.core.errors import UNUSABLE, CorsageError
 
 LEFT_ALONE = 3
 """The exit code of a process whose study is gone."""
@@ -26,15 +26,7 @@ def main() -> int:
     """Do the run; its exit code is that of any run."""
     values = json.loads(sys.stdin.readline())
     threading.Thread(target=leave_with_parent, daemon=True).start()
-    try:
-        play(Path(sys.argv[1]), values)
-    except UNUSABLE as error:
-        return complain(error, 2)
-    except CorsageError as error:
-        return complain(error, 1)
-    except KeyboardInterrupt:
-        return complain("interrupted.", 130)
-    return 0
+    return exit_code(partial(play, Path(sys.argv[1]), values))
 
 
 def leave_with_parent() -> None:

@@ -26,7 +26,7 @@ from corsage.app.nodes.node import Node, Nodes, is_device
 from corsage.app.nodes.outward import describe, outward
 from corsage.app.nodes.own import own_of
 from corsage.app.nodes.patience import TimeUp, time_limit
-from corsage.app.states.places import Places
+from corsage.app.nodes.places import Places
 from corsage.core.encoding import decode, encode
 from corsage.core.errors import CheckpointError, ConfigError, Refused, StorageError
 from corsage.core.limits import limits_of

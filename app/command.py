@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app import commands
-from corsage.app.output.complaint import complain
+from corsage.app.output.complaint import exit_code
 from corsage.app.studies.grid import grid_of, is_study, is_study_of
 from corsage.core.config import AUTOMATIC, Config, read_words
-from corsage.core.errors import UNUSABLE, ConfigError, CorsageError, StrategiesFailed
+from corsage.core.errors import ConfigError, StrategiesFailed
 from corsage.core.files import guarded, write_atomically
 from corsage.core.version import VERSION
 
@@ -53,20 +53,17 @@ def helped(topics: list[str], title: str) -> int:
 
 def perform(words: list[str], title: str = "") -> int:
     """A run, or help."""
-    try:
+
+    def work() -> int:
         if {"-h", "--help"} & set(words):
             return helped([word for word in words if word not in ("-h", "--help")], title)
         if words == ["--version"]:
             print(f"corsage {VERSION}")
-            return 0
-        run_or_study(*parse(words))
-    except UNUSABLE as error:
-        return complain(error, 2)
-    except CorsageError as error:
-        return complain(error, 1)
-    except KeyboardInterrupt:
-        return complain("interrupted.", 130)
-    return 0
+        else:
+            run_or_study(*parse(words))
+        return 0
+
+    return exit_code(work)
 
 
 def run_or_study(values: dict[str, Any], json_file: str) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import complain
+from corsage.app.output.complaint import exit_code
 from corsage.app.studies.grid import Grid, grid_of, is_study_of
 from corsage.app.studies.study import Study
 from corsage.app.tracking.tools import check_tools
 from corsage.core.config import Config, named_objects
-from corsage.core.errors import UNUSABLE, ConfigError, CorsageError
+from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
 from corsage.core.keys import kebab
 
@@ -70,15 +70,7 @@ def told(words: list[str], usage: str, work: Any) -> int:
     if {"-h", "--help"} & set(words):
         print(usage, end="")
         return 0
-    try:
-        work()
-    except UNUSABLE as error:
-        return complain(error, 2)
-    except CorsageError as error:
-        return complain(error, 1)
-    except KeyboardInterrupt:
-        return complain("interrupted.", 130)
-    return 0
+    return exit_code(work)
 
 
 def split(words: Sequence[str]) -> tuple[list[Path], str]:

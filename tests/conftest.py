@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -72,6 +73,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     torch.set_num_threads(1)  # each core has a process of its own
     threadpoolctl.threadpool_limits(1, user_api="blas")
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    gc.freeze()  # modules and tests stay: whoever collects garbage need not look at them
     yield folder
     if before is None:
         del os.environ["XDG_CACHE_HOME"]

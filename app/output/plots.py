@@ -6,7 +6,6 @@ given a path, and returns it. All use matplotlib's objects, never pyplot's globa
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from corsage.app.output.looks import DARK_LINES, LIGHT_LINES, looks
+from corsage.app.output.spacing import spaced
 from corsage.app.output.summary import (
     Points,
     Result,
@@ -120,18 +120,6 @@ def limits(axes: Axes, values: Sequence[float], measure: Measure = ACCURACY) -> 
     least, most = measure.bounds
     room = max(0.06 * (high - low), 0.01 * (most if math.isfinite(most) else high) or 1.0)
     axes.set_ylim(max(low - room, least), min(high + room, most + 0.3 * room))
-
-
-def spaced(heights: Sequence[float], gap: float, high: float) -> list[float]:
-    """Heights moved apart to at least `gap`, in their order, the highest at most at `high`."""
-    placed = np.array(heights, dtype=float)
-    order = np.argsort(placed, kind="stable")
-    for below, above in itertools.pairwise(order):
-        placed[above] = max(placed[above], placed[below] + gap)
-    for index in order[::-1]:
-        placed[index] = min(placed[index], high)
-        high = placed[index] - gap
-    return [float(height) for height in placed]
 
 
 def label_ends(

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from corsage.app.output import plots
 from corsage.app.output.progress import Progress
+from corsage.app.output.spacing import spaced
 from corsage.app.output.summary import (
     human_bytes,
     human_count,
@@ -332,7 +333,7 @@ def test_styles_are_stable_by_name_and_differ_within_a_plot() -> None:
 
 
 def test_labels_do_not_overlap() -> None:
-    placed = np.sort(plots.spaced([50.0, 50.1, 99.0, 99.1, 99.2], 2.0, 100.0))
+    placed = np.sort(spaced([50.0, 50.1, 99.0, 99.1, 99.2], 2.0, 100.0))
     assert np.diff(placed).min() >= 2.0 - 1e-9
     assert placed.max() <= 100.0
 

@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.app.nodes.node import Node, Nodes
+from corsage.app.nodes.places import Places
 from corsage.app.states import database
 from corsage.app.states.database import PAGES, Database, bytes_of_row, page_size
-from corsage.app.states.places import Places
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import secure
 from corsage.core.errors import CheckpointError, StateLost, StorageError

@@ -23,7 +23,7 @@ from corsage.app import client_app
 from corsage.app.client_app import make_client_app
 from corsage.app.nodes import node, outward
 from corsage.app.nodes.patience import TimeUp, time_limit
-from corsage.app.states.places import Places
+from corsage.app.nodes.places import Places
 from corsage.benchmarks.device.attacks import Attack, attack
 from corsage.benchmarks.device.messages import ALL, honest
 from corsage.benchmarks.device.target import LIMITS, SECRET, Target

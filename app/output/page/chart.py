@@ -5,7 +5,6 @@ Nothing here knows of HTML; `drawing.py` draws what is said here.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ import numpy as np
 
 from corsage.app.output.summary import human_bytes, human_seconds
 from corsage.core.arrays import Floats
-from corsage.core.measures import Measure, four_digits
+from corsage.core.measures import NONE, Measure, four_digits
 
 POINTS = 240
 """Points of a line that are drawn: more of them nobody can tell apart."""
@@ -230,20 +229,8 @@ def kind_of(measure: Measure) -> str:
 def written(value: float | None, kind: str) -> str:
     """A value as a label has it."""
     if value is None or not math.isfinite(value):
-        return "–"  # noqa: RUF001 (a dash for a number that does not exist, as in print)
+        return NONE
     return f"{value:.1f}" if kind in ("percent", "share") else four_digits(value)
-
-
-def spaced(heights: Sequence[float], gap: float, high: float) -> list[float]:
-    """Heights moved apart to at least `gap`, in their order, the highest at most at `high`."""
-    placed = np.array(heights, dtype=float)
-    order = np.argsort(placed, kind="stable")
-    for below, above in itertools.pairwise(order):
-        placed[above] = max(placed[above], placed[below] + gap)
-    for index in order[::-1]:
-        placed[index] = min(placed[index], high)
-        high = placed[index] - gap
-    return [float(height) for height in placed]
 
 
 def ranked(values: Floats) -> list[float]:

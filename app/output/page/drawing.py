@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from corsage.app.output.looks import Look
-from corsage.app.output.page.chart import Chart, Series, spaced, written
+from corsage.app.output.page.chart import Chart, Series, written
+from corsage.app.output.spacing import spaced
 
 WIDTH, HEIGHT = 1000, 300
 LABEL = 16
