@@ -10,6 +10,7 @@ from corsage.core.columns import (
     CLASSES,
     EMPTY,
     MISSING_LEVEL,
+    MOST_COLUMNS,
     MOST_LEVELS,
     NUMBER,
     ColumnFacts,
@@ -20,7 +21,14 @@ from corsage.core.columns import (
     rounded,
 )
 from corsage.core.errors import DataError
-from corsage.core.preparation import FEDERATED, Column, Label, Preparation, standard_of
+from corsage.core.preparation import (
+    FEDERATED,
+    MOST_SCALE,
+    Column,
+    Label,
+    Preparation,
+    standard_of,
+)
 
 
 def agreed(
@@ -55,6 +63,11 @@ def agreed(
         else:
             scales += [first] + [(0.0, 1.0)] * columns[-1].flagged
     label = label_of([one.label for one in said], numbers, scaling, centred)
+    if len(scales) > MOST_COLUMNS:
+        raise DataError(
+            f"the table has {len(scales)} inputs, the most are {MOST_COLUMNS}; leave columns with "
+            "many words out by drop-columns=..."
+        )
     shift, scale = zip(*scales, strict=True) if scales else ((), ())
     return Preparation(tuple(columns), label, missing, scaling, shift, scale, numbers)
 
@@ -67,15 +80,22 @@ def column_of(
     known = any(column.kind != EMPTY for column in said)  # else the flag would be an intercept
     if kind_of(said) != CATEGORY:
         return Column(name, fill=moments.mean, flagged=gaps and known and missing == "flag")
-    levels = in_order({level for column in said for level in column.levels} - {MISSING_LEVEL})
-    if len(levels) > MOST_LEVELS:
-        raise DataError(
-            f"column {name!r}: {len(levels)} different words, the most are {MOST_LEVELS}; leave it "
-            f"out by drop-columns={name}, or group its words."
-        )
+    remedy = f"leave it out by drop-columns={name}, or group its words"
+    found = levels_of(name, said, MOST_LEVELS - gaps, remedy)
+    levels = tuple(level for level in found if level != MISSING_LEVEL)
     first = levels[0] if reference and levels else ""
     kept = levels[1:] if first else levels
     return Column(name, CATEGORY, kept + (MISSING_LEVEL,) * gaps, first)
+
+
+def levels_of(name: str, said: Sequence[ColumnFacts], most: int, remedy: str) -> tuple[str, ...]:
+    """The words of a column at all nodes, in order; DataError if they are too many."""
+    levels = in_order({level for column in said for level in column.levels})
+    if len(levels) > most:
+        raise DataError(
+            f"column {name!r}: {len(levels)} different words, the most are {most}; {remedy}."
+        )
+    return levels
 
 
 def kind_of(said: Sequence[ColumnFacts]) -> str:
@@ -88,11 +108,11 @@ def label_of(said: Sequence[ColumnFacts], numbers: bool, scaling: str, centred: 
     """The label, out of what the nodes say of it."""
     name = said[0].name
     if not numbers:
-        return Label(name, in_order({level for label in said for level in label.levels}))
+        return Label(name, levels_of(name, said, MOST_LEVELS, "is it the right label-column"))
     if scaling != FEDERATED:
         return Label(name)
     shift, scale = standard_of(merged([label.moments for label in said]), centred)
-    return Label(name, mean=shift, scale=rounded(1 / scale))
+    return Label(name, mean=shift, scale=min(rounded(1 / scale), MOST_SCALE))
 
 
 def misfit(preparation: Preparation, said: TableFacts) -> str:

@@ -22,6 +22,7 @@ from corsage.core.preparation import Preparation
 from corsage.core.replies import name_users, reading_order
 from corsage.core.text import line
 from corsage.strategies.rounds.exchange import exchange
+from corsage.strategies.rounds.outlying import outlying
 from corsage.strategies.rounds.owners import Owner, Owners, digest
 from corsage.strategies.rounds.patience import QUERY, Patience
 from corsage.strategies.rounds.pulling import Puller
@@ -154,6 +155,8 @@ class Roster:
                 )
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
+        if not is_at_home(grid):
+            self._leave_out_the_outlying(number)
         self._settle(number)
         self._need_somebody()
         self.fixed = True
@@ -255,6 +258,14 @@ class Roster:
             for node in sorted(self._guests, key=self._listed.__getitem__):
                 self._seat(node, number)
             self.users = sorted(self.members, key=reading_order)
+
+    def _leave_out_the_outlying(self, number: int) -> None:
+        """Devices of whose tables no model could be made together with the others'."""
+        if self.fixed or self.preparation:
+            return
+        said = {node: guest.said.table for node, guest in self._guests.items() if guest.said.users}
+        for node, why in outlying({n: table for n, table in said.items() if table}).items():
+            self._refuse(node, why, number)
 
     def _agree(self, guests: list[Introduction]) -> None:
         """What the model is built for; of tables, how their columns become its inputs."""
