@@ -140,6 +140,7 @@ class Nodes:
         if own not in self._devices or self._devices[own][0] != facts:
             self._devices.pop(own, None)
             made = _device(dict(own), task.device_data, task.seed)
+            check_room(made.data, task.preparation, limits_of(dict(own)))
             self._devices[own] = facts, made.prepared(task.preparation)
         return self._devices[own][1]
 
@@ -220,6 +221,15 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
     own_data = replace(data, num_classes=classes)
     words = own_words(node_config)
     return Node(own_data, tuple(data.users), simulated=False, sums=wants_sums(keys), **words)
+
+
+def check_room(data: FederatedData, preparation: Preparation | None, limits: Limits) -> None:
+    """Refuse words without number, each of which would be an input for every row of the file."""
+    if preparation is None or data.facts is None:
+        return
+    rows, width = data.x.shape
+    if len(preparation.features) > 2 * width:  # numbers are two inputs at most
+        limits.check_space("the inputs of all rows", rows * len(preparation.features))
 
 
 def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:

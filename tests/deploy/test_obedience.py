@@ -27,9 +27,11 @@ from corsage.app.nodes.places import Places
 from corsage.benchmarks.device.attacks import Attack, attack
 from corsage.benchmarks.device.messages import ALL, honest
 from corsage.benchmarks.device.target import LIMITS, SECRET, Target
+from corsage.core.columns import CATEGORY
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.keys import names
 from corsage.core.limits import Limits
+from corsage.core.preparation import Column, Preparation
 from corsage.core.registry import ALGORITHMS, algorithm_keys
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
@@ -132,6 +134,25 @@ def test_a_file_of_the_servers_is_not_read(target: Target) -> None:
             draft.settings["keys"][name] = str(target.outside / "secret.json")
             reply = target.strike(Attack(name, draft.message()))
             assert reply is not None and not reply.has_error() and not target.wrong
+
+
+@pytest.mark.parametrize("kind", ["train", "query"])
+def test_a_preparation_does_not_fill_the_memory(target: Target, kind: str) -> None:
+    """Each word that the server thinks of would be an input of every row."""
+    file = target.home / "words.csv"
+    rows = [f"ann,a,b,a,b,{i % 2}" for i in range(1000)]
+    file.write_text("\n".join(["user,c0,c1,c2,c3,label", *rows]))
+    target.context.node_config["data"] = str(file)
+    for levels, refused in ((2, False), (1000, True)):
+        words = tuple(f"w{k}" for k in range(levels))
+        columns = tuple(Column(f"c{i}", CATEGORY, words) for i in range(4))
+        width = 4 * levels
+        plan = Preparation(columns, shift=(0.0,) * width, scale=(1.0,) * width)
+        draft = honest("fedavg", "query")
+        draft.kind, draft.settings["preparation"] = kind, plan.json()
+        said = target.ask(draft.message())
+        why = said.error.reason if said.has_error() else ""
+        assert ("the inputs of all rows would take 4e+06 numbers" in why) == refused, why
 
 
 def test_users_and_clusters_are_those_that_the_owner_says(target: Target) -> None:
