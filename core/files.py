@@ -98,10 +98,18 @@ def sealed(content: Mapping[str, Any]) -> str:
 
 def unsealed(path: Path) -> dict[str, Any]:
     """What `sealed` made a file of; ValueError if it is damaged, OSError if it cannot be read."""
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = parsed(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or content.pop("seal", "") != _seal(content):
         raise ValueError(f"{path}: damaged")
     return content
+
+
+def parsed(text: str) -> Any:
+    """What a JSON text says; ValueError if it is none, or nested without end."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _seal(plain: Mapping[str, Any]) -> str:

@@ -7,17 +7,30 @@ own is named there as `package.module:factory`, and is imported when a predictio
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from corsage.core.errors import CheckpointError
 from corsage.core.groups import ModelKeys
+from corsage.core.introduction import MOST_CLASSES, MOST_NUMBERS
 from corsage.core.keys import flatten, read
 
 FORMAT = "corsage-models-1"
 KEY = "corsage"
 """The entry of the metadata."""
+KINDS_OF_NUMBERS = ("float32", "float64")
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "bool": (bool,),
+    "float": (int, float),
+    "Mapping[str, Any]": (dict,),
+    "Mapping[str, Any] | None": (dict, type(None)),
+    "Mapping[str, str]": (dict,),
+}
+"""The types that fields are checked for, by their annotation."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +99,33 @@ def header(metadata: Mapping[str, str] | None, where: str) -> Header:
     try:
         listed = {name: tuple(found[name]) for name in ("users", "shape", "classes")}
         made = Header(**{**found, **listed})
-        read(ModelKeys, made.model)
+        check(made)
     except Exception as error:
         raise CheckpointError(f"{where}: its header is damaged ({error}).") from None
     return made
+
+
+def check(head: Header) -> None:
+    """ValueError if a field is not of its kind, or beyond what any model has."""
+    for f in fields(head):
+        value, kinds = getattr(head, f.name), KINDS.get(str(f.type))
+        if kinds and type(value) not in kinds:
+            raise ValueError(f"{f.name} is a {type(value).__name__}")
+    words = (*head.users, *head.classes, *head.clusters, *head.clusters.values())
+    if not all(type(word) is str for word in words) or len(set(head.users)) < len(head.users):
+        raise ValueError("names of users, classes or clusters are no names")
+    if not all(type(side) is int and 0 <= side <= MOST_NUMBERS for side in head.shape):
+        raise ValueError("the shape of a sample is none")
+    if math.prod(head.shape) > MOST_NUMBERS or not 0 <= head.num_classes <= MOST_CLASSES:
+        raise ValueError("samples of too many numbers, or too many classes")
+    if head.inputs not in KINDS_OF_NUMBERS or head.linear not in ("", *KINDS_OF_NUMBERS):
+        raise ValueError("inputs of no kind of number")
+    if not (math.isfinite(head.shift) and math.isfinite(head.scale)):
+        raise ValueError("shift and scale are not finite")
+    if head.classes and len(head.classes) != head.num_classes:
+        raise ValueError(f"{len(head.classes)} names for {head.num_classes} classes")
+    if head.keys.model != head.model["model"]:
+        raise ValueError("no model is named")
 
 
 def spec(keys: ModelKeys) -> dict[str, Any]:

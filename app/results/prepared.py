@@ -15,6 +15,10 @@ def preparation_of(head: Header) -> Preparation | None:
     if head.preparation is None:
         return None
     try:
-        return Preparation.read(head.preparation)
+        agreed = Preparation.read(head.preparation)
+        fits = (len(agreed.features),) == head.shape
+        if not fits or len(agreed.classes) not in (0, head.num_classes):
+            raise BadColumns("it is for another model")
     except BadColumns as why:
         raise CheckpointError(f"{head.row}: its preparation is damaged: {why}.") from None
+    return agreed

@@ -65,7 +65,7 @@ class RowFile:
     def own(self, user: str) -> Arrays:
         """All parameters of a user's model, by their names; those of the model it picked."""
         place, found = self.place[user], {}
-        model = int(self.array(PICKED)[place]) if PICKED in self.names else 0
+        model = int(self.row(PICKED, place)) if PICKED in self.names else 0
         for name in self.names:
             kind, _, parameter = name.partition("/")
             if parameter and not name.startswith(SCALES):
@@ -92,7 +92,10 @@ class RowFile:
 
     def _read(self, get: Any) -> Array:
         try:
-            return np.asarray(get())
+            found = np.asarray(get())
+            if str(found.dtype) not in CODES:
+                raise ValueError(f"a tensor of {found.dtype}")
+            return found
         except (SafetensorError, OSError, ValueError, IndexError, KeyError) as error:
             raise CheckpointError(f"{self.where}: damaged ({error}).") from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -18,13 +17,16 @@ from corsage.app.results.header import Header
 from corsage.app.results.inputs import samples
 from corsage.app.results.prepared import Preparation, preparation_of
 from corsage.core.arrays import Array, Arrays, Floats
-from corsage.core.errors import DataError, ModelError
+from corsage.core.errors import CheckpointError, DataError, ModelError
 from corsage.networks.batches import Examples
-from corsage.networks.build import build_network
+from corsage.networks.build import build_network, measure_model
 from corsage.networks.network import Network
 from corsage.networks.outputs import linear_outputs, outputs_of
 from corsage.networks.training import to_tensors
+from corsage.networks.zoo import ZOO
 
+MOST_PARAMETERS = 10**9
+"""No file's header may ask for a larger model: it would be made before a parameter is read."""
 Vectors = Callable[[], Array]
 """The vectors that samples are numbers of, if they are."""
 
@@ -94,6 +96,10 @@ class UserModel:
         head = self.head
         if not len(inputs):
             return inputs.new_zeros((0, self.network.criterion.outputs(head.num_classes)))
+        if head.linear and len(self.network.blocks) > 2:
+            raise ModelError(
+                f"{head.row}: the model is not linear, as the file says of it: damaged."
+            )
         with threads(head.threads):
             if head.linear:
                 theta = torch.from_numpy(self.flat).to(getattr(torch, head.linear))
@@ -141,14 +147,22 @@ class UserModel:
         agreed, own = preparation_of(self.head), self._scales
         if agreed is None or not own:
             return agreed
-        mean, scale = own["label"]
-        label = replace(agreed.label, mean=mean, scale=scale)
-        return replace(agreed, label=label, shift=tuple(own["shift"]), scale=tuple(own["scale"]))
+        try:
+            mean, scale = own["label"]
+            plain = {**agreed.json(), "shift": own["shift"], "scale": own["scale"]}
+            plain["label"] |= {"mean": mean, "scale": scale}
+            return Preparation.read(plain)
+        except (KeyError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{self.head.row}: a user's scales are damaged.") from error
 
     @cached_property
     def network(self) -> Network:
         """The network that the parameters belong to; its own are anybody's."""
-        head = self.head
+        head, count = self.head, sum(array.size for array in self.arrays.values())
+        if head.keys.model in ZOO and not self.start:
+            size, _ = measure_model(head.keys, head.shape, head.num_classes)
+            if size > MOST_PARAMETERS or (self.user and size > count):
+                raise ModelError(f"{head.row}: the file has {count:,} of {size:,} parameters.")
         return build_network(head.keys, head.shape, head.num_classes, head.seed)
 
     @cached_property
@@ -163,7 +177,10 @@ class UserModel:
                     f"{shape or 'not'} in the file: it was made for another model."
                 )
         parts = [self.arrays[b.name].reshape(-1) for b in blocks]
-        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+        flat = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+        if not np.isfinite(flat).all():
+            raise ModelError(f"{self.head.row}: parameters in the file are not finite: damaged.")
+        return flat
 
     def module(self) -> nn.Module:
         """A torch module of its own with the user's parameters, in evaluation mode.

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from corsage.app.output.summary import Result
 from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed
 from corsage.core.files import delete, guarded, sealed, unsealed, write_atomically
+from corsage.core.measures import MEASURES, Spread
 
 RESULT, FAILURE, MODEL = "result.json", "failure.json", "model.safetensors"
+ROW = re.compile(r"[\w-]+(\+[\w-]+)*")
+"""The name of a row of the table, which files are named by."""
+COUNTED = (
+    *("rounds", "users", "worst10", "bytes_up", "bytes_down", "messages", "seconds"),
+    *("never_drawn", "gradient_steps"),
+)
+TABLES = (
+    *("per_user_measures", "per_user_errors", "measures", "train_sizes", "test_sizes", "dropped"),
+    *("clusters", "known_clusters", "traffic", "hurt", "estimates", "baseline"),
+)
+LISTS = ("curve", "untested", "findings", "new_users")
 
 
 def write_result(folder: Path, results: Sequence[Result], rounds: int, model: bytes) -> None:
@@ -33,13 +47,39 @@ def read_result(folder: Path, rounds: int) -> list[Result] | None:
     """A strategy's results after `rounds`; None if there are none, or they are damaged."""
     try:
         content = unsealed(folder / RESULT)
-        model = (folder / MODEL).read_bytes() if content["model"] else b""
+        model = (folder / MODEL).read_bytes() if content.get("model") else b""
     except (OSError, ValueError):
         return None
-    if content["num-rounds"] != rounds or content["model"] != digest(model):
+    if content.get("num-rounds") != rounds or content.get("model") != digest(model):
         return None
-    results: list[Result] = content["results"]
-    return results
+    results: list[Result] = content.get("results")
+    sound = isinstance(results, list) and all(is_sound(one, folder.name) for one in results)
+    return results if sound else None
+
+
+def is_sound(result: Any, strategy: str) -> bool:
+    """Whether a row's numbers are of the kinds that a strategy's own have, whoever wrote them."""
+    if not isinstance(result, dict) or not ROW.fullmatch(name := str(result.get("strategy"))):
+        return False
+    measure = result.get("measure", "accuracy")
+    own = name.partition("+")[0] == strategy
+    if not own or not isinstance(measure, str) or measure not in MEASURES:
+        return False
+    spread = result.get(measure)
+    return (
+        isinstance(spread, dict)
+        and set(spread) == {field.name for field in fields(Spread)}
+        and all(is_number(number) for number in spread.values())
+        and all(is_number(result.get(name)) for name in (*COUNTED, f"{measure}_last10"))
+        and isinstance(result.get("per_user"), dict)
+        and all(isinstance(result.get(name), dict | None) for name in TABLES)
+        and all(isinstance(result.get(name), list | None) for name in LISTS)
+    )
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number, or says that there is none."""
+    return value is None or type(value) in (int, float)
 
 
 def models_of(folder: Path) -> list[Path]:

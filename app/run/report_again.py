@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,11 @@ from typing import Any
 
 from corsage.app.output.complaint import complain
 from corsage.app.output.summary import Result
-from corsage.app.run.endings import RESULT, read_failure
+from corsage.app.run.endings import RESULT, is_sound, read_failure
 from corsage.app.run.recorder import read_rows
 from corsage.app.run.resuming import not_a_run, read_config
 from corsage.core.errors import UNUSABLE, CheckpointError, ConfigError, CorsageError
-from corsage.core.files import guarded, unsealed
+from corsage.core.files import guarded, parsed, unsealed
 from corsage.core.version import VERSION
 
 USAGE = """\
@@ -113,7 +112,7 @@ def names_of(config: Mapping[str, Any]) -> list[str]:
 def summary_of(folder: Path) -> dict[str, Any]:
     """What `summary.json` says; empty if there is none, or it is damaged."""
     try:
-        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        found = parsed((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     sound = isinstance(found, dict) and isinstance(found.get("results"), list)
@@ -126,7 +125,8 @@ def results_of(folder: Path) -> list[Result]:
         found = unsealed(folder / RESULT)["results"]
     except (OSError, ValueError, KeyError):
         return []
-    return found if isinstance(found, list) else []
+    sound = isinstance(found, list) and all(is_sound(one, folder.name) for one in found)
+    return found if sound else []
 
 
 def of_summary(summary: Mapping[str, Any], name: str, names: list[str]) -> list[Result]:
@@ -134,6 +134,6 @@ def of_summary(summary: Mapping[str, Any], name: str, names: list[str]) -> list[
     return [
         result
         for result in summary.get("results", [])
-        if result["strategy"] not in names or result["strategy"] == name
-        if str(result["strategy"]).split("+")[0] == name
+        if is_sound(result, name)
+        if result["strategy"] == name or result["strategy"] not in names
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from corsage.app.run.checkpoint import found, opened
 from corsage.core.config import Config
 from corsage.core.errors import CannotResume, CheckpointError
-from corsage.core.files import sealed, unsealed
+from corsage.core.files import parsed, sealed, unsealed
 from corsage.core.keys import Value, names
 from corsage.core.registry import ALGORITHMS, algorithm_keys, source
 
@@ -85,7 +84,7 @@ def with_work(config: dict[str, Any]) -> dict[str, Any]:
 def is_unsealed(path: Path) -> bool:
     """Whether a file is whole, but of a version that did not seal it yet."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parsed(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     known = isinstance(content, dict) and isinstance(content.get("config"), dict)

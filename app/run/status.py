@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.core.errors import UNUSABLE, CheckpointError, CorsageError
-from corsage.core.files import guarded, write_atomically
+from corsage.core.files import guarded, parsed, write_atomically
 
 FILE = "status.json"
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
@@ -95,7 +95,7 @@ def one_line(error: BaseException) -> str:
 def read_status(folder: Path) -> Status:
     """What a run folder says."""
     try:
-        content: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        content: dict[str, Any] = parsed((folder / FILE).read_text(encoding="utf-8"))
         return Status(**{name.replace("-", "_"): value for name, value in content.items()})
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder}: has no readable {FILE}: no run was begun there.") from (

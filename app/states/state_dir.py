@@ -6,7 +6,6 @@ states were used last.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from corsage.app.states.files import MARK, is_ours, is_state, remove_states
 from corsage.app.states.rights import KNOWN, OTHERS, WRITE, private_folder
 from corsage.core.errors import ConfigError
+from corsage.core.files import parsed
 
 KEEP_RUNS = 10
 _RUN = re.compile(r"-([0-9a-f]{12})(?=-|$)")
@@ -94,7 +94,7 @@ def stored(folder: Path) -> Stored:
 def name_of(folder: Path) -> str:
     """The experiment's own name; a folder may be called otherwise, see `safe_name`."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads((folder / MARK).read_text(encoding="utf-8"))["experiment"])
+        return str(parsed((folder / MARK).read_text(encoding="utf-8"))["experiment"])
     return folder.name
 
 
