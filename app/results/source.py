@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ class OfDevice(Models):
     def __init__(self, files: list[Path], row: str, where: Path) -> None:
         found: dict[str, RowFile] = {}
         rows: list[str] = []
-        for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        for path in newest_first(files):
             file = RowFile(path)
             rows.append(file.header.row)
             if file.header.row == (row or rows[0]):
@@ -84,6 +85,15 @@ class OfDevice(Models):
             raise NoModel(unknown_user(name, self.row, self.users))
         file = self._files[name]
         return UserModel(name, file.header, file.own(name), scales=file.scales(name))
+
+
+def newest_first(files: list[Path]) -> list[Path]:
+    """The files that are there; the device may be at work, and take one away meanwhile."""
+    times: dict[Path, int] = {}
+    for path in files:
+        with suppress(FileNotFoundError):
+            times[path] = path.stat().st_mtime_ns
+    return sorted(times, key=times.__getitem__, reverse=True)
 
 
 def models_in(place: str, row: str) -> Models:

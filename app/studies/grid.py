@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,16 +63,22 @@ class Grid:
 
     def check(self) -> None:
         """Refuse, before anything runs, what a run of the study would refuse."""
-        if len(self.cells) > MOST:
-            raise ConfigError(f"a study of {len(self.cells)} runs: at most {MOST} are possible.")
+        if (count := math.prod(map(len, self.varied.values()))) > MOST:
+            raise ConfigError(f"a study of {count} runs: at most {MOST} are possible.")
         for key in FIXED:
             if key in self.varied:
                 raise ConfigError(f"{key}={','.join(self.varied[key])}: one value, in a study too.")
-        names = [cell.name for cell in self.cells]
-        if twice := next((name for name in names if names.count(name) > 1), ""):
-            raise ConfigError(f"{twice}: is in the study twice; name each value once.")
+        meant: dict[str, str] = {}
         for cell in self.cells:
-            Config.parse(self.keys(cell)).check_simulated()
+            config = Config.parse(self.keys(cell))
+            config.check_simulated()
+            values = str([config.flat()[key] for key in self.varied])
+            if values in meant:  # 0 and 00 are one seed: as two they would be told apart by nothing
+                other = f" (as {meant[values]})" * (meant[values] != cell.name)
+                raise ConfigError(
+                    f"{cell.name}: is in the study twice{other}; name each value once."
+                )
+            meant[values] = cell.name
 
     def json(self) -> dict[str, Any]:
         """As `study.json` has it."""

@@ -85,7 +85,8 @@ def test_what_nobody_changed_is_used(run: Path) -> None:
 
 HEADERS: dict[str, list[Any]] = {
     "threads": ["x", 1e9, None], "inputs": ["load", "hub", 7, "float16"],
-    "linear": ["load", "float64"], "shift": ["x", None, float("nan"), [1]], "scale": [float("inf")], "seed": ["x"],
+    "linear": ["load", "float64"], "shift": ["x", None, float("nan"), [1]], "scale": [float("inf")],
+    "seed": ["x"],
     "num_classes": [10**12, -1, "x", None, 3], "shape": [[10**9], [-1], ["x"], [10**6] * 2, [3]],
     "users": [7, [1, 2], ["u1"] * 3, None], "classes": [["one"], [{}, {}], 7],
     "clusters": [7, {"u1": 7}], "preparation": [7, {}],
@@ -136,7 +137,8 @@ def test_a_file_that_is_none(run: Path) -> None:
 RESULTS: list[Json] = [
     {"strategy": "../../x"}, {"strategy": 7}, {"strategy": "fedavg"}, {"accuracy": 7},
     {"accuracy": {"mean": 1.0}}, {"accuracy": None}, {"measure": []}, {"measure": "x"},
-    {"per_user": 7}, {"train_sizes": []}, {"measures": 7}, {"untested": 7}, {"curve": 7}, {"seconds": "<script>"},
+    {"per_user": 7}, {"train_sizes": []}, {"measures": 7}, {"untested": 7},
+    {"curve": 7}, {"seconds": "<script>"},
 ]  # fmt: skip
 
 

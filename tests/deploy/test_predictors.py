@@ -43,7 +43,10 @@ def test_a_device_keeps_what_it_was_judged_by(
     state = tmp_path / f"state-{user}"
     files = [*state.glob("*/*/model-*.safetensors")]
     assert files and all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files)
+    gone = files[0].with_name("model-gone.safetensors")  # by a message that comes meanwhile
+    gone.symlink_to(state / "nowhere")
     assert predict.run([str(state), str(tmp_path / f"{user}.npz")]) == 0
+    gone.unlink()
     assert capsys.readouterr().out.startswith("prediction\n")
     (found,) = experiments(state)
     remove(found.folder)

@@ -43,7 +43,10 @@ def test_one_value_makes_no_study() -> None:
     ("values", "part"),
     [
         ({"seed": "0,x"}, "seed=x: not a whole number"),
-        ({"seed": "0,0"}, "twice"),
+        ({"seed": "0,0"}, "seed=0: is in the study twice; name"),
+        ({"seed": "0,1,00"}, r"seed=00: is in the study twice \(as seed=0\)"),
+        ({"lr": "0.1,1e-1", "seed": "1,2"}, "twice"),
+        ({"seed": "0," * 999 + "1", "lr": "1," * 999, "min-users": "1," * 999}, "at most"),
         ({"sed": "0,1"}, "Did you mean seed"),
         ({"run-dir": "a|b"}, "one value"),
         ({"seed": ",".join(map(str, range(10_001)))}, "at most"),
