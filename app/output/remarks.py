@@ -29,6 +29,9 @@ SIMULATED = {"LocalGrid", "InMemoryGrid"}
 """Grids of simulations, ours and Flower's, by name: its module is no part of its public API."""
 SOLVED = ("known_clusters", "convex_clustering")
 """Families that do not train a convex loss by SGD: they take any scale."""
+UNTRAINED = "; more rounds, a smaller lr, or inputs scaled to about 1 may help"
+OVERTRAINED = "; fewer rounds, a smaller lr or a larger weight-decay may help"
+"""Advice to who trains by SGD."""
 WORSE = 1.1
 """A last error so many times the first is one that has risen."""
 
@@ -57,14 +60,13 @@ class Remarks(Callback):
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """A line on each row whose models are of no use."""
-        advice = "; more rounds, a smaller lr, or inputs scaled to about 1 may help"
         rose = risen(results[0]) if results else ""
         if rose:
-            strategy.federation.note(rose + advice * by_sgd(strategy))
+            strategy.federation.note(rose + OVERTRAINED * by_sgd(strategy))
         for result in results[bool(rose) :]:
             if said := useless(result.json()):
                 row = f"{result.strategy}: " if result is not results[0] else ""
-                strategy.federation.note(row + said + advice * by_sgd(strategy))
+                strategy.federation.note(row + said + UNTRAINED * by_sgd(strategy))
 
 
 def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:

@@ -68,7 +68,10 @@ CASES = {
     "a probability": ([*LINEAR, "strategy=local,async-l2gd", "known-p0=2"], "from 0 to below 1"),
     "a refresh": ([*LINEAR, "strategy=local,async-al2sgd", "al2sgd-rho=7"], "at most 1"),
     "no average": (["strategy=fedmtl", "robust=krum"], "not for strategy=fedmtl"),
-    "too few for it": (["strategy=fedavg,local", "robust=krum"], "raise fraction-train"),
+    "too few for it": (
+        ["strategy=fedavg,local", "robust=krum", "fraction-train=0.1"],
+        "raise fraction-train",
+    ),
     "no old users": (["new-cluster=x"], "0 of 6 users would be new"),
     "more clusters": (["dataset=ellipses", "num-clusters=9"], "dataset=ellipses has 3"),
     "more users": (["dataset=hierarchical", "num-users=99"], "set num-users=0"),
