@@ -124,11 +124,7 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
         rows = first.array(name)
         shapes[name] = rows.dtype, (len(head.users), *rows.shape[1:])
     lead, places, size = laid_out(head, shapes)
-    if target is None:
-        buffer = np.zeros(size, np.uint8)
-    else:
-        reserve(target, size)
-        buffer = np.memmap(target, np.uint8, "r+", shape=(size,))
+    buffer = np.zeros(size, np.uint8) if target is None else mapped(target, size)
     buffer[: len(lead)] = np.frombuffer(lead, np.uint8)
     views = {
         name: buffer[start : start + size_of(*shapes[name])]
@@ -137,20 +133,31 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
         for name, start in places.items()
     }
     for name in whole:
-        views[name][...] = first.array(name)
+        views.pop(name)[...] = first.array(name)
     order = {user: i for i, user in enumerate(head.users)}
     for piece in pieces:
-        pairs = [(i, order[user]) for i, user in enumerate(piece.header.users) if user in order]
-        mine, theirs = (list(column) for column in zip(*pairs, strict=True)) if pairs else ([], [])
-        for name in views.keys() - set(whole):
-            rows_of = piece.array(name)
-            if rows_of.dtype != views[name].dtype:
-                raise CheckpointError(f"{piece.where}: {name} is {rows_of.dtype}, others are not.")
-            views[name][theirs] = rows_of[mine]
+        fill(views, piece, order)
     if isinstance(buffer, np.memmap):
         buffer.flush()
         return b""
     return buffer.tobytes()
+
+
+def fill(views: Mapping[str, Array], piece: RowFile, order: Mapping[str, int]) -> None:
+    """Write a piece's rows where its users are in the whole."""
+    pairs = [(i, order[user]) for i, user in enumerate(piece.header.users) if user in order]
+    mine, theirs = (list(column) for column in zip(*pairs, strict=True)) if pairs else ([], [])
+    for name, view in views.items():
+        rows = piece.array(name)
+        if rows.dtype != view.dtype:
+            raise CheckpointError(f"{piece.where}: {name} is {rows.dtype}, others are not.")
+        view[theirs] = rows[mine]
+
+
+def mapped(target: Path, size: int) -> Array:
+    """A new file of a size, to be written as an array of bytes."""
+    reserve(target, size)
+    return np.memmap(target, np.uint8, "r+", shape=(size,))
 
 
 def reserve(target: Path, size: int) -> None:

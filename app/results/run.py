@@ -104,7 +104,6 @@ def load(folder: str | Path) -> Run:
     >>> run = corsage.load("runs/2026-11-18_09-11-02_fedrep+fedavg+local")  # doctest: +SKIP
     >>> run["fedrep"].user("7").predict(x)  # doctest: +SKIP
     """
-    from corsage.app.run.endings import read_failure, read_result
     from corsage.app.run.resuming import read_config
 
     place = Path(folder).expanduser()
@@ -117,6 +116,16 @@ def load(folder: str | Path) -> Run:
         raise CheckpointError(
             f"{folder}: written by Corsage {stored.get('corsage')}, whose keys are others: {error}"
         ) from error
+    rows, failed = rows_in(place, config)
+    if not rows:
+        raise CheckpointError(f"{folder}: has no result yet; finish the run: --resume {place}")
+    return Run(rows, failed, place, config.flat())
+
+
+def rows_in(place: Path, config: Config) -> tuple[dict[str, Row], dict[str, str]]:
+    """The rows of a run folder, and why strategies have none."""
+    from corsage.app.run.endings import read_failure, read_result
+
     rows, failed, data = {}, {}, partial(data_of, config)
     for name in config.run.strategy:
         found = read_result(place / name, config.run.num_rounds)
@@ -128,9 +137,7 @@ def load(folder: str | Path) -> Run:
         for json in found:
             models = partial(models_of, place / name, json["strategy"])
             rows[json["strategy"]] = Row(dict(json), models, data, shared)
-    if not rows:
-        raise CheckpointError(f"{folder}: has no result yet; finish the run: --resume {place}")
-    return Run(rows, failed, place, config.flat())
+    return rows, failed
 
 
 def models_of(folder: Path, row: str) -> RowFile:
