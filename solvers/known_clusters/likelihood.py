@@ -151,7 +151,13 @@ class Profile:
         return deviance(self.levels(tau).total(), self.records)
 
     def best(self) -> tuple[Floats, Floats, Floats]:
-        """The best tau at each place of the grid, deviance and sigma^2 there, (G,) each."""
+        """The best tau at each place of the grid, deviance and sigma^2 there, (G,) each.
+
+        Of one cluster no tau is told from another: its centre is wbar.
+        """
+        if len(self.yy) == 1:
+            tau = np.zeros(self.yy.shape[1])
+            return tau, *self.at(tau)
         tried = np.stack([self.at(tau)[0] for tau in RATIOS])
         best = tried.argmin(0)
         low = np.log(RATIOS[np.maximum(best - 1, 1)])
