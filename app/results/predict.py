@@ -112,12 +112,12 @@ def by_name(rows: Rows) -> Any:
 
 
 def written(rows: Rows, found: dict[str, NDArray[Any]]) -> str:
-    """The rows as they came, and the new columns."""
+    """The rows as they came, and the new columns, in the way that the file is written."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, delimiter=rows.dialect.delimiter, lineterminator="\n")
     taken = [f"{name}_" if name in rows.names else name for name in found]
     writer.writerow(map(plain, [*rows.names, *taken]))
     for i, cells in enumerate(rows.cells if rows.names else [[]] * len(rows)):
-        new = [values[i] for values in found.values()]
+        new = [rows.dialect.written(values[i]) for values in found.values()]
         writer.writerow([plain(cell) for cell in (*cells, *new)])
     return text.getvalue()

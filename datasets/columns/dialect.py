@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from numbers import Real
 from pathlib import Path
+from typing import Any
 
 from corsage.core.errors import DataError
 
@@ -36,6 +38,11 @@ class Dialect:
     def number(self, word: str) -> str:
         """A number's word as Python writes it."""
         return word.replace(",", ".") if self.decimal_comma else word
+
+    def written(self, value: Any) -> Any:
+        """A value as the file would have it: numbers with its decimal sign."""
+        numeric = isinstance(value, Real) and self.decimal_comma
+        return str(value).replace(".", ",") if numeric else value
 
 
 def rows(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:

@@ -52,13 +52,15 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
 def test_each_row_has_the_model_of_its_user(
     table: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Columns are found by their names, and the rows come back with what is predicted."""
+    """Columns are found by their names; rows come back as they were written, with predictions."""
     run, folder = table
     (folder / "new.csv").write_text("b;school;a\n0;s1;2,0\n1;s3;1,0\n0;s2;3,0\n")
     code, out, _ = said([str(run), "strategy=exact-local", str(folder / "new.csv")], capsys)
-    rows = list(csv.DictReader(out.splitlines()))
+    rows = list(csv.DictReader(out.splitlines(), delimiter=";"))
     assert code == 0 and list(rows[0]) == ["b", "school", "a", "prediction"]
-    assert np.allclose([float(row["prediction"]) for row in rows], [3.0, 7.0, -2.0])
+    assert all("," in row["prediction"] for row in rows) and rows[0]["a"] == "2,0"
+    found = [float(row["prediction"].replace(",", ".")) for row in rows]
+    assert np.allclose(found, [3.0, 7.0, -2.0])
 
 
 def test_one_user_for_all_rows_and_a_file(table: tuple[Path, Path]) -> None:
@@ -67,8 +69,8 @@ def test_one_user_for_all_rows_and_a_file(table: tuple[Path, Path]) -> None:
     words = [str(run), "strategy=exact-local", "user=s3", str(folder / "one.csv")]
     assert predict.run([*words, "--out", str(folder / "out.csv")]) == 0
     lines = (folder / "out.csv").read_text().splitlines()
-    assert [line.split(",")[:2] for line in lines] == [["a", "b"], ["2", "0"], ["1", "1"]]
-    assert np.allclose([float(line.split(",")[2]) for line in lines[1:]], [11.0, 7.0])
+    assert [line.split(";")[:2] for line in lines] == [["a", "b"], ["2", "0"], ["1", "1"]]
+    assert np.allclose([float(line.split(";")[2]) for line in lines[1:]], [11.0, 7.0])
 
 
 def test_numbers_stay_what_they_are_and_formulas_are_text(
@@ -78,7 +80,7 @@ def test_numbers_stay_what_they_are_and_formulas_are_text(
     (folder / "new.csv").write_text("a;b;note\n-2,5;+1e-3;=1+1\n-1,0;0;-1+A1\n")
     words = [str(run), "strategy=exact-local", "user=s1", str(folder / "new.csv")]
     code, out, _ = said(words, capsys)
-    rows = [line[:3] for line in csv.reader(out.splitlines())]
+    rows = [line[:3] for line in csv.reader(out.splitlines(), delimiter=";")]
     assert code == 0 and rows[1:] == [["-2,5", "+1e-3", "'=1+1"], ["-1,0", "0", "'-1+A1"]]
 
 
