@@ -290,7 +290,7 @@ def test_other_networks_go_one_by_one(loss: str) -> None:
     module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
     net = Network(module, "", torch.rand(3, 6), criterion=criterion)
     data, orders = examples(loss, [5, 9], (6,)), orders_for([5, 9], 2)
-    keys = TrainKeys(lr=0.1, momentum=0.5)
+    keys = TrainKeys(lr=0.1, momentum=0.5, weight_decay=1e-2)
     got = together.train_models(net, net.initial, data, orders, keys)
     for u in range(2):
         net.set(net.whole, net.initial)
