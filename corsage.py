@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.fedprox import FedProx
     from corsage.strategies.fedrep.fedrep import FedRep
     from corsage.strategies.fedrep.fedrep_convex import FedRepConvex
+    from corsage.strategies.fedrep.fedrep_exact import FedRepExact
     from corsage.strategies.fedrep.fedrep_known import FedRepKnown
     from corsage.strategies.ifca import IFCA
     from corsage.strategies.known_clusters.async_al2sgd import AsyncAL2SGD
@@ -89,6 +90,7 @@ __all__ = [
     "FedProx",
     "FedRep",
     "FedRepConvex",
+    "FedRepExact",
     "FedRepKnown",
     "LGFedAvg",
     "Local",

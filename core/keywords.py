@@ -107,6 +107,10 @@ class Keywords(TypedDict, total=False):
     fedrep_convex_rho: float
     fedrep_known_gamma: float
     fedrep_known_lambda: float
+    fedrep_exact_body: str
+    fedrep_exact_components: int
+    fedrep_exact_body_rounds: int
+    fedrep_exact_centre: str
     local_always: bool
     fedprox_mu: float
     scaffold_server_lr: float

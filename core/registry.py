@@ -47,6 +47,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedrep": Algorithm("FedRep", "fedrep"),
     "fedrep-convex": Algorithm("FedRepConvex", "fedrep"),
     "fedrep-known": Algorithm("FedRepKnown", "fedrep"),
+    "fedrep-exact": Algorithm("FedRepExact", "fedrep"),
     "fedavg": Algorithm("FedAvg"),
     "local": Algorithm("Local"),
     "fedprox": Algorithm("FedProx"),

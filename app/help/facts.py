@@ -58,6 +58,12 @@ FACTS: dict[str, Facts] = {
         "as fedrep, where the groups of users are known",
         on="dataset=moons",
     ),
+    "fedrep-exact": Facts(
+        "body, head / a matrix of features by features",
+        "nothing / body, a head a cluster",
+        "2 bodies, a matrix a user",
+        "few exchanges: heads in closed form over a body that is not trained, or seldom",
+    ),
     "fedper": Facts("body / body", "head / body", "2 bodies", "as fedrep, body and head at once"),
     "fedbabu": Facts(
         "body / body", "nothing / body", "2 bodies", "a body for users who come later"

@@ -59,11 +59,12 @@ SUITED["convex-clustering"] = {
 }
 SUITED["fedrep-known"] = {"cluster-map": CLUSTER_MAP}
 SUITED["local-clusters"] = {**ELLIPSES, "loss": "squared-hinge", "ridge": 0.001}
+SUITED["fedrep-exact"] = {"fedrep-exact-body-rounds": 29, "hidden": "20", "lr": 0.001}
 CONVEX = frozenset(name for name, keys in SUITED.items() if "dataset" in keys)
 """Methods for models with a convex loss: they are run on the ellipses, all others on digits."""
-ASK_ALL = frozenset((*KNOWN_CLUSTERS, "local-clusters"))
+ASK_ALL = frozenset((*KNOWN_CLUSTERS, "local-clusters", "fedrep-exact"))
 """Methods that ask all users in every round."""
-SEEDLESS = ASK_ALL - {"async-l2gd", "async-al2sgd"}
+SEEDLESS = ASK_ALL - {"async-l2gd", "async-al2sgd", "fedrep-exact"}
 """Methods that draw nothing at random."""
 
 

@@ -1,0 +1,91 @@
+"""FedRep with exact heads, at the users: sums of their features, and heads in closed form.
+
+The formulas are those of networks/exact_heads.py. Users keep nothing: a head follows from the
+user's data, the body, its centre and gamma, and is found again whenever it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from corsage.clients.base import Client, Got, Models, Sent
+from corsage.core.arrays import Array, Floats32
+from corsage.core.asked import Takes, floats, number, word
+from corsage.core.errors import UserError
+from corsage.networks import exact_heads, projection
+from corsage.networks.batches import Examples
+from corsage.networks.exact_heads import Designs
+from corsage.strategies.fedrep.fedrep_exact import QUESTIONS, FedRepExactKeys
+
+Answer = Callable[[Got, Examples], Sent]
+
+
+class FedRepExactClient(Client[FedRepExactKeys]):
+    """The users; they answer one of four questions."""
+
+    takes = Takes(
+        shared={"body": floats("B")},
+        rows={"centre": floats("H")},
+        options={"ask": word(*QUESTIONS), "gamma": number(0), "heat": number(0)},
+        squares=0,
+    )
+
+    def answers(self) -> Mapping[str, Answer]:
+        """What the server may ask, and who answers."""
+        return {
+            "moments": self.moments,
+            "sums": self.sums,
+            "calibration": self.calibration,
+            "body": self.body,
+        }
+
+    def train(self, got: Got, data: Examples) -> Sent:
+        """Answer what is asked."""
+        asked = str(got.options.get("ask", "sums"))
+        if asked not in self.answers():
+            raise UserError(self.users[0], "train", f"no answer to the question {asked[:40]!r}")
+        return self.answers()[asked](got, data)
+
+    def moments(self, got: Got, data: Examples) -> Sent:
+        """The mean of the inputs, and of their products."""
+        mean, square = projection.moments(data)
+        return Sent(mean={"mean": mean.astype(np.float32), "square": square.astype(np.float32)})
+
+    def sums(self, got: Got, data: Examples) -> Sent:
+        """A_i = Z'Z, b_i = Z'Y and |Y|^2."""
+        a, b, square = exact_heads.sums(self.designs(got, data))
+        rows: dict[str, Array] = {"a": a.astype(np.float32), "b": b.astype(np.float32)}
+        return Sent(rows=rows, metrics={"square": square})
+
+    def calibration(self, got: Got, data: Examples) -> Sent:
+        """The cross-entropy of records that were left out, by what scores are multiplied with."""
+        found = exact_heads.calibration(self.designs(got, data), *self.pull(got))
+        return Sent(mean={"calibration": found.astype(np.float32)})
+
+    def body(self, got: Got, data: Examples) -> Sent:
+        """phi_i <- SGD at (h_i, phi), as in FedRep."""
+        return Sent(mean={"body": self.sgd_bodies(got.shared["body"], self.heads(got, data), data)})
+
+    def models(self, got: Got) -> Models:
+        """The body under each user's own head."""
+        return self.adapt(got, self.train_data(got), 0)
+
+    def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
+        """The same for a new user: its head needs no epochs."""
+        return Models(got.shared["body"], self.heads(got, data))
+
+    def heads(self, got: Got, data: Examples) -> Floats32:
+        """h_i in closed form, its scores multiplied by the heat."""
+        theta = exact_heads.heads(self.designs(got, data), *self.pull(got))
+        return exact_heads.as_rows(self.network, theta * float(got.options["heat"]))
+
+    def pull(self, got: Got) -> tuple[Array, float]:
+        """The users' centres, and how strongly heads are drawn to them."""
+        centre = np.asarray(got.rows["centre"], np.float32)
+        return exact_heads.as_theta(self.network, centre), float(got.options["gamma"])
+
+    def designs(self, got: Got, data: Examples) -> Designs:
+        """The users' features under the body that came, and their targets."""
+        return exact_heads.designs(self.network, got.shared["body"], data, self.task.num_classes)

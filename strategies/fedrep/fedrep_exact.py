@@ -1,0 +1,344 @@
+"""FedRep whose heads are solved exactly: the three papers' problems in a handful of exchanges.
+
+Over a frozen body phi the heads of FedRep (Collins et al. 2021) are a linear problem for each
+user: what Lyu et al. 2022, (2.3), solve exactly. With the squared loss of every output,
+
+    min over h, w, wbar of  sum_i 1/2 |Z_i h_i - Y_i|^2 + gamma/2 |h_i - w_j|^2
+                            + sum_j lambda/2 |w_j - wbar|^2,
+
+gamma and lambda come from the variances of the largest restricted likelihood (solvers/
+known_clusters/shared_rows.py). So there is no step size, no strength and no number of epochs:
+
+1. moments: the users' second moments set the body's first layer (networks/projection.py).
+2. sums: users send Z'Z and Z'Y of their features; the server finds gamma, lambda, w_j and wbar.
+3. calibration: of classes, users send the cross-entropy of their records that were left out, and
+   the server finds what scores are multiplied by before the softmax.
+
+With `fedrep-exact-body-rounds` more rounds follow: some users take FedRep's step on the body under
+their exact heads, and the heads are solved anew. A user that comes later has its head in closed
+form, from the others' w_j and its own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from corsage.core.arrays import Arrays, Floats32, Ints
+from corsage.core.errors import ConfigError, ModelError, RoundFailed
+from corsage.core.keys import Keys, key
+from corsage.core.replies import Replies, name_users, reading_order
+from corsage.core.schema import Number, Schema
+from corsage.core.seeding import generator
+from corsage.strategies.fedrep.pulled_heads import named_heads
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.state import BodyState
+from corsage.strategies.rounds.turns import Parcel, Question, Script
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
+    from corsage.solvers.known_clusters.shared_rows import Rows, Shared
+
+QUESTIONS = ("moments", "sums", "calibration", "body")
+EVERYBODY = ""
+"""The name of the one cluster, where none are known."""
+SQUARE = Number("square", low=0.0)
+MOST_GAMMA = 1e12
+"""The strength of a pull that nothing is known of yet."""
+BOUNDARY = ", at the end of where it was looked for"
+
+
+@dataclass(frozen=True)
+class FedRepExactKeys(Keys):
+    """Keys of FedRep with exact heads."""
+
+    title = "FedRep, exact heads"
+
+    fedrep_exact_body: str = key(
+        "auto",
+        "where the body begins: pca (its first layer, which must be linear, is set to random "
+        "directions of the inputs' principal components), initial (as the model is made), or auto: "
+        "pca if that layer is linear",
+        choices=("auto", "pca", "initial"),
+    )
+    fedrep_exact_components: int = key(100, "principal components of pca", low=1)
+    fedrep_exact_body_rounds: int = key(
+        0,
+        "rounds after the first: FedRep's step on the body, then heads are solved again",
+        low=0,
+    )
+    fedrep_exact_centre: str = key(
+        "auto",
+        "what heads are drawn to: known (each known cluster's own centre), one (of all users), or "
+        "auto: known if every user has a cluster",
+        choices=("auto", "known", "one"),
+    )
+
+
+@dataclass
+class FedRepExactState(BodyState):
+    """phi, and what heads are drawn to.
+
+    Parameters
+    ----------
+    wbar : the middle, as a flat head.
+    w : w_j, flat heads, one row a cluster.
+    clusters : the names of these rows.
+    rho, tau, sigma2 : s^2/sigma^2, sb^2/sigma^2 and sigma^2; rho is 0 before the first sums.
+    heat : what scores are multiplied by.
+    answered : how many users' sums that is from.
+    at_boundary : whether rho is at an end of where it is looked for.
+    projected : whether the body's first layer was set.
+    """
+
+    wbar: Floats32
+    w: Floats32
+    clusters: list[str]
+    rho: float = 0.0
+    tau: float = 0.0
+    sigma2: float = 0.0
+    heat: float = 1.0
+    answered: int = 0
+    at_boundary: bool = False
+    projected: bool = False
+
+
+class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
+    """The server: it holds the body phi, w_j, wbar and the variances."""
+
+    name = "fedrep-exact"
+    by_user = ("a", "b")
+    own_steps = "its heads are solved exactly"
+    draws = False  # all users' sums in every round
+    unprotected = "users send sums that are solved, only the body would be protected"
+
+    def initial(self, network: Network) -> FedRepExactState:
+        """phi^0; nothing is known of heads yet."""
+        check_exact(network)
+        zero = np.zeros_like(network.initial[network.head])
+        return FedRepExactState(network.initial[network.body], zero, zero[None][:0], [])
+
+    def shared(self) -> Arrays:
+        """The body phi, for all users."""
+        return {"body": self.state.body}
+
+    def opening(self) -> Script[None]:
+        """The body's first layer from the users' moments, if it is to be set so."""
+        if not self.state.projected and self._projects():
+            yield from self._project()
+
+    def round(self, number: int) -> Script[Replies]:
+        """From the second round on FedRep's step on the body; then the heads' problem is solved."""
+        if number > 1:
+            users = self.choose(number, self.federation.users)
+            moved = yield from self._ask("body", users, number, template={"body": self.state.body})
+            self.state = replace(self.state, body=moved.mean["body"])
+        return (yield from self._solve(number))
+
+    def length(self, rounds: int) -> int:
+        """One round, and those of the body."""
+        return min(rounds, 1 + self.keys.fedrep_exact_body_rounds)
+
+    def finished(self) -> bool:
+        """Whether all rounds of the body are done."""
+        return self.progress.round > self.keys.fedrep_exact_body_rounds
+
+    def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
+        """phi, and each user's w_j; wbar where its cluster is not known."""
+        state, own = self.state, self._clusters(users)
+        row = dict(zip(state.clusters, state.w, strict=True))
+        centre = [row.get(name, state.wbar) for name in own]
+        return Parcel(self.shared(), {"centre": np.stack(centre)})
+
+    def evaluation(self, options: Mapping[str, Any], *some: Any) -> Question:
+        """Users need gamma and the heat, too."""
+        return super().evaluation({**options, **self._told()}, *some)
+
+    # The exchanges.
+
+    def _ask(
+        self,
+        what: str,
+        users: list[str],
+        number: int,
+        parcel: Parcel | None = None,
+        template: Arrays | None = None,
+    ) -> Script[Replies]:
+        """One exchange with some users, of whom enough must answer."""
+        sums = what == "sums"
+        schema = Schema(template or {}, self.by_user * sums, (SQUARE,) * sums)
+        parcel = parcel or self.show(users, {})
+        options = {**self.train_options, **self._told(), "ask": what}
+        question = self.federation.question("train", users, parcel, schema, options, number)
+        replies = yield question
+        self.accept_round(number, replies)
+        self.federation.count(question, replies)
+        return replies
+
+    def _project(self) -> Script[None]:
+        """The first exchange."""
+        from corsage.networks.exact_heads import unpacked
+        from corsage.networks.projection import first_layer, projected
+
+        federation, network = self.federation, self.federation.network
+        layer = first_layer(network, federation.progress.shape)
+        p = layer[0].shape[1]
+        template: Arrays = {
+            "mean": np.zeros(p, np.float32),
+            "square": np.zeros(p * (p + 1) // 2, np.float32),
+        }
+        nothing = Parcel()
+        replies = yield from self._ask("moments", federation.users, 0, nothing, template)
+        mean = np.asarray(replies.mean["mean"], np.float64)
+        square = unpacked(np.asarray(replies.mean["square"], np.float64)[None], p)[0]
+        rank = min(self.keys.fedrep_exact_components, p)
+        rng = generator(self.config.run.seed, "projection")
+        body = projected(layer, self.state.body, mean, square, rank, rng)
+        self.state = replace(self.state, body=body, projected=True)
+
+    def _solve(self, number: int) -> Script[Replies]:
+        """Sums, variances and centres; of classes also the heat."""
+        from corsage.networks.exact_heads import HEATS, as_rows, as_theta
+        from corsage.solvers.known_clusters.shared_rows import fit
+
+        network, users = self.federation.network, self.federation.users
+        d, outputs = as_theta(network, self.state.wbar[None]).shape[1:]
+        like: Arrays = {
+            "a": np.zeros(d * (d + 1) // 2, np.float32),
+            "b": np.zeros(d * outputs, np.float32),
+        }
+        replies = yield from self._ask("sums", users, number, Parcel(self.shared()), like)
+        rows, answered = self._sound(rows_of(replies, d, outputs), replies.users)
+        names, cluster = self._numbered(answered)
+        found = fit(rows, cluster, len(names))
+        middle, w = as_rows(network, found.wbar[None])[0], as_rows(network, found.w)
+        self.state = self._after(found, names, middle, w, len(answered))
+        if not network.criterion.numbers:
+            like = {"calibration": np.zeros(len(HEATS), np.float32)}
+            answers = yield from self._ask("calibration", users, number, template=like)
+            heat = float(HEATS[np.argmin(answers.mean["calibration"])])
+            self.state = replace(self.state, heat=heat)
+        return replies
+
+    def _after(
+        self, found: Shared, names: list[str], middle: Floats32, w: Floats32, answered: int
+    ) -> FedRepExactState:
+        """The state with what was found."""
+        return replace(
+            self.state,
+            wbar=middle,
+            w=w,
+            clusters=names,
+            rho=found.rho,
+            tau=found.tau,
+            sigma2=found.sigma2,
+            answered=answered,
+            at_boundary=found.at_boundary,
+        )
+
+    def _sound(self, rows: Rows, users: list[str]) -> tuple[Rows, list[str]]:
+        """The sums that can be of data, and whose they are; the others are left out, and named."""
+        from corsage.solvers.known_clusters.shared_rows import Rows, possible
+
+        sound = possible(rows)
+        if wrong := [user for user, is_sound in zip(users, sound, strict=True) if not is_sound]:
+            self.federation.note(f"{name_users(wrong)} left out: their sums are of no data")
+        if not sound.any():
+            raise RoundFailed(f"{self.name}: no user's sums can be of data.")
+        kept = [user for user, is_sound in zip(users, sound, strict=True) if is_sound]
+        return Rows(*(part[sound] for part in rows)), kept
+
+    # Who is in which cluster, and what is told.
+
+    def _projects(self) -> bool:
+        """Whether the first layer is set from the inputs."""
+        from corsage.networks.projection import first_layer
+
+        wanted = self.keys.fedrep_exact_body
+        if wanted == "initial":
+            return False
+        try:
+            first_layer(self.federation.network, self.federation.progress.shape)
+        except ModelError as error:
+            if wanted == "pca":
+                raise
+            self.federation.note(f"the body begins as the model is made: {error}")
+            return False
+        return True
+
+    def _clusters(self, users: list[str]) -> list[str]:
+        """The name of each user's cluster; that of everybody where none are used."""
+        members, wanted = self.federation.roster.members, self.keys.fedrep_exact_centre
+        known = wanted != "one" and all(members[u].cluster for u in self.federation.users)
+        if wanted == "known" and not known:
+            raise ConfigError(
+                "fedrep-exact-centre=known: some users are in no known cluster: set cluster-column "
+                "or cluster-map, or take fedrep-exact-centre=one."
+            )
+        return [members[user].cluster if known else EVERYBODY for user in users]
+
+    def _numbered(self, users: list[str]) -> tuple[list[str], Ints]:
+        """The clusters' names, and the number of each user's."""
+        own = self._clusters(users)
+        names = sorted(set(own), key=reading_order)
+        return names, np.array([names.index(name) for name in own])
+
+    def _told(self) -> dict[str, Any]:
+        """gamma, infinite before anything is known, and the heat."""
+        rho = self.state.rho
+        return {"gamma": 1 / rho if rho else MOST_GAMMA, "heat": self.state.heat}
+
+    def user_clusters(self, row: str) -> dict[str, str]:
+        """Each user's known cluster, where these have centres of their own."""
+        users = self.federation.users
+        own = dict(zip(users, self._clusters(users), strict=True))
+        return own if len(self.state.clusters) > 1 else {}
+
+    def findings(self) -> list[Finding]:
+        """The variances, and what scores are multiplied by."""
+        state = self.state
+        user, cluster = (f"{state.sigma2 * ratio:.4g}" for ratio in (state.rho, state.tau))
+        rows = [
+            ("between records (sigma^2)", f"{state.sigma2:.4g}"),
+            ("between users (s^2)", user + BOUNDARY * state.at_boundary),
+        ]
+        if len(state.clusters) > 1:
+            rows.append(("between clusters (sb^2)", cluster))
+        rows += [
+            ("users' sums", str(state.answered)),
+            ("scores are multiplied by", f"{state.heat:.3g}"),
+        ]
+        return [Finding("heads by restricted maximum likelihood", rows)]
+
+    def named_arrays(self) -> ArrayRecord:
+        """phi, and w_j by the cluster's name."""
+        state = self.state
+        heads = dict(zip((name or "all" for name in state.clusters), state.w, strict=True))
+        return named_heads(self.federation.network, state.body, heads)
+
+
+def check_exact(network: Network) -> None:
+    """Refuse a head or a loss whose problem has no closed form."""
+    if not network.linear_head or not network.split_exact:
+        raise ModelError(f"fedrep-exact: the head must be one linear layer: {network.why}")
+    if network.criterion.name not in ("cross-entropy", "squared"):
+        raise ConfigError(
+            f"fedrep-exact: heads are solved for squared errors, of numbers or of each class; "
+            f"loss={network.criterion.name} is neither (loss=auto is)."
+        )
+
+
+def rows_of(replies: Replies, d: int, outputs: int) -> Rows:
+    """The users' sums as matrices."""
+    from corsage.networks.exact_heads import unpacked
+    from corsage.solvers.known_clusters.shared_rows import Rows
+
+    a = unpacked(np.asarray(replies.rows["a"], np.float64), d)
+    b = np.asarray(replies.rows["b"], np.float64).reshape(-1, d, outputs)
+    square = np.asarray(replies.metrics["square"], np.float64)
+    return Rows(a, b, square, np.asarray(replies.metrics["num-examples"], np.float64))

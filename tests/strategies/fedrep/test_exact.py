@@ -1,0 +1,130 @@
+"""FedRep with exact heads: closed forms against plain least squares, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from corsage.core.errors import ConfigError, ModelError
+from corsage.networks import exact_heads
+from corsage.solvers.known_clusters.shared_rows import Rows, fit, possible
+from corsage.strategies.fedrep.fedrep_exact import FedRepExact
+from tests.support.federations import CLUSTER_MAP, federate
+
+KEYS: dict[str, Any] = {"fedrep_exact_body_rounds": 0, "num_rounds": 1, "evaluate_every": 1}
+
+
+def run(**more: Any) -> tuple[FedRepExact, Any, Any]:
+    strategy, result, notes = federate("fedrep-exact", **{**KEYS, **more})
+    assert isinstance(strategy, FedRepExact)
+    return strategy, result, notes
+
+
+def test_heads_are_ridge_regressions_around_the_centre() -> None:
+    """Whichever system is smaller: users with more rows than features, and with fewer."""
+    rng = np.random.default_rng(0)
+    for rows in (30, 4):
+        z, y = (
+            torch.from_numpy(rng.normal(size=(rows, 7))),
+            torch.from_numpy(rng.normal(size=(rows, 3))),
+        )
+        w = torch.from_numpy(rng.normal(size=(7, 3)))
+        stacked = torch.cat([z, 0.8**0.5 * torch.eye(7, dtype=z.dtype)])
+        targets = torch.cat([y, 0.8**0.5 * w])
+        wanted = torch.linalg.lstsq(stacked, targets).solution
+        assert torch.allclose(exact_heads.one(z, y, w, 0.8), wanted, atol=1e-10)
+        for left in range(rows):
+            rest = [i for i in range(rows) if i != left]
+            without = z[left] @ exact_heads.one(z[rest], y[rest], w, 0.8)
+            assert torch.allclose(exact_heads.left_out(z, y, w, 0.8)[left], without, atol=1e-9)
+
+
+def test_a_run_is_what_a_plain_loop_comes_to() -> None:
+    """From the body that the server has: features, sums, variances, heads, right answers."""
+    strategy, result, _ = run(nodes=3)
+    state, network = strategy.state, strategy.federation.network
+    from corsage.datasets.dealing.federated import simulated
+
+    data = simulated(strategy.config.data, 12, strategy.config.run.seed)
+    module = network.module.eval()
+    network.set(network.body, state.body)
+
+    def features(x: Any) -> torch.Tensor:
+        raw = torch.as_tensor((np.asarray(x, np.float32) - data.shift) * data.scale)
+        with torch.no_grad():
+            z = network.features(raw).flatten(1).double()
+        return torch.cat([z, torch.ones(len(z), 1, dtype=z.dtype)], 1)
+
+    users = strategy.federation.users
+    z = [features(data[user].x_train) for user in users]
+    y = [F.one_hot(torch.as_tensor(data[u].y_train).long(), 10).double() for u in users]
+    rows = Rows(
+        np.stack([(one.T @ one).numpy() for one in z]),
+        np.stack([(one.T @ out).numpy() for one, out in zip(z, y, strict=True)]),
+        np.array([float(len(out)) for out in y]),
+        np.array([float(len(out)) for out in y]),
+    )
+    found = fit(rows, np.zeros(12, int), 1)
+    assert found.rho == pytest.approx(state.rho, rel=1e-3)
+    for user, one, out in zip(users, z, y, strict=True):
+        ridge = one.T @ one + torch.eye(one.shape[1], dtype=one.dtype) / state.rho
+        theta = torch.linalg.solve(ridge, one.T @ out + torch.from_numpy(found.wbar) / state.rho)
+        said = (features(data[user].x_test) @ theta).argmax(1).numpy()
+        right = float(np.mean(said == data[user].y_test))
+        assert result.json()[0]["per_user"][user] == pytest.approx(right)
+    assert module is network.module
+
+
+def test_scores_are_calibrated() -> None:
+    """The heat makes the loss smaller than that of scores which are about 0 and 1."""
+    strategy, result, _ = run()
+    assert strategy.state.heat > 1
+    assert result.json()[0]["loss"]["mean"] < 1.0 < -np.log(np.e / (np.e + 9))
+
+
+def test_known_clusters_have_centres_of_their_own() -> None:
+    strategy, _, _ = run(cluster_map=CLUSTER_MAP)
+    assert len(strategy.state.clusters) == len(strategy.state.w) > 1
+    assert set(strategy.user_clusters("fedrep-exact").values()) == set(strategy.state.clusters)
+    one, _, _ = run(cluster_map=CLUSTER_MAP, fedrep_exact_centre="one")
+    assert len(one.state.w) == 1 and np.allclose(one.state.w[0], one.state.wbar)
+
+
+def test_the_first_layer_is_of_the_inputs_components() -> None:
+    """Its rows lie in the span of the leading components; `initial` leaves the model's own."""
+    strategy, _, _ = run(fedrep_exact_components=5)
+    weight = strategy.state.body[: 20 * 64].reshape(20, 64)
+    assert np.linalg.matrix_rank(weight, tol=1e-4) == 5
+    left, _, _ = run(fedrep_exact_body="initial")
+    network = left.federation.network
+    assert np.array_equal(left.state.body, network.initial[network.body])
+
+
+def test_new_users_have_a_head_at_once() -> None:
+    _, result, _ = run(num_users=20, new_users=0.3)
+    rows = {row["strategy"]: row for row in result.json()}
+    new = [row for name, row in rows.items() if "+new" in name]
+    assert new and all(row["accuracy"]["mean"] > 0.5 for row in new)
+
+
+def test_what_has_no_closed_form_is_refused() -> None:
+    with pytest.raises(ConfigError, match="known cluster"):
+        run(fedrep_exact_centre="known")
+    with pytest.raises(ModelError, match="no body"):
+        run(model="linear", fedrep_exact_body="pca")
+
+
+def test_sums_of_no_data_are_left_out() -> None:
+    """A matrix that is not Z'Z, and products that no labels have, with the user's name."""
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(3, 20, 4)), rng.normal(size=(3, 20, 2))
+    a, b = np.einsum("nmd,nme->nde", z, z), np.einsum("nmd,nmc->ndc", z, y)
+    square, records = np.square(y).sum((1, 2)), np.full(3, 20.0)
+    assert possible(Rows(a, b, square, records)).all()
+    a[0] -= 2 * np.eye(4) * np.linalg.eigvalsh(a[0])[-1]
+    b[1] *= 1e3
+    assert possible(Rows(a, b, square, records)).tolist() == [False, False, True]
