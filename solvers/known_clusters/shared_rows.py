@@ -207,5 +207,5 @@ def drawn_to(a: Floats, b: Floats, ratio: float, centre: Floats) -> Floats:
     if not ratio:
         return np.broadcast_to(centre, b.shape).copy()
     m = a * ratio + np.eye(a.shape[-1])
-    found: Floats = np.linalg.solve(m, ratio * b + np.broadcast_to(centre, b.shape))
-    return found
+    right = ratio * b + np.broadcast_to(centre, b.shape)
+    return np.asarray(np.linalg.solve(m, right), np.float64)
