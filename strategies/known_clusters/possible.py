@@ -6,6 +6,8 @@ it without a minimum, and one that is larger than gamma would own the centre of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
@@ -41,6 +43,22 @@ def likelihood_fault(rows: Arrays, records: int, users: int) -> str:
         return "its sums cannot be: some that are of squares are negative"
     if not all(semidefinite(p) for p in unpack(rows["p"], rows["q"].shape[-1])):
         return "its sums cannot be: P is not positive semi-definite"
+    return ""
+
+
+def quadratic_fault(rows: Arrays, d: int, exact: bool, counts: Sequence[int]) -> str:
+    """A_i, b_i and y'y of users: what squares of so many records add up to, or curvatures.
+
+    `counts` (n,) are the records, where the last coefficient is an intercept; else none are known.
+    """
+    size = d * (d + 1) // 2
+    for place, row in enumerate(rows["sums"]):
+        a, b, yy = unpack(row[:size], d), row[size:-1], row[-1]
+        whole = np.block([[a, b[:, None]], [b[None], np.array([[yy]])]]) if exact else a
+        if not semidefinite(whole):
+            return "its sums cannot be: they are of no squares"
+        if len(counts) and abs(a[-1, -1] - counts[place]) > ROUNDING * counts[place]:
+            return f"its sums cannot be: they are not of {counts[place]} records"
     return ""
 
 
