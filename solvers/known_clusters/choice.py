@@ -6,7 +6,8 @@ likelihood of that fold's data given those of all others:
     -2 log p(fold | rest) = deviance(all) - deviance(rest), at the covariances fitted to the rest.
 
 The levels' shapes are tried one after the other, the users' first: one variance, then one a
-coefficient, then any covariance; at last a size of its own for each cluster's users.
+coefficient, then any covariance; at last a size of its own for each cluster's users. One with more
+numbers is taken if it is better by more than a standard error, over the folds, of the difference.
 """
 
 from __future__ import annotations
@@ -46,10 +47,18 @@ class Judged:
         """Over all folds."""
         return float(self.folds.sum())
 
+    def ahead(self, other: Judged) -> bool:
+        """Whether it is better than another by more than a standard error."""
+        gaps = self.folds - other.folds
+        return bool(gaps.sum() > np.sqrt(len(gaps)) * gaps.std(ddof=1))
+
 
 def best(tried: Sequence[Judged]) -> Judged:
-    """The likeliest; of equals the first, which is the simplest."""
-    return max(tried, key=lambda one: one.total)
+    """The likeliest; one with more numbers must be ahead of what was best before it."""
+    now = tried[0]
+    for one in tried[1:]:
+        now = one if one.ahead(now) else now
+    return now
 
 
 def chosen(tree: Tree, keys: Floats, varies: Ints) -> tuple[Fitted, list[Judged]]:

@@ -23,6 +23,9 @@ BLIND = 1e-6
 """Below this gain rounding of the deviance may hide it: steps are trusted."""
 STEPS = 200
 WIDEST = 1e12
+"""Damping beyond which no step is left."""
+WIDEST_ROOT = 1e4
+"""Users that differ a hundred million times as much as records: rounding hides what is beyond."""
 START: Floats = np.geomspace(1e-4, 1e2, 13)
 """Variances over sigma^2 of all levels where the search begins: the best of these."""
 FLAT = 1e-9
@@ -88,11 +91,18 @@ class Scoring:
         self.tree, self.shapes = tree, tuple(shapes)
         self.ends = np.cumsum([shape.size for shape in shapes])[:-1]
 
+    def roots(self, x: list[Floats]) -> list[Floats]:
+        """L of each level (g, d, r)."""
+        return [shape.roots(own) for shape, own in zip(self.shapes, x, strict=True)]
+
     def at(self, x: list[Floats]) -> Point:
         """The deviance there."""
-        return Point(
-            x, self.tree.integrated([s.roots(v) for s, v in zip(self.shapes, x, strict=True)])
-        )
+        return Point(x, self.tree.integrated(self.roots(x)))
+
+    def tried(self, x: list[Floats]) -> Point | None:
+        """The same; None where no numbers can be told from larger ones."""
+        within = all(np.abs(root).max(initial=0.0) < WIDEST_ROOT for root in self.roots(x))
+        return self.at(x) if within else None
 
     def started(self) -> Point:
         """The best of equal variances."""
@@ -128,8 +138,8 @@ class Scoring:
             return None, damping, gain
         while damping < WIDEST:
             move, expected = solved(slope, curvature, damping)
-            after = self.at(self.apart(np.concatenate(now.x) + move))
-            fall = now.deviance - after.deviance
+            after = self.tried(self.apart(np.concatenate(now.x) + move))
+            fall = now.deviance - after.deviance if after else -np.inf
             if fall > 0.1 * expected or (gain < BLIND and fall > -BLIND):
                 return after, damping / (10 if fall > 0.5 * expected else 1), gain
             damping *= 10

@@ -21,6 +21,10 @@ LEVELS = ("users", "clusters")
 SYMBOLS = {"users": "s^2", "clusters": "sb^2"}
 BOUNDARY = "0, at the boundary: as far as these data tell, {} do not differ"
 NO_VARIANCE = "0, at the boundary: as far as these data tell, it is the same for all"
+ENDLESS = (
+    "not converged: users differ without end, or a hundred million times as much as the records of "
+    "each: next to nothing is known of the variance between records"
+)
 SHOWN = 8
 """Coefficients of a level that are printed."""
 
@@ -100,10 +104,12 @@ class CovarianceFit:
         """The shapes in words."""
         return described(self.kinds, len(self.names))
 
-    def converged(self, flat: float) -> str:
+    def converged(self, flat: float, exact: bool) -> str:
         """Whether the slope of the likelihood is 0, in words."""
         if self.gain < flat:
             return f"converged: its slope is 0 (to gain: {max(self.gain, 0.0):.0e})"
+        if exact:
+            return ENDLESS
         return f"not converged: following its slope would gain {self.gain:.1e}; more num-rounds"
 
     def findings(self, told: Told) -> list[Finding]:
@@ -115,7 +121,7 @@ class CovarianceFit:
         rows.append(("shapes", self.told()))
         if told.exact:
             rows.append(("log likelihood", f"{self.loglik + told.density:.3f}"))
-        rows.append(("the likelihood", self.converged(told.flat)))
+        rows.append(("the likelihood", self.converged(told.flat, told.exact)))
         found = [Finding(f"variances ({how})", rows)]
         return [*found, self._choice()] if len(self.held_out) > 1 else found
 
