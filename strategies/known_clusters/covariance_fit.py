@@ -189,7 +189,8 @@ def variance_text(covariance: Floats, number: int, told: Told) -> str:
     found = f"{variances[number]:.5g}"
     if number == last or none(covariance, last) or not covariance[number, last]:
         return found
-    pair = covariance[number, last] / np.sqrt(variances[number] * variances[last])
+    sizes = np.sqrt(variances[number]) * np.sqrt(variances[last])
+    pair = covariance[number, last] / sizes
     return f"{found} (correlation with {told.names[last]} {pair:.2f})"
 
 

@@ -159,15 +159,10 @@ class OwnSums:
             options["each"] = True
         rows = self.rows(cohort) if moves else {}
         members = self.federation.roster.members
-        counts = [members[user].train for user in cohort.users]
         intercept = self.federation.config.model.intercept
-        fault = partial(
-            quadratic_fault,
-            d=d,
-            counts=counts if self.exact and intercept else [],
-            exact=self.exact,
-        )
-        return Request(cohort, rows, options, template, TRAVELLED, fault)
+        counts = [members[user].train for user in cohort.users] if intercept else []
+        fault = partial(quadratic_fault, d=d, counts=counts, exact=self.exact)
+        return Request(cohort, rows, options, template, TRAVELLED, fault, each=True)
 
     @property
     def kind(self) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.mixed_model import unpack
 
+STEEPEST = 2.0
 ROUNDING = 1e-6
 """The share of a matrix that may be rounding."""
 
@@ -50,6 +51,7 @@ def quadratic_fault(rows: Arrays, d: int, exact: bool, counts: Sequence[int]) ->
     """A_i, b_i and y'y of users: what squares of so many records add up to, or curvatures.
 
     `counts` (n,) are the records, where the last coefficient is an intercept; else none are known.
+    No loss curves more than `STEEPEST` times as much as the squared one.
     """
     size = d * (d + 1) // 2
     for place, row in enumerate(rows["sums"]):
@@ -57,7 +59,10 @@ def quadratic_fault(rows: Arrays, d: int, exact: bool, counts: Sequence[int]) ->
         whole = np.block([[a, b[:, None]], [b[None], np.array([[yy]])]]) if exact else a
         if not semidefinite(whole):
             return "its sums cannot be: they are of no squares"
-        if len(counts) and abs(a[-1, -1] - counts[place]) > ROUNDING * counts[place]:
+        if not len(counts):
+            continue
+        most = counts[place] * (1 + ROUNDING) * (1 if exact else STEEPEST)
+        if a[-1, -1] > most or (exact and a[-1, -1] < counts[place] * (1 - ROUNDING)):
             return f"its sums cannot be: they are not of {counts[place]} records"
     return ""
 
