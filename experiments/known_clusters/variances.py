@@ -2,8 +2,8 @@
 
 The error of held-out records, with strengths estimated: by what was before (`summed`: one variance
 for all coefficients of users and one of clusters, for features as they are), by each shape of
-covariance, and by the one that is chosen (`auto`). Beside them one model for all, one a cluster, one
-a user. A fifth of each user's records are held out.
+covariance, and by the one that is chosen (`auto`). Beside them one model for all, one a cluster,
+one a user. A fifth of each user's records are held out.
 
 hsb82     7,185 pupils in 160 schools of two sectors: sex, minority, socio-economic status
 chem97    31,022 pupils in schools in authorities: GCSE score, gender, age in months
@@ -81,11 +81,7 @@ def chem97() -> Records:
 def insteval() -> Records:
     """Ratings of lecturers in departments."""
     data = frame("lme4", "InstEval")
-    columns = [
-        data["studage"].astype(int),
-        data["lectage"].astype(int),
-        data["service"].astype(int),
-    ]
+    columns = [data[name].astype(int) for name in ("studage", "lectage", "service")]
     lecturers = data["dept"].astype(str) + "-" + data["d"].astype(str)
     return records(columns, data["y"], lecturers, data["dept"])
 
@@ -96,8 +92,8 @@ TABLES = {"hsb82": hsb82, "chem97": chem97, "insteval": insteval}
 def records(columns: list[Any], label: Any, user: Any, cluster: Any) -> Records:
     """Columns of a frame as arrays; users with one record are left out."""
     x = np.column_stack([np.asarray(column, np.float64) for column in columns])
-    users, clusters = np.asarray(user.astype(str)), np.asarray(cluster.astype(str))
-    names, place, counts = np.unique(users, return_inverse=True, return_counts=True)
+    users, clusters = (np.asarray(column.astype(str), np.str_) for column in (user, cluster))
+    _, place, counts = np.unique(users, return_inverse=True, return_counts=True)
     keep = counts[place] > 1
     return Records(x[keep], np.asarray(label, np.float64)[keep], users[keep], clusters[keep])
 
@@ -126,7 +122,7 @@ def measure(options: Options) -> Outcome:
         results=[{"rmse": errors, "seeds": seeds}],
         notes=[
             *few(seeds, SEEDS),
-            "reference: what a prototype reached on splits of its own; `summed` is what was before.",
+            "Reference: a prototype's, on splits of its own; `summed` is what was before.",
         ],
     )
 
