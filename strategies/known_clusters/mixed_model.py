@@ -63,7 +63,10 @@ class MixedModelKeys(ClusterKeys):
         low=0.0,
     )
     mixed_em_rounds: int = key(
-        20, "auto, but not with the squared loss: rounds that estimate the variances", low=1
+        20,
+        "auto, but not with the squared loss, where users' sums are added up before they are sent "
+        "(mixed-variances=summed): rounds of EM",
+        low=1,
     )
     mixed_grouping: str = key(
         "known",
