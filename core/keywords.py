@@ -157,6 +157,7 @@ class Keywords(TypedDict, total=False):
     mixed_em_rounds: int
     mixed_grouping: str
     mixed_random: str
+    mixed_variances: str
     mixed_summary: str
     single_cluster_lambda: str | float
     convex_lambda: str | float

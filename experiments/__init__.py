@@ -23,6 +23,7 @@ EXPERIMENTS: dict[str, str] = {
     "known-clusters-convergence": "known_clusters.convergence",
     "known-clusters-donors": "known_clusters.donors",
     "known-clusters-chem97": "known_clusters.chem97",
+    "known-clusters-variances": "known_clusters.variances",
     "convex-clustering-figures": "convex_clustering.figures",
     "convex-clustering-pdmm": "convex_clustering.pdmm",
     "convex-clustering-path": "convex_clustering.path",

@@ -19,7 +19,7 @@ from corsage.core.asked import Takes, flag, floats, listed, number, text, word
 from corsage.networks.batches import Examples
 from corsage.solvers.known_clusters.covariance import prediction
 from corsage.solvers.known_clusters.laplace import laplace_sums
-from corsage.solvers.known_clusters.mixed_model import ClusterSums, personal
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, pack, personal
 from corsage.solvers.known_clusters.newton_rounds import (
     ABOVE,
     EXACT,
@@ -29,6 +29,11 @@ from corsage.solvers.known_clusters.newton_rounds import (
     travelled,
 )
 from corsage.solvers.known_clusters.reml import level_sums
+from corsage.solvers.known_clusters.rooted import (
+    rooted_minimisers,
+    rooted_models,
+    rooted_prediction,
+)
 from corsage.strategies.known_clusters.mixed_model import MixedModelKeys
 
 
@@ -52,6 +57,7 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
             **{name: floats("P") for name in ("w", "gamma", "next")},
             "covariance": floats("P", "P"),
             "map": floats("P", "P"),
+            "root": floats("P", "P"),
         },
         options={
             "ask": text(40),
@@ -69,6 +75,7 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         """Sums for a round, the last w_j, sums for the likelihood, and what errors come from."""
         return {
             "step": self.step,
+            "quadratics": self.own_quadratics,
             "deliver": self.deliver,
             "reml": self.likelihood_sums,
             "summary": self.summary,
@@ -90,6 +97,22 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         metrics = {"moved": np.array(length[0]), "length": np.array(length[1])}
         return Sent({}, {**sums, "sums": own.packed()[0]}, {"theta": theta}, metrics)
 
+    def own_quadratics(self, got: Got) -> Sent:
+        """theta_i from w_j and the covariance, and A_i, b_i, y'y of the quadratics there.
+
+        A device with several users sends their sum: `each` is for simulations.
+        """
+        kind, theta = got.options["as"], self.theta()
+        after = self.rooted(theta, kind, got.rows) if got.options["moves"] else theta
+        now, square = self.quadratics(after, kind), np.zeros((len(theta), 1))
+        if kind == EXACT:
+            square = 2 * self.losses.quadratic().c.double().cpu().numpy()[:, None]
+        rows = np.concatenate([pack(now.a), now.b, square], axis=1)
+        sums = rows if got.options.get("each") else rows.sum(0, keepdims=True)
+        moved, length = travelled(after - theta, after)
+        metrics = {"moved": np.array(moved), "length": np.array(length)}
+        return Sent({}, {"sums": sums}, {"theta": after}, metrics)
+
     def deliver(self, got: Got) -> Sent:
         """theta_i from the last w_j, to be kept."""
         return Sent(keep={"theta": self.models(got).whole})
@@ -105,21 +128,32 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
 
     def summary(self, got: Got) -> Sent:
         """Squares that are left, and each user's estimate, in units of the noise."""
-        theta, gamma = np.asarray(self.models(got).whole, np.float64), self.ties(got.rows["gamma"])
+        theta = np.asarray(self.models(got).whole, np.float64)
         exact = self.network.criterion.name == "squared"
         now, centre = self.quadratics(theta, EXACT if exact else NEWTON), got.rows["w"]
         rank = np.linalg.matrix_rank(now.a, hermitian=True)
         square = 2 * self.losses.value(self.tensor(theta)).sum().item() if exact else 0.0
-        square += held_back(theta - centre, gamma)
+        if "root" not in got.rows:
+            square += held_back(theta - centre, self.ties(got.rows["gamma"]))
         sums: dict[str, Array] = {"square": np.array(square), "rank": np.array(float(rank.sum()))}
         if not got.options.get("each"):
             return Sent(rows=sums)
-        found = user_estimates(now.a, now.b, gamma, centre, got.rows["covariance"], got.rows["map"])
+        sure, matrix = got.rows["covariance"], got.rows["map"]
+        if "root" in got.rows:
+            known = rooted_prediction(now.a, now.b, got.rows["root"], sure)
+            free = np.tile(got.rows["root"].any(1).astype(np.float64), (len(theta), 1))
+        else:
+            gamma = self.ties(got.rows["gamma"])
+            known = prediction(now.a, gamma, sure)
+            free = np.isfinite(gamma if gamma.ndim > 1 else gamma[:, None]) * np.ones(theta.shape)
+        found = user_estimates(now, centre, known, free, matrix)
         return Sent(rows={**sums, "theta": theta, **found})
 
     def models(self, got: Got) -> Models:
         """theta_i at the present w_j."""
         theta, kind = self.theta(), got.options["as"]
+        if got.options["moves"] and "root" in got.rows:
+            return Models(self.tensor(self.rooted(theta, kind, got.rows)).cpu().numpy())
         if got.options["moves"]:
             theta = self.moved(theta, self.quadratics(theta, kind), kind, got.rows)
         return Models(self.tensor(theta).cpu().numpy())
@@ -127,6 +161,9 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user minimises f_i + gamma/2 |theta - w_j|^2 with its cluster's w_j."""
         centre = self.tensor(got.rows["w"]).expand(len(self.users), -1)
+        if "root" in got.rows:
+            kind = EXACT if self.network.criterion.name == "squared" else NEWTON
+            return Models(self.tensor(self.rooted(self.theta(), kind, got.rows)).cpu().numpy())
         if (ties := self.ties(got.rows["gamma"])).ndim > 1:
             return Models(self.tensor(self.settled(got.rows, ties)).cpu().numpy())
         gamma = float(np.mean(got.rows["gamma"]))
@@ -134,6 +171,25 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
             return Models(centre.cpu().numpy())
         own = self.losses.prox(centre, gamma) if gamma else self.losses.minimise(start=centre)
         return Models(torch.where(own.isfinite(), own, centre).cpu().numpy())
+
+    def rooted(self, theta: Floats, kind: str, rows: Arrays) -> Floats:
+        """argmin f_i(w_j + L u) + |u|^2/2, from theta on."""
+        root, w = rows["root"], np.asarray(rows["w"], np.float64)
+        if kind == EXACT:
+            now = self.quadratics(theta, kind)
+            return rooted_models(now.a, now.b, root, np.broadcast_to(w, theta.shape))
+        return rooted_minimisers(self.values, self.slopes, root, w, theta)
+
+    def values(self, theta: Floats) -> Floats:
+        """f_i (n,)."""
+        return np.asarray(self.losses.value(self.tensor(theta)).double().cpu().numpy())
+
+    def slopes(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Gradients (n, d) and Hessians (n, d, d) of f_i."""
+        at = self.tensor(theta)
+        parts = self.losses.gradient(at), self.losses.hessian(at)
+        gradient, hessian = (part.double().cpu().numpy() for part in parts)
+        return gradient, hessian
 
     def settled(self, rows: Arrays, ties: Floats) -> Floats:
         """argmin f_i + the ties by coordinate to w_j, by Newton's steps."""
@@ -222,25 +278,23 @@ def held_back(away: Floats, gamma: Floats) -> float:
 
 
 def user_estimates(
-    a: Floats, b: Floats, gamma: Floats, centre: Floats, sure: Floats, map: Floats
+    now: Quadratics, centre: Floats, known: tuple[Floats, Floats], free: Floats, map: Floats
 ) -> dict[str, Array]:
     """Own estimates, prediction errors under `map` in units of the noise, and shrinkage.
 
-    `sure` is the covariance of the centre. A user's own estimate is that of its rows alone, over
-    the coefficients that are not tied to the centre without end.
+    `known` are the covariances of predictions and the weights of own data. A user's own estimate is
+    that of its rows alone, over the coefficients that are `free`: not tied to the centre for good.
     """
-    covariance, weight = prediction(a, gamma, sure)
-    free = np.broadcast_to(np.isfinite(gamma if gamma.ndim > 1 else gamma[:, None]), b.shape) * 1.0
-    inner = free[:, :, None] * a * free[:, None, :]
-    rest = free * (b - a @ centre)
+    (covariance, weight), count = known, free.sum(1)
+    inner = free[:, :, None] * now.a * free[:, None, :]
+    rest = free * (now.b - now.a @ centre)
     own = centre + (np.linalg.pinv(inner, hermitian=True) @ rest[..., None])[..., 0]
-    count = free.sum(1)
-    known = (count > 0) & (np.linalg.matrix_rank(inner, hermitian=True) == count)
+    told = (count > 0) & (np.linalg.matrix_rank(inner, hermitian=True) == count)
     share = np.trace(weight, axis1=1, axis2=2) / np.maximum(count, 1)
     spread = np.diagonal(map @ covariance @ map.T, axis1=1, axis2=2)
     return {
-        "own": np.where(known[:, None], own, 0.0),
+        "own": np.where(told[:, None], own, 0.0),
         "se": np.sqrt(np.maximum(spread, 0.0)),
-        "known": known.astype(np.float64),
+        "known": told.astype(np.float64),
         "shrinkage": np.clip(1 - share, 0.0, 1.0),
     }

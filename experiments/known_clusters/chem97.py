@@ -70,8 +70,8 @@ CLOSE = 3e-3  # relative difference of variances: MixedLM stops that far from it
 LOWER = 1e-4  # log likelihood
 NOTES = (
     "RMSE of held-out pupils' scores (0 to 10), all pupils alike. Variances: of all pupils.",
-    "One variance for all coefficients of a school: age is in months, so with it schools' slopes "
-    "and intercepts are tied more than they should be, and prediction is worse than without.",
+    "One centre for all (single-cluster) has one strength for all coefficients: age is in months, "
+    "so with it they are tied more than they should be. The mixed model fits a covariance.",
 )
 Errors = dict[str, dict[str, tuple[float, ...]]]
 """RMSE by features and method, one a seed."""

@@ -38,6 +38,7 @@ class Request:
     rows, options : what goes to it.
     template, numbers : one row of each array that it answers with, and its numbers.
     fault : why no data come to the rows of an answer; empty: they may be.
+    each : whether the template's arrays have a row for each of the cohort's users.
     """
 
     cohort: Cohort
@@ -46,6 +47,7 @@ class Request:
     template: Arrays = field(default_factory=dict)
     numbers: tuple[Number, ...] = ()
     fault: Callable[[Arrays], str] = lambda rows: ""
+    each: bool = False
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def count_exchange(federation: Federation, requests: Iterable[Request]) -> None:
         users = len(request.cohort.users)
         down, up = size_of(request.rows.values()), size_of(request.template.values())
         traffic.bytes_down += users * down
-        traffic.bytes_up += users * up
+        traffic.bytes_up += up if request.each else users * up
         traffic.messages += users * ((down > 0) + (up > 0))
 
 

@@ -21,6 +21,7 @@ from corsage.solvers.known_clusters.laplace import LaplaceSums, laplace_sums, la
 from corsage.solvers.known_clusters.reml import GRID, RemlSums, Variances, fit, refined_grid, shares
 from corsage.strategies.known_clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
+from corsage.strategies.known_clusters.covariance_fit import CovarianceFit
 from corsage.strategies.known_clusters.possible import likelihood_fault
 from corsage.strategies.known_clusters.strengths import AUTO, ClusterKeys
 from corsage.strategies.rounds.federation import Federation
@@ -108,10 +109,14 @@ class Estimates:
 
     Parameters
     ----------
-    fitted : by restricted maximum likelihood, with the squared loss.
+    way : from the sums of each user, or from those of cohorts; empty before the first round.
+    covariance : of any shape, from each user's sums.
+    fitted : by restricted maximum likelihood, with the squared loss, from sums of cohorts.
     spread : variances by coordinate between `users` and between `clusters`, by EM, with others.
     """
 
+    way: str = ""
+    covariance: CovarianceFit = field(default_factory=CovarianceFit)
     fitted: LikelihoodFit | None = None
     spread: dict[str, list[float]] = field(default_factory=dict)
 

@@ -8,7 +8,6 @@ approximation. Other losses are no likelihoods, and have none.
 from __future__ import annotations
 
 from functools import partial
-from math import pi
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.covariance import unknown
 from corsage.strategies.known_clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each
+from corsage.strategies.known_clusters.covariance_fit import none
 from corsage.strategies.known_clusters.linear_summary import (
     ClusterEstimate,
     Coefficient,
@@ -25,6 +25,7 @@ from corsage.strategies.known_clusters.linear_summary import (
     UserEstimate,
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
+from corsage.strategies.known_clusters.own_sums import LATENT
 from corsage.strategies.known_clusters.possible import summary_fault
 from corsage.strategies.rounds.roster import is_at_home
 from corsage.strategies.rounds.turns import Script
@@ -33,8 +34,6 @@ MOST_USERS, MOST_NUMBERS = 2000, 20_000
 """Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
 LIKELIHOODS = ("squared", "logistic")
 LAPLACE = "Laplace's approximation, given the variances"
-LATENT = pi**2 / 3
-"""The variance of the logistic distribution: what records add to a score."""
 
 
 def inferred(solution: MixedSolution) -> Script[LinearSummary | None]:
@@ -52,6 +51,7 @@ class Inference:
 
     def __init__(self, solution: MixedSolution) -> None:
         self.solution, self.state = solution, solution.state
+        self.covariance = solution.state.estimates.covariance
         self.units, self.fitted = solution.units, solution.state.estimates.fitted
         users = sum(len(cohort.users) for cohort in solution.present.cohorts)
         few = users <= MOST_USERS and users * solution.size <= MOST_NUMBERS
@@ -119,6 +119,8 @@ class Inference:
             return 1.0, how + ("" if self.state.done else "; the models are not settled")
         if self.fitted is not None:
             return self.fitted.sigma2, "given the variances"
+        if self.covariance.kinds:
+            return self.covariance.sigma2, "given the variances"
         return self._residual(answers)
 
     def _residual(self, answers: list[Answer]) -> tuple[float | None, str]:
@@ -195,11 +197,33 @@ class Inference:
                 Component(level, value * unit, share, value == 0.0)
                 for level, value, share in zip(levels, values, fitted.shares, strict=False)
             ]
+        if self.covariance.kinds:
+            return self._covariances()
         if spread := self.state.estimates.spread:
             return self._latent(spread)
         if noise is None or self.loss != "squared":
             return []
         return [Component("residual", noise * unit)]
+
+    def _covariances(self) -> list[Component]:
+        """Of each level, by coefficient where several vary; in the data's units."""
+        fit, units, varies = self.covariance, self.units, self.solution.varies
+        shares: list[float | None] = [*fit.shares] or [None] * 3
+        noise = fit.sigma2 * units.label**2 if self.loss == "squared" else LATENT
+        found = [Component("residual", noise, shares[0])] if shares[0] is not None else []
+        for share, (level, covariance) in zip(shares[1:], fit.levels.items(), strict=False):
+            own = units.matrix @ covariance @ units.matrix.T
+            if varies is not None and varies.sum() == 1:
+                value = float(own[-1, -1])
+                found.append(Component(level[:-1], value, share, value == 0.0))
+                continue
+            if share is not None and shares[0]:
+                found.append(Component(level[:-1], noise * share / shares[0], share))
+            found += [
+                Component(f"{level[:-1]}: {name}", float(own[n, n]), None, none(own, n))
+                for n, name in enumerate(units.names)
+            ]
+        return found
 
     def _latent(self, spread: dict[str, list[float]]) -> list[Component]:
         """By coefficient; of random intercepts with their share in the variance of a score."""

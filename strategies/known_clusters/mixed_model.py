@@ -63,7 +63,10 @@ class MixedModelKeys(ClusterKeys):
         low=0.0,
     )
     mixed_em_rounds: int = key(
-        20, "auto, but not with the squared loss: rounds that estimate the variances", low=1
+        20,
+        "auto, but not with the squared loss, where users' sums are added up before they are sent "
+        "(mixed-variances=summed): rounds of EM",
+        low=1,
     )
     mixed_grouping: str = key(
         "known",
@@ -74,6 +77,13 @@ class MixedModelKeys(ClusterKeys):
         "all",
         "which coefficients differ between users: all, or the intercept alone (random intercepts)",
         choices=("all", "intercept"),
+    )
+    mixed_variances: str = key(
+        "auto",
+        "gamma and lambda on auto, from each user's sums: one variance a level, one a coefficient "
+        "(diagonal), any covariance (full), or auto: by the likelihood of users that are left out; "
+        "summed: one variance a level, from sums over the users of each node alone",
+        choices=("auto", "one", "diagonal", "full", "summed"),
     )
     mixed_summary: str = key(
         "users",
@@ -181,7 +191,9 @@ class MixedModel(Strategy[K, MixedModelState]):
         What users keep of it is kept under a name of its own.
         """
         given = cast(MixedModelKeys, federation.config.keys_of(cls.name))
-        keys = replace(given, mixed_random="all")  # these methods have one strength for all
+        keys = replace(
+            given, mixed_random="all", mixed_variances="summed"
+        )  # these methods have one strength for all
         own = federation.beside(cls.name, "strengths")
         state = MixedModelState.of_size(federation.network.whole.stop)
         solution = MixedSolution(own, KnownClusters(own, keys.known_missing), keys, state)

@@ -16,16 +16,14 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.replies import Replies
-from corsage.core.schema import Number
 from corsage.solvers.known_clusters.covariance import Covariances, covariances
 from corsage.solvers.known_clusters.laplace import centre_covariance
 from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, centres
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters, Present
 from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
-from corsage.strategies.known_clusters.estimation import (
-    VarianceEstimation,
-)
+from corsage.strategies.known_clusters.estimation import VarianceEstimation
+from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
 from corsage.strategies.known_clusters.possible import step_fault
 from corsage.strategies.known_clusters.strengths import (
     AUTO,
@@ -42,8 +40,6 @@ from corsage.strategies.rounds.turns import Script
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_model import MixedModelKeys, MixedModelState
 
-TRAVELLED = Number("moved", low=0.0), Number("length", low=0.0)
-"""How far a cohort's models moved, and how long they are: sums of squares."""
 TIED: Floats = np.array(np.inf)
 """lambda of a single cluster, which has nothing to be away from: its centre is the middle."""
 MOST_COEFFICIENTS = 100
@@ -78,6 +74,7 @@ class MixedSolution:
         self.federation, self.clusters, self.keys, self.state = federation, clusters, keys, state
         self.exact = federation.loss == "squared"
         self.estimation = VarianceEstimation(federation, keys, state.estimates)
+        self.own_sums = OwnSums(federation, keys, state, self.varies)
 
     @property
     def present(self) -> Present:
@@ -109,7 +106,8 @@ class MixedSolution:
 
     def estimates_in(self, number: int) -> bool:
         """Whether a round estimates variances by EM."""
-        return self.keys.estimated and not self.exact and number <= self.keys.mixed_em_rounds
+        estimated = self.keys.estimated and not self.own_sums.on
+        return estimated and not self.exact and number <= self.keys.mixed_em_rounds
 
     def begin(self) -> None:
         """Strengths that are given; those on auto come with the rounds."""
@@ -121,7 +119,10 @@ class MixedSolution:
         """One exchange of sums, and the server's step; at the end models are delivered."""
         self.present.need_somebody(number)
         replies = None
-        if self.exact and self.keys.estimated and number == 1:
+        self.own_sums.decide(self.present)
+        if self.own_sums.on:
+            replies = yield from self.own_sums.round(self.present, number)
+        elif self.exact and self.keys.estimated and number == 1:
             replies = yield from self._fitted(number)
         if replies is None:
             replies = yield from self._summed(number)
@@ -236,6 +237,8 @@ class MixedSolution:
     def shown(self, cohort: Cohort) -> Request:
         """What a cohort needs to find its users' models."""
         options = {"moves": len(self.state.w) > 0, "as": self.last}
+        if self.own_sums.on:
+            options["as"] = self.own_sums.kind
         return Request(cohort, self._rows(cohort), options)
 
     def _delivery(self, cohort: Cohort) -> Request:
@@ -245,6 +248,8 @@ class MixedSolution:
 
     def _rows(self, cohort: Cohort) -> Arrays:
         """w_j, gamma_j of the sums that it came from, and of the next ones."""
+        if self.own_sums.on and self.state.estimates.covariance.kinds:
+            return self.own_sums.rows(cohort)
         state, place = self.state, self.state.place(cohort.cluster)
         own = tied(state.strengths.typical_gamma(cohort), self.size, self.varies)
         if place is None:
@@ -270,7 +275,9 @@ class MixedSolution:
         rows = [("rounds", f"{self.federation.progress.round}"), *self._change(), *self._few()]
         members, units = self.federation.roster.members, self.units
         records = sum(members[user].train for c in self.present.cohorts for user in c.users)
-        told = self.state.estimates.findings(units.label, units.density(records))
+        density = units.density(records)
+        told = self.own_sums.findings(units, density)
+        told = told or self.state.estimates.findings(units.label, density)
         return [Finding("solution", rows), *told]
 
     def _change(self) -> list[tuple[str, str]]:

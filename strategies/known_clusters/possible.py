@@ -6,11 +6,14 @@ it without a minimum, and one that is larger than gamma would own the centre of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.mixed_model import unpack
 
+STEEPEST = 2.0
 ROUNDING = 1e-6
 """The share of a matrix that may be rounding."""
 
@@ -41,6 +44,26 @@ def likelihood_fault(rows: Arrays, records: int, users: int) -> str:
         return "its sums cannot be: some that are of squares are negative"
     if not all(semidefinite(p) for p in unpack(rows["p"], rows["q"].shape[-1])):
         return "its sums cannot be: P is not positive semi-definite"
+    return ""
+
+
+def quadratic_fault(rows: Arrays, d: int, exact: bool, counts: Sequence[int]) -> str:
+    """A_i, b_i and y'y of users: what squares of so many records add up to, or curvatures.
+
+    `counts` (n,) are the records, where the last coefficient is an intercept; else none are known.
+    No loss curves more than `STEEPEST` times as much as the squared one.
+    """
+    size = d * (d + 1) // 2
+    for place, row in enumerate(rows["sums"]):
+        a, b, yy = unpack(row[:size], d), row[size:-1], row[-1]
+        whole = np.block([[a, b[:, None]], [b[None], np.array([[yy]])]]) if exact else a
+        if not semidefinite(whole):
+            return "its sums cannot be: they are of no squares"
+        if not len(counts):
+            continue
+        most = counts[place] * (1 + ROUNDING) * (1 if exact else STEEPEST)
+        if a[-1, -1] > most or (exact and a[-1, -1] < counts[place] * (1 - ROUNDING)):
+            return f"its sums cannot be: they are not of {counts[place]} records"
     return ""
 
 

@@ -35,7 +35,10 @@ class ClusterKeys(Keys):
         "file of one for each cluster, or auto",
     )
     known_refine: int = key(
-        0, "auto, squared loss: exchanges more, each with a finer grid of variances", low=0
+        0,
+        "auto, squared loss, where users' sums are added up before they are sent: exchanges more, "
+        "each with a finer grid of variances",
+        low=0,
     )
     known_missing: str = key(
         "", "cluster for the users that have no known one; empty: they are refused"

@@ -84,7 +84,8 @@ def test_sums_that_cannot_be(name: str, value: float) -> None:
     ("name", "value"), [("p", -1.0), ("records", 1e9), ("users", 0.0), ("yy", -1.0), ("trace", -1)]
 )
 def test_sums_of_a_likelihood_that_cannot_be(name: str, value: float) -> None:
-    auto = {**HIERARCHICAL, "known_gamma": "auto", "known_lambda": "auto"}
+    keys = {"known_gamma": "auto", "known_lambda": "auto", "mixed_variances": "summed"}
+    auto = {**HIERARCHICAL, **keys}
     strategy, _, notes = federate("mixed-model", grid=Lying(name, value), **{**SHORT, **auto})
     assert strategy.progress.round >= 1
     assert any("its sums cannot be" in note for note in notes.notes)

@@ -167,7 +167,7 @@ def test_users_alone_are_least_squares_with_one_noise(numbers: Path) -> None:
 @pytest.mark.parametrize("random", ["all", "intercept"])
 def test_given_strengths_are_variances_over_the_noise(numbers: Path, random: str) -> None:
     """With gamma = sigma^2/s^2 as it was estimated, all else is as it was estimated."""
-    keys = {**NUMBERS, "mixed_random": random, "known_refine": 2}
+    keys = {**NUMBERS, "mixed_random": random, "known_refine": 2, "mixed_variances": "summed"}
     fit = summary("mixed-model", numbers, **keys)
     noise, user, cluster = (one["variance"] for one in fit["variances"])
     given = {"known_gamma": noise / user, "known_lambda": noise / cluster}

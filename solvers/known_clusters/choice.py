@@ -1,0 +1,162 @@
+"""Which shapes of covariance to take: by the likelihood of users that were left out.
+
+Users are dealt into `FOLDS`. Covariances are fitted without one fold, and judged by the restricted
+likelihood of that fold's data given those of all others:
+
+    -2 log p(fold | rest) = deviance(all) - deviance(rest), at the covariances fitted to the rest.
+
+The levels' shapes are tried one after the other, the users' first: one variance, then one a
+coefficient, then any covariance; at last a size of its own for each cluster's users. One with more
+numbers is taken if it is better by more than a standard error, over the folds, of the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from corsage.core.arrays import Floats, Ints
+from corsage.solvers.known_clusters.scoring import Fitted, Scoring
+from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
+from corsage.solvers.known_clusters.tree import Tree
+
+FOLDS = 5
+FOLD_STEPS = 20
+"""Steps of a fit without a fold, from that of all users."""
+MOST_USERS = 2000
+"""Of more, these are drawn to choose by."""
+WIDE = 30
+"""With more coefficients than these a full covariance, of hundreds of numbers, is not tried."""
+MOST_APART = 50
+"""With more clusters than these the users of each have no variance of their own."""
+LEAST = 1e-2
+"""Where a variance that was found to be 0 begins anew, as a share of the largest, or in all."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Shapes fitted to all users, and the held-out log likelihood of each fold under them."""
+
+    fitted: Fitted
+    folds: Floats
+
+    @property
+    def total(self) -> float:
+        """Over all folds."""
+        return float(self.folds.sum())
+
+    def ahead(self, other: Judged) -> bool:
+        """Whether it is better than another by more than a standard error."""
+        gaps = self.folds - other.folds
+        return bool(gaps.sum() > np.sqrt(len(gaps)) * gaps.std(ddof=1))
+
+
+def best(tried: Sequence[Judged]) -> Judged:
+    """The likeliest; one with more numbers must be ahead of what was best before it."""
+    now = tried[0]
+    for one in tried[1:]:
+        now = one if one.ahead(now) else now
+    return now
+
+
+def chosen(tree: Tree, keys: Floats, varies: Ints) -> tuple[Fitted, list[Judged]]:
+    """The likeliest shapes fitted to everybody, and all that were tried.
+
+    Users are dealt, and drawn where they are many, by their random `keys` (n,).
+    """
+    some = np.sort(np.argsort(keys, kind="stable")[:MOST_USERS])
+    small = part(tree, some)
+    tried = tried_shapes(small, dealt(small.levels[0].parent, keys[some]), varies)
+    found = best(tried).fitted
+    if len(some) == len(keys):
+        return found, tried
+    return Scoring(grouped(tree, found.shapes), found.shapes).fitted(found.x), tried
+
+
+def tried_shapes(tree: Tree, fold: Ints, varies: Ints) -> list[Judged]:
+    """All that were tried; `fold` (n,) is each user's, `varies` which coefficients differ."""
+    shapes = equal_shapes(tree, ONE, varies)
+    tried = [judged(tree, fold, shapes)]
+    for place in range(len(shapes)):
+        now = best(tried).fitted
+        for other in wider(now.shapes, place):
+            tried.append(judged(tree, fold, other, now))
+    if 1 < tree.levels[0].above <= MOST_APART:
+        now = best(tried).fitted
+        tried.append(judged(tree, fold, apart(tree, now.shapes), now))
+    return tried
+
+
+def equal_shapes(tree: Tree, kind: str, varies: Ints) -> tuple[Shape, ...]:
+    """The same kind for all levels."""
+    return tuple(Shape(kind, varies, tree.users.b.shape[1]) for _ in tree.levels)
+
+
+def wider(shapes: tuple[Shape, ...], place: int) -> Iterator[tuple[Shape, ...]]:
+    """One level's shape with more numbers."""
+    r = len(shapes[place].varies)
+    for kind in (DIAGONAL, FULL) if r <= WIDE else (DIAGONAL,):
+        if r > 1:
+            yield (*shapes[:place], replace(shapes[place], kind=kind), *shapes[place + 1 :])
+
+
+def apart(tree: Tree, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """The users' covariance with a size of its own in each cluster."""
+    return (replace(shapes[0], groups=tree.levels[0].above), *shapes[1:])
+
+
+def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | None = None) -> Judged:
+    """Fitted to all, beginning with a fit of other shapes, and to all but each fold."""
+    whole = grouped(tree, shapes)
+    found = Scoring(whole, shapes).fitted(None if near is None else started(near, shapes))
+    folds = [left_out(whole, fold == number, found) for number in range(FOLDS)]
+    return Judged(found, np.array(folds))
+
+
+def left_out(tree: Tree, out: Ints, found: Fitted) -> float:
+    """log p(fold | rest)."""
+    rest = Scoring(part(tree, np.flatnonzero(~out)), found.shapes).fitted(found.x, FOLD_STEPS)
+    middle = tree.integrated(rest.roots, rest.found.middle.sigma2).middle
+    return (rest.deviance - middle.deviance) / 2
+
+
+def started(near: Fitted, shapes: tuple[Shape, ...]) -> list[Floats]:
+    """The numbers of these shapes that are nearest to a fit's, and not 0."""
+    roots = [root[0] * np.sqrt(np.mean(np.square(size(root)))) for root in near.roots]
+    return [shape.numbers(lifted(root)) for shape, root in zip(shapes, roots, strict=True)]
+
+
+def size(root: Floats) -> Floats:
+    """The sizes (g,) of the groups' roots, that of the first one being 1."""
+    lengths = np.sqrt(np.square(root).sum((1, 2)))
+    return lengths / lengths[0] if lengths[0] > 0 else np.ones(len(lengths))
+
+
+def lifted(root: Floats) -> Floats:
+    """A root (d, r) whose variances are above 0: from 0 no slope leads away."""
+    d = len(root)
+    covariance = root @ root.T
+    floor = LEAST * max(float(np.diag(covariance).max()), LEAST)
+    return np.asarray(np.linalg.cholesky(covariance + floor * np.eye(d)), np.float64)
+
+
+def grouped(tree: Tree, shapes: Sequence[Shape]) -> Tree:
+    """The tree with the users' groups that the shapes have: their clusters, or all as one."""
+    first = tree.levels[0]
+    group = first.parent if shapes[0].groups > 1 else np.zeros_like(first.parent)
+    return replace(tree, levels=(replace(first, group=group), *tree.levels[1:]))
+
+
+def part(tree: Tree, users: Ints) -> Tree:
+    """The tree of some users alone; the levels above stay."""
+    levels = (tree.levels[0].at(users), *tree.levels[1:])
+    return replace(tree, users=tree.users.at(users), levels=levels, counts=tree.counts[users])
+
+
+def dealt(cluster: Ints, keys: Floats) -> Ints:
+    """Each user's fold: those of a cluster in turn, in the order of their keys (n,)."""
+    fold = np.empty(len(cluster), np.int64)
+    fold[np.lexsort((keys, cluster))] = np.arange(len(cluster)) % FOLDS
+    return fold

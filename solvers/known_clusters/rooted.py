@@ -1,0 +1,79 @@
+"""Users' models where what ties them to their centre is a covariance D = L L', given by its root.
+
+theta = w + L u with |u|^2/2 for its cost, so D may be singular: what does not vary is the centre's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.solvers.known_clusters.tree import Absorbed, Known, Sums
+
+STEPS = 100
+HALVINGS = 30
+SLOPE = 1e-4
+"""Of the fall that the slope promises this much must come."""
+STILL = 1e-12
+"""Steps end when they are a smaller share of the models."""
+
+
+def rooted(a: Floats, b: Floats, root: Floats) -> Absorbed:
+    """Quadratics 1/2 x'A x - b'x of users (n, d, d), (n, d) with a root (d, r)."""
+    return Absorbed.of(
+        Sums.of(a, b, np.zeros(len(b))), np.broadcast_to(root, (len(b), *root.shape))
+    )
+
+
+def rooted_models(a: Floats, b: Floats, root: Floats, w: Floats) -> Floats:
+    """theta_i = w + V (b - A w) (n, d), with V = L (I + L'AL)^-1 L'."""
+    return rooted(a, b, root).own(Known(w, np.zeros_like(a))).mean
+
+
+def rooted_prediction(a: Floats, b: Floats, root: Floats, centre: Floats) -> tuple[Floats, Floats]:
+    """Of theta_i - what it estimates (n, d, d), and the weight V A of a user's own data.
+
+    `centre` (d, d) is the covariance of the users' centre.
+    """
+    found = rooted(a, b, root)
+    known = found.own(Known(np.zeros_like(b), np.broadcast_to(centre, a.shape)))
+    return known.covariance, found.spread @ a
+
+
+def rooted_minimisers(
+    value: Callable[[Floats], Floats],
+    local: Callable[[Floats], tuple[Floats, Floats]],
+    root: Floats,
+    w: Floats,
+    start: Floats,
+) -> Floats:
+    """argmin f_i(w + L u) + |u|^2/2 for every user (n, d), by Newton's steps.
+
+    `value` gives f_i (n,) at models (n, d), `local` gradients and Hessians there.
+    """
+    r = root.shape[1]
+    u: Floats = np.linalg.lstsq(root, (start - w).T, rcond=None)[0].T.astype(np.float64)
+    for _ in range(STEPS):
+        gradient, hessian = local(w + u @ root.T)
+        slope = gradient @ root + u
+        newton = np.linalg.solve(np.eye(r) + root.T @ hessian @ root, slope[..., None])
+        step = np.asarray(-newton[..., 0], np.float64)
+        fall = np.sum(slope * step, axis=1)
+        u = u + shortened(lambda u: value(w + u @ root.T) + np.square(u).sum(1) / 2, u, step, fall)
+        if (np.abs(step) <= STILL * (1 + np.abs(u))).all():
+            break
+    return w + u @ root.T
+
+
+def shortened(cost: Callable[[Floats], Floats], u: Floats, step: Floats, fall: Floats) -> Floats:
+    """Each user's step, halved until its cost falls; rounding is no rise."""
+    now, share = cost(u), np.ones(len(u))
+    for _ in range(HALVINGS):
+        rounding = 1e-13 * (1 + np.abs(now))
+        high = cost(u + share[:, None] * step) > now + SLOPE * share * fall + rounding
+        if not high.any():
+            break
+        share[high] /= 2
+    return np.asarray(share[:, None] * step)

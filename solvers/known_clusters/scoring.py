@@ -1,0 +1,220 @@
+"""The most likely covariances of all levels: Fisher's scoring, with the boundary inside.
+
+A step solves H dx = -g, where g is the slope of the deviance and H its curvature on average (units
+of a level taken as independent, levels too) with what the roots' own curvature adds. It is damped
+as Levenberg and Marquardt do until the deviance falls. It ends when the step would gain less than
+`GAIN`: then each number is within some 1e-6 of its own standard error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from corsage.core.arrays import Bools, Floats
+from corsage.solvers.known_clusters.shapes import FULL, Shape
+from corsage.solvers.known_clusters.tree import Derivative, Integrated, Tree
+
+GAIN = 1e-11
+"""A step that would make the deviance less by less than this is not taken any more."""
+BLIND = 1e-6
+"""Below this gain rounding of the deviance may hide it: steps are trusted."""
+STEPS = 200
+WIDEST = 1e12
+"""Damping beyond which no step is left."""
+WIDEST_ROOT = 1e4
+"""Users that differ a hundred million times as much as records: rounding hides what is beyond."""
+START: Floats = np.geomspace(1e-4, 1e2, 13)
+"""Variances over sigma^2 of all levels where the search begins: the best of these."""
+FLAT = 1e-9
+"""Directions with less curvature, in numbers of equal curvature, are none."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where the search is: numbers x of all levels, and what comes of them."""
+
+    x: list[Floats]
+    found: Integrated
+
+    @property
+    def deviance(self) -> float:
+        """-2 log restricted likelihood."""
+        return self.found.middle.deviance
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The most likely numbers.
+
+    Parameters
+    ----------
+    shapes, x : of each level.
+    found : the tree at them.
+    gain : what one more step would gain: the size of the slope, in units of the deviance.
+    first : the same where it began.
+    """
+
+    shapes: tuple[Shape, ...]
+    x: list[Floats]
+    found: Integrated
+    gain: float
+    first: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether the slope is 0."""
+        return self.gain < BLIND
+
+    @property
+    def roots(self) -> list[Floats]:
+        """L of each level (g, d, r)."""
+        return [shape.roots(x) for shape, x in zip(self.shapes, self.x, strict=True)]
+
+    @property
+    def covariances(self) -> list[Floats]:
+        """D of each level (g, d, d), over sigma^2."""
+        return [root @ root.mT for root in self.roots]
+
+    @property
+    def deviance(self) -> float:
+        """-2 log restricted likelihood."""
+        return self.found.middle.deviance
+
+
+class Scoring:
+    """The search for one tree and the shapes of its levels."""
+
+    def __init__(self, tree: Tree, shapes: Sequence[Shape]) -> None:
+        self.tree, self.shapes = tree, tuple(shapes)
+        self.ends = np.cumsum([shape.size for shape in shapes])[:-1]
+
+    def roots(self, x: list[Floats]) -> list[Floats]:
+        """L of each level (g, d, r)."""
+        return [shape.roots(own) for shape, own in zip(self.shapes, x, strict=True)]
+
+    def at(self, x: list[Floats]) -> Point:
+        """The deviance there."""
+        return Point(x, self.tree.integrated(self.roots(x)))
+
+    def tried(self, x: list[Floats]) -> Point | None:
+        """The same; None where no numbers can be told from larger ones."""
+        within = all(np.abs(root).max(initial=0.0) < WIDEST_ROOT for root in self.roots(x))
+        return self.at(x) if within else None
+
+    def started(self) -> Point:
+        """The best of equal variances."""
+        d = self.tree.users.b.shape[1]
+        equal = [
+            [shape.numbers(np.sqrt(rho) * np.eye(d)) for shape in self.shapes] for rho in START
+        ]
+        return min(map(self.at, equal), key=lambda point: point.deviance)
+
+    def fitted(
+        self, x: list[Floats] | None = None, steps: int = STEPS, fixed: Bools | None = None
+    ) -> Fitted:
+        """From `x`, or the best of equal variances, to the most likely; `fixed` numbers stay."""
+        now = self.started() if x is None else self.at(x)
+        damping, gain, first = 1e-3, np.inf, np.inf
+        for number in range(steps):
+            slope, curvature = self.local(now)
+            if fixed is not None:
+                slope, curvature = held(slope, curvature, fixed)
+            after, damping, gain = self.step(now, slope, curvature, damping)
+            first = gain if number == 0 else first
+            now = now if after is None else after
+            if gain < GAIN or after is None:
+                break
+        return Fitted(self.shapes, now.x, now.found, gain, first)
+
+    def step(
+        self, now: Point, slope: Floats, curvature: Floats, damping: float
+    ) -> tuple[Point | None, float, float]:
+        """The next point, the damping that did it, and the gain that was expected without."""
+        move, gain = solved(slope, curvature, 0.0)
+        if gain < GAIN:
+            return None, damping, gain
+        while damping < WIDEST:
+            move, expected = solved(slope, curvature, damping)
+            after = self.tried(self.apart(np.concatenate(now.x) + move))
+            fall = now.deviance - after.deviance if after else -np.inf
+            if fall > 0.1 * expected or (gain < BLIND and fall > -BLIND):
+                return after, damping / (10 if fall > 0.5 * expected else 1), gain
+            damping *= 10
+        return None, damping, gain
+
+    def apart(self, x: Floats) -> list[Floats]:
+        """The numbers of each level."""
+        return np.split(x, self.ends)
+
+    def local(self, now: Point) -> tuple[Floats, Floats]:
+        """g and H of the deviance in all numbers."""
+        derivatives = now.found.derivatives()
+        parts = [
+            local(shape, x, derivative)
+            for shape, x, derivative in zip(self.shapes, now.x, derivatives, strict=True)
+        ]
+        slope = np.concatenate([part[0] for part in parts])
+        total = np.concatenate([part[2] for part in parts])
+        curvature = np.zeros((len(slope), len(slope)))
+        at = 0
+        for own, inner, _ in parts:
+            end = at + len(own)
+            curvature[at:end, at:end] = inner
+            at = end
+        if self.tree.sigma2 is None:  # sigma^2 follows the scale of all variances
+            curvature -= np.outer(total, total) / self.tree.records
+        return slope, curvature
+
+
+def local(shape: Shape, x: Floats, derivative: Derivative) -> tuple[Floats, Floats, Floats]:
+    """g, H and tr(Q dD) of one level.
+
+    With J = dL/dx: dD = J L' + L J', g = 2 <G L, J>, H = tr(Q dD Q dD) + 2 <G_+ J, J>, where G_+ is
+    what of G is positive: at a variance of 0 it is all the curvature that there is.
+    """
+    roots, directions, groups = shape.roots(x), shape.directions(x), shape.groups
+    half = directions @ roots.mT[None]
+    moved = (half + half.mT)[:, :, shape.varies[:, None], shape.varies]  # (size, g, r, r)
+    gradient, weight = derivative.slopes(groups), derivative.weights(groups)
+    values, vectors = np.linalg.eigh(gradient)
+    positive = (vectors * np.maximum(values, 0.0)[:, None]) @ vectors.mT
+    pulled = 2 * np.tensordot(positive[None] @ directions, directions, ((1, 2, 3), (1, 2, 3)))
+    inner = np.ix_(np.arange(groups), shape.varies, shape.varies)
+    slope = np.tensordot(moved, gradient[inner], 3)
+    total = np.tensordot(moved, weight[inner], 3)
+    return slope, averaged(shape, derivative, moved) + (pulled + pulled.T) / 2, total
+
+
+def averaged(shape: Shape, derivative: Derivative, moved: Floats) -> Floats:
+    """tr(Q dD Q dD) of all pairs of directions."""
+    if shape.kind == FULL:
+        pairs = derivative.pairs(shape.groups, shape.varies)
+        half = np.einsum("gabcd,kgbc->kgad", pairs, moved, optimize=True)
+        found = np.einsum("kgad,lgda->kl", half, moved, optimize=True)
+    else:
+        squares = derivative.squares(shape.groups, shape.varies)
+        lines = np.diagonal(moved, axis1=2, axis2=3)
+        found = np.einsum("kga,gab,lgb->kl", lines, squares, lines, optimize=True)
+    return np.asarray((found + found.T) / 2)
+
+
+def solved(slope: Floats, curvature: Floats, damping: float) -> tuple[Floats, float]:
+    """The damped step, and what it would gain by the quadratic that it is of."""
+    size = np.maximum(np.diag(curvature), 0.0)
+    floor = 1e-14 * max(float(size.max(initial=0.0)), 1e-300)
+    raised = curvature + np.diag(damping * size + floor)
+    scale = 1 / np.sqrt(np.diag(raised).clip(floor))
+    values, vectors = np.linalg.eigh(scale[:, None] * raised * scale)
+    told = values > FLAT  # sizes of groups have a direction in which nothing changes
+    along = np.where(told, vectors.T @ (scale * slope), 0.0)
+    safe = np.where(told, values, 1.0)
+    return -scale * (vectors @ (along / safe)), float(np.sum(along**2 / safe) / 2)
+
+
+def held(slope: Floats, curvature: Floats, fixed: Bools) -> tuple[Floats, Floats]:
+    """The same where some numbers cannot move."""
+    free = ~fixed
+    return slope * free, np.where(free[:, None] & free, curvature, np.diag(fixed * 1.0))

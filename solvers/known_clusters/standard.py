@@ -1,0 +1,70 @@
+"""Coefficients in units in which all features are alike, so that results do not depend on units.
+
+Features are centred on their means over all records, where there is an intercept to take these up,
+and divided by their deviations. Then one variance for all coefficients, or one for each and no
+correlation, means the same whatever the features were measured in. From the users' sums alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.solvers.known_clusters.tree import Sums
+
+CONSTANT = 1e-10
+"""A feature whose variance is a smaller share of its mean square than this is constant."""
+
+
+@dataclass(frozen=True)
+class Standard:
+    """theta = T x + start: x in standard units.
+
+    Parameters
+    ----------
+    matrix : T (d, d).
+    start : the intercept at the mean of all labels.
+    sound : 0 for features that are constant, of which nothing is known, else 1 (d,).
+    """
+
+    matrix: Floats
+    start: Floats
+    sound: Floats
+
+    @classmethod
+    def of(cls, a: Floats, b: Floats, records: float, intercept: bool) -> Standard:
+        """From the sums over all users of A (d, d) and b (d,); the intercept is last."""
+        squares, start, means = np.diag(a).copy(), np.zeros(len(b)), np.zeros(len(b))
+        count = records
+        if intercept:
+            count = a[-1, -1]
+            means[:-1], start[-1] = a[-1, :-1] / count, b[-1] / count
+            around = squares - count * np.square(means)
+            squares = np.where(around > CONSTANT * squares, around, 0.0)
+        sound = squares > 0
+        inverse = np.sqrt(count / np.where(sound, squares, count))
+        matrix = np.diag(inverse)
+        matrix[-1] -= means * inverse
+        return cls(matrix, start, sound.astype(np.float64))
+
+    @property
+    def density(self) -> float:
+        """log |T|, over what is not constant: likelihoods of wbar are in its own units."""
+        return float(np.sum(self.sound * np.log(np.diag(self.matrix))))
+
+    def models(self, x: Floats) -> Floats:
+        """theta (..., d) of x."""
+        return np.asarray(x @ self.matrix.T + self.start)
+
+    def covariances(self, inner: Floats) -> Floats:
+        """Of theta, (..., d, d), from those of x."""
+        return np.asarray(self.matrix @ inner @ self.matrix.T)
+
+    def sums(self, a: Floats, b: Floats, yy: Floats) -> Sums:
+        """A, b, yy of the users in standard units."""
+        rest = b - a @ self.start
+        square = yy - (b + rest) @ self.start
+        inner = self.matrix.T @ a @ self.matrix * np.outer(self.sound, self.sound)
+        return Sums.of(inner, rest @ self.matrix * self.sound, square)

@@ -1,0 +1,215 @@
+"""What was fitted of the covariances of users and clusters, as a run holds and prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.solvers.known_clusters.choice import Judged
+from corsage.solvers.known_clusters.scoring import Fitted
+from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
+from corsage.solvers.known_clusters.standard import Standard
+from corsage.strategies.rounds.results import Finding
+
+NONE = 1e-12
+"""A variance below this share of the level's is none."""
+WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: "any covariance"}
+LEVELS = ("users", "clusters")
+SYMBOLS = {"users": "s^2", "clusters": "sb^2"}
+BOUNDARY = "0, at the boundary: as far as these data tell, {} do not differ"
+NO_VARIANCE = "0, at the boundary: as far as these data tell, it is the same for all"
+ENDLESS = (
+    "not converged: users differ without end, or a hundred million times as much as the records of "
+    "each: next to nothing is known of the variance between records"
+)
+SHOWN = 8
+"""Coefficients of a level that are printed."""
+
+
+@dataclass
+class CovarianceFit:
+    """The most likely covariances, given their shapes.
+
+    Parameters
+    ----------
+    kinds : the shape of each level, from the users up: one, diagonal or full.
+    names : clusters, if the users' covariance has a size of its own in each; else none.
+    x : the numbers of all levels' roots (scoring.py), in standard units.
+    units : from standard units to those of the model.
+    sigma2 : sigma^2, between records; 1 where losses are log likelihoods themselves.
+    users, clusters : covariances (g, d, d) and (1, d, d), or (0, d, d) if there is one cluster.
+    loglik : the restricted log likelihood.
+    gain : what following its slope would add to twice that: 0 if it has converged.
+    shares : of records, users and clusters in the variance of a record; empty if unknown.
+    held_out : log likelihood of users that were left out, by the shapes that were tried.
+    """
+
+    kinds: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    x: Floats = field(default_factory=lambda: np.zeros(0))
+    units: Standard = field(default_factory=lambda: Standard(*np.zeros((3, 0))))
+    sigma2: float = 1.0
+    users: Floats = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    clusters: Floats = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    loglik: float = 0.0
+    gain: float = 0.0
+    shares: list[float] = field(default_factory=list)
+    held_out: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, found: Fitted, units: Standard, names: list[str], shares: list[float]
+    ) -> CovarianceFit:
+        """A fit to these clusters in standard units, told in those of the model."""
+        sigma2, d = found.found.middle.sigma2, len(units.start)
+        own = [sigma2 * units.covariances(part) for part in found.covariances]
+        return cls(
+            kinds=[shape.kind for shape in found.shapes],
+            names=names if found.shapes[0].groups > 1 else [],
+            x=np.concatenate(found.x),
+            units=units,
+            sigma2=sigma2,
+            users=own[0],
+            clusters=own[1] if len(own) > 1 else np.zeros((0, d, d)),
+            loglik=units.density - found.deviance / 2,
+            gain=found.gain,
+            shares=shares,
+        )
+
+    def shapes(self, varies: Floats) -> tuple[Shape, ...]:
+        """The shapes once more."""
+        which, d = np.flatnonzero(varies), len(varies)
+        groups = (max(len(self.names), 1), *(1 for _ in self.kinds[1:]))
+        return tuple(
+            Shape(kind, which, d, count) for kind, count in zip(self.kinds, groups, strict=True)
+        )
+
+    def root(self, cluster: str) -> Floats:
+        """L of a cluster's users over sigma (d, d); of a cluster that came later, of the mean."""
+        known = cluster in self.names
+        one = self.users[self.names.index(cluster)] if known else self.users.mean(0)
+        values, vectors = np.linalg.eigh(one / self.sigma2)
+        return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+
+    @property
+    def levels(self) -> dict[str, Floats]:
+        """The covariance of each level that there is; of users with several, on average."""
+        found = {"users": self.users.mean(0)}
+        return {**found, "clusters": self.clusters[0]} if len(self.clusters) else found
+
+    def told(self) -> str:
+        """The shapes in words."""
+        return described(self.kinds, len(self.names))
+
+    def converged(self, flat: float, exact: bool) -> str:
+        """Whether the slope of the likelihood is 0, in words."""
+        if self.gain < flat:
+            return f"converged: its slope is 0 (to gain: {max(self.gain, 0.0):.0e})"
+        if exact:
+            return ENDLESS
+        return f"not converged: following its slope would gain {self.gain:.1e}; more num-rounds"
+
+    def findings(self, told: Told) -> list[Finding]:
+        """Variances in the data's units."""
+        how = "restricted maximum likelihood" if told.exact else "Laplace's approximation"
+        rows = [("between records (sigma^2)", self._records(told.unit))] if told.exact else []
+        for level, covariance in self.levels.items():
+            rows += self._level(level, told.matrix @ covariance @ told.matrix.T, told)
+        rows.append(("shapes", self.told()))
+        if told.exact:
+            rows.append(("log likelihood", f"{self.loglik + told.density:.3f}"))
+        rows.append(("the likelihood", self.converged(told.flat, told.exact)))
+        found = [Finding(f"variances ({how})", rows)]
+        return [*found, self._choice()] if len(self.held_out) > 1 else found
+
+    def _records(self, unit: float) -> str:
+        share = f", {percent(self.shares[0])}" if self.shares else ""
+        return f"{unit**2 * self.sigma2:.5g}{share}"
+
+    def _level(self, level: str, covariance: Floats, told: Told) -> Iterable[tuple[str, str]]:
+        """A row for each coefficient that varies, and the level's share."""
+        title, share = f"between {level} ({SYMBOLS[level]})", ""
+        if self.shares:
+            share = percent(self.shares[1 + LEVELS.index(level)])
+        variances, shown = np.diag(covariance), np.flatnonzero(told.varies)
+        if variances.max() <= 0.0:
+            yield title, BOUNDARY.format(level)
+        elif len(shown) == 1:
+            value = f"{variances[shown[0]]:.5g}"
+            yield title, f"{value}, {share}" if share else value
+        else:
+            if share:
+                yield title, share
+            for number in shown[-SHOWN:]:
+                yield f"{level}: {told.names[number]}", variance_text(covariance, number, told)
+
+    def _choice(self) -> Finding:
+        """What was tried, the best first."""
+        top = max(self.held_out.values())
+        ranked = sorted(self.held_out.items(), key=lambda one: -one[1])
+        rows = [(name, f"{value:.2f} ({value - top:+.2f})") for name, value in ranked]
+        return Finding("log likelihood of users that were left out, by shapes", rows)
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a fit is told.
+
+    Parameters
+    ----------
+    names, matrix, unit : of the coefficients, to the data's units; and the label's unit.
+    density : what these make of the log likelihood.
+    varies : 1 for coefficients that differ (d,).
+    exact : whether the loss is the squared one.
+    flat : the gain that is none.
+    """
+
+    names: list[str]
+    matrix: Floats
+    unit: float
+    density: float
+    varies: Floats
+    exact: bool
+    flat: float
+
+
+def percent(share: float) -> str:
+    """A share in words."""
+    return f"{100 * share:.2f}% of the variance"
+
+
+def variance_text(covariance: Floats, number: int, told: Told) -> str:
+    """A coefficient's variance, and its correlation with the last one that varies."""
+    variances, last = np.diag(covariance), int(np.flatnonzero(told.varies)[-1])
+    if none(covariance, number):
+        return NO_VARIANCE
+    found = f"{variances[number]:.5g}"
+    if number == last or none(covariance, last) or not covariance[number, last]:
+        return found
+    sizes = np.sqrt(variances[number]) * np.sqrt(variances[last])
+    pair = covariance[number, last] / sizes
+    return f"{found} (correlation with {told.names[last]} {pair:.2f})"
+
+
+def none(covariance: Floats, number: int) -> bool:
+    """Whether a coefficient does not vary."""
+    return bool(covariance[number, number] <= NONE * np.trace(covariance))
+
+
+def described(kinds: Sequence[str], groups: int) -> str:
+    """Shapes in words."""
+    own = [f"{level}: {WORDS[kind]}" for level, kind in zip(LEVELS, kinds, strict=False)]
+    if groups > 1:
+        own[0] += ", of another size in each cluster"
+    return "; ".join(own)
+
+
+def held_out(tried: Sequence[Judged]) -> dict[str, float]:
+    """The held-out likelihoods by the shapes' words."""
+    return {
+        described([s.kind for s in one.fitted.shapes], one.fitted.shapes[0].groups): one.total
+        for one in tried
+    }

@@ -1,0 +1,350 @@
+"""gamma and lambda on `auto`, as covariances of any shape: from each user's own sums.
+
+A user sends the quadratic that its loss is, or is like at its present model: A_i, b_i and y'y, the
+sums and nothing else, whatever shapes are tried. The server finds the most likely covariances of
+users and clusters (solvers/known_clusters/scoring.py), their shapes by the likelihood of users that
+were left out (choice.py), and w_j and wbar on the way. Once is all for the squared loss. With other
+losses users then find their models from w_j and the covariance, and send their quadratics there:
+a few such exchanges, until the slope of the likelihood is 0 where the last one ended.
+
+Sums of each user are what a simulation has at home, and what a device with one user sends anyway.
+A device with several keeps to their sum; then there is one variance a level, as estimation.py
+finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import pi
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corsage.core.arrays import Arrays, Floats, Ints
+from corsage.core.errors import ConfigError
+from corsage.core.replies import Replies, reading_order
+from corsage.core.schema import Number
+from corsage.core.seeding import uniforms, user_keys
+from corsage.solvers.known_clusters.choice import Judged, chosen, equal_shapes, grouped
+from corsage.solvers.known_clusters.mixed_model import by_cluster, unpack
+from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
+from corsage.solvers.known_clusters.scoring import Fitted, Scoring
+from corsage.solvers.known_clusters.shapes import ONE
+from corsage.solvers.known_clusters.standard import Standard
+from corsage.solvers.known_clusters.tree import Tree, levels_of
+from corsage.strategies.known_clusters.cohorts import Cohort, Present
+from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
+from corsage.strategies.known_clusters.covariance_fit import CovarianceFit, Told, held_out
+from corsage.strategies.known_clusters.possible import quadratic_fault
+from corsage.strategies.known_clusters.strengths import AUTO
+from corsage.strategies.known_clusters.units import Units
+from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.roster import is_at_home
+from corsage.strategies.rounds.turns import Script
+
+if TYPE_CHECKING:
+    from corsage.strategies.known_clusters.mixed_model import MixedModelKeys, MixedModelState
+
+TRAVELLED = Number("moved", low=0.0), Number("length", low=0.0)
+"""How far a cohort's models moved, and how long they are: sums of squares."""
+LATENT = pi**2 / 3
+"""The variance of the logistic distribution: what records add to a score."""
+SUMMED, USERS = "summed", "users"
+MOST_NUMBERS = 40_000_000
+"""Numbers of all users' sums that are held at once."""
+MOST_WORK = 400_000_000
+"""n d^3: what one look at all users takes."""
+CHOICE = 3
+"""The exchange in which shapes are chosen, where quadratics follow the models."""
+SETTLED, SETTLED_SINGLE = 1e-9, 1e-3
+"""The likelihood's slope is 0 if following it would gain less; with float32."""
+ENOUGH, ENOUGH_SINGLE = 1e-6, 1e-4
+"""Models stand still if they move by less than this share of them; with float32."""
+SLOW = 25
+"""Exchanges after which steps are halved: quadratics of some losses jump back and forth."""
+
+
+class OwnSums:
+    """Rounds in which users send their own sums.
+
+    Parameters
+    ----------
+    federation, keys, state : the mixed model's.
+    varies : 1 for coefficients that differ between users (d,); None: all do.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        keys: MixedModelKeys,
+        state: MixedModelState,
+        varies: Floats | None,
+    ) -> None:
+        self.federation, self.keys, self.state, self.varies = federation, keys, state, varies
+        self.exact = federation.loss == "squared"
+
+    # Whether it can be done.
+
+    def decide(self, present: Present) -> None:
+        """How variances are estimated, once and for all of a run; what is in the way is noted."""
+        if self.state.estimates.way or not self.keys.estimated:
+            return
+        obstacle = self.obstacle(present)
+        self.state.estimates.way = SUMMED if obstacle else USERS
+        if obstacle and self.keys.mixed_variances not in (AUTO, SUMMED):
+            raise ConfigError(f"mixed-variances={self.keys.mixed_variances}: {obstacle}.")
+        if obstacle and self.keys.mixed_variances == AUTO and self.wanted:
+            self.federation.note(f"one variance a level, for features as they are: {obstacle}")
+
+    @property
+    def wanted(self) -> bool:
+        """Whether both strengths are to be estimated."""
+        return self.keys.known_gamma == self.keys.known_lambda == AUTO
+
+    @property
+    def on(self) -> bool:
+        """Whether rounds are those of this file."""
+        return self.state.estimates.way == USERS
+
+    def obstacle(self, present: Present) -> str:
+        """Why users do not send sums of their own; empty: they do."""
+        d, users = len(self.state.model), sum(len(c.users) for c in present.cohorts)
+        if not self.wanted:
+            return "one of known-gamma and known-lambda is given"
+        if self.keys.mixed_variances == SUMMED:
+            return "asked for"
+        if users * d**2 > 2 * MOST_NUMBERS or users * d**3 > MOST_WORK:
+            return f"{users:,} users with {d:,} coefficients are too many for sums of each"
+        if not self.at_home and any(len(c.users) > 1 for c in present.cohorts):
+            return "a device has several users of one cluster, and tells no more than their sum"
+        return ""
+
+    @property
+    def at_home(self) -> bool:
+        """Whether all users' data are the server's own anyway."""
+        grid = self.federation.grid
+        return grid is not None and is_at_home(grid)
+
+    # A round.
+
+    def round(self, present: Present, number: int) -> Script[Replies]:
+        """One exchange of sums, and the most likely covariances."""
+        asked = ask_each(self.federation, present, self.question, counted=True)
+        replies = yield asked
+        check_enough(self.federation, number, replies)
+        answers = [answer for name in present.names for answer in asked.found.get(name, [])]
+        if not answers:
+            return replies
+        heard, members = (
+            [n for n in present.names if n in asked.found],
+            self.federation.roster.members,
+        )
+        self.state.enter(self.varies)
+        d = len(self.state.model)
+        self.solve(Users.of(answers, heard, d, lambda u: members[u].train), heard, number)
+        self.judge(answers, not replies.dropped)
+        return replies
+
+    def question(self, cohort: Cohort) -> Request:
+        """The sums of each of a cohort's users, after a step of theirs if there is a centre."""
+        d, users = len(self.state.model), len(cohort.users)
+        template = {"sums": np.zeros((users, d * (d + 1) // 2 + d + 1))}
+        known = bool(self.federation.progress.versions.get(cohort.name))
+        moves = known and not self.exact and len(self.state.w) > 0
+        options: dict[str, Any] = {"ask": "quadratics", "moves": moves, "as": self.kind}
+        if users > 1:
+            options["each"] = True
+        rows = self.rows(cohort) if moves else {}
+        members = self.federation.roster.members
+        intercept = self.federation.config.model.intercept
+        counts = [members[user].train for user in cohort.users] if intercept else []
+        fault = partial(quadratic_fault, d=d, counts=counts, exact=self.exact)
+        return Request(cohort, rows, options, template, TRAVELLED, fault, each=True)
+
+    @property
+    def kind(self) -> str:
+        """What users' quadratics are."""
+        return EXACT if self.exact else NEWTON
+
+    def rows(self, cohort: Cohort) -> Arrays:
+        """The centre of a cohort, and the root of its users' covariance over sigma^2."""
+        place = self.state.place(cohort.cluster)
+        w = self.state.model if place is None else self.state.w[place]
+        return {"w": w, "root": self.state.estimates.covariance.root(cohort.cluster)}
+
+    def findings(self, units: Units, density: float) -> list[Finding]:
+        """What was fitted; `density` is what the data's units make of the log likelihood."""
+        fit = self.state.estimates.covariance
+        if not fit.kinds:
+            return []
+        varies = np.ones(len(self.state.model)) if self.varies is None else self.varies
+        told = Told(units.names, units.matrix, units.label, density, varies, self.exact, self.flat)
+        return fit.findings(told)
+
+    # The server's step.
+
+    def solve(self, users: Users, names: list[str], number: int) -> None:
+        """The most likely covariances, and all centres."""
+        units = self.units(users)
+        parts = units.sums(users.a, users.b, users.yy)
+        noise = None if self.exact else 1.0
+        tree = Tree(parts, levels_of(users.cluster, len(names)), users.counts, noise)
+        varies = units.sound if self.varies is None else units.sound * self.varies
+        found, tried = self.fitted(tree, users, varies, number)
+        shares = explained(tree, found) if self.exact else self.latent(found)
+        before = self.state.estimates.covariance
+        fit = CovarianceFit.of(found, units, names, shares)
+        fit.held_out = held_out(tried) if tried else before.held_out
+        fit.gain = found.gain if self.exact else found.first
+        self.state.estimates.covariance = fit
+        remember(self.state, found, units, names)
+
+    def latent(self, found: Fitted) -> list[float]:
+        """Shares on the scale of scores, of random intercepts under the logistic loss."""
+        if self.varies is None or self.varies.sum() > 1 or self.federation.loss != "logistic":
+            return []
+        parts = [LATENT, *(float(np.trace(one.mean(0))) for one in found.covariances)]
+        return [part / sum(parts) for part in parts]
+
+    def units(self, users: Users) -> Standard:
+        """Standard units: those of the first exchange, for then all users were at one model."""
+        known = self.state.estimates.covariance
+        if known.kinds:
+            return known.units
+        slope = users.b.sum(0) if self.exact else np.zeros(len(self.state.model))
+        records, intercept = float(users.counts.sum()), self.federation.config.model.intercept
+        return Standard.of(users.a.sum(0), slope, records, intercept)
+
+    def fitted(
+        self, tree: Tree, users: Users, varies: Floats, number: int
+    ) -> tuple[Fitted, list[Judged]]:
+        """The most likely covariances, and the shapes that were tried if they were chosen now."""
+        before, kind = self.state.estimates.covariance, self.keys.mixed_variances
+        if kind == AUTO and not before.held_out and (self.exact or number >= CHOICE):
+            return chosen(
+                tree, users.drawn(self.federation.config.run.seed), np.flatnonzero(varies)
+            )
+        shapes = equal_shapes(tree, ONE if kind == AUTO else kind, np.flatnonzero(varies))
+        known = before.shapes(varies) if before.kinds else shapes
+        same = len(known) == len(shapes) and (not before.names or before.names == users.names)
+        shapes = known if same else shapes
+        search = Scoring(grouped(tree, shapes), shapes)
+        start = search.apart(before.x) if same and before.kinds else None
+        return self.slowed(search, search.fitted(start), start, number), []
+
+    @staticmethod
+    def slowed(search: Scoring, found: Fitted, start: list[Floats] | None, number: int) -> Fitted:
+        """Half of the way, where exchanges have been many."""
+        if start is None or number < SLOW:
+            return found
+        half = [(one + other) / 2 for one, other in zip(start, found.x, strict=True)]
+        return replace(search.fitted(half, 0), gain=found.gain, first=found.first)
+
+    def judge(self, answers: list[Answer], whole: bool) -> None:
+        """Whether there is more to do; who was not heard is asked again."""
+        state = self.state
+        sums = [[answer.metrics["moved"], answer.metrics["length"]] for answer in answers]
+        state.change, state.quadratics = change(np.sum(sums, axis=0)), self.kind
+        still = state.change < max(self.keys.mixed_tolerance, self.least) or self.exact
+        state.done = whole and still and self.settled
+
+    @property
+    def settled(self) -> bool:
+        """Whether the slope of the likelihood is 0, at the models that the users have."""
+        fit, free = self.state.estimates.covariance, self.keys.mixed_variances == AUTO
+        return self.exact or (fit.gain < self.flat and bool(fit.held_out or not free))
+
+    @property
+    def single(self) -> bool:
+        """Whether users compute in float32."""
+        return self.federation.config.model.precision == "float32"
+
+    @property
+    def flat(self) -> float:
+        """The gain that is none."""
+        return SETTLED_SINGLE if self.single else SETTLED
+
+    @property
+    def least(self) -> float:
+        """The change that is none."""
+        return ENOUGH_SINGLE if self.single else ENOUGH
+
+
+@dataclass(frozen=True)
+class Users:
+    """What users say, in the order of clusters and names.
+
+    Parameters
+    ----------
+    a, b, yy, counts : A_i (n, d, d), b_i (n, d), y'y (n,), and records (n,).
+    cluster : the number of each user's cluster among `names` (n,).
+    users : who they are.
+    """
+
+    a: Floats
+    b: Floats
+    yy: Floats
+    counts: Floats
+    cluster: Ints
+    users: list[str]
+    names: list[str]
+
+    @classmethod
+    def of(cls, answers: list[Answer], names: list[str], d: int, train: Counts) -> Users:
+        """From the cohorts' answers; `train` says how many records a user has."""
+        rows = [(a.cohort.cluster, u, a.rows["sums"][i]) for a in answers for i, u in numbered(a)]
+        rows.sort(key=lambda row: (names.index(row[0]), reading_order(row[1])))
+        sums, size = np.stack([row[2] for row in rows]), d * (d + 1) // 2
+        users = [row[1] for row in rows]
+        return cls(
+            unpack(sums[:, :size], d),
+            sums[:, size:-1],
+            sums[:, -1],
+            np.array([train(user) for user in users], np.float64),
+            np.array([names.index(row[0]) for row in rows]),
+            users,
+            names,
+        )
+
+    def drawn(self, seed: int) -> Floats:
+        """A random number of each, whatever the others are."""
+        return uniforms(user_keys(seed, "left out", self.users), 0)
+
+
+Counts = Callable[[str], int]
+
+
+def numbered(answer: Answer) -> Iterable[tuple[int, str]]:
+    """A cohort's users with the places of their rows."""
+    return enumerate(answer.cohort.users)
+
+
+def explained(tree: Tree, found: Fitted) -> list[float]:
+    """Shares of records, users and clusters in the variance of a record around x'wbar.
+
+    That of x'(theta - w) is x'Dx, which depends on the record: it counts with its mean.
+    """
+    own = found.covariances
+    whole = grouped(tree, found.shapes)
+    squares = by_cluster(tree.users.a, whole.levels[0].group, len(own[0])) / tree.records
+    parts = [1.0, float(np.sum(squares * own[0]))]
+    parts += [float(np.sum(squares.sum(0) * one[0])) for one in own[1:]]
+    return [part / sum(parts) for part in parts]
+
+
+def remember(state: MixedModelState, found: Fitted, units: Standard, names: list[str]) -> None:
+    """Centres, how sure they are, and strengths by coordinate, of these clusters."""
+    places = [state.clusters.known.index(name) for name in names]
+    known, fit = found.found.known(), state.estimates.covariance
+    state.w[places] = units.models(known[1].mean)
+    state.model = units.models(known[-1].mean[0])
+    state.covariance[places] = units.covariances(known[1].covariance)
+    state.around = units.covariances(known[-1].covariance[0])
+    state.unknown = units.matrix @ found.found.middle.unknown
+    with np.errstate(divide="ignore"):
+        users = np.broadcast_to(fit.users, (len(names), *fit.users.shape[1:]))
+        state.used[places] = state.gamma[places] = fit.sigma2 / np.diagonal(users, 0, 1, 2)
+        state.lam[places] = fit.sigma2 / np.diag(fit.clusters.sum(0))

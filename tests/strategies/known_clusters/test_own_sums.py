@@ -1,0 +1,200 @@
+"""The mixed model on auto from each user's own sums, through a federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.core.arrays import Floats
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError
+from corsage.strategies import strategy_class
+from corsage.strategies.known_clusters import own_sums
+from corsage.strategies.rounds.base import Result, Strategy
+from tests.strategies.known_clusters.test_impossible import Lying
+from tests.support.federations import Notes, federate
+from tests.support.grids import Watched
+from tests.support.known_users import HIERARCHICAL, LOGISTIC, Seen, users_of
+
+AUTO: dict[str, Any] = {"known_gamma": "auto", "known_lambda": "auto"}
+SQUARED = {**HIERARCHICAL, **AUTO, "samples_per_user": 8}
+CLASSES = {**LOGISTIC, **AUTO, "num_rounds": 40, "evaluate_every": 1000}
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    return Seen(monkeypatch)
+
+
+def table(folder: Path, scale: float = 1.0, shift: float = 0.0, d: int = 3) -> Path:
+    """40 users of two clusters; each coefficient has a variance of its own."""
+    rng, n, m = np.random.default_rng(2), 40, 12
+    user = np.repeat(np.arange(n), m)
+    x = rng.standard_normal((n * m, d - 1))
+    w = np.array([[1.0, -1.0, 3.0], [0.5, -2.0, 4.0]])[user % 2]
+    theta = w + (np.array([0.2, 1.0, 2.0]) * rng.standard_normal((n, 3)))[user]
+    y = (x * theta[:, :2]).sum(1) + theta[:, 2] + rng.standard_normal(len(user))
+    x[:, 0] = scale * (x[:, 0] + shift)
+    path = folder / f"table {scale:g} {shift:g}.npz"
+    np.savez(path, x=x, y=y, user=user, cluster=user % 2, test=np.arange(n * m) % m < 3)
+    return path
+
+
+def run(file: Path, nodes: int = 1, **keys: Any) -> tuple[Strategy[Any, Any], Result, list[str]]:
+    own = {
+        "dataset": "npz", "data-file": str(file), "user-column": "user", "labels": "numbers",
+        "cluster-column": "cluster", "model": "linear", "scale": "none",
+        **{key.replace("_", "-"): value for key, value in keys.items()},
+    }  # fmt: skip
+    notes = Notes()
+    strategy = strategy_class("mixed-model")(Config.parse(own), [notes])
+    return strategy, strategy.start(LocalGrid(app, nodes)), notes.notes
+
+
+def errors(result: Result) -> Floats:
+    """Every user's error."""
+    found = result.summaries[0].per_user
+    return np.array([found[user] for user in sorted(found)])
+
+
+def test_one_exchange_of_the_sums_and_nothing_else() -> None:
+    users = users_of("mixed-model", **SQUARED)
+    strategy, result, _ = federate("mixed-model", 3, mixed_summary="none", **SQUARED)
+    d, found = users.d, result.json()[0]
+    assert strategy.progress.round == 1 and strategy.finished()
+    assert found["bytes_up"] == 12 * 8 * (d * (d + 1) // 2 + d + 1)
+    assert strategy.state.estimates.way == own_sums.USERS
+
+
+@pytest.mark.parametrize("variances", ["auto", "one", "diagonal", "full"])
+@pytest.mark.parametrize(("scale", "shift"), [(100.0, 0.0), (1e-3, 40.0)])
+def test_units_of_a_column_change_nobody_s_error(
+    variances: str, scale: float, shift: float, tmp_path: Path
+) -> None:
+    keys = {"mixed_variances": variances}
+    one = errors(run(table(tmp_path), **keys)[1])
+    other = errors(run(table(tmp_path, scale, shift), 3, **keys)[1])
+    assert other == pytest.approx(one, rel=1e-6)
+    assert one.mean() < errors(run(table(tmp_path), known_gamma="inf", known_lambda=0)[1]).mean()
+
+
+def test_the_variances_are_told_in_the_units_of_the_table(tmp_path: Path) -> None:
+    """With `scale=federated` they are found in other units, and told in these."""
+    found = []
+    for scale in ("none", "federated"):
+        _, result, _ = run(table(tmp_path, 10.0), scale=scale, mixed_variances="diagonal")
+        estimates = result.json()[0]["estimates"]
+        found.append({one["level"]: one["variance"] for one in estimates["variances"]})
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    assert found[0]["user: x0"] == pytest.approx(0.2**2 / 100, rel=0.8)
+    assert found[0]["residual"] == pytest.approx(1.0, rel=0.2)
+
+
+def test_a_shape_that_fits_predicts_better_than_one_variance(tmp_path: Path) -> None:
+    strategy, auto, _ = run(table(tmp_path))
+    assert strategy.state.estimates.covariance.kinds[0] == "diagonal"
+    assert errors(auto).mean() < errors(run(table(tmp_path), mixed_variances="one")[1]).mean()
+    tables = {f["title"]: f["rows"] for f in auto.json()[0]["findings"]}
+    tried = tables["log likelihood of users that were left out, by shapes"]
+    assert tried[0][0].startswith("users: ") and "(+0.00)" in tried[0][1]
+
+
+def classes(folder: Path) -> tuple[Path, Floats, Floats, Floats]:
+    """30 users of two clusters with 40 records of two classes; a path, x, user and label."""
+    rng, n, m = np.random.default_rng(1), 30, 40
+    user = np.repeat(np.arange(n), m)
+    theta = [0.5, -1.0, 0.3] + np.array([0.3, 0.8, 1.2]) * rng.standard_normal((n, 3))
+    x = np.column_stack([rng.standard_normal((n * m, 2)), np.ones(n * m)])
+    y = (rng.random(n * m) < 1 / (1 + np.exp(-(x * theta[user]).sum(1)))).astype(int)
+    path, test = folder / "classes.npz", np.arange(n * m) % m < 5
+    np.savez(path, x=x[:, :2], y=y, user=user, cluster=user % 2, test=test)
+    return path, x[~test], user[~test], y[~test]
+
+
+def em_step(strategy: Strategy[Any, Any], theta: Floats, x: Floats, user: Floats) -> Floats:
+    """EM's next covariance of the users at their models: mean of u u' and of its covariance."""
+    fit = strategy.state.estimates.covariance.users[0]
+    n, d = theta.shape
+    scores = 1 / (1 + np.exp(-(x * theta[user]).sum(1)))
+    weighted = x * np.sqrt(scores * (1 - scores))[:, None]
+    a = np.stack([weighted[user == i].T @ weighted[user == i] for i in range(n)])
+    own = np.arange(n) % 2
+    s = fit @ np.linalg.inv(np.eye(d) + a @ fit)  # fit may be singular
+    away, rest = theta - strategy.state.w[own], s @ a
+    spread = s + rest @ strategy.state.covariance[own] @ rest.mT
+    return np.asarray((away[:, :, None] * away[:, None] + spread).mean(0))
+
+
+def test_classes_end_where_em_stands_still(seen: Seen, tmp_path: Path) -> None:
+    """In few exchanges; and said to have converged only then."""
+    path, x, user, _ = classes(tmp_path)
+    keys = {"loss": "logistic", "labels": "classes", "mixed_variances": "full"}
+    strategy, result, _ = run(path, 2, **keys, num_rounds=40, evaluate_every=1000)
+    theta = np.stack([seen.models[str(i)] for i in range(30)])
+    covariance = strategy.state.estimates.covariance.users[0]
+    assert strategy.finished() and strategy.progress.round <= 20
+    assert np.diag(covariance).min() > 0.01
+    assert em_step(strategy, theta, x, user) == pytest.approx(covariance, abs=1e-5)
+    assert "converged: its slope is 0" in str(result.json()[0]["findings"])
+    _, stopped, _ = run(path, **keys, num_rounds=3)
+    assert "not converged" in str(stopped.json()[0]["findings"])
+
+
+def test_a_variance_of_0_is_said_to_be_at_the_boundary(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, user = rng.standard_normal((400, 2)), np.repeat(np.arange(20), 20)
+    y, path = x @ [1.0, 2.0] + rng.standard_normal(400), tmp_path / "same.npz"
+    np.savez(path, x=x, y=y, user=user, cluster=user % 2, test=np.arange(400) % 20 < 2)
+    _, result, _ = run(path)
+    found = result.json()[0]
+    assert "at the boundary" in str(found["findings"])
+    assert any(one["at_boundary"] for one in found["estimates"]["variances"])
+
+
+@pytest.mark.parametrize("keys", [SQUARED, CLASSES])
+def test_nodes_change_nothing(keys: dict[str, Any]) -> None:
+    (_, one, _), (_, other, _) = (federate("mixed-model", n, **keys) for n in (1, 5))
+    assert errors(one) == pytest.approx(errors(other), rel=1e-9)
+
+
+def test_devices_with_one_user_send_the_same_and_others_their_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_home = federate("mixed-model", 12, **SQUARED)[1]
+    monkeypatch.setattr(own_sums, "is_at_home", lambda grid: False)
+    watched = Watched(12)
+    strategy, away, notes = federate("mixed-model", grid=watched, **SQUARED)
+    assert errors(away) == pytest.approx(errors(at_home), rel=1e-12)
+    assert all("each" not in str(task.options) for _, task in watched.training()[:12])
+    strategy, _, notes = federate("mixed-model", 3, **SQUARED)
+    assert strategy.state.estimates.way == own_sums.SUMMED
+    assert any("a device has several users" in note for note in notes.notes)
+    with pytest.raises(ConfigError, match="tells no more than their sum"):
+        federate("mixed-model", 3, mixed_variances="full", **SQUARED)
+
+
+def test_a_device_never_sends_rows_of_several_users() -> None:
+    """Whatever it is asked: `each` is not among the words that it reads."""
+    from corsage.clients.known_clusters.mixed_model import MixedModelClient
+
+    assert "each" not in MixedModelClient.takes.options
+
+
+@pytest.mark.parametrize("value", [-1.0, 1e9])
+@pytest.mark.parametrize("keys", [SQUARED, {**CLASSES, "num_rounds": 3}])
+def test_sums_that_no_records_have(value: float, keys: dict[str, Any]) -> None:
+    strategy, _, notes = federate("mixed-model", grid=Lying("sums", value), **keys)
+    assert strategy.progress.round >= 2
+    assert any("its sums cannot be" in note for note in notes.notes)
+
+
+def test_too_many_numbers_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_sums, "MOST_NUMBERS", 10)
+    strategy, _, notes = federate("mixed-model", **SQUARED)
+    assert strategy.state.estimates.way == own_sums.SUMMED
+    assert any("too many for sums of each" in note for note in notes.notes)
