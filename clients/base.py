@@ -23,13 +23,15 @@ from corsage.clients.units import units_of
 from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.asked import Takes
 from corsage.core.cache import Cache
-from corsage.core.errors import UserError
+from corsage.core.errors import ModelError, UserError
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys
 from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL, Measure, chosen
 from corsage.core.seeding import generator
+from corsage.core.train_keys import LOSS
 from corsage.core.wire import DELIVER, Task
 from corsage.datasets.dealing.federated import FederatedData, UserData
+from corsage.networks.augment import views_of
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.evaluation import (
     Scores,
@@ -40,11 +42,12 @@ from corsage.networks.evaluation import (
     score,
 )
 from corsage.networks.network import Network
+from corsage.networks.objective import objective_of
 from corsage.networks.outputs import Arithmetic
 from corsage.networks.own_training import Lesson, OwnTraining
 from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
-from corsage.networks.training import SINGLE, Types, batches, to_tensors
+from corsage.networks.training import SINGLE, Types, batches, steps_of, to_tensors
 from corsage.strategies.rounds.work import effort, pace, whole_steps
 
 __all__ = ["Client", "Got", "K", "Models", "Sent"]
@@ -192,18 +195,21 @@ class Client(NumPyClient, Generic[K]):
         pull: Pull | None = None,
         settings: TrainKeys | None = None,
         orders: Sequence[Order] | None = None,
+        purpose: str = "model",
     ) -> Floats32:
         """Whole models after the round's SGD, from one start (P,) or from their own (users, P).
 
         It takes so many epochs, or the batches of `orders`; by default those of `local_orders`.
+        Batches, and how images change, are drawn for the purpose.
         """
         if self.training is not None:
             own = self.settings.local_epochs if epochs is None else epochs
             return self._as_the_app_does("model", starts, data, own, pull)
         if orders is None:
-            orders = self.local_orders("model", data, epochs)
+            orders = self.local_orders(purpose, data, epochs)
         self.count(map(len, orders))
-        return train_models(self.network, starts, data, orders, settings or self.settings, pull)
+        data, keys = data.on(purpose), settings or self.settings
+        return train_models(self.network, starts, data, orders, keys, pull)
 
     def sgd_heads(
         self,
@@ -219,6 +225,7 @@ class Client(NumPyClient, Generic[K]):
             return self._as_the_app_does("head", joined(body, heads), data, epochs, pull)
         orders = self.orders(purpose, data, epochs)
         self.count(map(len, orders))
+        data = data.on(purpose)
         return train_heads(self.network, body, heads, data, orders, self.settings, pull)
 
     def sgd_bodies(
@@ -233,7 +240,7 @@ class Client(NumPyClient, Generic[K]):
             return self._as_the_app_does("body", rows, data, own, None)
         orders = self.local_orders("body", data, epochs)
         self.count(map(len, orders))
-        return train_bodies(self.network, body, heads, data, orders, self.settings)
+        return train_bodies(self.network, body, heads, data.on("body"), orders, self.settings)
 
     def _as_the_app_does(
         self, name: str, rows: Floats32, data: Examples, epochs: int, pull: Pull | None
@@ -274,13 +281,14 @@ class Client(NumPyClient, Generic[K]):
     def _order(self, purpose: str, user: str, n: int, epochs: int, steps: int) -> Order:
         """A user's batches; of a training round as many as the work that all methods do leaves."""
         size, number = self.settings.batch_size, self.task.round
-        rng, each = generator(self.task.seed, purpose, number, user), -(-n // size)
+        rng, join = generator(self.task.seed, purpose, number, user), self.network.batch_statistics
+        each = steps_of(n, size, join)
         due = steps or epochs * each
         if self.pace:
             due = whole_steps(self.pace * epochs, number)
         elif self.effort != 1.0:
             due = whole_steps(self.effort * due, number)
-        return batches(rng, n, -(-due // each), size)[:due]
+        return batches(rng, n, -(-due // each), size, join)[:due]
 
     @property
     def types(self) -> Types:
@@ -289,7 +297,16 @@ class Client(NumPyClient, Generic[K]):
 
     def train_data(self, got: Got) -> Examples:
         """The users' training examples, one user after the other; new users may have fewer."""
-        return self._with_losses(self._examples(self._training(got)))
+        data, keys = self._with_losses(self._examples(self._training(got))), self.settings
+        labels = [data.user(u)[1] for u in range(len(self.users))]
+        classes, criterion = self.task.num_classes, self.network.criterion
+        aim = objective_of(keys, criterion, classes, labels)
+        if aim is not None and data.losses is not None:
+            said = ", ".join(f"{name}={value}" for name, value in keys.changed(LOSS).items())
+            raise ModelError(f"{said}: {self.task.algorithm} has a loss of its own; leave it out.")
+        zero = torch.as_tensor((0.0 - self.data.shift) * self.data.scale)
+        views = views_of(keys, self.task.seed, self.task.round, self.users, data.x, zero)
+        return replace(data, objective=aim, views=views)
 
     def _training(self, got: Got) -> Callable[[UserData], Pair]:
         """Which of a user's samples are for training."""

@@ -12,6 +12,7 @@ import io
 import pickle
 import tarfile
 import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,9 +158,13 @@ def unpack(raw: bytes, where: str, published: Published) -> tuple[Array, Ints]:
     data, labels = (
         fields.get(name.encode(), fields.get(name)) for name in ("data", published.labels)
     )
-    if not isinstance(data, Pixels) or not isinstance(labels, list):
+    if isinstance(labels, Numbers) and labels.array.ndim == 1:
+        labels = labels.array.tolist()
+    if not isinstance(data, Numbers) or not isinstance(labels, list):
         raise DataError(f"{where}: no data or {published.labels} in it; is it {published.folder}?")
     images = data.array
+    if images.dtype != np.uint8:
+        raise DataError(f"{where}: an array of {images.dtype}, not of bytes; download it again.")
     if images.ndim != 2 or images.shape[1] != np.prod(PIXELS) or len(images) != len(labels):
         raise DataError(
             f"{where}: data of shape {images.shape} with {len(labels)} labels; expected "
@@ -186,16 +191,17 @@ class Refused(Exception):
 
 
 class Unpickler(pickle.Unpickler):
-    """Reads numbers, bytes, lists, dicts and arrays of bytes; nothing else can be named."""
+    """Reads numbers, bytes, lists, dicts and arrays of whole numbers; nothing else can be named."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Stand-ins for what a pickled array names; numpy itself is not let near the file."""
-        arrays = ("numpy.core.multiarray", "numpy._core.multiarray")
-        if module in arrays and name == "_reconstruct":
-            return lambda *_: Pixels()
-        if module == "numpy" and name in ("ndarray", "dtype"):
-            return Pixels if name == "ndarray" else Kind
-        raise Refused(f"{module}.{name}")
+        """Stand-ins for what a pickled array names; numpy itself is not let near the file.
+
+        Python 2 and 3 and numpy 1 and 2 name different things, and so do a pickle's protocols.
+        """
+        known = STAND_INS.get(f"{module.replace('numpy._core', 'numpy.core')}.{name}")
+        if known is None:
+            raise Refused(f"{module}.{name}")
+        return known()
 
     def persistent_load(self, pid: Any) -> Any:
         """Batches have none."""
@@ -203,27 +209,65 @@ class Unpickler(pickle.Unpickler):
 
 
 class Kind:
-    """In the place of numpy.dtype: only its name is kept."""
+    """In the place of numpy.dtype: its name, and whether its numbers begin with the high byte."""
 
     def __init__(self, name: Any, *_: Any) -> None:
-        self.name = name.decode("ascii") if isinstance(name, bytes) else str(name)
+        self.name = (name.decode("ascii") if isinstance(name, bytes) else str(name)).lstrip("|<")
+        self.big = False
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and the like: there is none in bytes."""
+        """(version, byte order, ...) as numpy writes it."""
+        order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
+        self.big = order == ">"
+
+    def read(self, raw: Any) -> Array:
+        """Numbers out of their bytes."""
+        if self.name not in KINDS:
+            raise ValueError(f"an array of {self.name}, not of bytes")
+        return np.frombuffer(raw, np.dtype(("<", ">")[self.big] + KINDS[self.name]))
 
 
-class Pixels:
-    """In the place of numpy.ndarray: an array of bytes, its shape checked against its length."""
+class Numbers:
+    """In the place of numpy.ndarray: its shape is checked against its length."""
 
     array: Array = np.empty(0, np.uint8)
 
     def __setstate__(self, state: Any) -> None:
         """(version, shape, dtype, column by column?, bytes) as numpy writes it."""
         _, shape, kind, by_columns, raw = state
-        if not isinstance(kind, Kind) or kind.name not in ("u1", "|u1", "uint8"):
-            raise ValueError(f"an array of {getattr(kind, 'name', kind)}, not of bytes")
-        values = np.frombuffer(raw, np.uint8)
-        self.array = values.reshape(shape, order="F" if by_columns else "C")
+        self.fill(raw, kind, shape, "F" if by_columns else "C")
+
+    def fill(self, raw: Any, kind: Any, shape: Any, order: Any) -> Numbers:
+        """Take the numbers in."""
+        if not isinstance(kind, Kind):
+            raise ValueError("an array of no kind")
+        self.array = kind.read(raw).reshape(shape, order="F" if order == "F" else "C")
+        return self
+
+
+def number(kind: Any, raw: Any) -> int:
+    """In the place of numpy's scalar."""
+    (value,) = Numbers().fill(raw, kind, (1,), "C").array.tolist()
+    return int(value)
+
+
+def latin1(text: Any, encoding: Any) -> bytes:
+    """In the place of codecs.encode: Python 3 writes bytes so in protocols 0 to 2."""
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+        raise ValueError("bytes that are written in a way of their own")
+    return text.encode("latin-1")
+
+
+KINDS = {"u1": "u1", "uint8": "u1", "i1": "i1", "i4": "i4", "i8": "i8"}
+STAND_INS: Mapping[str, Callable[[], Any]] = {
+    "numpy.ndarray": lambda: Numbers,
+    "numpy.dtype": lambda: Kind,
+    "numpy.core.multiarray._reconstruct": lambda: lambda *_: Numbers(),
+    "numpy.core.multiarray.scalar": lambda: number,
+    "numpy.core.numeric._frombuffer": lambda: lambda *all_of_it: Numbers().fill(*all_of_it),
+    "_codecs.encode": lambda: latin1,
+}
+"""What a batch may name, and what it gets."""
 
 
 def from_hub(published: Published, absent: DataError) -> list[tuple[Array, Ints]]:

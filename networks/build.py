@@ -19,6 +19,7 @@ from corsage.core.groups import ModelKeys
 from corsage.core.held import held, is_name
 from corsage.core.keys import nearest
 from corsage.core.seeding import torch_seed
+from corsage.networks import batch_norm
 from corsage.networks.answers import output_of
 from corsage.networks.criterion import Criterion, criterion_of
 from corsage.networks.network import Network
@@ -78,6 +79,8 @@ def _build(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: s
         criterion = criterion_of(keys, num_classes)
         outputs = criterion.outputs(num_classes)
         module = make_module(keys, shape, outputs)
+        if keys.batch_norm == "frozen":
+            batch_norm.freeze(module)
         example = torch.rand((3, *shape))
         check_output(keys, module, example, outputs, criterion)
         try:

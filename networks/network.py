@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Floats32
 from corsage.core.errors import ModelError
-from corsage.networks import inspection
+from corsage.networks import batch_norm, inspection
 from corsage.networks.answers import output_of
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion
 
@@ -39,9 +39,10 @@ class Network:
 
     `split_exact`: logits(features(x)) is the module's output. `cacheable`: features computed once
     are those of every later head epoch. `why` says what stands against either. `stochastic`:
-    training draws random numbers (dropout). `channels_last`: images run faster in that layout.
-    `stackable`: copies of it can be trained together. `widest_convolution`: the most
-    channels that a convolution puts out. `criterion`: what it is trained and judged by.
+    training draws random numbers (dropout). `batch_statistics`: it normalises by those of a batch.
+    `channels_last`: images run faster in that layout. `stackable`: copies of it can be trained
+    together. `widest_convolution`: the most channels that a convolution puts out. `criterion`: what
+    it is trained and judged by.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Network:
         self.stochastic, self.channels_last = found.stochastic, found.channels_last
         self.linear_head = found.linear_head
         self.stackable = inspection.stackable(self)
+        self.batch_statistics = batch_norm.needs_two(module)
         self.widest_convolution = inspection.widest_convolution(module)
         self.flat.copy_(torch.from_numpy(self.initial))
 

@@ -52,6 +52,7 @@ class CoinMethod(Strategy[K, S]):
     own_steps = "coins draw its steps"
     draws = False
     unprotected = "nodes take the means of their clusters themselves, step by step"
+    no_server_step = unprotected
 
     # What a method overrides, besides `initial`.
 

@@ -309,11 +309,12 @@ class Federation:
         schema = self.expected(kind, {user: [user] for user in users}, schema)
         messages, tokens = [], {node: new_token() for node in asked}
         options = {**(options or {}), **(self.judging if kind == "evaluate" else {})}
+        train = self.train.of_round(number, self.config.run.num_rounds) if kind == "train" else None
         for node, group in asked.items():
             places = [place[user] for user in group]
             rows = parcel.rows if len(asked) == 1 else parcel.pick(places)
             weights = [schema.cut[user] for user in group] if schema.cut else []
-            task = self.task(number, group, dict(options), tokens[node], weights)
+            task = self.task(number, group, dict(options), tokens[node], weights, train=train)
             messages.append(self.message(kind, node, shared, rows, task))
         return Question(messages, asked, schema, down, tokens)
 
@@ -356,10 +357,12 @@ class Federation:
         exchange: str = "",
         weights: Sequence[float] = (),
         raw: bool = False,
+        train: TrainKeys | None = None,
     ) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run.
 
-        `raw`: it is asked who it is, and what its columns are before they are prepared.
+        `raw`: it is asked who it is, and what its columns are before they are prepared. `train`
+        are the settings of a round that has its own.
         """
         versions = self.progress.versions
         kept = [*self.durable, self.before]
@@ -379,7 +382,7 @@ class Federation:
                 num_users=self.config.federation.num_users,
                 data=self.config.data,
                 device_data=self.config.device_data,
-                train=self.train,
+                train=train or self.train,
                 model=self.config.model,
                 keys=self.keys,
                 state_dir=self.state_dir,
