@@ -20,7 +20,7 @@ from torch import Tensor
 from corsage.clients.baseline import baselines
 from corsage.clients.contract import Got, Models, Sent, averages, named, whole_models
 from corsage.clients.units import units_of
-from corsage.core.arrays import Array, Arrays, Floats32
+from corsage.core.arrays import Array, Arrays, Floats32, along_channels
 from corsage.core.asked import Takes
 from corsage.core.cache import Cache
 from corsage.core.errors import ModelError, UserError
@@ -304,7 +304,8 @@ class Client(NumPyClient, Generic[K]):
         if aim is not None and data.losses is not None:
             said = ", ".join(f"{name}={value}" for name, value in keys.changed(LOSS).items())
             raise ModelError(f"{said}: {self.task.algorithm} has a loss of its own; leave it out.")
-        zero = torch.as_tensor((0.0 - self.data.shift) * self.data.scale)
+        black = -along_channels(self.data.shift) * along_channels(self.data.scale)
+        zero = torch.as_tensor(np.asarray(black))
         views = views_of(keys, self.task.seed, self.task.round, self.users, data.x, zero)
         return replace(data, objective=aim, views=views)
 

@@ -51,6 +51,7 @@ class Keywords(TypedDict, total=False):
     test_fraction: float
     max_train_samples: int
     cache_dir: str | float
+    normalize: str
     femnist_classes: str
     embeddings: str | float
     data_file: str | float

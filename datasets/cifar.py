@@ -3,7 +3,9 @@
 The batches are pickles. They are read by an unpickler that knows numpy's arrays by stand-ins of
 its own and refuses everything else by name: no code of the file's choosing ever runs. The published
 training and test files become one pool of 60,000 images, dealt and split like any other data set:
-n users with `test-fraction=0.1667` have 50,000/n training samples each. No augmentation.
+n users with `test-fraction=0.1667` have 50,000/n training samples each. FedRep's authors train with
+`augment=crop,flip` and a mean and deviation a channel: `normalize=channels`, here those of the data
+(theirs are ImageNet's for CIFAR-10).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import numpy as np
 from corsage.core.arrays import Array, Ints
 from corsage.core.errors import DataError
 from corsage.core.groups import DataKeys
+from corsage.core.keys import key
 from corsage.datasets import hub
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.table import Table, class_labels
@@ -31,7 +34,8 @@ PIXELS = (3, 32, 32)
 
 @dataclass(frozen=True)
 class Published:
-    """Where a data set is found, and the mean and deviation of its pixels (0 to 255)."""
+    """Where a data set is found, and the mean and deviation of its pixels (0 to 255): of all, and
+    of red, green and blue."""
 
     hub: str
     archive: str
@@ -42,6 +46,8 @@ class Published:
     classes: int
     mean: float
     std: float
+    means: tuple[float, ...]
+    stds: tuple[float, ...]
 
 
 PUBLISHED = {
@@ -55,6 +61,8 @@ PUBLISHED = {
         10,
         120.707,
         64.15,
+        (125.307, 122.950, 113.865),
+        (62.993, 62.089, 66.705),
     ),
     "cifar100": Published(
         "uoft-cs/cifar100",
@@ -66,11 +74,24 @@ PUBLISHED = {
         100,
         121.936,
         68.389,
+        (129.304, 124.070, 112.434),
+        (68.170, 65.392, 70.418),
     ),
 }
 
 
-def load(keys: DataKeys) -> Table:
+@dataclass(frozen=True)
+class CifarKeys(DataKeys):
+    """Keys of CIFAR."""
+
+    normalize: str = key(
+        "all",
+        "pixels have mean 0 and deviation 1: all of them together, or each channel by itself",
+        choices=("all", "channels"),
+    )
+
+
+def load(keys: CifarKeys) -> Table:
     """All images of `keys.dataset` as (60000, 3, 32, 32) uint8, with the fine labels."""
     published = PUBLISHED[keys.dataset]
     paths = files(keys)
@@ -80,7 +101,10 @@ def load(keys: DataKeys) -> Table:
         parts = from_hub(published, missing(keys))
     x = np.concatenate([images for images, _ in parts])
     y = np.concatenate([labels for _, labels in parts])
-    return Table(x, y, None, None, published.classes, published.mean, 1.0 / published.std)
+    if keys.normalize == "all":
+        return Table(x, y, None, None, published.classes, published.mean, 1.0 / published.std)
+    scales = tuple(1.0 / std for std in published.stds)
+    return Table(x, y, None, None, published.classes, published.means, scales)
 
 
 def files(keys: DataKeys) -> list[Path]:
@@ -281,4 +305,4 @@ def from_hub(published: Published, absent: DataError) -> list[tuple[Array, Ints]
     return parts
 
 
-DATASET = DataSet(load, DataKeys, files)
+DATASET = DataSet(load, CifarKeys, files)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.core.arrays import Ints
+from corsage.core.arrays import Ints, PerChannel, along_channels
 from corsage.core.errors import ModelError
 from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Change, Loss, Mean, Order, on_device, steps_on
@@ -52,8 +52,8 @@ def steps_of(n: int, batch_size: int, join: bool = False) -> int:
 def to_tensors(
     x: NDArray[Any],
     y: NDArray[Any],
-    shift: float,
-    scale: float,
+    shift: PerChannel,
+    scale: PerChannel,
     device: str | torch.device = "cpu",
     types: Types = SINGLE,
 ) -> tuple[Tensor, Tensor]:
@@ -68,7 +68,10 @@ def to_tensors(
     if labels.is_floating_point():
         labels = labels.to(types[1])
     labels = on_device(labels, device)
-    return inputs.sub_(shift).mul_(scale), labels
+    if isinstance(shift, float | int) and isinstance(scale, float | int):
+        return inputs.sub_(shift).mul_(scale), labels
+    each = (torch.from_numpy(along_channels(v)).to(inputs) for v in (shift, scale))
+    return inputs.sub_(next(each)).mul_(next(each)), labels
 
 
 @dataclass(frozen=True)

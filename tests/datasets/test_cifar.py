@@ -7,20 +7,23 @@ import tarfile
 
 import numpy as np
 import pytest
+import torch
 
+from corsage import load
+from corsage.app.command import run
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, DataError
-from corsage.core.groups import DataKeys
-from corsage.datasets import hub
+from corsage.datasets import cifar, hub
 from corsage.datasets.data_set import load_table, source_files
 from corsage.datasets.dealing import federated
 from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.table import model_input
+from corsage.networks.training import to_tensors
 from tests.support.published import CIFAR, cifar_batches, python2, write_cifar
 
 
 def keys(folder, name="cifar10", **more):
-    return DataKeys(dataset=name, data_dir=str(folder), **more)
+    return cifar.CifarKeys(dataset=name, data_dir=str(folder), **more)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
@@ -41,6 +44,48 @@ def test_all_batches_in_order(tmp_path, name, packed):
     assert parents == {tmp_path if packed else place}
     if not packed:  # the folder itself is understood too
         assert np.array_equal(load_table(keys(place, name)).x, images)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_each_channel_by_itself(tmp_path, name):
+    """By torchvision's usual numbers; the model gets them at a node and from a file of models."""
+    write_cifar(tmp_path, name, 60)
+    own = cifar.CifarKeys(name, str(tmp_path), normalize="channels", cache_dir=str(tmp_path / "c"))
+    mean, std = {
+        "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    }[name]
+    table = load_table(own)
+    wanted = (table.x / 255 - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
+    assert np.allclose(model_input(table.x, table.shift, table.scale), wanted, atol=2e-3)
+    for _ in range(2):  # the second time from the cache
+        federated.opened.cache_clear()
+        data = simulated(own, 5, 0)
+        assert data.shift == table.shift and data.scale == table.scale
+    tensors, _ = to_tensors(table.x, table.y, data.shift, data.scale)
+    assert np.allclose(tensors.numpy(), wanted, atol=2e-3)
+
+
+def test_a_model_on_channels_is_loaded_as_it_was_trained(tmp_path):
+    """A linear one also in the units of the pixels."""
+    write_cifar(tmp_path, "cifar10", 60)
+    keys = {"dataset": "cifar10", "data_dir": str(tmp_path), "normalize": "channels"}
+    keys |= {"model": "linear", "num_users": 4, "num_rounds": 2, "run_dir": str(tmp_path / "runs")}
+    keys |= {"augment": "crop,flip", "cache_dir": str(tmp_path / "c"), "test_fraction": 0.3}
+    assert (
+        run(["strategy=fedavg", *(f"{k.replace('_', '-')}={v}" for k, v in keys.items())], "") == 0
+    )
+    (folder,) = (tmp_path / "runs").iterdir()
+    model = load(str(folder))["fedavg"].user("1")
+    data = simulated(Config.parse({k.replace("_", "-"): v for k, v in keys.items()}).data, 4, 0)
+    x = data["1"].x_test
+    weight, bias = model.linear()
+    assert isinstance(model.head.shift, tuple) and weight.shape == (10, 3072)
+    raw = x.reshape(len(x), -1) @ weight.T + bias
+    assert np.allclose(model.outputs(x), raw, atol=1e-3)
+    with torch.no_grad():
+        module = model.module()(torch.from_numpy(model_input(x, data.shift, data.scale)))
+    assert np.allclose(module.numpy(), raw, atol=1e-3)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -190,7 +235,7 @@ def test_missing_files_are_named(tmp_path, monkeypatch):
         load_table(keys(tmp_path))
     monkeypatch.setattr(hub.importlib, "import_module", lambda name: type(np)("datasets"))
     with pytest.raises(DataError, match="no data-dir is set"):
-        load_table(DataKeys(dataset="cifar10"))
+        load_table(cifar.CifarKeys(dataset="cifar10"))
 
 
 class Rows(dict):
@@ -217,7 +262,7 @@ def test_hub(monkeypatch, name, repository, column):
     library = type(np)("datasets")
     library.load_dataset = load_dataset
     monkeypatch.setattr(hub.importlib, "import_module", lambda _: library)
-    table = load_table(DataKeys(dataset=name))
+    table = load_table(cifar.CifarKeys(dataset=name))
     assert table.x.shape == (8, 3, 32, 32) and table.y.tolist() == [0, 1, 2, 3, 4, 5, 0, 1]
     assert np.array_equal(table.x[7, 2], images[2][1, :, :, 2])
     assert table.num_classes == CIFAR[name][2]

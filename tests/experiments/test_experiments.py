@@ -102,11 +102,8 @@ def test_table_1_trains_local_as_its_reference_did(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(table1, "run", noted)
     methods, small, large = ["fedavg", "local"], table1.fashion(2, 50), table1.fashion(2, 500)
-    for column, changed, wanted in (
-        (small, {}, 5),
-        (large, {}, 1),
-        (small, {"local_epochs": 3}, 3),
-    ):
+    fewer: dict[str, Any] = {"local_epochs": 3}
+    for column, changed, wanted in ((small, {}, 5), (large, {}, 1), (small, fewer, 3)):
         keys = {**column.keys, **changed}
         table1.run_column(column, methods, (0,), keys, changed)
         assert asked == {"fedavg": keys["local_epochs"], "local": wanted}
