@@ -180,6 +180,7 @@ class Keywords(TypedDict, total=False):
     mixed_grouping: str
     mixed_random: str
     mixed_variances: str
+    mixed_neighbours: str
     mixed_summary: str
     single_cluster_lambda: str | float
     convex_lambda: str | float

@@ -41,8 +41,6 @@ UNITS = 1e-6
 """The largest relative difference that another unit may make."""
 TARGETS = {"hsb82": 6.026, "chem97": 2.3215, "insteval": 1.2234}
 """Errors that a prototype reached, on splits of its own."""
-CLOSE = 0.002
-"""How far above the best shape the chosen one may be, as a share."""
 
 
 class Records(NamedTuple):
@@ -161,8 +159,7 @@ def keys_of(file: Path) -> dict[str, Any]:
 
 def figures(name: str, errors: Errors) -> list[Figure]:
     """Errors, and what another unit changes."""
-    best = min(float(np.mean(errors[shape])) for shape in SHAPES[1:-1])
-    highs = {AUTO: best * (1 + CLOSE)}
+    highs = {AUTO: float(np.mean(errors["summed"]))}
     shown = [
         Figure(
             name,

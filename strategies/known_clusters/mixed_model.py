@@ -40,6 +40,7 @@ from corsage.strategies.known_clusters.estimation import Estimates
 from corsage.strategies.known_clusters.inference import inferred
 from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
+from corsage.strategies.known_clusters.neighbours import Neighbours, compared
 from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, tied, value_of
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.federation import Federation
@@ -84,6 +85,12 @@ class MixedModelKeys(ClusterKeys):
         "(diagonal), any covariance (full), or auto: by the likelihood of users that are left out; "
         "summed: one variance a level, from sums over the users of each node alone",
         choices=("auto", "one", "diagonal", "full", "summed"),
+    )
+    mixed_neighbours: str = key(
+        "simulations",
+        "gamma and lambda on auto: after the last round also one model for all, one a cluster and "
+        "one a user are solved and judged, and one that is better is named; costs their exchanges",
+        choices=("simulations", "always", "never"),
     )
     mixed_summary: str = key(
         "users",
@@ -174,6 +181,7 @@ class MixedModel(Strategy[K, MixedModelState]):
     untrained = own_steps
     keys_class: ClassVar[type[Keys]] = MixedModelKeys
     inference: LinearSummary | None = None  # found in the closing, again after a crash
+    neighbours: Neighbours | None = None
 
     @cached_property
     def clusters(self) -> KnownClusters:
@@ -238,8 +246,11 @@ class MixedModel(Strategy[K, MixedModelState]):
         return self.state.done
 
     def closing(self) -> Script[None]:
-        """Ask what standard errors need, and users for their estimates."""
+        """Ask what standard errors need, and users for their estimates; judge the neighbours."""
         self.inference = yield from inferred(self.solution)
+        self.neighbours = yield from compared(self.solution)
+        if self.neighbours is not None and self.neighbours.told:
+            self.federation.note(f"use {self.neighbours.told}")
 
     def evaluation(self, options: Mapping[str, Any]) -> Question:
         """Every user judges its own model, found from w_j; new users adapt."""
@@ -253,6 +264,8 @@ class MixedModel(Strategy[K, MixedModelState]):
     def findings(self) -> list[Finding]:
         """How the solution was reached, the coefficients, and the variances."""
         found = self.solution.findings()
+        if self.neighbours is not None:
+            found += self.neighbours.findings()
         if self.inference is not None:
             return [*found, *self.inference.findings()]
         if self.keys.mixed_summary == "none" or self.solution.size <= MOST_COEFFICIENTS:

@@ -130,10 +130,10 @@ class MixedSolution:
             yield ask_each(self.federation, self.present, self._delivery, counted=True)
         return replies
 
-    def solved(self) -> Script[None]:
-        """All rounds."""
+    def solved(self, most: int = MOST_ROUNDS) -> Script[None]:
+        """All rounds, but no more than these."""
         self.begin()
-        for number in range(1, MOST_ROUNDS + 1):
+        for number in range(1, most + 1):
             yield from self.round(number)
             if self.state.done:
                 return

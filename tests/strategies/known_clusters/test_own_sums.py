@@ -134,6 +134,7 @@ def test_classes_end_where_em_stands_still(seen: Seen, tmp_path: Path) -> None:
     """In few exchanges; and said to have converged only then."""
     path, x, user, _ = classes(tmp_path)
     keys = {"loss": "logistic", "labels": "classes", "mixed_variances": "full"}
+    keys["mixed_neighbours"] = "never"  # their models would be the last that are seen
     strategy, result, _ = run(path, 2, **keys, num_rounds=40, evaluate_every=1000)
     theta = np.stack([seen.models[str(i)] for i in range(30)])
     covariance = strategy.state.estimates.covariance.users[0]

@@ -1,0 +1,159 @@
+"""The mixed model beside its neighbours: one model for all, one a cluster, one a user.
+
+They are (2.3) with strengths that are infinite or 0, solved at the same nodes after the last round,
+and judged on the same test samples. If one of them is better by more than its noise, it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.core.replies import Replies
+from corsage.core.schema import EXAMPLES
+from corsage.strategies.known_clusters.cohorts import KnownClusters
+from corsage.strategies.known_clusters.conversation import evaluation_of
+from corsage.strategies.known_clusters.mixed_solution import MixedSolution
+from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.roster import is_at_home
+from corsage.strategies.rounds.state import Traffic
+from corsage.strategies.rounds.turns import Question, Script
+
+if TYPE_CHECKING:
+    from corsage.strategies.known_clusters.mixed_model import MixedModelState
+
+NOISE = 2.0
+"""Standard errors of a mean difference beyond which it is no noise."""
+ROUNDS = 12
+"""Newton rounds that a neighbour may take: far more than it needs, where it has a minimiser."""
+FEWEST = 5
+"""Users with test samples without whom there is no noise to speak of."""
+
+
+class Neighbour(NamedTuple):
+    """A method, what it has, and its strengths."""
+
+    strategy: str
+    title: str
+    gamma: str
+    lam: str
+
+
+GLOBAL = Neighbour("exact-global", "one model for all", "inf", "inf")
+CLUSTER = Neighbour("exact-cluster", "one model a cluster", "inf", "0")
+LOCAL = Neighbour("exact-local", "one model a user", "0", "0")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A neighbour's loss less that of the mixed model: mean over users, and standard error."""
+
+    neighbour: Neighbour
+    loss: float
+    gap: float
+    error: float
+
+    @property
+    def better(self) -> bool:
+        """By more than its noise."""
+        return self.gap < -NOISE * self.error
+
+    @property
+    def text(self) -> str:
+        """In a line."""
+        told = f"{self.loss:.5g} ({self.gap:+.2g}, se {self.error:.1g})"
+        return f"{told}; better by more than its noise" if self.better else told
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """All of them, and the mixed model's own loss."""
+
+    own: float
+    beside: Sequence[Beside]
+
+    @property
+    def best(self) -> Beside | None:
+        """The best of those that are better, if there are any."""
+        better = [one for one in self.beside if one.better]
+        return min(better, key=lambda one: one.gap, default=None)
+
+    def findings(self) -> list[Finding]:
+        """A row for each, and the name of what is better."""
+        rows = [("mixed-model", f"{self.own:.5g}")]
+        rows += [(one.neighbour.title, one.text) for one in self.beside]
+        if self.best is not None:
+            rows.append(("use", self.told))
+        return [Finding("beside its neighbours: mean loss on users' test samples", rows)]
+
+    @property
+    def told(self) -> str:
+        """What is better, in words; empty: nothing is."""
+        if self.best is None:
+            return ""
+        name, title = self.best.neighbour.strategy, self.best.neighbour.title
+        return f"strategy={name}: on these data {title} is better than personal models"
+
+
+def compared(solution: MixedSolution) -> Script[Neighbours | None]:
+    """All neighbours solved and judged; None where nobody asked, or too few can be judged."""
+    if not wanted(solution):
+        return None
+    mine = yield judging(solution)
+    losses, found = loss_of(mine), []
+    for neighbour in (
+        (GLOBAL, CLUSTER, LOCAL) if len(solution.present.names) > 1 else (GLOBAL, LOCAL)
+    ):
+        theirs = yield from judged(solution, neighbour)
+        both = sorted(losses.keys() & theirs.keys())
+        if len(both) < FEWEST:
+            return None
+        own, other = (np.array([part[user] for user in both]) for part in (losses, theirs))
+        found.append(beside(neighbour, own, other))
+    return Neighbours(float(np.mean(list(losses.values()))), found)
+
+
+def wanted(solution: MixedSolution) -> bool:
+    """Whether the strengths were found, not given, and there are exchanges to spare."""
+    grid = solution.federation.grid
+    at_home = grid is not None and is_at_home(grid)
+    asked = {"simulations": at_home, "always": True, "never": False}
+    return asked[solution.keys.mixed_neighbours] and solution.own_sums.wanted
+
+
+def judging(solution: MixedSolution) -> Question:
+    """The exchange in which all users judge their models."""
+    cohorts = [solution.shown(cohort) for cohort in solution.present.cohorts]
+    return evaluation_of(solution.federation, cohorts, {})
+
+
+def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[dict[str, float]]:
+    """A neighbour's loss at each user; what its exchanges cost is not the mixed model's."""
+    own = solution.federation.beside("mixed-model", neighbour.strategy)
+    own.progress.traffic = Traffic()
+    keys = replace(solution.keys, known_gamma=neighbour.gamma, known_lambda=neighbour.lam)
+    keys = replace(keys, mixed_random="all")
+    clusters = KnownClusters(own, keys.known_missing, keys.mixed_grouping == "all")
+    state: MixedModelState = type(solution.state).of_size(solution.size)
+    other = MixedSolution(own, clusters, keys, state)
+    yield from other.solved(ROUNDS)
+    replies = yield judging(other)
+    return loss_of(replies)
+
+
+def loss_of(replies: Replies) -> dict[str, float]:
+    """The mean loss of each user that has test samples."""
+    tested = replies.metrics[EXAMPLES] > 0
+    pairs = zip(replies.users, replies.metrics["loss"].tolist(), tested.tolist(), strict=True)
+    return {user: loss for user, loss, there in pairs if there}
+
+
+def beside(neighbour: Neighbour, own: Floats, other: Floats) -> Beside:
+    """The mean difference over users."""
+    gaps = other - own
+    error = float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
+    return Beside(neighbour, float(other.mean()), float(gaps.mean()), error)

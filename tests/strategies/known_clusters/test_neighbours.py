@@ -1,0 +1,85 @@
+"""The mixed model beside one model for all, one a cluster and one a user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.core.arrays import Floats
+from corsage.core.config import Config
+from corsage.strategies import strategy_class
+from corsage.strategies.known_clusters.neighbours import GLOBAL, LOCAL, Neighbours, beside
+from corsage.strategies.rounds.base import Result, Strategy
+from tests.support.federations import Notes
+
+NAMES = {
+    "one model for all": "exact-global",
+    "one model a cluster": "exact-cluster",
+    "one model a user": "exact-local",
+}
+
+
+def written(folder: Path, spread: float, *, classes: bool = False) -> Path:
+    """30 users of three clusters with 20 records; users differ by `spread`."""
+    rng, n, m = np.random.default_rng(3), 30, 20
+    user = np.repeat(np.arange(n), m)
+    x = rng.standard_normal((n * m, 2))
+    theta = np.array([1.0, -1.0]) + spread * rng.standard_normal((n, 2))
+    scores = (x * theta[user]).sum(1)
+    y: Floats = scores + rng.standard_normal(n * m)
+    if classes:
+        y = (rng.random(n * m) < 1 / (1 + np.exp(-scores))).astype(np.int64)
+    path = folder / f"users {spread} {classes}.npz"
+    np.savez(path, x=x, y=y, user=user, cluster=user % 3, test=np.arange(n * m) % m < 8)
+    return path
+
+
+def run(name: str, file: Path, **keys: Any) -> tuple[Strategy[Any, Any], Result, Notes]:
+    own = {
+        "dataset": "npz", "data-file": str(file), "user-column": "user",
+        "cluster-column": "cluster", "model": "linear", "num-rounds": 30, "evaluate-every": 1000,
+        **{key.replace("_", "-"): value for key, value in keys.items()},
+    }  # fmt: skip
+    notes = Notes()
+    strategy = strategy_class(name)(Config.parse(own), [notes])
+    return strategy, strategy.start(LocalGrid(app, 2)), notes
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_they_are_the_methods_of_these_names(kind: str, tmp_path: Path) -> None:
+    file = written(tmp_path, 0.5, classes=kind == "classes")
+    keys = {"labels": kind, "loss": "logistic" if kind == "classes" else "squared"}
+    strategy, result, _ = run("mixed-model", file, **keys)
+    found = strategy.neighbours
+    assert found.own == pytest.approx(result.summaries[0].loss.mean, rel=1e-9)
+    for one in found.beside:
+        _, theirs, _ = run(NAMES[one.neighbour.title], file, **keys)
+        if kind == "numbers" or one.neighbour is not LOCAL:  # classes may have no best local model
+            assert one.loss == pytest.approx(theirs.summaries[0].loss.mean, rel=1e-6)
+        assert one.gap == pytest.approx(one.loss - found.own, abs=1e-9)
+    _, without, _ = run("mixed-model", file, mixed_neighbours="never", **keys)
+    assert without.json()[0]["bytes_up"] == result.json()[0]["bytes_up"]
+    assert "neighbours" not in str(without.json()[0]["findings"])
+
+
+def test_what_is_better_is_named(tmp_path: Path) -> None:
+    """Users that hardly differ, and a mixed model that was made to believe that they do."""
+    file = written(tmp_path, 0.0)
+    own = np.linspace(1.0, 2.0, 12)
+    better = beside(GLOBAL, own, own - 0.2 + 0.01 * np.sin(np.arange(12)))
+    noise = beside(LOCAL, own, own - 0.2 + 3.0 * np.sin(np.arange(12)))
+    found = Neighbours(1.5, [noise, better])
+    assert not noise.better and found.best is better
+    assert "strategy=exact-global" in str(found.findings())
+    strategy, _, notes = run("mixed-model", file, labels="numbers")
+    assert strategy.neighbours.told == "" and not any("strategy=" in n for n in notes.notes)
+
+
+def test_given_strengths_have_none(tmp_path: Path) -> None:
+    strategy, _, _ = run("mixed-model", written(tmp_path, 0.5), labels="numbers", known_gamma=1)
+    assert strategy.neighbours is None
