@@ -24,6 +24,7 @@ EXPERIMENTS: dict[str, str] = {
     "known-clusters-donors": "known_clusters.donors",
     "known-clusters-chem97": "known_clusters.chem97",
     "known-clusters-variances": "known_clusters.variances",
+    "known-clusters-classes": "known_clusters.classes",
     "convex-clustering-figures": "convex_clustering.figures",
     "convex-clustering-pdmm": "convex_clustering.pdmm",
     "convex-clustering-path": "convex_clustering.path",
