@@ -25,7 +25,12 @@ from corsage.core.wire import Task
 from corsage.datasets.columns.prepared import prepared
 from corsage.datasets.columns.summed import summed
 from corsage.datasets.csvfile import CsvKeys
-from corsage.datasets.dealing.federated import FederatedData, on_device, simulated
+from corsage.datasets.dealing.federated import (
+    FederatedData,
+    on_device,
+    simulated,
+    source_marks,
+)
 from corsage.datasets.shared_keys import TableKeys
 
 if TYPE_CHECKING:
@@ -115,11 +120,12 @@ class Nodes:
             return self._device(own, task)
         together = client_class(task.algorithm).cohorts
         facts = task.data, task.device_data, task.num_users, task.seed, together
-        make = partial(self._nodes.get, (own, *facts), lambda: simulated_node(dict(own), *facts))
+        key = own, *facts, source_marks(task.data)  # a file may have been rewritten since
+        make = partial(self._nodes.get, key, lambda: simulated_node(dict(own), *facts))
         agreed = task.preparation
         if agreed is None:
             return make()
-        return self._nodes.get((own, *facts, agreed), lambda: make().prepared(agreed))
+        return self._nodes.get((*key, agreed), lambda: make().prepared(agreed))
 
     def limits(self, context: Context) -> Limits:
         """What a device allows: as its owner says, and the model of its own app."""

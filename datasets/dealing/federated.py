@@ -123,6 +123,13 @@ def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
     return opened(cache.cache_root(keys.cache_dir) / name, keys, num_users, seed)
 
 
+def source_marks(keys: DataKeys) -> tuple[tuple[str | int, ...], ...]:
+    """What tells whether the files of a data set are still those that were read."""
+    chosen = data_set(keys.dataset)
+    files = [] if chosen.keep else chosen.files(keys)
+    return tuple(tuple(mark) for mark in cache.fingerprint(files))
+
+
 def in_memory(
     kept: dict[Any, FederatedData], keys: DataKeys, num_users: int, seed: int
 ) -> FederatedData:

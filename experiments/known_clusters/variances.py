@@ -181,6 +181,6 @@ def figures(name: str, errors: Errors) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     what="variances that fit, in any unit: Hsb82, Chem97 with age in months, InstEval",
-    takes="4 min; --quick 20 s",
+    takes="4 min; --quick 40 s",
     measure=measure,
 )

@@ -49,6 +49,10 @@ class Momenta:
     b2: float
 
 
+LEAST_REFRESHES = 0.1
+"""Refreshes for a round in the busiest cluster, at least."""
+
+
 @dataclass(frozen=True, eq=False)
 class KatyushaParameters(Parameters, Momenta):
     """The settings of Algorithm 2: those of Algorithm 1, the momenta, and the refreshes'.
@@ -97,9 +101,12 @@ def thrifty(p0: float, p: Array) -> float:
     """rho = p_0 (1 - p_0): as many refreshes as rounds between clusters.
 
     Every refresh is a round of all users. Where p_0 = 0, as many as rounds in the busiest cluster.
+    Where p_0 is next to nothing, as it is with a small lambda, a tenth of these at least: else
+    anchors stay at the start, and momenta pull to there.
     """
     p = np.asarray(p, np.float64)
-    return p0 * (1 - p0) or float((p * (1 - p)).max())
+    busiest = float((p * (1 - p)).max())
+    return max(p0 * (1 - p0), LEAST_REFRESHES * busiest) if p0 else busiest
 
 
 def check(settings: KatyushaParameters, hierarchy: Hierarchy) -> None:

@@ -48,7 +48,9 @@ class AsyncAL2SGDKeys(CoinKeys):
     title = "Async-AL2SGD+"
 
     al2sgd_rho: str = key(
-        AUTO, "probability of a refresh of all anchors (rho), or auto: p_0 (1 - p_0)"
+        AUTO,
+        "probability of a refresh of all anchors (rho), or auto: p_0 (1 - p_0), but at least a "
+        "tenth of p_j (1 - p_j) in the busiest cluster",
     )
     al2sgd_mu: str = key(
         AUTO, "strong convexity of the losses (mu), or auto: as it is, at least 1e-4 of L"

@@ -7,7 +7,7 @@ squared loss restricted maximum likelihood (solvers/known_clusters/reml.py), one
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
-from corsage.core.errors import ConfigError
+from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.laplace import LaplaceSums, laplace_sums, laplace_variances
 from corsage.solvers.known_clusters.reml import GRID, RemlSums, Variances, fit, refined_grid, shares
@@ -37,6 +37,8 @@ ENDLESS = (
     "users differ a million times as much as the records of each: the variance between records is "
     "next to nothing, and no more is known of it"
 )
+STILL = 1e-3
+"""Steps of EM that change variances by less than this share are none: it is slow, not done."""
 SMALLEST = 1e-6
 """Variances that EM finds below this are taken for this: strengths stay finite."""
 
@@ -113,12 +115,32 @@ class Estimates:
     covariance : of any shape, from each user's sums.
     fitted : by restricted maximum likelihood, with the squared loss, from sums of cohorts.
     spread : variances by coordinate between `users` and between `clusters`, by EM, with others.
+    moved : the largest share by which EM's last step changed one of them.
     """
 
     way: str = ""
     covariance: CovarianceFit = field(default_factory=CovarianceFit)
     fitted: LikelihoodFit | None = None
     spread: dict[str, list[float]] = field(default_factory=dict)
+    moved: float = 0.0
+
+    def note(self, level: str, variances: Floats) -> None:
+        """A step of EM for the users or the clusters; the users' comes first."""
+        before = np.array(self.spread.get(level, 2 * variances))  # nothing to go by: all of it
+        share = float(np.max(np.abs(variances - before) / variances))
+        self.moved = share if level == "users" else max(self.moved, share)
+        self.spread[level] = variances.tolist()
+
+    @property
+    def em(self) -> str:
+        """How far EM came, in words."""
+        if self.moved < STILL:
+            return "stands still"
+        return (
+            f"not converged: its last step changed a variance by {100 * self.moved:.2g}%; more "
+            "mixed-em-rounds go on, and mixed-variances=auto converges where users send their own "
+            "sums"
+        )
 
     def findings(self, unit: float = 1.0, density: float = 0.0) -> list[Finding]:
         """Variances and shares; `unit` and `density` are those of `table`."""
@@ -127,7 +149,7 @@ class Estimates:
         if self.spread:
             title = "variances by coefficient (Laplace's approximation)"
             rows = [(name, numbers(values)) for name, values in self.spread.items()]
-            return [Finding(title, rows)]
+            return [Finding(title, rows), Finding("EM", [("variances", self.em)])]
         return []
 
 
@@ -147,26 +169,31 @@ class VarianceEstimation:
 
     def restricted_likelihood(
         self, present: Present, varies: Floats | None, d: int, number: int
-    ) -> Script[tuple[Variances, Replies]]:
-        """What is fitted to the users' sums, and who answered; users differ in what `varies`."""
-        names = present.names
-        ratios: Floats = np.tile(GRID, (len(names), 1))
+    ) -> Script[tuple[Variances, list[str], Replies]]:
+        """What is fitted, to which clusters, and who answered; users differ in what `varies`."""
+        ratios = dict.fromkeys(present.names, GRID)
         for exchange in range(1 + self.keys.known_refine + WIDER):
-            sums, replies = yield from self._sums(present, ratios, d, number, varies is not None)
+            sums, names, replies = yield from self._sums(
+                present, ratios, d, number, varies is not None
+            )
             found = fit(sums, varies=varies)
-            ratios = refined_grid(found)
+            ratios |= zip(names, refined_grid(found), strict=True)
             if exchange >= self.keys.known_refine and not found.at_end:
                 break
         else:
             self.federation.note(ENDLESS)
         self.estimates.fitted = LikelihoodFit.of(found, names)
-        return found, replies
+        return found, names, replies
 
     def _sums(
-        self, present: Present, ratios: Floats, d: int, number: int, intercepts: bool
-    ) -> Script[tuple[RemlSums, Replies]]:
-        """Each cluster's sums for its ratios rho (k, G), added up over its cohorts."""
-        row, template = dict(zip(present.names, ratios, strict=True)), reml_template(len(GRID), d)
+        self, present: Present, row: Mapping[str, Floats], d: int, number: int, intercepts: bool
+    ) -> Script[tuple[RemlSums, list[str], Replies]]:
+        """The sums of each cluster of which somebody answers, added up over its cohorts.
+
+        They are for its `row` of ratios rho (G,). Of a cluster that is silent nothing is known, and
+        it is asked again.
+        """
+        template = reml_template(len(GRID), d)
 
         def request(cohort: Cohort) -> Request:
             options: dict[str, Any] = {"ask": "reml", "ratios": row[cohort.cluster].tolist()}
@@ -179,15 +206,15 @@ class VarianceEstimation:
         asked = ask_each(self.federation, present, request, counted=True)
         replies = yield asked
         check_enough(self.federation, number, replies)
-        if missing := [name for name in present.names if name not in asked.found]:
-            raise ConfigError(f"{self.federation.name}: no user of cluster {missing[0]} answered.")
+        names = [name for name in present.names if name in asked.found]
+        if not names:
+            raise RoundFailed(f"round {number}: nobody answered.")
         sums = {
-            what: np.stack(
-                [np.sum([a.rows[what] for a in asked.found[n]], axis=0) for n in present.names]
-            )
+            what: np.stack([np.sum([a.rows[what] for a in asked.found[n]], axis=0) for n in names])
             for what in template
         }
-        return RemlSums.from_arrays(sums, ratios), replies
+        ratios = np.stack([row[name] for name in names])
+        return RemlSums.from_arrays(sums, ratios), names, replies
 
     # Other losses: EM.
 
@@ -217,7 +244,7 @@ class VarianceEstimation:
         names = ("squares", "spreads", "users")
         sums = LaplaceSums(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
         variances = np.maximum(laplace_variances(sums)[0][free], SMALLEST)
-        self.estimates.spread = {"users": variances.tolist()}
+        self.estimates.note("users", variances)
         return np.asarray(1 / variances)
 
     def expected_lambda(
@@ -234,7 +261,7 @@ class VarianceEstimation:
         centres, covariances = np.broadcast_to(middle, q.shape), np.broadcast_to(around, p.shape)
         sums = laplace_sums(p, q, lam, centres, covariances, np.zeros(k, np.int64), 1)
         variances = np.maximum(laplace_variances(sums)[0][free], SMALLEST)
-        self.estimates.spread["clusters"] = variances.tolist()
+        self.estimates.note("clusters", variances)
         return np.asarray(1 / variances)
 
 

@@ -46,6 +46,8 @@ MOST_COEFFICIENTS = 100
 """Models with more have no standard errors: covariances are of all coefficients by all."""
 MOST_ROUNDS = 100
 """Rounds that strengths on auto of the coin-throwing methods may take."""
+CONSISTENT = 1e-8
+"""The share of a slope that may be rounding."""
 MOST_GAMMA = 1e3
 """An infinite gamma, where users do not differ, is this to them: steps need a bound."""
 
@@ -144,17 +146,18 @@ class MixedSolution:
         """Strengths from the first exchange; if both are on auto it solves (2.3) on the way."""
         state, keys, present = self.state, self.keys, self.present
         script = self.estimation.restricted_likelihood(present, self.varies, self.size, number)
-        found, replies = yield from script
+        found, names, replies = yield from script
         if keys.known_gamma == AUTO:
-            gamma = np.broadcast_to(found.gamma_unit, len(present.names)).tolist()
-            state.strengths.gamma = dict(zip(present.names, gamma, strict=True))
+            gamma = np.broadcast_to(found.gamma_unit, len(names)).tolist()
+            state.strengths.gamma = dict(zip(names, gamma, strict=True))
         if keys.known_lambda == AUTO:
             state.strengths.lam = {"": found.lambda_unit}
         if keys.known_gamma != keys.known_lambda:
             return None
         state.enter(self.varies)
-        state.w, state.model = found.centres
-        self._remember(found.covariances)
+        places = [state.clusters.known.index(name) for name in names]
+        state.w[places], state.model = found.centres
+        self._remember(found.covariances, places)
         state.done = not replies.dropped
         return replies
 
@@ -191,7 +194,9 @@ class MixedSolution:
         sums = [added(own, self.size) for own in answers.values()]
         p, q = np.concatenate([s.P for s in sums]), np.concatenate([s.q for s in sums])
         lam, state.used = state.lam[places], state.gamma.copy()
-        state.w[places], state.model = solved_centres(p, q, lam)
+        here = self._around(places, p, q, lam)
+        found = solved_centres(p, q - (p @ here[..., None])[..., 0], lam)
+        state.w[places], state.model = found.w + here, found.wbar + here.mean(0)
         if self.size <= MOST_COEFFICIENTS:
             self._remember(covariances(p, even(lam) if len(p) > 1 else TIED), places)
         if self.estimates_in(number):
@@ -199,6 +204,24 @@ class MixedSolution:
             if number > 1:  # the first sums are around no centre
                 clusters = p, q, lam
                 self.estimation.step(state, places, answers.values(), clusters, around, self.varies)
+
+    def _around(self, places: list[int], p: Floats, q: Floats, lam: Floats) -> Floats:
+        """From where models of many users are looked for (k, d): the nearest of many is taken.
+
+        From 0 with the squared loss, of which the least is meant, and where users have their own.
+        Else from where they are: quadratics that are flat in many directions would throw them to
+        and fro. Not where a slope is left in such a direction.
+        """
+        here = self.state.w[places]
+        tied = np.isinf(self.state.used[places]).all() and not np.isfinite(lam[lam > 0]).any()
+        if self.exact or not tied:
+            return np.zeros_like(here)
+        rest = q - (p @ here[..., None])[..., 0]
+        if np.isinf(lam).all():
+            p, rest = p.sum(0)[None], rest.sum(0)[None]
+        left = rest - (p @ np.linalg.pinv(p, hermitian=True) @ rest[..., None])[..., 0]
+        flat = np.abs(left).max() > CONSISTENT * (np.abs(rest).max() + np.abs(q).max())
+        return np.zeros_like(here) if flat else here
 
     def _remember(self, found: Covariances, places: list[int] | None = None) -> None:
         """How sure the centres are."""

@@ -344,7 +344,7 @@ def remember(state: MixedModelState, found: Fitted, units: Standard, names: list
     state.covariance[places] = units.covariances(known[1].covariance)
     state.around = units.covariances(known[-1].covariance[0])
     state.unknown = units.matrix @ found.found.middle.unknown
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         users = np.broadcast_to(fit.users, (len(names), *fit.users.shape[1:]))
         state.used[places] = state.gamma[places] = fit.sigma2 / np.diagonal(users, 0, 1, 2)
         state.lam[places] = fit.sigma2 / np.diag(fit.clusters.sum(0))

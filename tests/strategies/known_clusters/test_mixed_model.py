@@ -247,6 +247,7 @@ def test_one_strength_may_be_on_auto_and_the_other_given(name: str, auto: str) -
     strategy, result, _ = federate(name, 3, mixed_em_rounds=4, **keys)
     tables = {table["title"]: dict(table["rows"]) for table in result.json()[0]["findings"]}
     spread = tables["variances by coefficient (Laplace's approximation)"]
+    assert "not converged" in tables["EM"]["variances"]
     assert list(spread) == [{"gamma": "users", "lambda": "clusters"}[auto]]
     strengths = strategy.state.strengths
     assert {"gamma": strengths.gamma, "lambda": strengths.lam}[given] == {"": 0.7}

@@ -1,0 +1,65 @@
+"""Data on which known clusters used to stop, or never to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.core.config import Config
+from corsage.core.wire import Task
+from corsage.solvers.known_clusters.katyusha import LEAST_REFRESHES, thrifty
+from corsage.strategies import strategy_class
+from tests.support.federations import federate
+from tests.support.grids import Watched
+from tests.support.known_users import HIERARCHICAL, UNEVEN, written
+
+
+@pytest.mark.parametrize("variances", ["auto", "summed"])
+def test_a_cluster_of_one_silent_user_stops_nobody(variances: str, tmp_path: Path) -> None:
+    def fails(number: int, task: Task) -> bool:
+        return "11" in task.users
+
+    keys: dict[str, Any] = {
+        **HIERARCHICAL, "known_gamma": "auto", "known_lambda": "auto", "num_rounds": 3,
+        "mixed_variances": variances, "cluster_map": written(tmp_path, UNEVEN),
+        "samples_per_user": 8,
+    }  # fmt: skip
+    strategy, result, _ = federate("mixed-model", grid=Watched(12, fails), **keys)
+    assert strategy.progress.dropped["11"] >= 1
+    assert result.summaries[0].users >= 11 and np.isfinite(result.summaries[0].score.mean)
+    assert len(strategy.state.w) == 4
+
+
+@pytest.mark.parametrize("name", ["exact-cluster", "exact-global"])
+def test_squared_hinge_on_classes_that_a_plane_tells_apart(name: str, tmp_path: Path) -> None:
+    """Of the many models without a loss the nearest is taken: it settles, with no loss left."""
+    rng, user = np.random.default_rng(0), np.repeat(np.arange(10), 20)
+    x = rng.standard_normal((200, 2))
+    y = (x @ [1.0, 0.2] > 0).astype(int)
+    x += np.where(y, 0.3, -0.3)[:, None] * [1.0, 0.2]
+    np.savez(tmp_path / "apart.npz", x=x, y=y, user=user, cluster=user % 2)
+    keys = {
+        "dataset": "npz", "data-file": str(tmp_path / "apart.npz"), "user-column": "user",
+        "cluster-column": "cluster", "model": "linear", "scale": "none", "loss": "squared-hinge",
+        "evaluate-every": 1000,
+    }  # fmt: skip
+    strategy = strategy_class(name)(Config.parse(keys))
+    strategy.start(LocalGrid(app, 2))
+    assert strategy.finished() and strategy.progress.round < 25
+    w = strategy.state.w[user % 2 if name == "exact-cluster" else user * 0]
+    margins = (2 * y - 1) * ((x * w[:, :2]).sum(1) + w[:, 2])
+    assert (margins > 1 - 1e-6).mean() > 0.75  # of all, the tested ones too
+
+
+def test_anchors_are_refreshed_where_the_middle_hardly_pulls() -> None:
+    p = np.array([0.1, 0.6])
+    assert thrifty(1e-9, p) == pytest.approx(LEAST_REFRESHES * 0.24)
+    assert thrifty(0.3, p) == pytest.approx(0.21)
+    keys = {"known_gamma": 2, "known_lambda": 1e-6, "known_iterations": 2000, "num_rounds": 2000}
+    strategy, _, _ = federate("async-al2sgd", **{**HIERARCHICAL, **keys, "evaluate_every": 10**6})
+    assert strategy.state.refreshes > 0
