@@ -69,7 +69,7 @@ INTRODUCTION = """
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from corsage.app.client_app import introduce
+from corsage.app.nodes.answers import introduce
 from corsage.app.nodes.node import Nodes
 from corsage.core.wire import Task, encode_task
 
