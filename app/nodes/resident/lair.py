@@ -21,12 +21,12 @@ from typing import Any
 
 import flwr
 
-import corsage
 from corsage.core.errors import ConfigError
 
 SECONDS = "worker-seconds"
 USUAL = 900.0
 """Seconds for which a worker without work stays, if its owner says nothing."""
+ROOT = Path(__file__).parents[3]
 FLOORS = ("core", "networks", "solvers", "datasets", "strategies", "clients", "app")
 
 
@@ -145,9 +145,9 @@ class Lair:
 
 def code() -> str:
     """A mark of what a worker runs: all of this package's code, Python and Flower."""
-    root, mark = corsage.__path__[0], blake2b(digest_size=16)
-    mark.update(json.dumps([root, sys.executable, sys.version, flwr.__version__]).encode())
-    for path in sorted(p for floor in FLOORS for p in Path(root, floor).rglob("*.py")):
+    mark = blake2b(digest_size=16)
+    mark.update(json.dumps([str(ROOT), sys.executable, sys.version, flwr.__version__]).encode())
+    for path in sorted(p for floor in FLOORS for p in (ROOT / floor).rglob("*.py")):
         content = path.read_bytes()
         mark.update(f"{path} {len(content)} ".encode() + content)
     return mark.hexdigest()
