@@ -26,6 +26,7 @@ from corsage.app.nodes.places import Places
 from corsage.core.encoding import decode, encode
 from corsage.core.errors import CheckpointError, Refused, StorageError
 from corsage.core.limits import limits_of
+from corsage.core.together import joined, on_board
 from corsage.core.version import untested
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, config_record, decode_task
 
@@ -81,7 +82,22 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: 
 
 
 def obey(kind: str, message: Message, context: Context, nodes: Nodes, places: Places) -> Message:
-    """The same on a device, which does what it allows."""
+    """The same on a device, which does what it allows.
+
+    An evaluation on board comes first: it is of the models before this training.
+    """
+    inner = on_board(message) if kind == "train" else None
+    if inner is None:
+        return do(kind, message, context, nodes, places)
+    evaluated, trained = (
+        caught(name, one, partial(do, name, one, context, nodes, places))
+        for name, one in (("evaluate", inner), (kind, message))
+    )
+    return Message(joined(trained, evaluated), reply_to=message)
+
+
+def do(kind: str, message: Message, context: Context, nodes: Nodes, places: Places) -> Message:
+    """One thing that a device is asked for."""
     limits = nodes.limits(context)
     task = read_task(message.content, limits)
     node = nodes.of(context, task)
@@ -98,9 +114,17 @@ def guarded(phase: str, message: Message, context: Context, work: Callable[[], M
     """A device's reply, whatever happens: within its time, and no error but in safe words."""
     try:
         with time_limit(limits_of(context.node_config).max_seconds):
-            return work()
+            return caught(phase, message, work)
     except TimeUp:
         return too_long(phase, message, context)
+    except (Exception, SystemExit) as error:  # of the limits themselves
+        return _failure(message, outward(phase, error))
+
+
+def caught(phase: str, message: Message, work: Callable[[], Message]) -> Message:
+    """A reply, or the error in words that may leave the device."""
+    try:
+        return work()
     except (Exception, SystemExit) as error:
         return _failure(message, outward(phase, error))
 
