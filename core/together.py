@@ -30,7 +30,7 @@ def on_board(message: Message) -> Message | None:
     task, arrays = content.get(EVALUATION), content.get("arrays")
     if not isinstance(task, ConfigRecord):
         return None
-    return part(message, RecordDict({"config": task, **({"arrays": arrays} if arrays else {})}))
+    return part(message, RecordDict({"config": task, **({} if arrays is None else {"arrays": arrays})}))
 
 
 def joined(trained: Message, evaluated: Message) -> RecordDict:
