@@ -30,7 +30,9 @@ def on_board(message: Message) -> Message | None:
     task, arrays = content.get(EVALUATION), content.get("arrays")
     if not isinstance(task, ConfigRecord):
         return None
-    return part(message, RecordDict({"config": task, **({} if arrays is None else {"arrays": arrays})}))
+    return part(
+        message, RecordDict({"config": task, **({} if arrays is None else {"arrays": arrays})})
+    )
 
 
 def joined(trained: Message, evaluated: Message) -> RecordDict:
