@@ -83,7 +83,7 @@ def run() -> list[Measure]:
         f"CPU s a message: Flower's own process {own:.2f}, Corsage's {ours.messages / total:.2f} "
         f"and its worker {ours.workers / total:.2f}; a device without a run {idle:.3f} of a core"
     )
-    whole = f"with introductions, last evaluation and results {ours.seconds / ROUNDS:.1f} s a round"
+    whole = f"with the start of the run and introductions {ours.seconds / ROUNDS:.1f} s a round"
     return [
         Measure("a round: wall-clock", seconds / ROUNDS, SECONDS, "s", whole),
         Measure("a message: CPU beyond Flower's own", beyond, CPU, "s", words),
@@ -220,6 +220,16 @@ def simulation(scratch: Path) -> Path:
     """The run folder of a simulation of the same users."""
     keys = {**KEYS, "num-users": len(USERS), "run-dir": str(scratch / "simulated")}
     return engines.simulate(Config.parse(keys))
+
+
+def last_evaluation(site: Any, folder: Path) -> float:
+    """Seconds from when a device kept its last state to when its evaluation was written down.
+
+    The others were evaluated within the rounds; the time of that reply is counted twice.
+    """
+    states = (site.folder / "site/devices").rglob("*.safetensors")
+    kept = max(path.stat().st_mtime for path in states if path.stem == str(ROUNDS))
+    return (folder / "fedrep/metrics.jsonl").stat().st_mtime - kept
 
 
 def result(folder: Path) -> dict[str, Any]:

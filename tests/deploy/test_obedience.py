@@ -32,6 +32,7 @@ from corsage.core.keys import names
 from corsage.core.limits import Limits
 from corsage.core.preparation import Column, Preparation
 from corsage.core.registry import ALGORITHMS, algorithm_keys
+from corsage.core.together import packed, split
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from tests.support.devices import Devices
@@ -129,6 +130,20 @@ def reason(target: Target, message: Message) -> str:
     assert not target.wrong and target.lives()
     assert reply is not None and reply.has_error()
     return str(reply.error.reason)
+
+
+def test_what_is_on_board_is_read_as_if_it_came_alone(target: Target) -> None:
+    """An evaluation on a training message: it is refused by itself, and the training is done."""
+    train, evaluate = honest("fedavg", "train"), honest("fedavg", "evaluate")
+    for users, why in ((["ann", "bob"], ""), (["ann", "eve"], "user 'eve' is not this device's")):
+        evaluate.config["users"] = users
+        content = packed(train.content(), evaluate.content())
+        reply = target.strike(Attack("on board", Message(content, 1, "train")))
+        assert reply is not None and not target.wrong
+        trained, evaluated = split(reply)
+        assert trained.content["config"]["users"] == ["ann", "bob"]
+        assert evaluated.has_error() == bool(why)
+        assert not why or evaluated.error.reason == f"evaluate: {why}"
 
 
 def test_a_file_of_the_servers_is_not_read(target: Target) -> None:
