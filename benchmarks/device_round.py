@@ -241,7 +241,11 @@ def result(folder: Path) -> dict[str, Any]:
 def difference(one: Path, other: Path) -> float:
     """How far the numbers of two runs are apart: each user's, the curve's, the loss."""
     first, second = result(one), result(other)
-    pairs = [(first["curve"], second["curve"])]
-    pairs.append(tuple([*r["loss"].values()] for r in (first, second)))
-    pairs.append(tuple([r["per_user"][user] for user in USERS] for r in (first, second)))
-    return max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in pairs)
+    pairs = zip(figures(first), figures(second), strict=True)
+    return max(float(np.abs(a - b).max()) for a, b in pairs)
+
+
+def figures(found: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
+    """The numbers of a result: the curve, the loss, and each user's."""
+    users = [found["per_user"][user] for user in USERS]
+    return [np.asarray(part, float) for part in (found["curve"], [*found["loss"].values()], users)]

@@ -80,6 +80,7 @@ def test_who_exceeds_a_limit_is_told_on_both_sides(
     lines: list[str] = []
     monkeypatch.setattr(outward, "log", lambda level, text, *own: lines.append(text % own))
     keys = {"local_epochs": 3, "num_rounds": 2, "fraction_train": 1.0}
+    keys["evaluate_with_training"] = False  # the first round ends before the second one begins
     devices = Devices(tmp_path, settings("fedavg", **keys))
     _, _, notes = federate("fedavg", callbacks=[Sterner(devices)], grid=devices, **keys)
     why = "local-epochs=3 is more than this device allows (max-epochs=2)"
