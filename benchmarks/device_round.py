@@ -228,8 +228,8 @@ def last_evaluation(site: Any, folder: Path) -> float:
     The others were evaluated within the rounds; the time of that reply is counted twice.
     """
     states = (site.folder / "site/devices").rglob("*.safetensors")
-    kept = max(path.stat().st_mtime for path in states if path.stem == str(ROUNDS))
-    return (folder / "fedrep/metrics.jsonl").stat().st_mtime - kept
+    kept: float = max(path.stat().st_mtime for path in states if path.stem == str(ROUNDS))
+    return float((folder / "fedrep/metrics.jsonl").stat().st_mtime - kept)
 
 
 def result(folder: Path) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def reason(target: Target, message: Message) -> str:
 def test_what_is_on_board_is_read_as_if_it_came_alone(target: Target) -> None:
     """An evaluation on a training message: it is refused by itself, and the training is done."""
     train, evaluate = honest("fedavg", "train"), honest("fedavg", "evaluate")
-    for users, why in ((["ann", "bob"], ""), (["ann", "eve"], "user 'eve' is not this device's")):
+    for users, why in ((["ann", "bob"], ""), (["ann", "eve"], "user eve is not this device's")):
         evaluate.config["users"] = users
         content = packed(train.content(), evaluate.content())
         reply = target.strike(Attack("on board", Message(content, 1, "train")))
@@ -283,7 +283,8 @@ def test_a_super_node_without_data_is_no_simulation(
 ) -> None:
     """Else its server could say where files are read and written."""
     Target(tmp_path)
-    context = Context(1, 2, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
+    own = {"partition-id": 0, "num-partitions": 1, "worker-seconds": 0}
+    context = Context(1, 2, own, RecordDict(), {})
     assert not deployed.is_device(context)
     assert find_spec(deployed.CLIENT) and deployed.CLIENT not in sys.modules
     monkeypatch.setitem(sys.modules, deployed.CLIENT, None)

@@ -67,8 +67,10 @@ class Worker:
         guard = str(words["guard"])
         own = self.answers.setdefault(guard, Answers(guard=guard))
         self.waits(line)
-        reply = own.answer(str(words["kind"]), message, context)
-        self.waits(None)
+        try:
+            reply = own.answer(str(words["kind"]), message, context)
+        finally:
+            self.waits(None)
         put_reply(line, reply, context)
 
     def waits(self, line: Connection | None) -> None:
@@ -77,12 +79,13 @@ class Worker:
             self._line = line
 
     def watch(self) -> None:
-        """End the process as soon as it is not wanted."""
-        while True:
-            time.sleep(TICK)
-            if self.owner.gone or self.forsaken():
-                self.leave()
-                os._exit(0)
+        """End the process as soon as it is not wanted, or that cannot be told any more."""
+        try:
+            while not (self.owner.gone or self.forsaken()):
+                time.sleep(TICK)
+        finally:
+            self.leave()
+            os._exit(0)
 
     def forsaken(self) -> bool:
         """Whether who waited has left, or without work another worker is in this one's place."""
