@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from corsage.core.together import EVALUATION, FAILED, METRICS, joined, on_board, packed, split
 from corsage.strategies import strategy_class
@@ -159,6 +160,13 @@ def test_where_it_cannot_it_does_not() -> None:
 
 
 # Replies, as devices may make them.
+
+
+@pytest.fixture(autouse=True)
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who makes messages here."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 def reply(**records: Any) -> Message:
