@@ -124,6 +124,13 @@ def tables() -> list[Measure]:
     return module.run()
 
 
+def device_round() -> list[Measure]:
+    """Three devices, FedRep: seconds a round, CPU seconds a message, and the numbers."""
+    from corsage.benchmarks import device_round as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "user-round": user_round,
     "methods": methods,
@@ -138,6 +145,7 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "statistics": statistics,
     "first-line": first_line,
     "tables": tables,
+    "device-round": device_round,
 }
 
 

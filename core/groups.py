@@ -139,6 +139,11 @@ class FederationKeys(Keys):
         low=0.01,
         high=1.0,
     )
+    evaluate_with_training: bool = key(
+        True,
+        "on devices, an evaluation goes with the next round's training messages: it costs no "
+        "exchange of its own, and is known a round later; false: it has messages of its own",
+    )
     max_share: float = key(
         0.5,
         "the most that one user may weigh in an average (weighting=examples), at least 1/m of m "

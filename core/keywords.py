@@ -34,6 +34,7 @@ class Keywords(TypedDict, total=False):
     round_timeout: float
     patience: float
     quorum: float
+    evaluate_with_training: bool
     max_share: float
     registered_keys: bool
     ray_address: str | float

@@ -5,6 +5,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 state=${STATE_DIRECTORY:-$here/state}
 . "$here/device.env"
 export FLWR_HOME="$state/flwr" FLWR_DISABLE_UPDATE_CHECK=1 FLWR_TELEMETRY_ENABLED=0
+# Seconds between two looks of Flower's executor for a message that has come (its own default is 1).
+export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.5}"
 umask 077
 mkdir -p "$state/users"
 cd "$state"

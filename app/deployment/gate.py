@@ -16,10 +16,12 @@ import re
 import ssl
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from corsage.app.deployment.holding import Holding, node_of
 from corsage.app.deployment.options import number, read_options
 from corsage.app.output.complaint import complain
 from corsage.core.errors import ConfigError, CorsageError
@@ -76,6 +78,7 @@ HOP = {
 NAMES = 4 << 20
 """How many bytes a call may have that names what is sent; what is sent comes in others."""
 PREFIX = "/v1/fleet/"
+PUSH, PULL = PREFIX + "push-messages", PREFIX + "pull-messages"
 PATIENCE = 120.0
 """Seconds that the SuperLink may take for an answer."""
 
@@ -113,39 +116,67 @@ def gate(superlink: str, ca: Path, most: int, transport: Any = None) -> Starlett
         transport=transport,
     )
 
+    holding = Holding()
+
     async def passed(request: Request) -> Response:
-        return await pass_on(request, client, most)
+        return await pass_on(request, client, most, holding)
 
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
     return Starlette(routes=[Route("/{path:path}", passed, methods=methods)])
 
 
-async def pass_on(request: Request, client: httpx.AsyncClient, most: int) -> Response:
+async def pass_on(
+    request: Request, client: httpx.AsyncClient, most: int, holding: Holding
+) -> Response:
     """The SuperLink's answer to a device's call; for anything else there is nothing here."""
     import httpx
     from starlette.requests import ClientDisconnect
     from starlette.responses import PlainTextResponse, StreamingResponse
 
     path = request.scope["path"]  # as it came: `request.url` drops what cannot be in one
-    if not is_call(request.method, path, request.scope["query_string"]):
-        return PlainTextResponse("not found", 404)
-    if not is_short(request.headers, most):
-        return PlainTextResponse("too long", 413)
-    content: bytes | AsyncIterator[bytes] = cut(request, most)
+    called = is_call(request.method, path, request.scope["query_string"])
+    if not called or not is_short(request.headers, most):
+        return PlainTextResponse(*(("too long", 413) if called else ("not found", 404)))
+    content: Any = cut(request, most)
+    headers = [(name, value) for name, value in request.headers.raw if passes(name)]
     try:
-        if path == PREFIX + "push-messages":
+        if path in (PUSH, PULL):
             content = b"".join([part async for part in cut(request, min(most, NAMES))])
-            if not is_own(content):
-                return PlainTextResponse("a reply in another's name", 403)
-        headers = [(name, value) for name, value in request.headers.raw if passes(name)]
+        if path == PUSH and not is_own(content):
+            return PlainTextResponse("a reply in another's name", 403)
+        if path == PULL and holding.is_busy(node_of(path, content)):
+            return await held(request, client, headers, content, holding)
         call = client.build_request("POST", path, headers=headers, content=content)
         answer = await client.send(call, stream=True)
+        if path == PUSH and answer.status_code == 200:
+            holding.replied(node_of(path, content))
     except (TooLong, ClientDisconnect):
         return PlainTextResponse("too long, or broken off", 413)
     except httpx.TransportError:
         return PlainTextResponse("the SuperLink does not answer", 502)
-    kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP}
-    return StreamingResponse(body(answer), answer.status_code, kept)
+    return StreamingResponse(body(answer), answer.status_code, headers_of(answer))
+
+
+async def held(
+    request: Request,
+    client: httpx.AsyncClient,
+    headers: list[tuple[bytes, bytes]],
+    content: bytes,
+    holding: Holding,
+) -> Response:
+    """The answer to a call for work, once there is some."""
+    from starlette.responses import Response
+
+    own = [(name, value) for name, value in headers if name != b"accept-encoding"]
+    own.append((b"accept-encoding", b"identity"))
+    ask = partial(client.post, PULL, headers=own, content=content)
+    answer = await holding.answer(ask, request.is_disconnected)
+    return Response(answer.content, answer.status_code, headers_of(answer))
+
+
+def headers_of(answer: httpx.Response) -> dict[str, str]:
+    """The headers of an answer that are a device's business."""
+    return {name: value for name, value in answer.headers.items() if name.lower() not in HOP}
 
 
 def is_short(headers: Headers, most: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import Context
 
+from corsage.app.nodes.deployed import is_device
+from corsage.app.nodes.resident.lair import SECONDS, worker_seconds
 from corsage.app.states.state_dir import KEEP_RUNS, state_folder
 from corsage.clients import client_class
 from corsage.core.cache import Cache
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
 
 DEVICE_KEYS = (
     *("data", "user", "cluster", "num-classes", "state-dir", "keep-runs", "device"),
-    *("torch-threads", "share-columns"),
+    *("torch-threads", "share-columns", SECONDS),
 )
 NO_DATA = 'this node has no data: give it --node-config "data=FILE user=NAME state-dir=FOLDER".'
-DEPLOYED = "flwr.supernode.runtime.run_clientapp"
-"""What the process of a SuperNode's client app has loaded, and no other."""
 Facts = tuple[Any, ...]
+FILES = ("data", "cluster-map")
+"""Words of a node config that name files."""
 CACHED = 16
 """What a device prepares and keeps for later messages, at most."""
 
@@ -141,22 +142,17 @@ class Nodes:
         return self._devices[own][1]
 
     def _device(self, own: Facts, task: Task) -> Node:
-        """A device, as the last message had it: others that a server thinks of are let go."""
-        facts = task.device_data, task.seed, task.preparation
+        """A device, as the last message had it: others that a server thinks of are let go.
+
+        Its files may have changed since.
+        """
+        facts = task.device_data, task.seed, task.preparation, marks(dict(own))
         if own not in self._devices or self._devices[own][0] != facts:
             self._devices.pop(own, None)
             made = _device(dict(own), task.device_data, task.seed)
             check_room(made.data, task.preparation, limits_of(dict(own)))
             self._devices[own] = facts, made.prepared(task.preparation)
         return self._devices[own][1]
-
-
-def is_device(context: Context) -> bool:
-    """Whether a node has data of its own, or is a SuperNode, which must have some.
-
-    Else it is one of a simulation, whose server is its user's own: it may name files.
-    """
-    return "data" in context.node_config or DEPLOYED in sys.modules
 
 
 def simulated_node(
@@ -229,6 +225,18 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
     return Node(own_data, tuple(data.users), simulated=False, sums=wants_sums(keys), **words)
 
 
+def marks(node_config: Mapping[str, Any]) -> Facts:
+    """What tells whether a device's files are still those that were read."""
+    found: list[tuple[int, ...]] = []
+    for name in FILES:
+        try:
+            info = Path(str(node_config[name])).expanduser().stat()
+        except (KeyError, OSError):
+            continue
+        found.append((info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
+    return tuple(found)
+
+
 def check_room(data: FederatedData, preparation: Preparation | None, limits: Limits) -> None:
     """Refuse words without number, each of which would be an input for every row of the file."""
     if preparation is None or data.facts is None:
@@ -241,6 +249,7 @@ def check_room(data: FederatedData, preparation: Preparation | None, limits: Lim
 def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:
     """Where a device keeps states, and what it computes on, as its node config says."""
     state_dir = str(node_config.get("state-dir", ""))
+    worker_seconds(node_config)  # or an error
     return {
         "state_dir": state_folder(state_dir) if state_dir else None,
         "keep_runs": runs_to_keep(node_config.get("keep-runs", KEEP_RUNS)),

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 
-from corsage.app.nodes.node import Node, is_device, own_words
+from corsage.app.nodes.deployed import is_device
+from corsage.app.nodes.node import Node, own_words
 from corsage.clients import client_class
 from corsage.core.config import named_objects
 from corsage.core.errors import ConfigError, DataError, Refused

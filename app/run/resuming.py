@@ -28,6 +28,7 @@ FREE = {
     "round-timeout",
     "patience",
     "quorum",
+    "evaluate-with-training",
     "node-cpus",
     "node-gpus",
     "device",

@@ -1,6 +1,6 @@
 """Hostile messages to a device.
 
-    python -m corsage.benchmarks fuzz-device [--attacks N] [--seed S]
+    python -m corsage.benchmarks fuzz-device [--attacks N] [--seed S] [--resident]
 
 Exit code 0 if none of them did any harm, 1 with the first of those that did.
 """
@@ -28,11 +28,12 @@ def main(words: list[str]) -> int:
     parser = Parser("python -m corsage.benchmarks fuzz-device")
     parser.add_argument("--attacks", type=int, default=10_000, metavar="N", help="how many")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="which")
+    parser.add_argument("--resident", action="store_true", help="through its resident worker")
     found = parser.parse_args(words)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
-        target = Target(Path(folder))
+        target = Target(Path(folder), found.resident)
         os.chdir(target.outside)  # where the planted module would be imported from
         try:
             return report(target, found.seed, found.attacks)

@@ -21,6 +21,7 @@ import corsage
 from corsage.app.client_app import make_client_app
 from corsage.benchmarks.device.attacks import Attack
 from corsage.benchmarks.device.messages import FEATURES, USERS, honest
+from corsage.benchmarks.device.relay import relayed, worker
 from corsage.benchmarks.device.watch import Watch, watched
 
 SECRET = "hunter2"
@@ -42,9 +43,10 @@ def leak(*_): raise ValueError("{SECRET}")
 
 @dataclass
 class Target:
-    """A device in `folder`, and what went wrong there."""
+    """A device in `folder`, `resident` if it has a worker, and what went wrong there."""
 
     folder: Path
+    resident: bool = False
     wrong: list[str] = field(default_factory=list)
     longest: float = 0.0
     answered: int = 0
@@ -66,6 +68,7 @@ class Target:
         (self.outside / "planted.py").write_text(PLANTED)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, SUPERLINK_NODE_ID, 1
         self.app: ClientApp = make_client_app()
+        self.worker = worker() if self.resident else None
         own: dict[str, Any] = {
             "data": str(file),
             "state-dir": str(self.state),
@@ -80,7 +83,8 @@ class Target:
     def ask(self, message: Message) -> Message:
         """Let the device answer."""
         message.metadata.__dict__["_message_id"] = "1"
-        return self.app(message=message, context=self.context)
+        reply = relayed(self.worker, message, self.context) if self.worker else None
+        return reply or self.app(message=message, context=self.context)
 
     def strike(self, attack: Attack) -> Message | None:
         """Let the device answer a hostile message, and note what should not be."""

@@ -40,7 +40,7 @@ class Exchange:
     ) -> None:
         self._grid, self._timeout, self._puller = grid, timeout, Puller(grid)
         self._patience, self._size = patience or Patience(), size
-        self._pace = Pace(frozenset(doubtful))
+        self._doubtful, self._paces = frozenset(doubtful), dict[str, Pace]()
         self._pending: dict[str, Pending] = {}
         self._unsent: list[Message] = []
         self._next_look = time.monotonic() + PRESENCE_SECONDS
@@ -53,7 +53,7 @@ class Exchange:
             if message.metadata.message_id in accepted:
                 sent = Pending(message, now, self._size(message))
                 self._pending[message.metadata.message_id] = sent
-                self._pace.ask(sent)
+                self._pace(sent).ask(sent)
             else:
                 self._unsent.append(message)
 
@@ -90,9 +90,9 @@ class Exchange:
             del self._pending[sent.message.metadata.message_id]
             own = reply.metadata.src_node_id == sent.node
             if own and not reply.has_error():
-                self._patience.came(sent, now - sent.at, self._pace)
+                self._patience.came(sent, now - sent.at, self._pace(sent))
             else:
-                self._pace.failed.add(sent.node)
+                self._pace(sent).failed.add(sent.node)
             done.append((sent.message, reply if own else None))
         return len(came), done
 
@@ -106,7 +106,8 @@ class Exchange:
         late = {i for i, sent in self._pending.items() if now - sent.at >= self._timeout}
         late |= self._out_of_patience(now) if idle else set()
         for identity in late:
-            self._patience.give_up(identity, self._pending[identity], now, self._pace)
+            sent = self._pending[identity]
+            self._patience.give_up(identity, sent, now, self._pace(sent))
         broken = self._puller.take_broken()
         self._patience.drop(broken)
         late |= {identity for identity in broken if identity in self._pending}
@@ -119,11 +120,15 @@ class Exchange:
 
     def _out_of_patience(self, now: float) -> set[str]:
         """The messages that are not waited for any more, though they still have time."""
-        trusted = set(self._pace.trusted())
-        waiting = any(sent.node in trusted for sent in self._pending.values())
-        until = self._patience.until
+        waiting = any(sent.node in self._pace(sent).trusted() for sent in self._pending.values())
+        until, pace = self._patience.until, self._pace
         pending = self._pending.items()
-        return {i for i, sent in pending if now >= until(sent, self._pace, waiting)}
+        return {i for i, sent in pending if now >= until(sent, pace(sent), waiting)}
+
+    def _pace(self, sent: Pending) -> Pace:
+        """How long messages of this kind take here: a training takes longer than an evaluation."""
+        kind = sent.message.metadata.message_type
+        return self._paces.setdefault(kind, Pace(self._doubtful))
 
 
 def exchange(

@@ -39,7 +39,7 @@ from corsage.datasets.dealing.federated import NO_TESTS
 from corsage.strategies.rounds.exchange import Exchange
 from corsage.strategies.rounds.owners import Owners
 from corsage.strategies.rounds.patience import Patience
-from corsage.strategies.rounds.roster import Roster, fitting, is_simulation, labels
+from corsage.strategies.rounds.roster import Roster, fitting, is_at_home, is_simulation, labels
 from corsage.strategies.rounds.standing import Conduct
 from corsage.strategies.rounds.state import Progress
 from corsage.strategies.rounds.tables import policy_of, suited
@@ -418,12 +418,13 @@ class Federation:
             if reply.error.code == ENDS_THE_STRATEGY:
                 raise CheckpointError(reply.error.reason)
 
-    def play(self, script: Script[T]) -> T:
-        """Play a script to its end."""
+    def play(self, script: Script[T], begin: Callable[[Turn], Replies] | None = None) -> T:
+        """Play a script to its end; its first turn by `begin`, if something goes with it."""
+        complete = begin or self.complete
         try:
             turn = next(script)
             while True:
-                turn = script.send(self.complete(turn))
+                turn, complete = script.send(complete(turn)), self.complete
         except StopIteration as end:
             found: T = end.value
             return found
@@ -452,6 +453,17 @@ class Federation:
             for node in {*replies.answered} - {*replies.refused} - there:
                 self.conduct.alive(hosted(node))
         self.conduct.tell()
+
+    def judge_others(self, replies: Replies) -> None:
+        """The same of nodes that were asked something else in the turn that was judged last."""
+        missing = self.now.missing
+        self.judge(replies)
+        self.now.missing |= missing
+
+    @property
+    def at_home(self) -> bool:
+        """Whether all users' data are the server's own anyway."""
+        return self.grid is not None and is_at_home(self.grid)
 
     def _gone(self, replies: Replies) -> set[int]:
         """The silent nodes that are not connected any more."""

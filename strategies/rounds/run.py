@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from logging import INFO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
+from flwr.supercore import log
 
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies, by_cause
@@ -24,7 +26,8 @@ from corsage.strategies.rounds.results import (
     summarised,
     weighted_metrics,
 )
-from corsage.strategies.rounds.turns import Script, T
+from corsage.strategies.rounds.riding import Together, Waiting, rides
+from corsage.strategies.rounds.turns import Question, Script, T, Turn
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
@@ -50,6 +53,7 @@ class Run:
     ) -> None:
         self.strategy, self.federation = strategy, strategy.federation
         self.evaluate_options, self.evaluate_fn = evaluate, evaluate_fn
+        self._waiting: Waiting | None = None  # the last round, if its evaluation is to come
 
     def to_its_end(self, rounds: int) -> Result:
         """All rounds, and what is reported after them."""
@@ -59,31 +63,39 @@ class Run:
         strategy.summary()
         self._played(strategy.opened)
         rounds, result, evaluation = strategy.length(rounds), Result(), None
+        riding = self._is_riding()
         before, begin = strategy.progress.seconds, time.monotonic()
         while not strategy.is_over(rounds):
             number = strategy.progress.round + 1
-            self.call("on_round_start", number)
+            if self._waiting is None:
+                self.call("on_round_start", number)
             self.federation.refresh()
-            training = self._played(partial(strategy.one_round, number))
+            training = self._played(partial(strategy.one_round, number), self._begin(result))
             strategy.progress.seconds = before + time.monotonic() - begin
             last, due = strategy.is_over(rounds), self._is_due(number, rounds)
-            evaluation = self._evaluate_round(result, last) if due else None
             result.train_metrics_clientapp[number] = weighted_metrics(training)
             self._serve_evaluation(number, result)
+            if due and not last and riding:
+                self._waiting = Waiting(training, self.options(strategy.name, deliver=False))
+                continue
+            evaluation = self._evaluate_round(result, last) if due else None
             self.call("on_round_end", round_row(strategy, training, evaluation))
         result.summaries = self._results(evaluation)
         result.arrays = strategy.named_arrays()
         self.call("on_end", result.summaries)
         return result
 
-    def _played(self, script: Callable[[], Script[T]]) -> T:
+    def _played(
+        self, script: Callable[[], Script[T]], begin: Callable[[Turn], Replies] | None = None
+    ) -> T:
         """Play a script; if it fails and nodes were silent, play it again without these."""
         while True:
             try:
-                return self.federation.play(script())
+                return self.federation.play(script(), begin)
             except RoundFailed as error:
-                if not self.federation.go_without():
+                if self._waiting is not None or not self.federation.go_without():
                     raise
+                begin = None
                 self.federation.note(f"{error} It is played again without those that are silent.")
 
     def end_round(self, training: Replies, evaluation: Replies | None) -> None:
@@ -95,6 +107,36 @@ class Run:
     def conclude(self, evaluation: Replies) -> None:
         """What is reported after the last round, whoever played them."""
         self.call("on_end", self._results(evaluation))
+
+    def _is_riding(self) -> bool:
+        """Whether evaluations go with the next round's training: on devices, where they can."""
+        wanted = self.strategy.config.federation.evaluate_with_training
+        if not wanted or self.federation.at_home:
+            return False
+        if not (found := rides(self.strategy)):
+            told = "%s: evaluations have messages of their own: its rounds are not of one exchange"
+            log(INFO, f"{told}, or users get other arrays for them", self.strategy.name)
+        return found
+
+    def _begin(self, result: Result) -> Callable[[Turn], Replies] | None:
+        """How a round's first turn is played: with the last round's evaluation, if that waits."""
+        return None if self._waiting is None else partial(self._with_evaluation, result)
+
+    def _with_evaluation(self, result: Result, turn: Turn) -> Replies:
+        """A round's first turn, and in the same exchange what the last round's models are worth."""
+        assert self._waiting is not None
+        strategy, waiting = self.strategy, self._waiting
+        question = strategy.evaluation(waiting.options)
+        both = Together(turn, question, strategy.progress.traffic)
+        replies = self.federation.complete(both)
+        found = both.judged()
+        self.federation.judge_others(both.bystanders(found))
+        evaluation = self._accepted(waiting.options, question, found)
+        self._add_point(evaluation, result)
+        self._waiting = None
+        self.call("on_round_end", round_row(strategy, waiting.training, evaluation))
+        self.call("on_round_start", strategy.progress.round + 1)
+        return replies
 
     def _is_due(self, number: int, rounds: int) -> bool:
         """Whether all users are evaluated after this round."""
@@ -110,11 +152,14 @@ class Run:
         return {**self.evaluate_options, **(more or {}), **rest}
 
     def _evaluate(self, options: Options) -> Replies:
-        """All users' evaluation; once more if states turn out to be gone: they start anew."""
+        """All users' evaluation, by messages of its own."""
         self.federation.rest()
+        question = self.strategy.evaluation(options)
+        return self._accepted(options, question, self.federation.complete(question))
+
+    def _accepted(self, options: Options, question: Question, replies: Replies) -> Replies:
+        """An evaluation as it came; once more if states turn out to be gone: they start anew."""
         strategy = self.strategy
-        question = strategy.evaluation(options)
-        replies = self.federation.complete(question)
         if self.federation.reset(replies):
             for line in by_cause(replies.dropped):
                 self.federation.note(line)
@@ -136,15 +181,15 @@ class Run:
 
     def _evaluate_round(self, result: Result, last: bool) -> Replies:
         """All users' evaluation after a round, a point of the curve."""
-        progress, options = self.strategy.progress, self.options(self.strategy.name, last)
-        replies = self._evaluate(options)
-        self._add_point(replies)
-        result.evaluate_metrics_clientapp[progress.round] = weighted_metrics(replies)
+        replies = self._evaluate(self.options(self.strategy.name, last))
+        self._add_point(replies, result)
         return replies
 
-    def _add_point(self, replies: Replies) -> None:
+    def _add_point(self, replies: Replies, result: Result | None = None) -> None:
         progress, found = self.strategy.progress, judged(replies, self.federation.measures)
         progress.curve.append((progress.round, float(np.mean(found.first))))
+        if result is not None:
+            result.evaluate_metrics_clientapp[progress.round] = weighted_metrics(replies)
 
     def _serve_evaluation(self, number: int, result: Result) -> None:
         """Flower's evaluation at the server, if there is one."""

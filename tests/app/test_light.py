@@ -69,7 +69,7 @@ INTRODUCTION = """
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from corsage.app.client_app import introduce
+from corsage.app.nodes.answers import introduce
 from corsage.app.nodes.node import Nodes
 from corsage.core.wire import Task, encode_task
 
@@ -85,3 +85,35 @@ assert reply.content["config"]["users"] == ["ann"]
 def test_a_device_says_who_its_users_are_without_torch(tmp_path: Path) -> None:
     """Each message to a device is a process of its own."""
     assert not loaded(INTRODUCTION.format(file=str(tmp_path / "own.npz"))) & set(HEAVY)
+
+
+def test_the_process_of_one_message_loads_what_reaches_the_worker() -> None:
+    """Nothing of networks, data or algorithms: the worker has them."""
+    found = loaded("import corsage.app.client_app, corsage.app.nodes.resident.door")
+    floors = ("networks", "solvers", "datasets", "strategies", "clients")
+    assert not [m for m in found if m.startswith(tuple(f"corsage.{floor}" for floor in floors))]
+    assert not found & {*HEAVY, "corsage.app.nodes.answers"}
+
+
+WORK = """
+import sys, tempfile
+from pathlib import Path
+from corsage.benchmarks.device.messages import honest
+from corsage.benchmarks.device.target import Target
+target = Target(Path(tempfile.mkdtemp()))
+for kind in ("query", "train", "evaluate"):
+    assert not target.ask(honest({name!r}, kind).message()).has_error()
+"""
+
+
+@pytest.mark.parametrize("name", ["fedrep", "mixed-model"])
+def test_a_device_s_work_loads_its_algorithm_and_no_other(name: str) -> None:
+    """Torch is all that is large; SciPy alone where an algorithm computes with it."""
+    found = loaded(WORK.format(name=name))
+    assert not [
+        m for m in found if m.startswith(("sklearn", "matplotlib", "pandas", "scipy", "ray"))
+    ]
+    others = {"fedavg", "ditto", "fedrep", "known_clusters", "convex_clustering"}
+    own = name.replace("-", "_").replace("mixed_model", "known_clusters")
+    clients = {m.split(".")[2] for m in found if m.startswith("corsage.clients.")}
+    assert clients & others == {own}

@@ -100,7 +100,7 @@ def test_a_device_and_then_the_server_are_killed(fleet, tmp_path, monkeypatch):
 
     In the end all numbers are those of a simulation in which one user misses the second round.
     """
-    run = fleet.run(FEDREP + WORDS)
+    run = fleet.run(FEDREP + WORDS + " evaluate-with-training=false")  # rounds end one by one
     fleet.stands_still("2", run)
     fleet.kill("2")
     folder = fleet.newest()

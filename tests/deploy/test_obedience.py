@@ -19,9 +19,8 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from corsage.app import client_app
 from corsage.app.client_app import make_client_app
-from corsage.app.nodes import node, outward
+from corsage.app.nodes import answers, deployed, outward
 from corsage.app.nodes.patience import TimeUp, time_limit
 from corsage.app.nodes.places import Places
 from corsage.benchmarks.device.attacks import Attack, attack
@@ -33,6 +32,7 @@ from corsage.core.keys import names
 from corsage.core.limits import Limits
 from corsage.core.preparation import Column, Preparation
 from corsage.core.registry import ALGORITHMS, algorithm_keys
+from corsage.core.together import packed, split
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from tests.support.devices import Devices
@@ -80,6 +80,7 @@ def test_who_exceeds_a_limit_is_told_on_both_sides(
     lines: list[str] = []
     monkeypatch.setattr(outward, "log", lambda level, text, *own: lines.append(text % own))
     keys = {"local_epochs": 3, "num_rounds": 2, "fraction_train": 1.0}
+    keys["evaluate_with_training"] = False  # the first round ends before the second one begins
     devices = Devices(tmp_path, settings("fedavg", **keys))
     _, _, notes = federate("fedavg", callbacks=[Sterner(devices)], grid=devices, **keys)
     why = "local-epochs=3 is more than this device allows (max-epochs=2)"
@@ -111,10 +112,15 @@ def test_a_second_run_of_another_algorithm_finds_no_state_of_the_first(tmp_path:
 # What is not, one by one.
 
 
-@pytest.fixture
-def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
-    """A device, whose process stands where a planted module could be imported from."""
-    target = Target(tmp_path)
+@pytest.fixture(params=[False, True], ids=["alone", "worker"])
+def target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Target:
+    """A device, whose process stands where a planted module could be imported from.
+
+    It does each message's work in a process of its own, or in its resident worker.
+    """
+    target = Target(tmp_path, request.param)
     monkeypatch.chdir(target.outside)
     return target
 
@@ -125,6 +131,20 @@ def reason(target: Target, message: Message) -> str:
     assert not target.wrong and target.lives()
     assert reply is not None and reply.has_error()
     return str(reply.error.reason)
+
+
+def test_what_is_on_board_is_read_as_if_it_came_alone(target: Target) -> None:
+    """An evaluation on a training message: it is refused by itself, and the training is done."""
+    train, evaluate = honest("fedavg", "train"), honest("fedavg", "evaluate")
+    for users, why in ((["ann", "bob"], ""), (["ann", "eve"], "user eve is not this device's")):
+        evaluate.config["users"] = users
+        content = packed(train.content(), evaluate.content())
+        reply = target.strike(Attack("on board", Message(content, 1, "train")))
+        assert reply is not None and not target.wrong
+        trained, evaluated = split(reply)
+        assert trained.content["config"]["users"] == ["ann", "bob"]
+        assert evaluated.has_error() == bool(why)
+        assert not why or evaluated.error.reason == f"evaluate: {why}"
 
 
 def test_a_file_of_the_servers_is_not_read(target: Target) -> None:
@@ -263,11 +283,12 @@ def test_a_super_node_without_data_is_no_simulation(
 ) -> None:
     """Else its server could say where files are read and written."""
     Target(tmp_path)
-    context = Context(1, 2, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
-    assert not node.is_device(context)
-    assert find_spec(node.DEPLOYED) and node.DEPLOYED not in sys.modules
-    monkeypatch.setitem(sys.modules, node.DEPLOYED, None)
-    assert node.is_device(context)
+    own = {"partition-id": 0, "num-partitions": 1, "worker-seconds": 0}
+    context = Context(1, 2, own, RecordDict(), {})
+    assert not deployed.is_device(context)
+    assert find_spec(deployed.CLIENT) and deployed.CLIENT not in sys.modules
+    monkeypatch.setitem(sys.modules, deployed.CLIENT, None)
+    assert deployed.is_device(context)
     reply = make_client_app()(message=honest("fedavg", "query").message(), context=context)
     assert "ConfigError" in reply.error.reason
 
@@ -325,10 +346,12 @@ def test_the_page_names_every_limit() -> None:
 # Many.
 
 
-@pytest.fixture(scope="module")
-def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """One device for many attacks."""
-    target = Target(tmp_path_factory.mktemp("struck"))
+@pytest.fixture(scope="module", params=[False, True], ids=["alone", "worker"])
+def struck(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Target]:
+    """One device for many attacks, without and with a resident worker."""
+    target = Target(tmp_path_factory.mktemp("struck"), request.param)
     for number in range(7):  # torch makes a folder of its own when it loads what these need
         target.ask(honest("convex-clustering", "train", number).message())
     here = Path.cwd()
@@ -340,8 +363,9 @@ def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 @pytest.mark.parametrize("part", range(5))
 def test_hostile_messages_do_no_harm(struck: Target, part: int) -> None:
-    """200 each, of all algorithms and kinds; 10,000: `python -m corsage.benchmarks fuzz-device`."""
-    for number in range(200 * part, 200 * (part + 1)):
+    """100 each, of all algorithms and kinds; 10,000: `python -m corsage.benchmarks fuzz-device`."""
+    first = 100 * (part + 5 * struck.resident)
+    for number in range(first, first + 100):
         struck.strike(attack(0, number, str(struck.outside)))
     assert not struck.wrong
     assert struck.refused > 0 and struck.answered > 0
@@ -349,7 +373,7 @@ def test_hostile_messages_do_no_harm(struck: Target, part: int) -> None:
 
 def test_without_its_guard_a_device_obeys(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same attacks do harm, and the watch sees it: it is the guard that keeps them out."""
-    monkeypatch.setattr(client_app, "is_device", lambda context: False)
+    monkeypatch.setattr(answers, "is_device", lambda context: False)
     monkeypatch.setattr(Places, "of", lambda *_: None)
     draft = honest("fedavg", "train")
     draft.settings["keys"]["model"] = "planted:leak"

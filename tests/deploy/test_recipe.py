@@ -19,7 +19,12 @@ import pytest
 import yaml
 from cryptography import x509
 from flwr.common.config import parse_config_args
-from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.fleet_pb2 import (
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    PushMessagesResponse,
+)
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import Metadata
 from flwr.proto.node_pb2 import Node
@@ -28,7 +33,7 @@ from flwr.supernode.start_client_internal import _verify_fab
 from starlette.applications import Starlette
 
 from corsage.app.command import run
-from corsage.app.deployment import register
+from corsage.app.deployment import holding, register
 from corsage.app.deployment.bundle import trusted
 from corsage.app.deployment.compose import compose
 from corsage.app.deployment.gate import CALLS, PREFIX, gate, shelf
@@ -373,6 +378,49 @@ def test_nobody_replies_in_anothers_name(
     answer = ask(door, "POST", f"{PREFIX}push-messages", content=content)
     assert answer.status_code == code
     assert [request.content for request in passed] == ([content] if code == 201 else [])
+
+
+class Link:
+    """A SuperLink that has a message for a device when it is asked often enough."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks, self.asked = looks, 0
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        if request.url.path.endswith("push-messages"):
+            return httpx.Response(200, content=whole(PushMessagesResponse()))
+        self.asked += 1
+        found = [MessageProto(metadata=Metadata(run_id=1))] * (self.asked >= self.looks)
+        return httpx.Response(200, content=whole(PullMessagesResponse(messages_list=found)))
+
+
+async def whole(message: Any) -> AsyncIterator[bytes]:
+    """An answer's bytes as they come."""
+    yield message.SerializeToString()
+
+
+@pytest.mark.parametrize(("hold", "asked", "found"), [(20.0, 3, 1), (0.0, 1, 0)])
+def test_a_device_in_a_run_is_answered_when_there_is_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: float, asked: int, found: int
+) -> None:
+    """Its call is kept until then, or until its time is up; others pass at once."""
+    monkeypatch.setattr(holding, "HOLD", hold)
+    monkeypatch.setattr(holding, "PAUSE", 0.0)
+    assert deploy(tmp_path) == 0
+    link, ca = Link(4), tmp_path / "site" / "server" / "ca.crt"
+    app = gate("127.0.0.1:1", ca, 1000, httpx.MockTransport(link))
+    call = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
+    for path in ("pull-messages", "push-messages"):
+        content = pushed(7, 7) if path == "push-messages" else call
+        assert ask(app, "POST", PREFIX + path, content=content).status_code == 200
+    assert link.asked == 1
+    answer = ask(app, "POST", f"{PREFIX}pull-messages", content=call)
+    assert link.asked == 1 + asked
+    assert len(PullMessagesResponse.FromString(answer.content).messages_list) == found
+    other = PullMessagesRequest(node=Node(node_id=8)).SerializeToString()
+    ask(app, "POST", f"{PREFIX}pull-messages", content=other)
+    assert link.asked == 2 + asked
 
 
 def test_the_gate_passes_on_no_other_headers(door: Starlette, passed: list[httpx.Request]) -> None:

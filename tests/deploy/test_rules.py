@@ -12,9 +12,9 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
-from corsage.app import client_app
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.app.nodes import answers
 from corsage.app.nodes.node import Node, Nodes
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, NodeError
@@ -138,9 +138,9 @@ def test_a_device_says_it_if_its_flower_was_not_tested(
     """In its own log, when a run introduces itself; a simulated node leaves it to the server."""
     lines: list[str] = []
     monkeypatch.setattr(metadata, "version", {"flwr": version}.__getitem__)
-    monkeypatch.setattr(client_app, "log", lambda level, line: lines.append(line))
+    monkeypatch.setattr(answers, "log", lambda level, line: lines.append(line))
     for node_config in (device, {"partition-id": 0, "num-partitions": 1}):
         message = Message(RecordDict({"config": question()}), 1, "query")
         context = Context(1, 2, node_config, RecordDict(), {})
-        assert not client_app.introduce(message, context, Nodes()).has_error()
+        assert not answers.introduce(message, context, Nodes()).has_error()
     assert ["1.999.0 was not tested" in line for line in lines] == [True] * (version == "1.999.0")

@@ -37,11 +37,12 @@ class Site:
     Parameters
     ----------
     folder : where all of that is.
+    users : who has a device.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        ports = free_ports(3 + len(USERS))
+    def __init__(self, folder: Path, users: tuple[str, ...] = USERS) -> None:
+        self.folder, self.users = folder, users
+        ports = free_ports(3 + len(users))
         self.superlink, self.shelf, self.gate, *self.devices = ports
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {
@@ -51,34 +52,33 @@ class Site:
             "SHELF_PORT": str(self.shelf),
             "GATE_PORT": str(self.gate),
             "GATE_HOST": "127.0.0.1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
             "NO_COLOR": "1",
         }
         for name in ("STATE_DIRECTORY", "FLWR_HOME"):
             self.environment.pop(name, None)
 
-    def make(self, users: tuple[str, ...] = USERS) -> None:
-        """`corsage deploy`, of a table with these users."""
+    def make(self, users: tuple[str, ...] = ()) -> None:
+        """`corsage deploy`, of a table with these users, or with all."""
         lines = ["name,data,num-classes,cluster,port"]
-        for user in users:
+        for user in users or self.users:
             data = self.folder / "data" / f"{user}.npz"
-            lines.append(f"{user},{data},10,a,{self.devices[USERS.index(user)]}")
+            lines.append(f"{user},{data},10,a,{self.devices[self.users.index(user)]}")
         table = self.folder / "devices.csv"
         table.write_text("\n".join(lines) + "\n")
         self.ask(f"{DEPLOY} --port {self.gate}")
 
     def start(self) -> None:
         """The server, the gate, the list of devices, and the devices."""
-        self.ask(EXPORT)
+        self.ask(EXPORT.replace("num-users=2", f"num-users={len(self.users)}"))
         self.make()
         self.spawn("superlink", SUPERLINK)
         self.spawn("gate", GATE)
         for port in (self.superlink, self.shelf, self.gate):
             self.until(lambda port=port: answers(port), "superlink", "gate")
         self.ask(REGISTER)
-        for user in USERS:
+        for user in self.users:
             self.spawn(user, DEVICE.format(user=user))
-        for user in USERS:
+        for user in self.users:
             self.until(lambda user=user: "SuperNode ID" in self.log(user), user)
 
     def spawn(self, name: str, command: str, environment: Mapping[str, str] | None = None) -> None:

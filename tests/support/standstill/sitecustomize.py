@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 POINT = json.loads(os.environ.get("STAND_STILL", "{}"))
-parent, looking, seen = os.getppid(), False, 0
+looking, seen = False, 0
 
 
 def written(event: str, arguments: tuple[object, ...]) -> str:
@@ -56,6 +56,7 @@ def stand_still(flag: Path) -> None:
     """Say so, once in a folder, and wait to be killed, or until something stands in the flag."""
     if flag.exists():
         return
+    parent = os.getppid()
     flag.touch()
     while not flag.exists() or not flag.stat().st_size:
         if os.getppid() != parent:

@@ -1,0 +1,153 @@
+"""Where the worker of a SuperNode is found: a socket that only its user can reach.
+
+It lies in a folder of the user's own, beside the secret that a worker was started with and a mark
+of the code that it runs. Both are of one SuperNode, known by its process and when that began.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import flwr
+
+from corsage.core.errors import ConfigError
+
+SECONDS = "worker-seconds"
+USUAL = 900.0
+"""Seconds for which a worker without work stays, if its owner says nothing."""
+ROOT = Path(__file__).parents[3]
+FLOORS = ("core", "networks", "solvers", "datasets", "strategies", "clients", "app")
+
+
+def worker_seconds(node_config: Mapping[str, Any]) -> float:
+    """For how long a device keeps a worker that has no work; 0: it keeps none."""
+    value = node_config.get(SECONDS, USUAL)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e6:
+        raise ConfigError(
+            f"node config: {SECONDS}={value!r:.40}: must be a number from 0 to 1000000."
+        )
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process with which a worker ends; `birth` tells it from a later one of that number."""
+
+    pid: int
+    birth: str
+
+    @classmethod
+    def of(cls, pid: int) -> Owner | None:
+        """The owner of that number; None if nobody could tell whether it still lives."""
+        return cls(pid, birth(pid)) if pid > 1 and lives(pid) else None
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended."""
+        return not lives(self.pid) or birth(self.pid) != self.birth
+
+
+def lives(pid: int) -> bool:
+    """Whether there is a process of that number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def birth(pid: int) -> str:
+    """When a process began, where its system says it; `ended` if it only waits to be buried."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "ended" if fields[0] in "ZX" else fields[19]
+
+
+class Unsafe(OSError):
+    """A folder that others could have put something into."""
+
+
+def private_place() -> Path:
+    """The user's folder for sockets, on this machine; Unsafe if it is not the user's alone."""
+    folder = Path(tempfile.gettempdir()) / f"corsage-{os.geteuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise Unsafe(f"{folder} is not a folder that only its owner can reach")
+    return folder
+
+
+@dataclass(frozen=True)
+class Lair:
+    """The place of one SuperNode's worker.
+
+    Parameters
+    ----------
+    folder : a folder of the user's alone.
+    owner : the process with which the worker ends.
+    version : the code that it must run.
+    """
+
+    folder: Path
+    owner: Owner
+    version: str
+
+    @property
+    def socket(self) -> Path:
+        """Where the worker listens."""
+        return self.folder / f"{self.owner.pid}-{self.owner.birth}.sock"
+
+    @property
+    def note(self) -> Path:
+        """What a client app must know of the worker."""
+        return self.socket.with_suffix(".json")
+
+    def secret(self) -> bytes | None:
+        """The worker's secret; None if there is none, or it runs other code."""
+        try:
+            found = json.loads(self.note.read_text(encoding="utf-8"))
+            return bytes.fromhex(found["secret"]) if found["version"] == self.version else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def new_secret(self) -> bytes:
+        """A secret for another worker, written where only the user can read it."""
+        secret = secrets.token_bytes(32)
+        self.note.unlink(missing_ok=True)
+        handle = os.open(self.note, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({"version": self.version, "secret": secret.hex()}, file)
+        return secret
+
+    def sweep(self) -> None:
+        """Remove what SuperNodes that have ended left behind, and this one's last worker."""
+        for path in [*self.folder.glob("*.sock"), *self.folder.glob("*.json")]:
+            pid, _, born = path.stem.partition("-")
+            if path.stem == self.socket.stem or (pid.isdigit() and Owner(int(pid), born).gone):
+                path.unlink(missing_ok=True)
+
+
+def code() -> str:
+    """A mark of what a worker runs: all of this package's code, Python and Flower."""
+    mark = blake2b(digest_size=16)
+    mark.update(json.dumps([str(ROOT), sys.executable, sys.version, flwr.__version__]).encode())
+    for path in sorted(p for floor in FLOORS for p in (ROOT / floor).rglob("*.py")):
+        content = path.read_bytes()
+        mark.update(f"{path} {len(content)} ".encode() + content)
+    return mark.hexdigest()

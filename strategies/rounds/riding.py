@@ -1,0 +1,124 @@
+"""An evaluation that rides on the next round's training messages: on devices a message is dear.
+
+What is evaluated is the same, only later: the models after round t are judged in the exchange of
+round t + 1, before anything is trained. Users that do not train then are asked by messages of their
+own in the same exchange. For callbacks a round is over, and has its checkpoint, when its evaluation
+is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Message
+
+from corsage.core.encoding import payload
+from corsage.core.replies import Replies
+from corsage.core.together import packed, split
+from corsage.strategies.rounds.state import Traffic
+from corsage.strategies.rounds.turns import Done, Turn
+
+if TYPE_CHECKING:
+    from corsage.strategies.rounds.base import Strategy
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A round that is over but for its evaluation.
+
+    Parameters
+    ----------
+    training : what its training came to.
+    options : those of the evaluation.
+    """
+
+    training: Replies
+    options: Mapping[str, Any]
+
+
+class Together:
+    """A training exchange and an evaluation as one turn, whose replies are the training's.
+
+    Parameters
+    ----------
+    training, evaluation : both; `evaluation` has its own replies afterwards.
+    traffic : counted as both alone until then.
+    """
+
+    def __init__(self, training: Turn, evaluation: Turn, traffic: Traffic) -> None:
+        self.training, self.evaluation, self._traffic = training, evaluation, traffic
+        self._trains, self._rides = training.messages(), evaluation.messages()
+        self._parts: dict[int, tuple[Message | None, Message | None]] = {}
+        self._double = 0  # replies that are of both
+        self._trained = {message.metadata.dst_node_id for message in self._trains}
+
+    def _pairs(self) -> list[tuple[Message | None, Message | None]]:
+        """For each node its training message and its evaluation, if it has both."""
+        trains, rides = (
+            {message.metadata.dst_node_id: message for message in messages}
+            for messages in (self._trains, self._rides)
+        )
+        return [(trains.get(node), rides.get(node)) for node in {**trains, **rides}]
+
+    def messages(self) -> list[Message]:
+        """One to each node that trains or evaluates; [] once they are sent."""
+        found, pairs = [], self._pairs()
+        self._trains, self._rides = [], []
+        for train, ride in pairs:
+            message = self._joined(train, ride) if train and ride else train or ride
+            assert message is not None
+            self._parts[id(message)] = train, ride
+            found.append(message)
+        return found
+
+    def _joined(self, train: Message, ride: Message) -> Message:
+        """One message out of two: what both of them had is sent once."""
+        arrays = ride.content.array_records.values()
+        self._traffic.wire_bytes_down -= sum(payload(record) for record in arrays)
+        self._traffic.wire_messages -= 1
+        to = train.metadata
+        content = packed(train.content, ride.content)
+        return Message(content, to.dst_node_id, to.message_type, ttl=to.ttl, group_id=to.group_id)
+
+    def answered(self, done: Done) -> None:
+        """Give each of the two its own replies."""
+        for sent, reply in done:
+            train, ride = self._parts.pop(id(sent), (None, None))
+            both = train is not None and ride is not None and reply is not None
+            own, other = split(reply) if both and reply is not None else (reply, reply)
+            self._double += both
+            if train is not None:
+                self.training.answered([(train, own)])
+            if ride is not None:
+                self.evaluation.answered([(ride, other)])
+
+    def replies(self) -> Replies:
+        """What the training came to."""
+        return self.training.replies()
+
+    def judged(self) -> Replies:
+        """What the evaluation came to; a reply that was both is counted as the training's."""
+        found = self.evaluation.replies()
+        found.wire_messages -= self._double
+        return found
+
+    def bystanders(self, found: Replies) -> Replies:
+        """How those nodes behaved that were asked for the evaluation alone."""
+        return Replies(
+            silent={n: users for n, users in found.silent.items() if n not in self._trained},
+            refused=[n for n in found.refused if n not in self._trained],
+            answered=[n for n in found.answered if n not in self._trained],
+        )
+
+
+def rides(strategy: Strategy[Any, Any]) -> bool:
+    """Whether a round begins with one exchange, in which users get what they are evaluated on.
+
+    So it is where an algorithm has the round of the base, and sends what all users share.
+    """
+    from corsage.strategies.rounds.base import Strategy as Base
+
+    names = ("round", "send", "show", "evaluation")
+    return all(getattr(type(strategy), name) is getattr(Base, name) for name in names)
