@@ -17,6 +17,7 @@ from torch import Tensor
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
+from corsage.solvers.convex_clustering.edges import norms
 
 if TYPE_CHECKING:
     from corsage.solvers.losses.convex import Losses
@@ -54,6 +55,9 @@ class Costs(Smooth, Protocol):
 
     def smoothness(self) -> float:
         """The mean of the f_i's largest curvatures."""
+
+    def strongest(self, radius: Floats) -> Floats:
+        """The radii, or less where so much pull fuses two users for sure, (E,)."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,11 @@ class PointCosts:
     def smoothness(self) -> float:
         """1."""
         return 1.0
+
+    def strongest(self, radius: Floats) -> Floats:
+        """At most the sum of all distances to the middle, twice: between two users that are apart
+        lie sets of users whose v_i = a_i - x_i add up to the pull at least."""
+        return np.minimum(radius, 2 * float(norms(self.a - self.a.mean(0)).sum()) or 1.0)
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,10 @@ class LossCosts:
     def smoothness(self) -> float:
         """The mean of the L_i."""
         return float(self.losses.smoothness().mean())
+
+    def strongest(self, radius: Floats) -> Floats:
+        """The radii: how far gradients go is not known."""
+        return radius
 
     def _tensor(self, x: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(x)).to(self.losses.device)

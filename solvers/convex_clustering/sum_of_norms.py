@@ -20,7 +20,8 @@ from corsage.core.errors import ConfigError, DataError, ModelError
 from corsage.solvers.convex_clustering.certificate import Problem, edge_terms, feasible
 from corsage.solvers.convex_clustering.costs import Costs, LossCosts, PointCosts, user_terms
 from corsage.solvers.convex_clustering.edges import Edges, norms
-from corsage.solvers.convex_clustering.ssnal import Found, Solver
+from corsage.solvers.convex_clustering.finish import Found
+from corsage.solvers.convex_clustering.solved import Beginning, solved
 
 if TYPE_CHECKING:
     from corsage.solvers.losses.convex import Losses
@@ -100,16 +101,7 @@ def fit(
     problem = Problem(costs, edges, lam)
     if lam == 0 or not len(edges):
         return _solution(problem, _alone(problem), tolerance)
-    pieces = edges.components()
-    if start is None:
-        zero = np.zeros((costs.n, costs.d))
-        solver = Solver(problem, zero, edges.differences(zero), tolerance)
-        return _solution(problem, solver.run([pieces]), tolerance)
-    mu = feasible(start.mu * (lam / start.lam if start.lam > 0 else 1.0), problem.radius)
-    solver = Solver(problem, start.x, mu, tolerance, warm=True)
-    same = norms(edges.differences(start.x)) == 0
-    guesses = [edges.components(same), pieces]
-    return _solution(problem, solver.run(guesses), tolerance)
+    return _solution(problem, solved(problem, _beginning(problem, start), tolerance), tolerance)
 
 
 def path(
@@ -133,20 +125,18 @@ def prox(
 
     Y = S - B' mu. `warm` are the duals of a similar S, for the same lam and edges.
     """
-    costs = PointCosts(s)
+    costs = PointCosts(np.asarray(s, np.float64))
     _check(costs, edges, lam)
     problem = Problem(costs, edges, lam)
     if lam == 0 or not len(edges):
-        return s.copy(), np.zeros((len(edges), costs.d))
-    guesses = [edges.components()]
+        return costs.a.copy(), np.zeros((len(edges), costs.d))
     if warm is None:
-        mu, x = np.zeros((len(edges), costs.d)), s
+        begin = Beginning.cold(problem)
     else:
-        mu = feasible(np.asfortranarray(warm), problem.radius)
-        x = s - edges.adjoint(mu)
-        guesses.insert(0, edges.components(norms(mu) < (1 - TOUCH) * problem.radius))
-    solver = Solver(problem, x, np.asfortranarray(mu), tolerance, warm is not None)
-    found = solver.run(guesses)
+        mu = np.asfortranarray(feasible(np.asfortranarray(warm), problem.radius))
+        same = edges.components(norms(mu) < (1 - TOUCH) * problem.radius)
+        begin = Beginning(s - edges.adjoint(mu), mu, [same, edges.components()], warm=True)
+    found = solved(problem, begin, tolerance)
     if not problem.relative(found.gap, found.x) <= tolerance:
         raise ModelError(f"prox: the gap is {found.gap:.1e}; raise the tolerance {tolerance:g}.")
     return found.x, found.mu
@@ -163,6 +153,16 @@ def gap(
     edges = Edges.all_pairs(costs.n) if weights is None else weights
     problem = Problem(costs, edges, lam)
     return problem.gap(x, feasible(mu, problem.radius))
+
+
+def _beginning(problem: Problem, start: Solution | None) -> Beginning:
+    """At the solution for another lam, or at nothing."""
+    if start is None:
+        return Beginning.cold(problem)
+    edges = problem.edges
+    mu = feasible(start.mu * (problem.lam / start.lam if start.lam > 0 else 1.0), problem.radius)
+    same = edges.components(norms(edges.differences(start.x)) == 0)
+    return Beginning(start.x, mu, [same, edges.components()], warm=True)
 
 
 def _costs(losses: Losses | Floats) -> Costs:
