@@ -61,7 +61,9 @@ class Pairs:
         t, z, mu = self.t + length * step.t, self.z + length * step.z, self.mu + length * step.mu
         ss, yy, sy = (
             here + length * (2 * slope + length * bent)
-            for here, slope, bent in zip((self.ss, self.yy, self.sy), *self._change(step))
+            for here, slope, bent in zip(
+                (self.ss, self.yy, self.sy), *self._change(step), strict=True
+            )
         )
         z_size, mu_size = np.sqrt(dot(z, z)), np.sqrt(dot(mu, mu))
         ss = _fresh((t - z_size) * (t + z_size), ss, t * t)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_array, csc_array, csr_array, dia_array, eye_array
+from scipy.sparse import coo_array, csr_array, dia_array, eye_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import SuperLU
 from scipy.spatial import KDTree

@@ -1,8 +1,8 @@
 """Which method solves a sum-of-norms problem: the interior-point method, or SSNAL.
 
 On a graph of few edges, whose matrices have sparse factors, the interior-point method takes ten to
-twenty steps, whatever lam. Among all pairs, where a step is dear, SSNAL takes fewer and cheaper ones,
-and begins at a similar problem's solution. It also goes on where the other one got stuck.
+twenty steps, whatever lam. Among all pairs, where a step is dear, SSNAL takes cheaper ones, and
+begins at a similar problem's solution. It also goes on where the other one got stuck.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Pattern:
         starts = np.append(d * d * matrix.indptr[:-1, None] + d * count[:, None] * k, len(entries))
         found = np.empty_like(at)
         found[matrix.data - 1] = at
-        return cls(n, d, place, found, entries, starts.astype(np.int32))
+        return cls(n, d, place, found, entries, starts)
 
     def matrix(self, cross: Floats, own: Floats) -> csc_array:
         """The matrix with the symmetric blocks `cross` (E, d, d) and `own` (n, d, d)."""
