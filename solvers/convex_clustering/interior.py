@@ -85,12 +85,12 @@ class Interior:
                 continue
             labels = self._fused()
             few, key = labels.max() < max(SMALL, len(labels) // FEW), labels.tobytes()
-            if few and key == last and self.finish.tries(labels, self.x, self.mu, spread):
+            again, last = key == last, key
+            if few and again and self.finish.tries(labels, self.x, self.mu, spread):
                 return True
-            last = key
             if relative <= self.finish.tolerance and self.finish.close(labels, self.x, self.mu):
                 left -= 1
-                if not few or left == 0:
+                if (again and not few) or left == 0:
                     return True
         return False
 

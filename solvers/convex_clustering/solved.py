@@ -14,7 +14,8 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.convex_clustering.certificate import Problem
+from corsage.solvers.convex_clustering.certificate import Problem, feasible
+from corsage.solvers.convex_clustering.costs import PointCosts
 from corsage.solvers.convex_clustering.finish import Finish, Found
 from corsage.solvers.convex_clustering.interior import Interior, suits
 from corsage.solvers.convex_clustering.ssnal import Solver
@@ -48,18 +49,39 @@ def solved(problem: Problem, begin: Beginning, tolerance: float) -> Found:
     On one thread: for matrices of this size more of them only wait for each other.
     """
     with _libraries().limit(limits=1, user_api="blas"):
-        finish = Finish(problem, tolerance, begin.x)
-        if not suits(problem):
-            return Solver(problem, begin.x, begin.mu, finish, begin.warm).run(begin.guesses)
-        for labels in begin.guesses:
-            few = labels.max() < FEW
-            if few and finish.tries(labels, begin.x, begin.mu, np.inf):
-                return finish.found(0)
-        alone = problem.costs.minimise()
-        method = Interior(problem, finish, np.where(np.isfinite(alone), alone, 0.0))
-        if method.run():
-            return finish.found(method.steps)
-        return Solver(problem, method.x, method.mu, finish, warm=True).run([])
+        costs = problem.costs
+        if isinstance(costs, PointCosts) and costs.d > costs.n:
+            return _turned(problem, costs, begin, tolerance)
+        return _solved(problem, begin, tolerance)
+
+
+def _turned(problem: Problem, costs: PointCosts, begin: Beginning, tolerance: float) -> Found:
+    """In the space that the points span about their mean: all models lie in it."""
+    mean = costs.a.mean(0)
+    basis, inner = np.linalg.qr((costs.a - mean).T)
+    less = Problem(PointCosts(np.ascontiguousarray(inner.T)), problem.edges, problem.lam)
+    x, mu = (begin.x - mean) @ basis, feasible(begin.mu @ basis, problem.radius)
+    found = _solved(less, Beginning(x, mu, begin.guesses, begin.warm), tolerance)
+    own, which = np.unique(found.x, axis=0, return_inverse=True)  # equal rows stay equal
+    x = (mean + own @ basis.T)[which.ravel()]
+    mu = feasible(np.asfortranarray(found.mu @ basis.T), problem.radius)
+    return Found(x, mu, problem.gap(x, mu), found.steps)
+
+
+def _solved(problem: Problem, begin: Beginning, tolerance: float) -> Found:
+    """In all dimensions."""
+    finish = Finish(problem, tolerance, begin.x)
+    if not suits(problem):
+        return Solver(problem, begin.x, begin.mu, finish, begin.warm).run(begin.guesses)
+    for labels in begin.guesses:
+        few = labels.max() < FEW
+        if few and finish.tries(labels, begin.x, begin.mu, np.inf):
+            return finish.found(0)
+    alone = problem.costs.minimise()
+    method = Interior(problem, finish, np.where(np.isfinite(alone), alone, 0.0))
+    if method.run():
+        return finish.found(method.steps)
+    return Solver(problem, method.x, method.mu, finish, warm=True).run([])
 
 
 @cache

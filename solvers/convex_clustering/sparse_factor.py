@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import coo_array, csc_array
 from scipy.sparse.linalg import SuperLU, splu
 
@@ -38,8 +39,8 @@ class Pattern:
     d: int
     place: Ints
     at: Ints
-    rows: Ints
-    starts: Ints
+    rows: NDArray[np.int32]
+    starts: NDArray[np.int32]
 
     @classmethod
     def of(cls, i: Ints, j: Ints, place: Ints, d: int) -> Pattern:
@@ -56,7 +57,9 @@ class Pattern:
         at = begin[:, None, None] + k[:, None] + (d * count[column])[:, None, None] * k
         entries = np.empty(len(rows) * d * d, np.int32)
         entries[at] = (d * matrix.indices)[:, None, None] + k[:, None]
-        starts = np.append(d * d * matrix.indptr[:-1, None] + d * count[:, None] * k, len(entries))
+        starts = np.append(
+            d * d * matrix.indptr[:-1, None] + d * count[:, None] * k, len(entries)
+        ).astype(np.int32)
         found = np.empty_like(at)
         found[matrix.data - 1] = at
         return cls(n, d, place, found, entries, starts)
