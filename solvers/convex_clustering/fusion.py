@@ -56,7 +56,7 @@ def reduced(problem: Problem, x: Floats, labels: Ints) -> Reduced | None:
     apart = norms(graph.differences(start))
     if apart.min(initial=np.inf) <= MET * apart.max(initial=0.0):
         return None
-    tension = float(np.abs(costs.gradient(start[labels])).sum() + radius.sum())
+    tension = float(np.abs(costs.gradient(start[labels])).sum() + pull.sum())
 
     def enough(place: Place, gradient: Floats, blocks: Floats) -> bool:
         return float(np.abs(gradient).sum()) <= FLAT * tension

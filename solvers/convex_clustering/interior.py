@@ -24,6 +24,8 @@ STEPS = 60
 """A limit of steps."""
 INSIDE = 0.99
 """The share of the way to the border of the cones that a step takes at most."""
+CORRECTIONS = 2
+"""How often the corrector is computed anew, from the step that it led to."""
 STUCK = 1e-4
 """A shorter step is the last one."""
 FLAT = 1e-10
@@ -115,7 +117,14 @@ class Interior:
         share = np.clip(pairs.after(far, min(1.0, pairs.room(far))) / total, 0.0, 1.0)
         centre = share**3 * total / len(pairs.t)
         dx, step = self._direction(scaling, solve, slope, scaling.corrected(far, centre))
-        length = min(1.0, INSIDE * pairs.room(step))
+        room = pairs.room(step)
+        for _ in range(CORRECTIONS):  # a factor is dearer than another solution with it
+            h = scaling.corrected(step, centre)
+            other, better = self._direction(scaling, solve, slope, h)
+            if INSIDE * room >= 1.0 or not pairs.room(better) > room:
+                break
+            dx, step, room = other, better, pairs.room(better)
+        length = min(1.0, INSIDE * room)
         if np.isfinite(dx).all() and length > STUCK:
             self.x, self.pairs = self.x + length * dx, pairs.moved(step, length)
             return length
