@@ -56,44 +56,60 @@ class Pairs:
         t = size + more
         return cls(t, z, r, np.zeros_like(z), more * (t + size), r * r, t * r)
 
-    def moved(self, step: Step, length: float) -> Pairs:
-        """A share of the step further."""
-        t, z, mu = self.t + length * step.t, self.z + length * step.z, self.mu + length * step.mu
-        ss, yy, sy = (
-            here + length * (2 * slope + length * bent)
-            for here, slope, bent in zip(
-                (self.ss, self.yy, self.sy), *self._change(step), strict=True
-            )
-        )
-        z_size, mu_size = np.sqrt(dot(z, z)), np.sqrt(dot(mu, mu))
-        ss = _fresh((t - z_size) * (t + z_size), ss, t * t)
-        yy = _fresh((self.r - mu_size) * (self.r + mu_size), yy, self.r * self.r)
-        sy = _fresh(t * self.r - dot(mu, z), sy, t * self.r)
-        return Pairs(t, z, self.r, mu, ss, yy, np.maximum(sy, np.sqrt(ss * yy)))
+    def along(self, step: Step) -> Way:
+        """The way of a step."""
+        return Way(self, step)
 
-    def after(self, step: Step, length: float) -> float:
+
+@dataclass(frozen=True)
+class Way:
+    """Where a step from the pairs leads, and how far."""
+
+    pairs: Pairs
+    step: Step
+
+    @cached_property
+    def _first(self) -> tuple[Floats, Floats, Floats]:
+        """Half the derivatives of ss, yy, sy at its beginning."""
+        pairs, step = self.pairs, self.step
+        return (
+            pairs.t * step.t - dot(pairs.z, step.z),
+            -dot(pairs.mu, step.mu),
+            (pairs.r * step.t - dot(pairs.mu, step.z) - dot(step.mu, pairs.z)) / 2,
+        )
+
+    @cached_property
+    def _second(self) -> tuple[Floats, Floats, Floats]:
+        """Half their second derivatives."""
+        step = self.step
+        bent = step.t * step.t - dot(step.z, step.z)
+        return bent, -dot(step.mu, step.mu), -dot(step.mu, step.z)
+
+    @cached_property
+    def room(self) -> float:
+        """How far it stays inside of all cones."""
+        (s, y, _), (ss, yy, _) = self._first, self._second
+        return min(_root(ss, s, self.pairs.ss), _root(yy, y, self.pairs.yy))
+
+    def gap(self, length: float) -> float:
         """The sum of <s, y> there."""
-        (_, _, slope), (_, _, bent) = self._change(step)
-        return float((self.sy + length * (2 * slope + length * bent)).sum())
+        slope, bent = float(self._first[2].sum()), float(self._second[2].sum())
+        return float(self.pairs.sy.sum()) + length * (2 * slope + length * bent)
 
-    def room(self, step: Step) -> float:
-        """How far the step stays inside of all cones."""
-        (s, y, _), (ss, yy, _) = self._change(step)
-        return min(_root(ss, s, self.ss), _root(yy, y, self.yy))
-
-    def _change(self, step: Step) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
-        """Half the first and the second derivatives of ss, yy, sy along the step."""
-        first = (
-            self.t * step.t - dot(self.z, step.z),
-            -dot(self.mu, step.mu),
-            (self.r * step.t - dot(self.mu, step.z) - dot(step.mu, self.z)) / 2,
+    def at(self, length: float) -> Pairs:
+        """The pairs there."""
+        here, step = self.pairs, self.step
+        t, z, mu = here.t + length * step.t, here.z + length * step.z, here.mu + length * step.mu
+        products = (here.ss, here.yy, here.sy)
+        ss, yy, sy = (
+            known + length * (2 * slope + length * bent)
+            for known, slope, bent in zip(products, self._first, self._second, strict=True)
         )
-        second = (
-            step.t * step.t - dot(step.z, step.z),
-            -dot(step.mu, step.mu),
-            -dot(step.mu, step.z),
-        )
-        return first, second
+        z_size, mu_size, r = np.sqrt(dot(z, z)), np.sqrt(dot(mu, mu)), here.r
+        ss = _fresh((t - z_size) * (t + z_size), ss, t * t)
+        yy = _fresh((r - mu_size) * (r + mu_size), yy, r * r)
+        sy = _fresh(t * r - dot(mu, z), sy, t * r)
+        return Pairs(t, z, r, mu, ss, yy, np.maximum(sy, np.sqrt(ss * yy)))
 
 
 def _fresh(computed: Floats, carried: Floats, size: Floats) -> Floats:

@@ -32,7 +32,7 @@ FLAT = 1e-10
 """Added to the curvature of the f_i, as a share of their largest: some are flat."""
 EARLY, SMALL, FEW = 1e-3, 300, 10
 """A partition is tried from that relative gap on, if it comes twice in a row and has few clusters:
-so many, or a user in so many."""
+so many, or as many as one user in so many, and half the users at most."""
 MORE = 4
 """Steps with the gap closed in which models that are fused exactly are looked for."""
 EVEN = 1e-10, 1e-100
@@ -86,7 +86,7 @@ class Interior:
             if relative > EARLY:
                 continue
             labels = self._fused()
-            few, key = labels.max() < max(SMALL, len(labels) // FEW), labels.tobytes()
+            few, key = labels.max() < self._few, labels.tobytes()
             again, last = key == last, key
             if few and again and self.finish.tries(labels, self.x, self.mu, spread):
                 return True
@@ -95,6 +95,12 @@ class Interior:
                 if (again and not few) or left == 0:
                     return True
         return False
+
+    @property
+    def _few(self) -> float:
+        """Clusters with which a partition's reduced problem is small."""
+        n = len(self.x)
+        return min(max(SMALL, n / FEW), n / 2)
 
     def _fused(self) -> Ints:
         """The partition that is near: of an edge's two slacks, one vanishes.
@@ -113,22 +119,25 @@ class Interior:
         slope = costs.gradient(self.x) + self.problem.edges.adjoint(self.mu)
         solve = self._system(scaling).factored(damping=0.0)
         _, far = self._direction(scaling, solve, slope, (-pairs.t, -pairs.z))
-        total = float(pairs.sy.sum())
-        share = np.clip(pairs.after(far, min(1.0, pairs.room(far))) / total, 0.0, 1.0)
+        total, way = float(pairs.sy.sum()), pairs.along(far)
+        share = np.clip(way.gap(min(1.0, way.room)) / total, 0.0, 1.0)
         centre = share**3 * total / len(pairs.t)
         dx, step = self._direction(scaling, solve, slope, scaling.corrected(far, centre))
-        room = pairs.room(step)
+        way = pairs.along(step)
         for _ in range(CORRECTIONS):  # a factor is dearer than another solution with it
-            h = scaling.corrected(step, centre)
-            other, better = self._direction(scaling, solve, slope, h)
-            if INSIDE * room >= 1.0 or not pairs.room(better) > room:
+            if INSIDE * way.room >= 1.0:
                 break
-            dx, step, room = other, better, pairs.room(better)
-        length = min(1.0, INSIDE * room)
-        if np.isfinite(dx).all() and length > STUCK:
-            self.x, self.pairs = self.x + length * dx, pairs.moved(step, length)
-            return length
-        return 0.0
+            h = scaling.corrected(step, centre)
+            other, step = self._direction(scaling, solve, slope, h)
+            better = pairs.along(step)
+            if not better.room > way.room:
+                break
+            dx, way = other, better
+        length = min(1.0, INSIDE * way.room)
+        if not (np.isfinite(dx).all() and length > STUCK):
+            return 0.0
+        self.x, self.pairs = self.x + length * dx, way.at(length)
+        return length
 
     def _system(self, scaling: Scaling) -> System:
         """The matrix of the step."""

@@ -21,7 +21,8 @@ from corsage.solvers.convex_clustering.certificate import Problem, edge_terms, f
 from corsage.solvers.convex_clustering.costs import Costs, LossCosts, PointCosts, user_terms
 from corsage.solvers.convex_clustering.edges import Edges, norms
 from corsage.solvers.convex_clustering.finish import Found
-from corsage.solvers.convex_clustering.solved import Beginning, solved
+from corsage.solvers.convex_clustering.newton_system import affordable
+from corsage.solvers.convex_clustering.solved import Beginning, risen, solved
 
 if TYPE_CHECKING:
     from corsage.solvers.losses.convex import Losses
@@ -110,12 +111,38 @@ def path(
     weights: Edges | None = None,
     tolerance: float = TOLERANCE,
 ) -> Iterator[Solution]:
-    """The solutions for one lam after the other, each started from the last one."""
-    edges = Edges.all_pairs(_costs(losses).n) if weights is None else weights
+    """The solutions for one lam after the other, each started from one for another lam.
+
+    Of points on graphs of few edges all are found before the first is given: from the smallest lam
+    up, clusters only grow.
+    """
+    costs = _costs(losses)
+    edges = Edges.all_pairs(costs.n) if weights is None else weights
+    if isinstance(costs, PointCosts) and affordable(edges, costs.d):
+        yield from _upwards(costs, list(lams), edges, tolerance)
+        return
     found: Solution | None = None
     for lam in lams:
         found = fit(losses, lam, edges, found, tolerance)
         yield found
+
+
+def _upwards(
+    costs: PointCosts, lams: list[float], edges: Edges, tolerance: float
+) -> list[Solution]:
+    """From the smallest lam to the largest; in the order that was asked for."""
+    solutions: dict[float, Solution] = {}
+    last, before = None, 0.0
+    for lam in sorted(set(lams)):
+        _check(costs, edges, lam)
+        problem = Problem(costs, edges, lam)
+        found = risen(problem, last, lam / before, tolerance) if last and before else None
+        if found is None:
+            alone = fit(costs.a, lam, edges, tolerance=tolerance)
+            found = Found(alone.x, alone.mu, alone.gap, alone.iterations)
+        solutions[lam] = _solution(problem, found, tolerance)
+        last, before = found, lam
+    return [solutions[lam] for lam in lams]
 
 
 def prox(

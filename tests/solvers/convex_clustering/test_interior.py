@@ -256,7 +256,8 @@ def test_scaling_maps_one_point_of_a_pair_to_the_other(seed, d):
 def test_room_ends_at_the_border(seed):
     pairs, rng = inside(seed, 2)
     step = Step(rng.normal(size=5), rng.normal(size=(2, 5)), rng.normal(size=(2, 5)))
-    room = pairs.room(step)
+    way = pairs.along(step)
+    room = way.room
 
     def least(length):
         t, z, mu = (here + length * change for here, change in (
@@ -266,8 +267,8 @@ def test_room_ends_at_the_border(seed):
 
     assert least(0.999 * min(room, 1e3)) > 0
     assert room == np.inf or least(1.001 * room) < 0
-    moved = pairs.moved(step, 0.5 * min(room, 1.0))
-    assert pairs.after(step, 0.5 * min(room, 1.0)) == pytest.approx(float(moved.sy.sum()))
+    moved = way.at(0.5 * min(room, 1.0))
+    assert way.gap(0.5 * min(room, 1.0)) == pytest.approx(float(moved.sy.sum()))
     np.testing.assert_allclose(moved.ss, moved.t**2 - dot(moved.z, moved.z), rtol=1e-9)
 
 
