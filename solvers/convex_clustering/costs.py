@@ -116,7 +116,7 @@ class PointCosts:
 
     def fused(self, labels: Ints) -> PointCosts:
         """Those of clusters, but for a constant."""
-        m = np.bincount(labels, self._m)
+        m = np.asarray(np.bincount(labels, self._m), np.float64)
         total = [np.bincount(labels, self._m * column) for column in self.a.T]
         return PointCosts(np.stack(total, 1) / m[:, None], m)
 
