@@ -7,6 +7,8 @@ CVXPY's seconds are those of `Problem.solve`, formulation included. Larger
 problems run without it in processes of their own, whose peak memory is measured too. With more
 users in a cluster than 20, lambda falls in proportion: the pull at a user stays what it is.
 
+Points on graphs of ten neighbours are in neighbour_graphs.py.
+
     python -m corsage.benchmarks sum-of-norms
 """
 
@@ -25,6 +27,7 @@ import numpy as np
 import threadpoolctl
 import torch
 
+from corsage.benchmarks import neighbour_graphs
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import one_thread
 from corsage.core.arrays import Floats
@@ -150,7 +153,7 @@ def run() -> list[Measure]:
         found.append(federated_round("pdmm", 3.0))
     found += alone("ellipses, 999, all pairs", "all", 333, LAMBDAS[0] * 20 / 333)
     found += alone("ellipses, 3,000, 10-NN", "knn", 1000, 0.05)
-    return found
+    return found + neighbour_graphs.run()
 
 
 def federated_round(solver: str, most: float) -> Measure:

@@ -54,7 +54,7 @@ class Recorder(Callback):
 
     def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         """One line of metrics, and a checkpoint when it is due."""
-        last = strategy.is_over(self.config.run.num_rounds)
+        last = strategy.is_over(strategy.length(self.config.run.num_rounds))
         due = last or row["round"] % self.config.run.checkpoint_every == 0
         guarded(append_line, self.folder / "metrics.jsonl", json.dumps(row), durable=due)
         if due:

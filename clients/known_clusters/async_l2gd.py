@@ -79,10 +79,7 @@ class AsyncL2GDClient(CohortClient[AsyncL2GDKeys]):
         """k local steps, line 15: of the full gradient, or for torch models of SGD."""
         if self.convex:
             self.count([k] * len(self.users))
-            losses = self.losses  # found once, not k times: its key has all users in it
-            for _ in range(k):
-                theta = theta.sub(losses.gradient(theta), alpha=step)
-            return theta
+            return self.losses.descend(theta, k, step)
         data = self.train_data(Got())
         orders = [
             self.batches(user, int(n), k, first)

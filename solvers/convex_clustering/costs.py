@@ -17,6 +17,7 @@ from torch import Tensor
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
+from corsage.solvers.convex_clustering.edges import norms
 
 if TYPE_CHECKING:
     from corsage.solvers.losses.convex import Losses
@@ -55,12 +56,19 @@ class Costs(Smooth, Protocol):
     def smoothness(self) -> float:
         """The mean of the f_i's largest curvatures."""
 
+    def strongest(self, radius: Floats) -> Floats:
+        """The radii, or less where so much pull fuses two users for sure, (E,)."""
+
 
 @dataclass(frozen=True)
 class PointCosts:
-    """f_i(x) = 1/2 |x - a_i|^2: convex clustering of the points a (n, d)."""
+    """f_i(x) = m_i/2 |x - a_i|^2: convex clustering of the points a (n, d).
+
+    m (n,) are 1 unless they are given: a cluster of points counts as many as it has.
+    """
 
     a: Floats
+    m: Floats | None = None
 
     @property
     def n(self) -> int:
@@ -72,29 +80,45 @@ class PointCosts:
         """Their dimension."""
         return int(self.a.shape[1])
 
+    @cached_property
+    def _m(self) -> Floats:
+        return np.ones(self.n) if self.m is None else self.m
+
     def value(self, x: Floats) -> Floats:
-        """1/2 |x_i - a_i|^2."""
-        return np.asarray(np.square(x - self.a).sum(1) / 2)
+        """m_i/2 |x_i - a_i|^2."""
+        return np.asarray(self._m * np.square(x - self.a).sum(1) / 2)
 
     def gradient(self, x: Floats) -> Floats:
-        """x_i - a_i."""
-        return x - self.a
+        """m_i (x_i - a_i)."""
+        return np.asarray(self._m[:, None] * (x - self.a))
 
     def hessian(self, x: Floats) -> Floats:
-        """The identity."""
-        return np.broadcast_to(np.eye(self.d), (self.n, self.d, self.d))
+        """m_i times the identity."""
+        return np.asarray(self._m[:, None, None] * np.eye(self.d))
 
     def slack(self, x: Floats, v: Floats) -> Floats:
-        """1/2 |x_i - a_i + v_i|^2, without cancellation."""
-        return np.asarray(np.square(x - self.a + v).sum(1) / 2)
+        """1/(2 m_i) |m_i (x_i - a_i) + v_i|^2, without cancellation."""
+        return np.asarray(np.square(self.gradient(x) + v).sum(1) / (2 * self._m))
 
     def minimise(self) -> Floats:
         """The points."""
         return self.a.copy()
 
     def smoothness(self) -> float:
-        """1."""
-        return 1.0
+        """The mean m_i."""
+        return float(self._m.mean())
+
+    def strongest(self, radius: Floats) -> Floats:
+        """At most the sum of all |v_i|, whatever X: between two users that are apart there is a set
+        of users whose v_i = m_i (a_i - x_i) add up to the pull at least."""
+        far = norms(self.a - self.a.mean(0))
+        return np.minimum(radius, float(self._m @ (far + far.max(initial=0.0))) or 1.0)
+
+    def fused(self, labels: Ints) -> PointCosts:
+        """Those of clusters, but for a constant."""
+        m = np.asarray(np.bincount(labels, self._m), np.float64)
+        total = [np.bincount(labels, self._m * column) for column in self.a.T]
+        return PointCosts(np.stack(total, 1) / m[:, None], m)
 
 
 @dataclass(frozen=True)
@@ -142,6 +166,10 @@ class LossCosts:
     def smoothness(self) -> float:
         """The mean of the L_i."""
         return float(self.losses.smoothness().mean())
+
+    def strongest(self, radius: Floats) -> Floats:
+        """The radii: how far gradients go is not known."""
+        return radius
 
     def _tensor(self, x: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(x)).to(self.losses.device)

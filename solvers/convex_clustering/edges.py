@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_array, csc_array, csr_array, dia_array, eye_array
+from scipy.sparse import coo_array, csr_array, dia_array, eye_array
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import SuperLU, splu
+from scipy.sparse.linalg import SuperLU
 from scipy.spatial import KDTree
 
 from corsage.core.arrays import Bools, Floats, Ints
 from corsage.core.errors import ConfigError, DataError
+from corsage.solvers.convex_clustering.sparse_factor import Pattern, symmetric_factor
 
 BALANCED, CARRIES = 1e-30, 300
 """Where and after how many steps conjugate gradients for a flow end."""
@@ -140,7 +141,17 @@ class Edges:
     @cached_property
     def fill(self) -> int:
         """The entries of a sparse factor of the graph's Laplacian."""
-        return int(self._factor.L.nnz)
+        return int(self._factor.nnz + self.n) // 2
+
+    def pattern(self, d: int) -> Pattern:
+        """Where blocks of size d of a matrix on this graph lie."""
+        if d not in self._patterns:
+            self._patterns[d] = Pattern.of(self.i, self.j, self._factor.perm_c, d)
+        return self._patterns[d]
+
+    @cached_property
+    def _patterns(self) -> dict[int, Pattern]:
+        return {}
 
     @cached_property
     def _factor(self) -> SuperLU:
@@ -209,9 +220,3 @@ def _pairs(i: Ints, j: Ints, n: int) -> Ints:
 def norms(rows: Floats) -> Floats:
     """The Euclidean norm of each row, (E,)."""
     return np.asarray(np.sqrt(np.square(rows).sum(1)))
-
-
-def symmetric_factor(matrix: csc_array) -> SuperLU:
-    """The sparse factor of a positive definite matrix."""
-    options = {"SymmetricMode": True}
-    return splu(matrix, "MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)

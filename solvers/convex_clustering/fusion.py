@@ -21,13 +21,14 @@ from corsage.solvers.convex_clustering.edges import Edges, norms
 
 STEPS, SHORT = 12, 1e-3
 """Newton steps for the reduced problem; shorter ones mean that clusters meet."""
-SWEEPS = 30
-"""Projections by turns for the flow; it takes one where the duals are inside of their balls."""
+SWEEPS, RELAX = 30, 1.5
+"""Sweeps for the flow, of which one is enough where the duals are inside of their balls; how much
+of each is taken."""
 FLAT, NEARLY = 1e-14, 1e3
 """The gradient to aim at, as a share of those of the users; and what is accepted, beyond it."""
 MET = 1e-13
 """Clusters that are so close, as a share of the largest distance, have met."""
-HOPELESS = 1e4
+HOPELESS = 1e8
 """How far from its goal a flow is given up."""
 CLEAR = 3.0
 """A ratio of successive sizes of differences that may part fused edges from others."""
@@ -56,7 +57,7 @@ def reduced(problem: Problem, x: Floats, labels: Ints) -> Reduced | None:
     apart = norms(graph.differences(start))
     if apart.min(initial=np.inf) <= MET * apart.max(initial=0.0):
         return None
-    tension = float(np.abs(costs.gradient(start[labels])).sum() + radius.sum())
+    tension = float(np.abs(costs.gradient(start[labels])).sum() + pull.sum())
 
     def enough(place: Place, gradient: Floats, blocks: Floats) -> bool:
         return float(np.abs(gradient).sum()) <= FLAT * tension
@@ -101,20 +102,23 @@ def candidates(edges: Edges, z: Floats, fused: Bools) -> list[Ints]:
 def flow(problem: Problem, found: Reduced, mu: Floats, goal: float) -> Floats:
     """Duals (E, d) for a solution of (5): near mu, in their balls, and nearly balanced.
 
-    Projections by turns on the balls and on the duals that balance the gradients, until
-    sum |grad f_i + v_i|^2 is at most `goal`, or hopelessly far from it.
+    Both sets, the balls and the duals that balance the gradients, have projections. By turns they
+    creep; Douglas and Rachford's reflections come to a point that is inside of the balls in a few
+    sweeps, until sum |grad f_i + v_i|^2 is at most `goal`, or hopelessly far from it.
     """
     edges, radius = problem.edges, problem.radius
     inner = edges.masked(found.inside)
-    room, own = radius[found.inside], mu[found.inside]
+    room, y = radius[found.inside], mu[found.inside]
     need = -(problem.costs.gradient(found.x) + edges.adjoint(found.across))
     for _ in range(SWEEPS):
-        lack = need - inner.adjoint(own)
+        lack = need - inner.adjoint(y)
         lack -= means(lack, found.labels)[found.labels]  # no flow inside a cluster carries that
-        own = feasible(own + inner.carry(lack), room)
+        balanced = y + inner.carry(lack)
+        own = feasible(balanced, room)
         left = float(np.square(need - inner.adjoint(own)).sum())
         if left <= goal or left > HOPELESS * goal:
             break
+        y = y + RELAX * (feasible(2 * balanced - y, room) - balanced)
     duals = found.across.copy("K")
     duals[found.inside] = own
     return duals

@@ -8,19 +8,23 @@ little. Else conjugate gradients do without any matrix.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
-from scipy.sparse import bsr_array, eye_array
 
 from corsage.core.arrays import Floats
-from corsage.solvers.convex_clustering.edges import Edges, symmetric_factor
+from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.sparse_factor import symmetric_factor
 
-DENSE, FILL = 1500, 2_000_000
+DENSE, FILL = 1500, 100_000_000
 """Unknowns up to which the matrix is dense, and entries of a sparse factor that are accepted."""
 LIMIT = 500
 """Steps of conjugate gradients."""
+Solve = Callable[[Floats], Floats]
+"""From a right side (n, d) to the solution (n, d)."""
 TINY = 1e-100
 DAMPING, MORE = 1e-13, 1e3
 """What is added to the diagonal, as a share of its mean, and its growth when a factor fails."""
@@ -41,11 +45,20 @@ class System:
 
         Not a number where the matrix is beyond all bounds.
         """
-        if g.size <= DENSE:
-            return self._dense(g)
-        if self.edges.sparse and self.edges.fill * g.shape[1] ** 2 <= FILL:
-            return self._sparse(g)
+        if self.direct:
+            return self.factored()(-g)
         return self._iterative(g, tolerance)
+
+    @property
+    def direct(self) -> bool:
+        """Whether a factor is affordable."""
+        n, d = self.blocks.shape[:2]
+        return n * d <= DENSE or affordable(self.edges, d)
+
+    def factored(self, damping: float = DAMPING) -> Solve:
+        """The solution for any right side, by a factor; damped by a share of the mean diagonal."""
+        d = self.blocks.shape[1]
+        return self._sparse(damping) if affordable(self.edges, d) else self._dense(damping)
 
     def weights(self, k: int, m: int) -> Floats:
         """Entry (k, m) of every edge's W_e, (E,)."""
@@ -68,43 +81,41 @@ class System:
                 block[at, at] = self.blocks[:, k, m] + degree
         return found.reshape(d * n, d * n)
 
-    def _dense(self, g: Floats) -> Floats:
+    def _dense(self, damping: float) -> Solve:
         matrix = self.matrix()
         diagonal = np.diagonal(matrix).copy()
-        damping = DAMPING * float(diagonal.mean()) + TINY
+        damping = damping * float(diagonal.mean()) + TINY
         while np.isfinite(damping):
             np.fill_diagonal(matrix, diagonal + damping)
             factor, failed = dpotrf(matrix.T, lower=0, clean=0)  # the transpose is LAPACK's order
             if not failed:
-                solution = dpotrs(factor, -g.T.ravel(), lower=0)[0]
-                return np.asarray(solution.reshape(g.shape[::-1]).T)
-            damping *= MORE
-        return np.full_like(g, np.nan)
+                return partial(_solved, factor)
+            damping = max(MORE * damping, DAMPING * float(diagonal.mean()))
+        return _nowhere
 
-    def _sparse(self, g: Floats) -> Floats:
+    def _sparse(self, damping: float) -> Solve:
         """By a sparse factor, one d x d block an edge."""
-        (n, d), i, j = g.shape, self.edges.i, self.edges.j
-        cross = np.empty((len(i), d, d))
+        d, own = self.blocks.shape[1], self.diagonal()
+        cross = np.empty((len(self.edges), d, d))
         for k in range(d):
-            for m in range(d):
-                cross[:, k, m] = -self.weights(k, m)
-        rows, columns = np.concatenate([i, j, np.arange(n)]), np.concatenate([j, i, np.arange(n)])
-        blocks = np.concatenate([cross, cross, self.diagonal()])
-        order = np.argsort(rows, kind="stable")
-        first = np.searchsorted(rows[order], np.arange(n + 1))
-        matrix = bsr_array((blocks[order], columns[order], first), shape=(n * d, n * d)).tocsc()
-        damping = DAMPING * float(matrix.diagonal().mean()) + TINY
+            for m in range(k + 1):
+                cross[:, k, m] = cross[:, m, k] = -self.weights(k, m)
+        pattern = self.edges.pattern(d)
+        mean = float(np.trace(own, axis1=1, axis2=2).mean()) / d
+        damping = damping * mean + TINY
         while np.isfinite(damping):
             try:
-                factor = symmetric_factor(matrix + damping * eye_array(n * d, format="csc"))
-                return np.asarray(factor.solve(-g.ravel()).reshape(n, d))
+                matrix = pattern.matrix(cross, own + damping * np.eye(d))
+                return partial(pattern.solve, symmetric_factor(matrix, "NATURAL"))
             except RuntimeError:  # exactly singular
-                damping *= MORE
-        return np.full_like(g, np.nan)
+                damping = max(MORE * damping, DAMPING * mean)
+        return _nowhere
 
     def _iterative(self, g: Floats, tolerance: float) -> Floats:
         """Conjugate gradients, preconditioned with the diagonal blocks."""
-        inverse = np.asarray(np.linalg.inv(self.diagonal()), np.float64)
+        own, d = self.diagonal(), g.shape[1]
+        own += DAMPING * float(np.trace(own, axis1=1, axis2=2).mean()) / d * np.eye(d)
+        inverse = np.asarray(np.linalg.inv(own), np.float64)
         x, r = np.zeros_like(g), -g
         y = _times(inverse, r)
         p, old = y, float((r * y).sum())
@@ -129,7 +140,7 @@ class System:
         return _times(self.blocks, p) + self.edges.adjoint(z)
 
     def diagonal(self) -> Floats:
-        """The diagonal blocks, (n, d, d), a little damped."""
+        """The diagonal blocks, (n, d, d)."""
         n, d = self.blocks.shape[:2]
         i, j = self.edges.i, self.edges.j
         found = self.blocks.copy()
@@ -140,9 +151,23 @@ class System:
                 found[:, k, m] += degree
                 if m < k:
                     found[:, m, k] += degree
-        mean = float(np.trace(found, axis1=1, axis2=2).mean()) / d
-        return np.asarray(found + DAMPING * mean * np.eye(d))
+        return found
+
+
+def affordable(edges: Edges, d: int) -> bool:
+    """Whether a sparse factor is."""
+    return edges.sparse and edges.fill * d**2 <= FILL
 
 
 def _times(blocks: Floats, p: Floats) -> Floats:
     return np.asarray((blocks @ p[..., None])[..., 0])
+
+
+def _solved(factor: Floats, g: Floats) -> Floats:
+    solution = dpotrs(factor, g.T.ravel(), lower=0)[0]
+    return np.asarray(solution.reshape(g.shape[::-1]).T)
+
+
+def _nowhere(g: Floats) -> Floats:
+    """No solution: the matrix is beyond all bounds."""
+    return np.full_like(g, np.nan)

@@ -20,7 +20,9 @@ from corsage.core.errors import ConfigError, DataError, ModelError
 from corsage.solvers.convex_clustering.certificate import Problem, edge_terms, feasible
 from corsage.solvers.convex_clustering.costs import Costs, LossCosts, PointCosts, user_terms
 from corsage.solvers.convex_clustering.edges import Edges, norms
-from corsage.solvers.convex_clustering.ssnal import Found, Solver
+from corsage.solvers.convex_clustering.finish import Found
+from corsage.solvers.convex_clustering.newton_system import affordable
+from corsage.solvers.convex_clustering.solved import Beginning, risen, solved
 
 if TYPE_CHECKING:
     from corsage.solvers.losses.convex import Losses
@@ -100,16 +102,7 @@ def fit(
     problem = Problem(costs, edges, lam)
     if lam == 0 or not len(edges):
         return _solution(problem, _alone(problem), tolerance)
-    pieces = edges.components()
-    if start is None:
-        zero = np.zeros((costs.n, costs.d))
-        solver = Solver(problem, zero, edges.differences(zero), tolerance)
-        return _solution(problem, solver.run([pieces]), tolerance)
-    mu = feasible(start.mu * (lam / start.lam if start.lam > 0 else 1.0), problem.radius)
-    solver = Solver(problem, start.x, mu, tolerance, warm=True)
-    same = norms(edges.differences(start.x)) == 0
-    guesses = [edges.components(same), pieces]
-    return _solution(problem, solver.run(guesses), tolerance)
+    return _solution(problem, solved(problem, _beginning(problem, start), tolerance), tolerance)
 
 
 def path(
@@ -118,12 +111,38 @@ def path(
     weights: Edges | None = None,
     tolerance: float = TOLERANCE,
 ) -> Iterator[Solution]:
-    """The solutions for one lam after the other, each started from the last one."""
-    edges = Edges.all_pairs(_costs(losses).n) if weights is None else weights
+    """The solutions for one lam after the other, each started from one for another lam.
+
+    Of points on graphs of few edges all are found before the first is given: from the smallest lam
+    up, clusters only grow.
+    """
+    costs = _costs(losses)
+    edges = Edges.all_pairs(costs.n) if weights is None else weights
+    if isinstance(costs, PointCosts) and affordable(edges, costs.d):
+        yield from _upwards(costs, list(lams), edges, tolerance)
+        return
     found: Solution | None = None
     for lam in lams:
         found = fit(losses, lam, edges, found, tolerance)
         yield found
+
+
+def _upwards(
+    costs: PointCosts, lams: list[float], edges: Edges, tolerance: float
+) -> list[Solution]:
+    """From the smallest lam to the largest; in the order that was asked for."""
+    solutions: dict[float, Solution] = {}
+    last, before = None, 0.0
+    for lam in sorted(set(lams)):
+        _check(costs, edges, lam)
+        problem = Problem(costs, edges, lam)
+        found = risen(problem, last, lam / before, tolerance) if last and before else None
+        if found is None:
+            alone = fit(costs.a, lam, edges, tolerance=tolerance)
+            found = Found(alone.x, alone.mu, alone.gap, alone.iterations)
+        solutions[lam] = _solution(problem, found, tolerance)
+        last, before = found, lam
+    return [solutions[lam] for lam in lams]
 
 
 def prox(
@@ -133,20 +152,18 @@ def prox(
 
     Y = S - B' mu. `warm` are the duals of a similar S, for the same lam and edges.
     """
-    costs = PointCosts(s)
+    costs = PointCosts(np.asarray(s, np.float64))
     _check(costs, edges, lam)
     problem = Problem(costs, edges, lam)
     if lam == 0 or not len(edges):
-        return s.copy(), np.zeros((len(edges), costs.d))
-    guesses = [edges.components()]
+        return costs.a.copy(), np.zeros((len(edges), costs.d))
     if warm is None:
-        mu, x = np.zeros((len(edges), costs.d)), s
+        begin = Beginning.cold(problem)
     else:
-        mu = feasible(np.asfortranarray(warm), problem.radius)
-        x = s - edges.adjoint(mu)
-        guesses.insert(0, edges.components(norms(mu) < (1 - TOUCH) * problem.radius))
-    solver = Solver(problem, x, np.asfortranarray(mu), tolerance, warm is not None)
-    found = solver.run(guesses)
+        mu = np.asfortranarray(feasible(np.asfortranarray(warm), problem.radius))
+        same = edges.components(norms(mu) < (1 - TOUCH) * problem.radius)
+        begin = Beginning(s - edges.adjoint(mu), mu, [same, edges.components()], warm=True)
+    found = solved(problem, begin, tolerance)
     if not problem.relative(found.gap, found.x) <= tolerance:
         raise ModelError(f"prox: the gap is {found.gap:.1e}; raise the tolerance {tolerance:g}.")
     return found.x, found.mu
@@ -163,6 +180,16 @@ def gap(
     edges = Edges.all_pairs(costs.n) if weights is None else weights
     problem = Problem(costs, edges, lam)
     return problem.gap(x, feasible(mu, problem.radius))
+
+
+def _beginning(problem: Problem, start: Solution | None) -> Beginning:
+    """At the solution for another lam, or at nothing."""
+    if start is None:
+        return Beginning.cold(problem)
+    edges = problem.edges
+    mu = feasible(start.mu * (problem.lam / start.lam if start.lam > 0 else 1.0), problem.radius)
+    same = edges.components(norms(edges.differences(start.x)) == 0)
+    return Beginning(start.x, mu, [same, edges.components()], warm=True)
 
 
 def _costs(losses: Losses | Floats) -> Costs:

@@ -86,6 +86,12 @@ class Block:
         g = self.combine(self.loss.slope(self.rows.scores(x), self.y))
         return g if self.ridge is None else g + self.ridge * x
 
+    def descend(self, x: Tensor, k: int, step: float) -> Tensor:
+        """x after k gradient steps, one after the other while the rows are in the cache."""
+        for _ in range(k):
+            x = x.sub(self.gradient(x), alpha=step)
+        return x
+
     def hessian(self, x: Tensor) -> Tensor:
         """An element of the generalised Hessian."""
         return self.gram(self.loss.curvature(self.rows.scores(x), self.y))

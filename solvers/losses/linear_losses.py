@@ -17,7 +17,8 @@ from torch import Tensor
 
 from corsage.core.arrays import Ints
 from corsage.core.errors import DataError, ModelError
-from corsage.core.losses import SQUARED, ScalarLoss
+from corsage.core.losses import SQUARED, ScalarLoss, sign
+from corsage.solvers.losses.descent import Chunks, chunks, fits
 from corsage.solvers.losses.linear_block import Block
 from corsage.solvers.losses.newton import TOLERANCE
 from corsage.solvers.losses.padded import cut
@@ -69,12 +70,20 @@ class LinearLosses:
         sizes = self.counts[users]
         rows = self._samples(users)
         a = self._rows(self.features[rows])
+        share = self._shares(sizes)
+        return Block(a, self.labels[rows], sizes, self.loss, share, self._ridges())
+
+    def _shares(self, sizes: Ints) -> Tensor:
+        """The weights of users' sums, by their samples."""
         count = torch.from_numpy(sizes).to(self.features)
-        share = 1 / count if self.scale == "mean" else torch.ones_like(count)
-        ridge = a.new_full((self.d,), self.ridge)
+        return 1 / count if self.scale == "mean" else torch.ones_like(count)
+
+    def _ridges(self) -> Tensor:
+        """The ridge of each parameter."""
+        ridge = self.features.new_full((self.d,), self.ridge)
         if self.intercept:
             ridge[-1] = 0
-        return Block(a, self.labels[rows], sizes, self.loss, share, ridge)
+        return ridge
 
     def _samples(self, users: Ints) -> Tensor:
         """The numbers of these users' samples."""
@@ -109,6 +118,20 @@ class LinearLosses:
     def gradient(self, x: Tensor) -> Tensor:
         """nabla f_i(x_i)."""
         return self._run(Block.gradient, x)
+
+    def descend(self, x: Tensor, k: int, step: float) -> Tensor:
+        """x after k steps x_i <- x_i - step nabla f_i(x_i)."""
+        if fits(self.features, self.d, self.loss):
+            return self._chunks.descend(x, k, step)
+        return self._run(lambda block, own: block.descend(own, k, step), x)
+
+    @cached_property
+    def _chunks(self) -> Chunks:
+        rows = self._rows(self.features)
+        if self.loss.classes:
+            rows = -sign(self.labels, rows)[:, None] * rows
+        share, ridge = self._shares(self.counts), self._ridges()
+        return chunks(rows, self.labels, self.counts, self.loss, share, ridge)
 
     def hessian(self, x: Tensor) -> Tensor:
         """An element of the generalised Hessian."""

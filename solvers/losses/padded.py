@@ -61,7 +61,11 @@ class Narrow:
 
     def scores(self, x: Tensor) -> Tensor:
         """<a_j, x_i>."""
-        return (self._rows * x.T.contiguous()[:, None]).sum(0)
+        first, *others = x.T.contiguous()
+        scores: Tensor = self._rows[0] * first
+        for row, own in zip(self._rows[1:], others, strict=True):
+            scores.addcmul_(row, own)
+        return scores
 
     def combine(self, weights: Tensor) -> Tensor:
         """Sum of weight_j a_j."""

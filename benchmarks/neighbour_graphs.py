@@ -1,0 +1,122 @@
+"""Sums of norms on graphs of ten neighbours: CPU seconds beside Clarabel's, memory, and a path.
+
+Two half moons, w = exp(-2 |a_i - a_j|^2), as in Sun, Toh and Yuan 2021. Our seconds begin with a
+graph of which nothing is known yet, and end with a certified relative gap of 1e-8 and users that
+are fused exactly. Clarabel's are those that it says itself, without CVXPY's formulation; it ends
+with gaps of 1e-8, too, and says nothing of who is fused.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import threadpoolctl
+
+from corsage.benchmarks.measure import Measure
+from corsage.benchmarks.turns import one_thread
+from corsage.core.arrays import Floats
+from corsage.core.seeding import generator
+from corsage.solvers.convex_clustering.sum_of_norms import Edges, Solution, fit, path
+
+SIZES, LAMBDAS = (300, 1_000, 3_000, 10_000), (0.005, 0.05, 0.5, 5.0)
+SECONDS, USUAL = {500: 0.05, 2_000: 0.2, 5_000: 0.5, 10_000: 1.5}, 0.5
+"""Our seconds at the usual lambda, at most."""
+LARGE, GIGABYTES = 100_000, 8.0
+PATH, LENGTH, SPAN, TIMES = 2_000, 30, (5.0, 5.0 / 300), 5.0
+"""Users and lambdas of a path, its ends, and how many single solves it may take."""
+
+
+def moons(n: int) -> tuple[Floats, Edges]:
+    """n points on two half circles, .1 of noise, and their ten nearest neighbours."""
+    rng, side = generator(0, "benchmark", "moons", n), np.repeat([1.0, -1.0], n // 2)
+    t = rng.uniform(0, np.pi, n)
+    a = np.stack([side * np.cos(t) - side / 2, side * np.sin(t) - side / 4], 1)
+    a += 0.1 * rng.normal(size=a.shape)
+    return a, Edges.knn(a, 10, decay=2.0)
+
+
+def timed(a: Floats, edges: Edges, lam: float) -> tuple[Solution, float]:
+    """The solution on a graph of which nothing is known, and its CPU seconds."""
+    fresh = Edges(edges.i, edges.j, edges.w, edges.n)
+    begin = time.process_time()
+    found = fit(a, lam, fresh)
+    return found, time.process_time() - begin
+
+
+def by_clarabel(a: Floats, edges: Edges, lam: float) -> tuple[float, float]:
+    """The minimum by Clarabel on one thread, and its own seconds."""
+    cp: Any = import_module("cvxpy")
+    x = cp.Variable(a.shape)
+    apart = cp.norm(x[edges.i] - x[edges.j], 2, axis=1)
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(x - a) / 2 + lam * (edges.w @ apart)))
+    problem.solve(solver=cp.CLARABEL, max_threads=1)
+    return float(problem.value), float(problem.solver_stats.solve_time)
+
+
+def words(found: Solution) -> str:
+    """How good, and how many clusters."""
+    clusters = f"{found.labels.max() + 1:,} clusters"
+    sure = "certified" if found.certified else "NOT certified"
+    return f"{sure} to {found.relative_gap:.0e}, {clusters}"
+
+
+def duel(n: int, lam: float) -> list[Measure]:
+    """Both solvers on the same problem."""
+    a, edges = moons(n)
+    found, house = timed(a, edges, lam)
+    value, guest = by_clarabel(a, edges, lam)
+    beside = f"CPU ms {1e3 * house:.0f}, Clarabel {1e3 * guest:,.0f}; {words(found)}"
+    name, above = f"10-NN, {n:,}, {lam:g}", max(found.value - value, 0.0) / value
+    return [
+        Measure(name, house / guest, 1.0, "of Clarabel", beside),
+        Measure(f"{name}: above", above, 1e-7, "of P"),
+    ]
+
+
+def alone(n: int) -> tuple[Solution, float, float]:
+    """The solution for so many points, CPU seconds, and the peak GB of this process."""
+    with one_thread(), threadpoolctl.threadpool_limits(1):
+        found, seconds = timed(*moons(n), USUAL)
+    return found, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def large() -> list[Measure]:
+    """A hundred thousand points in a process of their own."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        found, seconds, size = pool.submit(alone, LARGE).result()
+    beside = f"{seconds:.0f} CPU s; {words(found)}"
+    return [Measure(f"10-NN, {LARGE:,}: peak", size, GIGABYTES, "GB", beside)]
+
+
+def usual(n: int) -> Measure:
+    """Our seconds at the usual lambda."""
+    found, seconds = timed(*moons(n), USUAL)
+    return Measure(f"10-NN, {n:,}, {USUAL:g}: CPU", seconds, SECONDS[n], "s", words(found))
+
+
+def along_a_path() -> Measure:
+    """A path, beside the mean of its single solves."""
+    (a, edges), lams = moons(PATH), np.geomspace(*SPAN, LENGTH)
+    single = sum(timed(a, edges, lam)[1] for lam in lams[::3]) / len(lams[::3])
+    begin = time.process_time()
+    solutions = list(path(a, lams, edges))
+    seconds = time.process_time() - begin
+    worst = max(solution.relative_gap for solution in solutions)
+    beside = f"CPU ms {1e3 * seconds:.0f}, one solve {1e3 * single:.0f}; certified to {worst:.0e}"
+    return Measure(f"10-NN, {PATH:,}: {LENGTH} lambdas", seconds / single, TIMES, "solves", beside)
+
+
+def run() -> list[Measure]:
+    """All of them."""
+    with one_thread(), threadpoolctl.threadpool_limits(1):
+        timed(*moons(SIZES[0]), USUAL)
+        found = [usual(n) for n in SECONDS]
+        found += [measure for n in SIZES for lam in LAMBDAS for measure in duel(n, lam)]
+        found.append(along_a_path())
+    return found + large()

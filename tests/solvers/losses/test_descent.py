@@ -1,0 +1,99 @@
+"""Many gradient steps at once: fused by numba, or block by block, against a plain loop."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from corsage.core.losses import LOGISTIC, SQUARED, SQUARED_HINGE, huber
+from corsage.solvers.losses import descent
+from corsage.solvers.losses.convex import linear_losses
+
+LOSSES = [LOGISTIC, SQUARED_HINGE, SQUARED, huber(0.7)]
+ALIKE = {torch.float64: 1e-12, torch.float32: 2e-5}
+K, STEP = 7, 0.05
+
+
+def problem(loss, dtype=torch.float64, d=2, seed=0, **keys):
+    """300 users of 1 to 90 samples."""
+    rng = np.random.default_rng(seed)
+    sizes = np.append(rng.integers(1, 30, 299), 90)
+    a = torch.from_numpy(rng.normal(size=(sizes.sum(), d))).to(dtype)
+    y = torch.from_numpy(rng.integers(0, 2, len(a)) if loss.classes else rng.normal(size=len(a)))
+    keys = {"scale": "mean", "ridge": 0.1, **keys}
+    losses = linear_losses(a, y, sizes, loss=loss, **keys)
+    start = torch.from_numpy(rng.normal(size=(300, losses.d))).to(dtype)
+    return losses, start
+
+
+def plain(losses, theta):
+    for _ in range(K):
+        theta = theta - STEP * losses.gradient(theta)
+    return theta
+
+
+@pytest.mark.parametrize("dtype", ALIKE)
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+@pytest.mark.parametrize("fused", [True, False])
+def test_steps_are_those_of_a_plain_loop(loss, dtype, fused, monkeypatch):
+    if fused:
+        pytest.importorskip("numba")
+    monkeypatch.setattr(descent, "WORTH", 0 if fused else np.inf)
+    losses, theta = problem(loss, dtype)
+    assert descent.fits(losses.features, losses.d, loss) == fused
+    before = theta.clone()
+    found = losses.descend(theta, K, STEP)
+    assert found.dtype == dtype and torch.equal(theta, before)
+    torch.testing.assert_close(found, plain(losses, theta), atol=ALIKE[dtype], rtol=ALIKE[dtype])
+    assert torch.equal(losses.descend(theta, 0, STEP), theta)
+
+
+@pytest.mark.parametrize("keys", [{"intercept": False}, {"scale": "sum"}, {"d": 6, "ridge": 0.0}])
+def test_other_losses_are_fused_too(keys, monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(descent, "WORTH", 0)
+    losses, theta = problem(SQUARED_HINGE, **keys)
+    torch.testing.assert_close(losses.descend(theta, K, STEP), plain(losses, theta))
+
+
+def test_users_step_alike_whoever_is_beside_them(monkeypatch):
+    """Nodes host different users, and must come to the same numbers: to the last bit."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(descent, "WORTH", 0)
+    losses, theta = problem(LOGISTIC, torch.float32)
+    some = [5, 299, 17, 130]
+    alone = losses.pick(some).descend(theta[some], K, STEP)
+    assert torch.equal(losses.descend(theta, K, STEP)[some], alone)
+
+
+def test_small_slopes_are_as_exact_as_large_ones(monkeypatch):
+    """One sample and one step a user, long enough that the model moves by much."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(descent, "WORTH", 0)
+    u = torch.linspace(-80, 80, 4001)
+    keys = {"loss": LOGISTIC, "scale": "sum", "intercept": False}
+    ones = torch.ones(4001, 1)
+    losses = linear_losses(ones, torch.zeros(4001), np.ones(4001, int), **keys)
+    for step in (1.0, 1e20, 1e35):
+        moved = losses.descend(u[:, None], 1, step)[:, 0]
+        torch.testing.assert_close(moved, u - step * torch.sigmoid(u), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("found", "words"), [(object(), "numba"), (None, "corsage[fast]")])
+def test_which_way_is_taken_is_said_once(found, words, monkeypatch, caplog):
+    monkeypatch.setattr(descent, "find_spec", lambda name: found)
+    descent.available.cache_clear()
+    with caplog.at_level(logging.INFO, "corsage"):
+        assert descent.available() == descent.available() == (found is not None)
+    descent.available.cache_clear()
+    (line,) = caplog.messages
+    assert words in line
+
+
+def test_small_problems_and_many_columns_are_left_to_torch():
+    losses, _ = problem(LOGISTIC)
+    assert not descent.fits(losses.features, losses.d, LOGISTIC)
+    assert not descent.fits(torch.zeros(10**5, 9), 10, LOGISTIC)
