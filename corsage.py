@@ -25,7 +25,9 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.solvers.convex_clustering.estimator import ConvexClustering
     from corsage.strategies.apfl import APFL
     from corsage.strategies.cfl import CFL
-    from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering as ConvexClusteringStrategy
+    from corsage.strategies.convex_clustering.convex_clustering import (
+        ConvexClustering as ConvexClusteringStrategy,
+    )
     from corsage.strategies.convex_clustering.local_clusters import LocalClusters
     from corsage.strategies.ditto import Ditto
     from corsage.strategies.fedavg import FedAvg
