@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.clients.contract import Got
+from corsage.clients.known_clusters.mixed_model import MixedModelClient, Quadratics
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
@@ -181,9 +185,17 @@ def test_devices_with_one_user_send_the_same_and_others_their_sum(
 
 
 def test_a_device_never_sends_rows_of_several_users() -> None:
-    """Whatever it is asked: `each` is not among the words that it reads."""
-    from corsage.clients.known_clusters.mixed_model import MixedModelClient
-
+    """Their sum, unless it is asked for `each`, which is not among the words that a device reads."""
+    a, b, c = np.tile(np.eye(2), (4, 1, 1)), np.ones((4, 2)), torch.full((4,), 0.5)
+    losses = SimpleNamespace(quadratic=lambda: SimpleNamespace(c=c))
+    client: Any = SimpleNamespace(
+        theta=lambda: np.zeros((4, 2)), quadratics=lambda *at: Quadratics(a, b), losses=losses
+    )
+    options = {"as": "exact", "moves": False}
+    sent = MixedModelClient.own_quadratics(client, Got(options=options))
+    assert sent.rows["sums"].tolist() == [[4.0, 0.0, 4.0, 4.0, 4.0, 4.0]]
+    each = MixedModelClient.own_quadratics(client, Got(options={**options, "each": True}))
+    assert each.rows["sums"].tolist() == [[1.0, 0.0, 1.0, 1.0, 1.0, 1.0]] * 4
     assert "each" not in MixedModelClient.takes.options
 
 
