@@ -185,7 +185,7 @@ def test_devices_with_one_user_send_the_same_and_others_their_sum(
 
 
 def test_a_device_never_sends_rows_of_several_users() -> None:
-    """Their sum, unless it is asked for `each`, which is not among the words that a device reads."""
+    """Their sum, unless it is asked for `each`, which is no word that a device reads."""
     a, b, c = np.tile(np.eye(2), (4, 1, 1)), np.ones((4, 2)), torch.full((4,), 0.5)
     losses = SimpleNamespace(quadratic=lambda: SimpleNamespace(c=c))
     client: Any = SimpleNamespace(
