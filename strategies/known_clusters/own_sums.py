@@ -14,21 +14,18 @@ finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import pi
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corsage.core.arrays import Arrays, Floats, Ints
+from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import ConfigError
-from corsage.core.replies import Replies, reading_order
+from corsage.core.replies import Replies
 from corsage.core.schema import Number
-from corsage.core.seeding import uniforms, user_keys
 from corsage.solvers.known_clusters.choice import Judged, chosen, equal_shapes, grouped
-from corsage.solvers.known_clusters.mixed_model import by_cluster, unpack
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.scoring import Fitted, Scoring
 from corsage.solvers.known_clusters.shapes import ONE
@@ -40,6 +37,7 @@ from corsage.strategies.known_clusters.covariance_fit import CovarianceFit, Told
 from corsage.strategies.known_clusters.possible import quadratic_fault
 from corsage.strategies.known_clusters.strengths import AUTO
 from corsage.strategies.known_clusters.units import Units
+from corsage.strategies.known_clusters.users_sums import Users, explained, remember
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.roster import is_at_home
@@ -271,80 +269,3 @@ class OwnSums:
     def least(self) -> float:
         """The change that is none."""
         return ENOUGH_SINGLE if self.single else ENOUGH
-
-
-@dataclass(frozen=True)
-class Users:
-    """What users say, in the order of clusters and names.
-
-    Parameters
-    ----------
-    a, b, yy, counts : A_i (n, d, d), b_i (n, d), y'y (n,), and records (n,).
-    cluster : the number of each user's cluster among `names` (n,).
-    users : who they are.
-    """
-
-    a: Floats
-    b: Floats
-    yy: Floats
-    counts: Floats
-    cluster: Ints
-    users: list[str]
-    names: list[str]
-
-    @classmethod
-    def of(cls, answers: list[Answer], names: list[str], d: int, train: Counts) -> Users:
-        """From the cohorts' answers; `train` says how many records a user has."""
-        rows = [(a.cohort.cluster, u, a.rows["sums"][i]) for a in answers for i, u in numbered(a)]
-        rows.sort(key=lambda row: (names.index(row[0]), reading_order(row[1])))
-        sums, size = np.stack([row[2] for row in rows]), d * (d + 1) // 2
-        users = [row[1] for row in rows]
-        return cls(
-            unpack(sums[:, :size], d),
-            sums[:, size:-1],
-            sums[:, -1],
-            np.array([train(user) for user in users], np.float64),
-            np.array([names.index(row[0]) for row in rows]),
-            users,
-            names,
-        )
-
-    def drawn(self, seed: int) -> Floats:
-        """A random number of each, whatever the others are."""
-        return uniforms(user_keys(seed, "left out", self.users), 0)
-
-
-Counts = Callable[[str], int]
-
-
-def numbered(answer: Answer) -> Iterable[tuple[int, str]]:
-    """A cohort's users with the places of their rows."""
-    return enumerate(answer.cohort.users)
-
-
-def explained(tree: Tree, found: Fitted) -> list[float]:
-    """Shares of records, users and clusters in the variance of a record around x'wbar.
-
-    That of x'(theta - w) is x'Dx, which depends on the record: it counts with its mean.
-    """
-    own = found.covariances
-    whole = grouped(tree, found.shapes)
-    squares = by_cluster(tree.users.a, whole.levels[0].group, len(own[0])) / tree.records
-    parts = [1.0, float(np.sum(squares * own[0]))]
-    parts += [float(np.sum(squares.sum(0) * one[0])) for one in own[1:]]
-    return [part / sum(parts) for part in parts]
-
-
-def remember(state: MixedModelState, found: Fitted, units: Standard, names: list[str]) -> None:
-    """Centres, how sure they are, and strengths by coordinate, of these clusters."""
-    places = [state.clusters.known.index(name) for name in names]
-    known, fit = found.found.known(), state.estimates.covariance
-    state.w[places] = units.models(known[1].mean)
-    state.model = units.models(known[-1].mean[0])
-    state.covariance[places] = units.covariances(known[1].covariance)
-    state.around = units.covariances(known[-1].covariance[0])
-    state.unknown = units.matrix @ found.found.middle.unknown
-    with np.errstate(divide="ignore", over="ignore"):
-        users = np.broadcast_to(fit.users, (len(names), *fit.users.shape[1:]))
-        state.used[places] = state.gamma[places] = fit.sigma2 / np.diagonal(users, 0, 1, 2)
-        state.lam[places] = fit.sigma2 / np.diag(fit.clusters.sum(0))

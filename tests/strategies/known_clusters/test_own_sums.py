@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.clients.contract import Got
+from corsage.clients.known_clusters.mixed_model import MixedModelClient, Quadratics
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
@@ -20,6 +24,7 @@ from tests.strategies.known_clusters.test_impossible import Lying
 from tests.support.federations import Notes, federate
 from tests.support.grids import Watched
 from tests.support.known_users import HIERARCHICAL, LOGISTIC, Seen, users_of
+from tests.support.resuming import Resume, Stop
 
 AUTO: dict[str, Any] = {"known_gamma": "auto", "known_lambda": "auto"}
 SQUARED = {**HIERARCHICAL, **AUTO, "samples_per_user": 8}
@@ -180,9 +185,17 @@ def test_devices_with_one_user_send_the_same_and_others_their_sum(
 
 
 def test_a_device_never_sends_rows_of_several_users() -> None:
-    """Whatever it is asked: `each` is not among the words that it reads."""
-    from corsage.clients.known_clusters.mixed_model import MixedModelClient
-
+    """Their sum, unless it is asked for `each`, which is no word that a device reads."""
+    a, b, c = np.tile(np.eye(2), (4, 1, 1)), np.ones((4, 2)), torch.full((4,), 0.5)
+    losses = SimpleNamespace(quadratic=lambda: SimpleNamespace(c=c))
+    client: Any = SimpleNamespace(
+        theta=lambda: np.zeros((4, 2)), quadratics=lambda *at: Quadratics(a, b), losses=losses
+    )
+    options = {"as": "exact", "moves": False}
+    sent = MixedModelClient.own_quadratics(client, Got(options=options))
+    assert sent.rows["sums"].tolist() == [[4.0, 0.0, 4.0, 4.0, 4.0, 4.0]]
+    each = MixedModelClient.own_quadratics(client, Got(options={**options, "each": True}))
+    assert each.rows["sums"].tolist() == [[1.0, 0.0, 1.0, 1.0, 1.0, 1.0]] * 4
     assert "each" not in MixedModelClient.takes.options
 
 
@@ -199,3 +212,54 @@ def test_too_many_numbers_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     strategy, _, notes = federate("mixed-model", **SQUARED)
     assert strategy.state.estimates.way == own_sums.SUMMED
     assert any("too many for sums of each" in note for note in notes.notes)
+
+
+def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    """Stopped after shapes were chosen: what was fitted is in the checkpoint."""
+    path, *_ = classes(tmp_path)
+    keys = {"loss": "logistic", "labels": "classes", "evaluate_every": 1000, "num_rounds": 40}
+    whole, wanted, _ = run(path, 1, **keys)
+    own = {
+        "dataset": "npz", "data-file": str(path), "user-column": "user", "scale": "none",
+        "cluster-column": "cluster", "model": "linear",
+        **{key.replace("_", "-"): value for key, value in keys.items()},
+    }  # fmt: skip
+    grid, checkpoint, kind = LocalGrid(app, 1), tmp_path / "checkpoint", type(whole)
+    broken = kind(Config.parse(own), [Stop(checkpoint, 5)], experiment="e")
+    with pytest.raises(KeyboardInterrupt):
+        broken.start(grid)
+    resumed = kind(Config.parse(own), [Resume(checkpoint, 4)], experiment="e")
+    result = resumed.start(grid)
+    assert resumed.progress.round == whole.progress.round > 5
+    assert errors(result) == pytest.approx(errors(wanted), rel=1e-12)
+    assert resumed.state.estimates.covariance.held_out
+
+
+def test_errors_of_predictions_are_those_of_all_records(tmp_path: Path) -> None:
+    """With any covariance: best linear unbiased prediction, and its errors, as one dense system."""
+    file = table(tmp_path)
+    strategy, result, _ = run(file, mixed_variances="full")
+    data = np.load(file)
+    train = ~data["test"]
+    x = np.column_stack([data["x"], np.ones(len(data["y"]))])[train]
+    y, user, cluster = (data[name][train] for name in ("y", "user", "cluster"))
+    fit = strategy.state.estimates.covariance
+    own = np.equal.outer(user, user) * (x @ fit.users[0] @ x.T)
+    near = np.equal.outer(cluster, cluster) * (x @ fit.clusters[0] @ x.T)
+    inverse = np.linalg.inv(own + near + fit.sigma2 * np.eye(len(y)))
+    fisher = np.linalg.inv(x.T @ inverse @ x)
+    wbar = fisher @ x.T @ inverse @ y
+    estimates = result.json()[0]["estimates"]
+    found = np.array([[c["estimate"], c["se"]] for c in estimates["coefficients"]])
+    assert found[:, 0] == pytest.approx(wbar, rel=1e-6)
+    assert found[:, 1] == pytest.approx(np.sqrt(np.diag(fisher)), rel=1e-6)
+    both = np.stack([fit.users[0], fit.clusters[0]])
+    for one in (0, 17, 39):
+        share = np.stack([x * (user == one)[:, None], x * (cluster == one % 2)[:, None]])
+        pull = sum(d @ part.T for d, part in zip(both, share, strict=True))  # of theta with y
+        theta = wbar + pull @ inverse @ (y - x @ wbar)
+        over = np.eye(3) - pull @ inverse @ x
+        error = both.sum(0) - pull @ inverse @ pull.T + over @ fisher @ over.T
+        told = estimates["users"][str(one)]
+        assert list(told["estimate"].values()) == pytest.approx(theta, rel=1e-5, abs=1e-6)
+        assert list(told["se"].values()) == pytest.approx(np.sqrt(np.diag(error)), rel=1e-5)
