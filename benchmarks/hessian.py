@@ -2,9 +2,10 @@
 
 Per-FedAvg takes nabla^2 f(w) g at a user's batch, g being the gradient at another one. Exact is the
 gradient of nabla f . g in double precision. Beside it stand what `perfedavg-variant=exact` computes
-and the difference of two gradients, `hf`, with the delta of its default. w are models of digits,
-trained for three epochs on all users' data. Errors are medians of |found - exact| / |exact| over
-the users' batches; seconds are those of the products of ten users at once.
+and the difference of two gradients, `hf`, with the delta of its default. w are models of digits
+(for LeNet-5 enlarged to 28 x 28), trained for three epochs on all users' data. Errors are medians
+of |found - exact| / |exact| over the users' batches; seconds are those of the products of ten users
+at once.
 
     python -m corsage.benchmarks hessian
 """
@@ -47,6 +48,8 @@ def run() -> list[Measure]:
 def of_model(name: str, keys: ModelKeys) -> list[Measure]:
     """Errors and cost of one model."""
     data = users()
+    if keys.model == "lenet":
+        data = data.over(F.interpolate(data.x, (28, 28)))
     net = build_network(keys, tuple(data.x.shape[1:]), 10, 0)
     w = trained(net, data)
     orders = [batches(generator(0, "hessian", u), int(n), 1, 10) for u, n in enumerate(data.sizes)]
