@@ -117,6 +117,13 @@ def first_line() -> list[Measure]:
     return module.run()
 
 
+def hessian() -> list[Measure]:
+    """Per-FedAvg's Hessian-vector products beside exact ones: relative errors, and CPU seconds."""
+    from corsage.benchmarks import hessian as module
+
+    return module.run()
+
+
 def tables() -> list[Measure]:
     """Raw tables under the default keys: what is learnt of them, and how fast they are read."""
     from corsage.benchmarks import tables as module
@@ -144,6 +151,7 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "robust": robust,
     "statistics": statistics,
     "first-line": first_line,
+    "hessian": hessian,
     "tables": tables,
     "device-round": device_round,
 }

@@ -91,7 +91,7 @@ def meta_steps(
             losses.gradient(near, t, g, stream=1)
             sgd.m[:n].mul_(sgd.beta).add_(g[:n])
         if keys.perfedavg_variant == "exact":
-            losses.product(w, g, t, sgd.m, -alpha, stream=2)
+            losses.product(w, g, t, sgd.m, -alpha, 2)
         elif keys.perfedavg_variant == "hf":
             for sign in (1.0, -1.0):
                 torch.add(w[:n], g[:n], alpha=sign * delta, out=near[:n])

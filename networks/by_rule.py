@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Floats32
 from corsage.networks import stacked
-from corsage.networks.gradients import StackedLosses, UserLosses, with_columns
+from corsage.networks.gradients import StackedLosses, UserLosses, accumulate, with_columns
 from corsage.networks.job import Job
 from corsage.networks.rules import update_rule
 
@@ -36,14 +36,16 @@ def trained_by_rule(
         pull = job.pull.pick(losses.users)
         drift = pull.drift(slice(0, size), [size], len(own), 0.0, own)
     update = update_rule(own, network.decay[job.part], job.keys)
-    g = torch.zeros_like(theta)
+    g = update.m if own.shape == theta.shape else torch.zeros_like(theta)
     every = job.pull.every if job.pull is not None else 0
     for t, n in enumerate(losses.active):
-        losses.gradient(theta, t, g)
-        grad = g[:n, part]
+        if g is update.m:
+            losses.gradient(theta, t, g, update.beta)
+        else:
+            losses.gradient(theta, t, g)
+            accumulate(update.m[:n], g[:n, part], update.beta)
         if drift is not None:
-            drift.add(grad, own[:n])
-        update.m[:n].mul_(update.beta).add_(grad)
+            drift.add(update.m[:n], own[:n])
         update.step(n)
         if every and (t + 1) % every == 0 and drift is not None:
             drift.follow(own[:n])

@@ -85,10 +85,10 @@ def objective_of(
     keys: TrainKeys, criterion: Criterion, classes: int, labels: Sequence[Tensor]
 ) -> Objective | None:
     """What the keys of the loss come to, for users with these labels; None: the criterion."""
-    weights = [class_weights(keys, classes, own) for own in labels] if keys.class_weights else []
-    if not weights and not keys.label_smoothing:
+    if not keys.class_weights and not keys.label_smoothing:
         return None
     check_loss(keys, criterion)
+    weights = [class_weights(keys, classes, own) for own in labels] if keys.class_weights else []
     return Objective(keys.label_smoothing, torch.stack(weights) if weights else None)
 
 

@@ -45,8 +45,8 @@ from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.cluster_means import named_models
+from corsage.strategies.rounds.model_arrays import without_statistics
 from corsage.strategies.rounds.rows import enter, places, user_weights
-from corsage.strategies.rounds.server_step import learned
 from corsage.strategies.rounds.turns import Parcel
 
 if TYPE_CHECKING:
@@ -187,7 +187,8 @@ class CFL(Strategy[CFLKeys, CFLState]):
         waiting = set(members) - set(known) - set(self.progress.dropped)
         if waiting or len(known) < 2:
             return
-        updates = self._learned(state.updates[places(state.users, known)])
+        network = self.federation.network
+        updates = without_statistics(network, state.updates[places(state.users, known)])
         mean, largest = norms(updates, self._weights(known))
         state.norms = {**state.norms, c: [round(mean, 6), round(largest, 6)]}
         if mean >= keys.cfl_eps1 or largest <= keys.cfl_eps2:
@@ -200,10 +201,6 @@ class CFL(Strategy[CFLKeys, CFLState]):
         cut = Cut(self.progress.round + 1, c, len(state.models), sizes, round(cross, 4))
         sides = np.stack([direction(updates[~second]), direction(updates[second])])
         make_cut(state, cut, leaving, set(members), sides)
-
-    def _learned(self, updates: Floats32) -> Floats32:
-        """Updates with 0 for running statistics, which follow the data and not the loss."""
-        return np.where(learned(self.federation.network, "model"), updates, np.float32(0.0))
 
     def _weights(self, users: Sequence[str]) -> Floats:
         """The weights of members in the mean of their updates."""

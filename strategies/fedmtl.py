@@ -43,6 +43,7 @@ from corsage.core.errors import ConfigError, ModelError
 from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.model_arrays import without_statistics
 from corsage.strategies.rounds.rows import enter, places
 from corsage.strategies.rounds.turns import Parcel
 
@@ -136,7 +137,8 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
         state, start, users = self.state, self.federation.network.initial, replies.users
         new = replies.rows["model"] - start
         known, changes = enter(state.users, state.changes, users, new, np.zeros_like(start))
-        products = renewed(state.products, changes, places(known, users).tolist(), start)
+        seen, first = (without_statistics(self.federation.network, v) for v in (changes, start))
+        products = renewed(state.products, seen, places(known, users).tolist(), first)
         omega, due = state.omega, (self.progress.round + 1) % self.keys.fedmtl_inner_rounds == 0
         if due or len(omega) != len(changes):
             omega = self._omega(products)
@@ -146,7 +148,9 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
         """Omega for W with these products of its changes."""
         if self.keys.fedmtl_relations == "mean":
             return mean_relations(len(products))
-        square = float(np.sum(self.federation.network.initial.astype(np.float64) ** 2))
+        network = self.federation.network
+        start = without_statistics(network, network.initial)
+        square = float(np.sum(start.astype(np.float64) ** 2))
         with_start = products[:, -1:]
         gram = products[:, :-1] + with_start + with_start.T + square
         return learned_relations(gram, self.keys.fedmtl_floor)

@@ -14,8 +14,8 @@ With `perfedavg-variant=exact` the Hessian's product with g = nabla f_i(wtilde, 
 the gradient of nabla f_i(w, D'') . g. The paper's two ways around it: FO leaves the Hessian out; HF
 takes (nabla f_i(w + delta g, D'') - nabla f_i(w - delta g, D'')) / (2 delta). Where activations
 have corners (ReLU, max-pooling) the gradient jumps, and over so short a way such a difference is
-mostly jumps and rounding (docs/results.md). A step takes two gradients (FO) or four (HF); a product
-by autograd costs as much as two, and counts as two.
+often jumps and rounding (docs/results.md). A step takes two gradients (FO) or four (HF); a product
+by autograd counts as two, though it takes longer where users train together.
 
 beta is `lr`; momentum and weight decay, if any, act on this step as torch's SGD does (momentum=0
 weight-decay=0: the paper's). A round has as many steps as `local-epochs` have batches; each of the

@@ -116,6 +116,11 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
     own_steps = "its heads are solved exactly"
     draws = False  # all users' sums in every round
     unprotected = "users send sums that are solved, only the body would be protected"
+    no_server_step = "its heads are solved, and in its rounds of the body these come after"
+
+    def unused(self, name: str) -> str:
+        """Without rounds of the body nothing is trained."""
+        return "" if self.keys.fedrep_exact_body_rounds else "its heads are solved exactly"
 
     def initial(self, network: Network) -> FedRepExactState:
         """phi^0; nothing is known of heads yet."""

@@ -28,19 +28,21 @@ def check_fits(strategy: Strategy[Any, Any], network: Network) -> None:
     train = strategy.config.train
     check_loss(train, network.criterion)
     check_images(train, strategy.federation.roster.shape)
-    if train.changed(LEARNING) and network.stackable:
-        note_slower(strategy)
+    if train.changed(LEARNING):
+        note_slower(strategy, network)
 
 
-def note_slower(strategy: Strategy[Any, Any]) -> None:
+def note_slower(strategy: Strategy[Any, Any], network: Network) -> None:
     """Say which keys make a quick path one that is not as quick."""
     train, note = strategy.config.train, strategy.federation.note
-    if train.mixed_precision != "none":
+    if not network.stackable:
+        pass  # users train one after the other in any case
+    elif train.mixed_precision != "none":
         note(f"mixed-precision={train.mixed_precision}: users train one after the other")
     elif slow := train.changed(SLOWER):
         said = ", ".join(f"{name}={value}" for name, value in slow.items())
         note(f"{said}: steps are taken apart from gradients, which is slower than plain SGD")
-    if train.augment:
+    if train.augment and network.cacheable:
         kinds = ",".join(train.augment)
         note(f"features are not cached: augment={kinds} makes others at each step")
 

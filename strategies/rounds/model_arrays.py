@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corsage.core.arrays import Array, Arrays
+from corsage.core.arrays import Array, Arrays, Bools, Floats32
 from corsage.core.errors import ModelError
 
 if TYPE_CHECKING:
@@ -19,6 +19,20 @@ PARTS = ("body", "head", "model")  # arrays of these names are parts of the mode
 def part(network: Network, name: str) -> slice:
     """Where an array called body, head or model lies in a network's flat vector."""
     return {"body": network.body, "head": network.head, "model": network.whole}[name]
+
+
+def learned(network: Network, name: str) -> Bools:
+    """Which numbers of a part of the model are trained, and not running statistics."""
+    found = np.zeros(network.whole.stop, dtype=bool)
+    for block in network.blocks:
+        found[block.where] = block.trained
+    return found[part(network, name)]
+
+
+def without_statistics(network: Network, models: Floats32) -> Floats32:
+    """Models, or changes of them, with 0 for running statistics: these follow the data alone."""
+    own = learned(network, "model")
+    return models if own.all() else np.where(own, models, np.float32(0.0))
 
 
 def by_parameter(network: Network, arrays: Mapping[str, Array]) -> Arrays:

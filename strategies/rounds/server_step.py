@@ -28,10 +28,9 @@ from corsage.core.arrays import Array, Bools, Floats32
 from corsage.core.errors import ConfigError
 from corsage.core.replies import Replies
 from corsage.core.server_keys import ServerKeys
-from corsage.strategies.rounds.model_arrays import PARTS, part
+from corsage.strategies.rounds.model_arrays import PARTS, learned
 
 if TYPE_CHECKING:
-    from corsage.networks.network import Network
     from corsage.strategies.rounds.federation import Federation
 
 
@@ -144,11 +143,3 @@ def step(
     if not np.isfinite(v).all():
         raise ValueError("the squares of the users' mean update are beyond single precision")
     return {"m": m, "v": v}, np.asarray(x + eta * m / (np.sqrt(v) + tau), np.float32)
-
-
-def learned(network: Network, name: str) -> Bools:
-    """Which numbers of a part of the model are trained, and not running statistics."""
-    found = np.zeros(network.whole.stop, dtype=bool)
-    for block in network.blocks:
-        found[block.where] = block.trained
-    return found[part(network, name)]

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from corsage.core.encoding import decode
 from corsage.core.errors import ModelError
 from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.replies import Replies
 from corsage.core.seeding import generator
 from corsage.networks.batch_norm import needs_two
 from corsage.networks.build import build_network
 from corsage.networks.training import batches, sgd, steps_of
+from corsage.strategies.rounds.model_arrays import learned, without_statistics
 from tests.support.federations import federate, same_arrays
 
 KEYS = TrainKeys(lr=0.05, momentum=0.5, weight_decay=0.01)
@@ -141,13 +142,31 @@ def test_frozen_statistics_stand_and_features_are_kept() -> None:
 
 
 def test_clusters_are_told_apart_without_running_statistics() -> None:
-    """Updates of which only the running statistics differ are the same to CFL."""
-    strategy, result, _ = federate("cfl", model=NORMED, num_rounds=2)
-    network = strategy.federation.network
+    """Updates of which only the running statistics differ are the same to CFL and Fed-MTL."""
+    network = build_network(ModelKeys(model=NORMED), (64,), 3, 0)
     stays = np.zeros(network.whole.stop, bool)
     for block in network.blocks:
         stays[block.where] = block.trained
     updates = np.where(stays, 0.0, 5.0).astype(np.float32)[None]
-    assert not stays.all() and not strategy._learned(updates).any()
-    assert strategy._learned(np.ones_like(updates)).sum() == stays.sum()
-    assert decode(result.arrays)
+    assert not stays.all() and not without_statistics(network, updates).any()
+    assert without_statistics(network, np.ones_like(updates)).sum() == stays.sum()
+    for name in ("cfl", "fedmtl"):
+        first, moved = (relations(name, by) for by in (0.0, 100.0))
+        assert len(first) > 1 and np.allclose(first, moved, atol=1e-6)
+
+
+def relations(name: str, by: float) -> Any:
+    """What the server makes of updates whose running statistics are moved by so much."""
+    strategy: Any = federate(name, model=NORMED, num_rounds=1)[0]
+    network, rng = strategy.federation.network, np.random.default_rng(0)
+    rows = rng.normal(size=(6, network.whole.stop)).astype(np.float32)
+    rows += by * ~learned(network, "model") * rng.normal(size=rows.shape)
+    if name == "cfl":
+        users, roster = strategy.state.users[:6], strategy.federation.roster
+        strategy.state.updates[:6], strategy.state.fresh = rows, users
+        strategy.state.clusters = dict.fromkeys(users, 0)
+        roster.members = {user: roster.members[user] for user in users}
+        strategy._cut(0, strategy.state)
+        return np.array(strategy.state.norms[0])
+    replies = Replies(users=strategy.state.users[:6], rows={"model": rows})
+    return strategy.merge(replies).omega

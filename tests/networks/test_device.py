@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from corsage.core.groups import ModelKeys, TrainKeys
@@ -16,6 +17,7 @@ from corsage.networks import parts as together
 from corsage.networks.augment import Views
 from corsage.networks.batches import Examples, Plan, on_device
 from corsage.networks.build import build_network
+from corsage.networks.network import Network
 from corsage.networks.objective import Objective
 from corsage.networks.steps import in_groups
 from corsage.networks.training import batches, to_tensors
@@ -107,4 +109,27 @@ def test_devices_that_are_not_there_are_refused() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(Exception, match="device=cuda: this machine has no such device"):
             build_network(ModelKeys(), (6,), 3, 0, "cuda")
-    assert in_groups is not None
+
+
+@pytest.mark.parametrize("kind", [nn.ReLU, nn.Tanh])
+def test_no_gradient_waits_for_the_host(kind: type[nn.Module]) -> None:
+    """Neither of users together nor of one alone, as APFL and Per-FedAvg take them."""
+    torch.manual_seed(0)
+    net = Network(nn.Sequential(nn.Linear(6, 8), kind(), nn.Linear(8, 3)), "", torch.rand(3, 6))
+    x, y = torch.randn(22, 6), torch.randint(3, (22,))
+    found = []
+    for epochs in (1, 4):
+        orders = [batches(np.random.default_rng(u), 11, epochs, 4) for u in range(2)]
+
+        def work(losses: Any) -> Any:
+            theta = losses.rows(net.initial)
+            out = torch.zeros_like(theta)
+            for t in range(len(losses.active)):
+                losses.gradient(theta, t, out)
+                losses.product(theta, theta, t, out, 0.5)
+            return (out,)
+
+        with Watched() as watched:
+            in_groups(net, Examples(x, y, np.array([11, 11])), [orders], 3, work)
+        found.append(watched.found)
+    assert found[0] == found[1]
