@@ -160,12 +160,14 @@ class Takes:
     rows : arrays with one row a user (or cohort), without that axis.
     options : what else may be said; for clients of cohorts, to each of them.
     squares : how many matrices of P x P it holds for each user at once.
+    many : rows of points, for each of which it answers with half such a matrix.
     """
 
     shared: Mapping[str, Form] = field(default_factory=dict)
     rows: Mapping[str, Form] = field(default_factory=dict)
     options: Mapping[str, Check] = field(default_factory=dict)
     squares: int = 0
+    many: str = ""
 
 
 def measured(name: str, value: Any, limits: Limits) -> str:

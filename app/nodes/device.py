@@ -186,10 +186,14 @@ def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
     limits.check_space("matrices of all parameters by all", cls.takes.squares * size**2 * members)
     sizes = {"P": size, "B": network.body.stop, "H": size - network.head.start}
     rows = content.get("rows")
+    found = {} if rows is None else arrays_as(rows, cls.takes.rows, sizes, len(task.users))
+    if cls.takes.many in found:
+        count = found[cls.takes.many].shape[1] * len(task.users)
+        limits.check_space("matrices of all parameters by all", count * size**2)
     return Order(
         replace(task, options=rewritten(task, each)),
         arrays_as(content.get("arrays"), cls.takes.shared, sizes),
-        {} if rows is None else arrays_as(rows, cls.takes.rows, sizes, len(task.users)),
+        found,
     )
 
 

@@ -11,42 +11,47 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from corsage.clients.base import Got, Models, Sent
-from corsage.clients.convex import PRECISIONS, Answer, ConvexClient
-from corsage.core.arrays import Array, Floats, Ints
-from corsage.core.asked import Takes, floats, number, text, whole
-from corsage.core.keys import NoKeys
-from corsage.networks.answers import output_of
+from corsage.clients.convex import Answer
+from corsage.clients.convex_clustering.folded import FoldedClient, doubles, numbers
+from corsage.core.arrays import Arrays, Floats
+from corsage.core.asked import Takes, flag, floats, listed, number, text, whole
 from corsage.networks.batches import Examples
 from corsage.solvers.convex_clustering.costs import user_terms
-from corsage.solvers.losses.convex import LinearLosses, Losses, SmoothLosses
+from corsage.solvers.convex_clustering.expansions import Expansion, Probe, answer
+from corsage.solvers.losses.convex import SmoothLosses
 from corsage.solvers.losses.held_out import Fold
 
+POINTS, SLOPES = "points", "slopes"
+"""Rows of probes: several points and slopes a user."""
+MOST_FOLDS, MOST_POINTS = 100, 10_000
 
-class ConvexClusteringClient(ConvexClient[NoKeys]):
+
+class ConvexClusteringClient(FoldedClient):
     """The users of convex clustering."""
 
     takes = Takes(
         shared={"known": floats("K", "P")},
-        rows={name: floats("P") for name in ("p", "x", "v", "slope")} | {"kappa": floats()},
+        rows={name: floats("P") for name in ("p", "x", "v", "slope")}
+        | {"kappa": floats(), POINTS: floats("K", "P"), SLOPES: floats("K", "P")},
         options={
             "ask": text(40),
             "fold": text(100),
             "fold-number": whole(high=1000),
             "fold-share": number(0, 1),
+            "folds": listed(text(100), MOST_FOLDS),
+            "fold-numbers": listed(whole(high=1000), MOST_FOLDS),
+            "fold-shares": listed(number(0, 1), MOST_FOLDS),
+            "of-fold": listed(whole(high=MOST_FOLDS), MOST_POINTS),
+            "shares": listed(number(0), MOST_POINTS),
+            "bounds": listed(flag, MOST_POINTS),
         },
         squares=4,
+        many=POINTS,
     )
 
-    usual_scale = "mean"
     usual_question = "prox"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Torch models are solved in the precision that is asked for, too."""
-        return PRECISIONS[self.task.model.precision]
 
     def answers(self) -> Mapping[str, Answer]:
         """What the server may ask."""
@@ -58,6 +63,7 @@ class ConvexClusteringClient(ConvexClient[NoKeys]):
             "slack": self.slack,
             "facts": self.facts,
             "held_out": self.held_out,
+            "expand": self.expand,
         }
 
     def respond(self, got: Got) -> Sent:
@@ -134,103 +140,43 @@ class ConvexClusteringClient(ConvexClient[NoKeys]):
 
     def held_out(self, got: Got) -> Sent:
         """The mean loss on the held-out samples, without ridge."""
-        data, count = self.examples, len(self.users)
-        each = doubles(
-            self.network.criterion.each(self.model_outputs(self.tensor(got.rows["x"])), data.y)
+        lost = self.lost(self.tensor(got.rows["x"]), self.fold)
+        found = np.isfinite(lost)
+        return Sent(metrics={"value": np.where(found, lost, 0.0), "found": found.astype(float)})
+
+    def expand(self, got: Got) -> Sent:
+        """f_i and its derivatives near each of several points, and what makes duality gaps."""
+        folds, probes = self.asked_folds(got), []
+        points, slopes = (
+            np.moveaxis(np.asarray(got.rows[name], np.float64), 1, 0) for name in (POINTS, SLOPES)
         )
-        left, owner = self.left_out(), np.repeat(np.arange(count), data.sizes)
-        sums = np.bincount(owner[left], each[left], count)
-        counts = np.bincount(owner[left], minlength=count)
-        found = (counts > 0).astype(np.float64)
-        return Sent(metrics={"value": sums / np.maximum(counts, 1), "found": found})
+        words = (got.options[name] for name in ("of-fold", "shares", "bounds"))
+        for x, v, fold, share, bound in zip(points, slopes, *words, strict=True):
+            probes.append(Probe(x, v, share, folds[fold - 1] if fold else None, bound))
+        found = [packed(answer(self.on(p.fold), p, self.lost_by(p))) for p in probes]
+        rows = {name: np.stack([each[name] for each in found], 1) for name in found[0]}
+        return Sent(rows=rows)
 
-    # The losses.
+    def asked_folds(self, got: Got) -> list[Fold]:
+        """The folds that the probes of a message are about."""
+        names = ("folds", "fold-numbers", "fold-shares")
+        return [Fold(*of) for of in zip(*(got.options.get(name, []) for name in names), strict=True)]
 
-    @property
-    def problem(self) -> Losses:
-        """f_i, on the samples that are not held out."""
-        if not self.convex:
-            return self.prepared((self.fold, "smooth"), self.smooth_losses)
-        if self.fold is None:
-            return self.losses
-        return self.prepared((self.fold, "linear"), self.linear_losses_without)
-
-    @property
-    def examples(self) -> Examples:
-        """All users' training samples."""
-        return self.prepared("examples", lambda: self.train_data(self.limits))
-
-    @property
-    def fold(self) -> Fold | None:
-        """The samples that are held out in this message, if any are."""
-        options = self.task.options
-        if "fold" not in options:
-            return None
-        number, share = int(options["fold-number"]), float(options["fold-share"])
-        return Fold(str(options["fold"]), number, share)
-
-    def left_out(self) -> Ints:
-        """The held-out samples of all users, as their numbers among all samples."""
-        fold, data = self.fold, self.examples
-        if fold is None:
-            return np.empty(0, np.int64)
-        parts = [
-            start + fold.held_out(self.task.seed, user, int(size))
-            for user, start, size in zip(self.users, data.offsets, data.sizes, strict=True)
-        ]
-        return np.concatenate(parts)
-
-    def kept(self) -> tuple[Ints, Ints]:
-        """The samples that are not held out, and whose they are."""
-        sizes = self.examples.sizes
-        kept = np.setdiff1d(np.arange(int(sizes.sum())), self.left_out())
-        return kept, np.repeat(np.arange(len(sizes)), sizes)[kept]
-
-    def linear_losses_without(self) -> LinearLosses:
-        """f_i of a linear model on the samples that are left."""
-        data, (kept, owner) = self.examples, self.kept()
-        rows = torch.from_numpy(kept).to(data.x.device)
-        sizes = np.bincount(owner, minlength=len(self.users))
-        return self.losses_on(Examples(data.x[rows], data.y[rows], sizes))
-
-    def smooth_losses(self) -> SmoothLosses:
-        """f_i of a torch model, by autograd: the mean over its samples, and the ridge."""
-        data, (kept, owner) = self.examples, self.kept()
-        inputs, criterion, mean = (
-            data.x.to(self.dtype),
-            self.network.criterion,
-            self.scale == "mean",
-        )
-        ridge = self.task.model.ridge  # on biases too: softmax takes no notice of a common shift
-
-        def loss(user: int, x: Tensor) -> Tensor:
-            own = torch.from_numpy(kept[owner == user])
-            losses = criterion.each(self.module_outputs(x, inputs[own]), data.y[own])
-            return (losses.mean() if mean else losses.sum()) + ridge * x.square().sum() / 2
-
-        return SmoothLosses(loss, len(self.users), self.network.whole.stop, dtype=self.dtype)
-
-    def model_outputs(self, x: Tensor) -> Tensor:
-        """The model's outputs on all training samples, each under its user's x_i."""
-        if self.convex:
-            return self.losses.predict(x)[:, None]
-        data = self.examples
-        inputs = torch.split(data.x.to(x.dtype), data.sizes.tolist())
-        parts = zip(x, inputs, strict=True)
-        return torch.cat([self.module_outputs(model, part) for model, part in parts])
-
-    def module_outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
-        """The module's outputs with x in the place of its parameters."""
-        network = self.network
-        named = {b.name: x[b.where].view(b.shape) for b in network.blocks}
-        return output_of(torch.func.functional_call(network.module, named, (inputs,)))
+    def lost_by(self, probe: Probe) -> Floats:
+        """What x_i loses on the samples that its probe leaves out."""
+        if probe.fold is None:
+            return np.full(len(self.users), np.nan)
+        return self.lost(self.tensor(probe.x), probe.fold)
 
 
-def numbers(tensor: Tensor) -> Array:
-    """A tensor as an array."""
-    return tensor.cpu().numpy()
-
-
-def doubles(tensor: Tensor) -> Floats:
-    """A tensor as an array of float64."""
-    return np.asarray(tensor.double().cpu().numpy())
+def packed(found: Expansion) -> Arrays:
+    """An expansion as rows: of the Hessian what is on and above its diagonal; numbers as one."""
+    upper = np.triu_indices(found.y.shape[1])
+    held = np.isfinite(found.held)
+    numbers = found.value, found.at_x, found.least, found.found, np.where(held, found.held, 0), held
+    return {
+        "y": found.y,
+        "gradient": found.gradient,
+        "hessian": found.hessian[:, upper[0], upper[1]],
+        "numbers": np.stack([*numbers, found.curvature], 1).astype(np.float64),
+    }

@@ -36,6 +36,7 @@ NUMBERS: dict[str, tuple[Number, ...]] = {
         Number("coercive", low=0.0, high=1.0, whole=True),
     ),
     "held_out": (Number("value"), FOUND),
+    "expand": (),
 }
 """What can be asked, and the numbers that each user answers with."""
 

@@ -1,0 +1,95 @@
+"""Probes of all users as exchanges: what the many problems of newton.py ask.
+
+A user's answer to a probe is 7 + 2 d + d (d + 1)/2 floats: 19 of them with 3 coefficients, 1,382
+with 50. All probes of a step are one exchange, unless they are more than a device should hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from corsage.core.arrays import Array, Arrays, Floats
+from corsage.core.replies import Replies
+from corsage.solvers.convex_clustering.expansions import Expansion, Probe
+from corsage.solvers.losses.held_out import Fold
+from corsage.strategies.convex_clustering.questions import Questions
+from corsage.strategies.rounds.turns import Script
+
+SPACE = 2**20
+"""Numbers of all Hessians that a user makes for one exchange."""
+NUMBERS = 7
+"""value, f(x), minimum, whether there is one, held-out loss, whether there is one, L."""
+
+
+def ask_all(
+    questions: Questions, users: list[str], d: int, probes: Sequence[Probe], **more: Any
+) -> Script[list[Expansion]]:
+    """The answers of all users to all probes; one exchange, or as few as the space allows."""
+    most, found = max(SPACE // d**2, 1), list[Expansion]()
+    for first in range(0, len(probes), most):
+        part = probes[first : first + most]
+        replies = yield from questions.ask(
+            users, "expand", rows_of(part), template_of(len(part), d), options_of(part), **more
+        )
+        found += [expansion(replies, place) for place in range(len(part))]
+    return found
+
+
+def rows_of(probes: Sequence[Probe]) -> Arrays:
+    """Points and slopes, (N, K, d)."""
+    return {
+        "points": np.stack([probe.x for probe in probes], 1),
+        "slopes": np.stack([probe.v for probe in probes], 1),
+    }
+
+
+def template_of(count: int, d: int) -> Arrays:
+    """What one user answers."""
+    shapes: dict[str, int] = {"y": d, "gradient": d, "hessian": d * (d + 1) // 2, "numbers": NUMBERS}
+    return {name: np.zeros((count, size)) for name, size in shapes.items()}
+
+
+def options_of(probes: Sequence[Probe]) -> dict[str, Any]:
+    """Which samples each probe leaves out (0: none), and its share of the curvature."""
+    folds: list[Fold | None] = [None]
+    folds += [fold for fold in dict.fromkeys(probe.fold for probe in probes) if fold is not None]
+    named = [fold for fold in folds if fold is not None]
+    options: dict[str, Any] = {
+        "of-fold": [folds.index(probe.fold) for probe in probes],
+        "shares": [float(probe.share) for probe in probes],
+        "bounds": [probe.bound for probe in probes],
+    }
+    if named:
+        options["folds"] = [fold.purpose for fold in named]
+        options["fold-numbers"] = [fold.number for fold in named]
+        options["fold-shares"] = [fold.share for fold in named]
+    return options
+
+
+def expansion(replies: Replies, place: int) -> Expansion:
+    """All users' answers to one of the probes."""
+    rows = {name: np.asarray(array[:, place], np.float64) for name, array in replies.rows.items()}
+    value, at_x, least, found, held, has, curvature = rows["numbers"].T
+    return Expansion(
+        rows["y"],
+        value,
+        rows["gradient"],
+        whole(rows["hessian"], rows["y"].shape[1]),
+        at_x,
+        least,
+        found > 0,
+        np.where(has > 0, held, np.nan),
+        np.maximum(curvature, 0.0),
+    )
+
+
+def whole(upper: Array, d: int) -> Floats:
+    """Symmetric matrices (N, d, d) from what is on and above their diagonals."""
+    i, j = np.triu_indices(d)
+    found = np.empty((len(upper), d, d))
+    found[:, i, j] = upper
+    found[:, j, i] = upper
+    return found
