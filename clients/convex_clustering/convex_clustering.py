@@ -160,7 +160,9 @@ class ConvexClusteringClient(FoldedClient):
     def asked_folds(self, got: Got) -> list[Fold]:
         """The folds that the probes of a message are about."""
         names = ("folds", "fold-numbers", "fold-shares")
-        return [Fold(*of) for of in zip(*(got.options.get(name, []) for name in names), strict=True)]
+        return [
+            Fold(*of) for of in zip(*(got.options.get(name, []) for name in names), strict=True)
+        ]
 
     def lost_by(self, probe: Probe) -> Floats:
         """What x_i loses on the samples that its probe leaves out."""

@@ -45,11 +45,7 @@ class Users(Protocol):
         ...
 
     def solve(
-        self,
-        tasks: Sequence[Task],
-        tolerance: float = 1e-6,
-        most: int = MOST,
-        certain: bool = True,
+        self, tasks: Sequence[Task], tolerance: float = 1e-6, most: int = MOST
     ) -> list[Solved]:
         """All tasks, whose folds' local models were asked for before."""
         ...
@@ -77,21 +73,24 @@ class Batched:
             self.known[fold] = [own, at_zero]
         return [each.y for each in found[:count]]
 
+    def at(self, points: Sequence[tuple[Floats, Floats]]) -> list[Expansion]:
+        """What f_i are at some x, with slopes v; further tasks begin there."""
+        probes = [Probe(x, v, HERE, None, bound=False) for x, v in points]
+        found = self.oracle(probes)
+        self.known[None] = [*found[:1], *self.known.get(None, [])]
+        return found
+
     @property
     def found(self) -> Bools:
         """Who has a best model of its own, on all samples (N,)."""
         return self.known[None][0].found
 
     def solve(
-        self,
-        tasks: Sequence[Task],
-        tolerance: float = 1e-6,
-        most: int = MOST,
-        certain: bool = True,
+        self, tasks: Sequence[Task], tolerance: float = 1e-6, most: int = MOST
     ) -> list[Solved]:
         """Newton's method for all of them; what users said is remembered for the tasks to come."""
         starts = [self.start(task) for task in tasks]
-        found = solve(tasks, starts, self.oracle, tolerance, most, certain)
+        found = solve(tasks, starts, self.oracle, tolerance, most)
         for task, each in zip(tasks, found, strict=True):
             if each.base is not None:
                 self.known[task.fold].append(each.base)
@@ -100,7 +99,7 @@ class Batched:
     def start(self, task: Task) -> Expansion:
         """What a task's first models are made of: of each user the expansion nearest to them."""
         known = self.known[task.fold]
-        if isinstance(task.coupling, Penalty):
+        if not isinstance(task.coupling, Clusters):
             return known[0]
         of = known[len(known) > 1 and not task.coupling.labels.any()]  # one model: from 0
         guess = task.coupling.solve(models(of, of.y, FIRST), None, 1e-6).x
@@ -137,11 +136,7 @@ class Single:
         return [np.nan_to_num(each) for each in found]
 
     def solve(
-        self,
-        tasks: Sequence[Task],
-        tolerance: float = 1e-6,
-        most: int = MOST,
-        certain: bool = True,
+        self, tasks: Sequence[Task], tolerance: float = 1e-6, most: int = MOST
     ) -> list[Solved]:
         """Each to its end: sums of norms from the last one's solution, clusters from 0."""
         last: Solution | None = None

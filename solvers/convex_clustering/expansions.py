@@ -6,8 +6,8 @@ and the Hessian of its f_i at the proximal point
     y_i = argmin f_i(y) + <v_i, y> + kappa_i/2 |y - x_i|^2,    kappa_i = share L_i,
 
 with f_i(x_i), with min over y of f_i(y) + <v_i, y>, which is its part of a duality gap, and with
-the loss of x_i on samples that are held out. Where v_i is the optimum's, y_i is the optimum, so that
-the models that are made of the answer are best where the solution will be.
+the loss of x_i on samples that are held out. Where v_i is the optimum's, y_i is the optimum, so
+that the models that are made of the answer are best where the solution will be.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from corsage.solvers.convex_clustering.expansions import (
     Probe,
     models,
 )
+from corsage.solvers.convex_clustering.recovery import flow, reduced
 from corsage.solvers.convex_clustering.sum_of_norms import Solution, fit
 from corsage.solvers.losses.convex import Quadratic
 from corsage.solvers.losses.held_out import Fold
@@ -118,11 +119,41 @@ class Clusters:
 
 
 @dataclass(frozen=True)
+class Parts:
+    """The penalty, where all users of a cluster have one model: the reduced problem (5).
+
+    Its gap is that of the whole problem: where it closes, the clusters are the solution's.
+    """
+
+    labels: Ints
+    lam: float
+    edges: Edges
+
+    def solve(self, quadratic: Quadratic, start: Step | None, tolerance: float) -> Step:
+        """The fused models, and the duals that a flow inside the clusters makes of theirs."""
+        solved = reduced(quadratic, self.labels, self.lam, self.edges)
+        mu = flow(quadratic, solved, self.lam, self.edges).mu
+        return Step(solved.x, self.edges.adjoint(feasible(mu, self.lam * self.edges.w)))
+
+    def penalty(self, x: Floats) -> float:
+        """lam Omega(X)."""
+        return Penalty(self.lam, self.edges).penalty(x)
+
+
+@dataclass(frozen=True)
 class Task:
-    """A problem: what joins the users, and the samples that are left out of their f_i."""
+    """A problem.
+
+    Parameters
+    ----------
+    coupling : what joins the users.
+    fold : samples that are left out of their f_i.
+    certain : whether gaps are asked for; else it is over when a step changes nothing.
+    """
 
     coupling: Coupling
     fold: Fold | None = None
+    certain: bool = True
 
 
 @dataclass(frozen=True)
@@ -139,6 +170,7 @@ class Solved:
     everywhere : the gap holds against all models; else against those FAR times as far at most.
     held : what x loses on the fold (N,).
     base : what users said last, of which further models can be made.
+    slack : each user's part of the gap (N,); infinite where it has no minimum.
     """
 
     x: Floats
@@ -149,6 +181,7 @@ class Solved:
     everywhere: bool
     held: Floats
     base: Expansion | None = None
+    slack: Floats | None = None
 
 
 @dataclass
@@ -158,18 +191,18 @@ class Run:
     Parameters
     ----------
     base, centre : the expansion that models are made of, and where their damping pulls to.
-    steps : what was probed last.
+    dampings, steps : what was tried last.
     best : the best step, with its objective.
     lower, near : the largest lower bound that holds everywhere; a gap to what is near.
     change : how much less the last step was, as a share.
-    certain : whether gaps are asked for; else a task is over when its steps change nothing.
+    slack : of each user the part of the gap at the best step (N,).
     """
 
     task: Task
     base: Expansion
     centre: Floats
-    certain: bool = True
     damping: float = FIRST
+    dampings: tuple[float, ...] = (FIRST,)
     failed: int = 0
     steps: list[Step] = field(default_factory=list)
     best: Step | None = None
@@ -179,6 +212,7 @@ class Run:
     near: float = np.inf
     change: float = np.inf
     held: Floats = field(default_factory=lambda: np.zeros(0))
+    slack: Floats = field(default_factory=lambda: np.zeros(0))
 
     @property
     def gap(self) -> float:
@@ -190,19 +224,19 @@ class Run:
         """Whether it is good enough, or as good as it gets."""
         if self.gap <= tolerance or self.failed > len(LADDER):
             return True
-        return not self.certain and self.change <= SETTLED * tolerance
+        return not self.task.certain and self.change <= SETTLED * tolerance
 
     def propose(self, tolerance: float, start: Step | None) -> list[Probe]:
         """What to ask: the models' solution, or several damped ones after a failure."""
-        dampings = LADDER if self.failed else (self.damping,)
+        self.dampings = LADDER if self.failed else (self.damping,)
         sharp = SHARPER * tolerance
         self.steps = []
-        for damping in dampings:
+        for damping in self.dampings:
             quadratic = models(self.base, self.centre, damping)
             start = self.task.coupling.solve(quadratic, self.best or start, sharp)
             self.steps.append(start)
         share = HERE if self.failed > 1 else SHARE
-        fold, certain = self.task.fold, self.certain
+        fold, certain = self.task.fold, self.task.certain
         probes = [Probe(step.x, step.v, share, fold, certain) for step in self.steps]
         if self.failed == 1 and self.best is not None:
             probes.append(Probe(self.best.x, self.best.v, HERE, fold, bound=False))
@@ -219,9 +253,12 @@ class Run:
             self.best, self.value = step, values[at]
             penalty = self.task.coupling.penalty(step.x)
             self.size, self.held = float(np.abs(expansion.at_x).sum()) + penalty, expansion.held
+            slack = expansion.at_x + (step.v * step.x).sum(1) - expansion.least
+            self.slack = np.where(expansion.found, slack, np.inf)
             self.base, self.failed = expansion, 0
             self.centre = expansion.y
-            self.damping = float(np.clip(FADES * self.gap, LEAST, 1.0)) ** 1.5
+            eased = FADES * min(self.dampings[at], self.gap)
+            self.damping = float(np.clip(eased, LEAST, 1.0))
         else:
             self.failed += 1
             self.centre = self.best.x
@@ -237,7 +274,11 @@ class Run:
         else:
             reach = np.square(FAR * (1 + norms(step.x)))
             loose = NEAR * found.curvature / 2 * reach
-            self.near = self.near if not self.certain else min(self.near, value - lower + float(loose[~found.found].sum()))
+            self.near = (
+                self.near
+                if not self.task.certain
+                else min(self.near, value - lower + float(loose[~found.found].sum()))
+            )
         return value
 
     def solved(self) -> Solved:
@@ -249,7 +290,9 @@ class Run:
         if mu is None:  # of what is known now: these are exact where the models are
             ahead = self.task.coupling.solve(models(self.base, self.centre, LEAST), self.best, 1.0)
             v = ahead.v
-        return Solved(x, v, mu, self.value, self.gap, bool(everywhere), self.held, self.base)
+        return Solved(
+            x, v, mu, self.value, self.gap, bool(everywhere), self.held, self.base, self.slack
+        )
 
 
 def solve(
@@ -258,7 +301,6 @@ def solve(
     oracle: Oracle,
     tolerance: float = 1e-6,
     most: int = MOST,
-    certain: bool = True,
 ) -> list[Solved]:
     """All tasks, from expansions of their own folds' f_i.
 
@@ -269,9 +311,8 @@ def solve(
     oracle : one exchange.
     tolerance : the relative gap that is wanted.
     most : exchanges after which what is not certified is left as it is.
-    certain : whether gaps are asked for.
     """
-    runs = [Run(task, start, start.y, certain) for task, start in zip(tasks, starts, strict=True)]
+    runs = [Run(task, start, start.y) for task, start in zip(tasks, starts, strict=True)]
     for _ in range(most):
         wanted = [run for run in runs if not run.over(tolerance)]
         if not wanted:

@@ -104,6 +104,7 @@ class ClusterChoice:
     lam : its lambda; for clusters of local models the best one of the path.
     base : the better one of one model and own models.
     candidates : all procedures.
+    softer : the best models along the path.
     """
 
     chosen: Candidate
@@ -112,6 +113,12 @@ class ClusterChoice:
     lam: float
     base: Candidate
     candidates: tuple[Candidate, ...]
+    softer: Candidate
+
+    @property
+    def refit_is_better(self) -> bool:
+        """Whether the chosen clusters' own models lose no more than models along the path."""
+        return self.chosen.kind != MODELS and self.chosen.score <= self.softer.score
 
 
 def standard_error(values: Floats) -> float:
@@ -170,20 +177,18 @@ def choose_for_clusters(users: Users, edges: Edges, seed: int = 0) -> ClusterCho
     }
     refits = refitted(users, wanted)
     found = tuple(judged(paths, wanted, refits))
-    chosen, base = chosen_of(found)
-    place = chosen.place
-    if chosen.kind in (KMEANS, WARD):
-        place = min((each for each in found if each.kind == MODELS), key=by_score).place
+    chosen, base, softer = chosen_of(found)
     lam = {GLOBAL: float(lams[None][0]), LOCAL: 0.0}.get(chosen.kind)
     if lam is None:
+        place = chosen.place if chosen.kind in (MODELS, LAMBDA) else softer.place
         lam = float(lams[None][place])
-    key = chosen.kind, chosen.place
     if chosen.kind == MODELS:
-        x = paths[None][place].x
+        x = paths[None][chosen.place].x
         labels = in_order(np.unique(x, axis=0, return_inverse=True)[1].ravel())
     else:
+        key = chosen.kind, chosen.place
         labels, x = wanted[None][key], refits[None][key].x
-    return ClusterChoice(chosen, labels, x, lam, base, found)
+    return ClusterChoice(chosen, labels, x, lam, base, found, softer)
 
 
 Key = tuple[str, int]
@@ -233,8 +238,8 @@ def refitted(users: Users, wanted: dict[Fold | None, dict[Key, Ints]]) -> ByFold
     for fold, partitions in wanted.items():
         for labels in partitions.values():
             different.setdefault((fold, labels.tobytes()), labels)
-    tasks = [Task(Clusters(labels), fold) for (fold, _), labels in different.items()]
-    found = dict(zip(different, users.solve(tasks, ROUGH, REFITS, certain=False), strict=True))
+    tasks = [Task(Clusters(own), fold, certain=False) for (fold, _), own in different.items()]
+    found = dict(zip(different, users.solve(tasks, ROUGH, REFITS), strict=True))
     return {
         fold: {key: found[fold, labels.tobytes()] for key, labels in partitions.items()}
         for fold, partitions in wanted.items()
@@ -263,22 +268,20 @@ def by_score(each: Candidate) -> float:
     return each.score
 
 
-def chosen_of(found: Sequence[Candidate]) -> tuple[Candidate, Candidate]:
-    """The best procedure, and the better one of one model and own models.
+def chosen_of(found: Sequence[Candidate]) -> tuple[Candidate, Candidate, Candidate]:
+    """The best procedure; the better one of one model and own models; the path's best models.
 
     The fewest clusters within a standard error of the best, if they are better than the latter by
     SURE of it; else the best models of the path, if they are better by one.
     """
     ends = [each for each in found if each.kind in (GLOBAL, LOCAL)]
     base = min(ends, key=by_score)
-    groups = [
-        each for each in found if each.kind in (LAMBDA, KMEANS, WARD) and each.clusters > 1
-    ]
+    groups = [each for each in found if each.kind in (LAMBDA, KMEANS, WARD) and each.clusters > 1]
     softer = min((each for each in found if each.kind == MODELS), key=by_score)
     if groups:
         best = min(groups, key=by_score)
         near = [each for each in groups if not best.beats(each, 1.0)]
         chosen = min(near, key=lambda each: (each.clusters, each.score))
         if chosen.beats(base, SURE) and not softer.beats(chosen, 1.0):
-            return chosen, base
-    return (softer if softer.beats(base, 1.0) else base), base
+            return chosen, base, softer
+    return (softer if softer.beats(base, 1.0) else base), base, softer

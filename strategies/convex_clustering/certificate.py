@@ -6,16 +6,27 @@ See solvers/convex_clustering/certificate.py for the formula.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.core.replies import Replies
 from corsage.strategies.convex_clustering.graph import Graph
-from corsage.strategies.convex_clustering.pdmm import Pdmm
 from corsage.strategies.convex_clustering.questions import Questions
-from corsage.strategies.convex_clustering.splitting import Splitting
 from corsage.strategies.rounds.turns import Script
+
+
+class Solver(Protocol):
+    """Models, and duals of the edges."""
+
+    @property
+    def models(self) -> Floats:
+        """X (N, d)."""
+
+    @property
+    def mu(self) -> Floats:
+        """(E, d)."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +40,14 @@ class Certificate:
     gap : at most so much is P(X) above its minimum; None if nothing is known: not all users
         answered, or one has no best model under its duals.
     relative : the gap as a share of sum |f_i(x_i)| + penalty.
+    nearby : the gap holds against models at most 100 times as far away: somebody has no best one.
     """
 
     round: int
     value: float | None = None
     gap: float | None = None
     relative: float | None = None
+    nearby: bool = False
 
     def within(self, tolerance: float) -> bool:
         """Whether the models are known to be that good."""
@@ -42,7 +55,7 @@ class Certificate:
 
 
 def certify(
-    questions: Questions, graph: Graph, lam: float, solver: Splitting | Pdmm, number: int
+    questions: Questions, graph: Graph, lam: float, solver: Solver, number: int
 ) -> Script[Certificate]:
     """The certificate after round `number`: a user gets x_i and v_i = sum_j mu_ij."""
     from corsage.solvers.convex_clustering.certificate import feasible

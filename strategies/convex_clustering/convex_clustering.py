@@ -6,9 +6,11 @@ Armacki et al. 2022. lambda here is that of (6), (7), (9): twice that of (14), 2
 of (3). A user only ever solves a proximal step of its f_i; all duals are at the server.
 
 `convex-solver=pdmm` is Algorithm 1 on half the edges (pdmm.py), `dr` is Douglas-Rachford splitting
-(splitting.py), which solves the penalty's part at the server and needs a tenth of the rounds. Every
-`convex-certify-every` rounds two floats a user make a duality gap (certificate.py); the run ends
-when it is below `convex-tolerance`. `fraction-train` is the participation.
+(splitting.py), which solves the penalty's part at the server and needs a tenth of the rounds, and
+`newton` (newton.py) has quadratic models of all f_i there, and ends after five or six rounds. Every
+`convex-certify-every` rounds (with newton: every one) two floats a user make a duality gap
+(certificate.py); the run ends when it is below `convex-tolerance`. `fraction-train` is the
+participation.
 
 A user whose node has left is taken out of the problem; one that comes (again) begins at the mean.
 What is said at the end is in report.py.
@@ -26,21 +28,31 @@ from flwr.app import ArrayRecord
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.encoding import encode
 from corsage.core.replies import Replies, name_users
+from corsage.core.schema import Schema
 from corsage.strategies.convex_clustering.certificate import Certificate, certify
 from corsage.strategies.convex_clustering.choice import Choice, choose
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.keys import (
     CLUSTERS,
     KNN,
+    NEWTON,
     PDMM,
     ConvexClusteringKeys,
     given_lambda,
     rules_of,
+    solver_of,
 )
 from corsage.strategies.convex_clustering.models import check_convex, to_choose_from
-from corsage.strategies.convex_clustering.opening import ask_facts, ask_neighbours
+from corsage.strategies.convex_clustering.newton import Newton
+from corsage.strategies.convex_clustering.opening import ask_facts, ask_local, ask_neighbours
 from corsage.strategies.convex_clustering.pdmm import Pdmm
-from corsage.strategies.convex_clustering.questions import Questions
+from corsage.strategies.convex_clustering.probing import (
+    expansion,
+    options_of,
+    rows_of,
+    template_of,
+)
+from corsage.strategies.convex_clustering.questions import Questions, in_order
 from corsage.strategies.convex_clustering.report import ClusterReport, Reading, Solved
 from corsage.strategies.convex_clustering.solver import Problem, Rules
 from corsage.strategies.convex_clustering.splitting import Splitting
@@ -50,6 +62,9 @@ from corsage.strategies.rounds.turns import Parcel, Script
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
+
+Solver = Splitting | Pdmm | Newton
+"""What a solver remembers."""
 
 
 @dataclass
@@ -63,14 +78,16 @@ class ConvexClusteringState:
     solver : X, the duals, and the solver's numbers; None before the first round, as lambda is.
     certificate : the last duality gap.
     reading, refit : the clusters, and each user's model of its cluster alone, after the last round.
+    chosen : the models that did best of all, where clusters were looked for (N, d).
     """
 
     graph: Graph = field(default_factory=lambda: Graph([]))
     choice: Choice | None = None
-    solver: Splitting | Pdmm | None = None
+    solver: Solver | None = None
     certificate: Certificate | None = None
     reading: Reading | None = None
     refit: Floats | None = None
+    chosen: Floats | None = None
 
 
 class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
@@ -107,7 +124,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         return rules_of(self.keys, self.config, len(self.federation.users))
 
     @property
-    def solver(self) -> Splitting | Pdmm:
+    def solver(self) -> Solver:
         """What the solver remembers."""
         assert self.state.solver is not None  # `opening` is over
         return self.state.solver
@@ -132,25 +149,57 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     def _fixed(self) -> Script[None]:
         """The graph, lambda, rho and tau of the users that are there."""
         users, d = self.federation.users, self.federation.network.whole.stop
-        facts = yield from ask_facts(self.questions, users)
-        graph, choice = Graph(users), Choice(self.given_lambda or 0.0)
+        name, graph = solver_of(self.keys, self.config, d), Graph(users)
+        choice, chosen = Choice(self.given_lambda or 0.0), None
+        if name == NEWTON:
+            local = yield from ask_local(self.questions, users, d)
+        else:
+            facts = yield from ask_facts(self.questions, users)
         if self.keys.convex_graph == KNN:
             graph = yield from ask_neighbours(self.questions, users, d, self.keys.convex_neighbours)
         if self.given_lambda is None:
             of_clusters = self.keys.convex_lambda == CLUSTERS
-            choice = yield from choose(self.questions, graph, d, of_clusters)
-        begin = Pdmm.begin if self.keys.convex_solver == PDMM else Splitting.begin
-        solver = begin(Problem(graph.edges, choice.lam), d, facts, self.rules)
-        self.state = ConvexClusteringState(graph, choice, solver)
+            choice, chosen = yield from choose(self.questions, graph, d, of_clusters)
+        problem = Problem(graph.edges, choice.lam)
+        solver: Solver
+        if name == NEWTON:
+            solver = Newton.begin(problem, local)
+        elif name == PDMM:
+            solver = Pdmm.begin(problem, d, facts, self.rules)
+        else:
+            solver = Splitting.begin(problem, d, facts, self.rules)
+        self.state = ConvexClusteringState(graph, choice, solver, chosen=chosen)
 
     # A round, as every strategy's: rows down, rows up.
 
     def round(self, number: int) -> Script[Replies]:
         """A round of the users that are there, and from time to time its duality gap."""
         self.enter(self.federation.users)
+        if isinstance(self.solver, Newton):
+            return (yield from self.newton_round(self.solver, number))
         replies = yield from super().round(number)
         if number % self.keys.convex_certify_every == 0:
             yield from self.certify(number)
+        return replies
+
+    def newton_round(self, solver: Newton, number: int) -> Script[Replies]:
+        """One step of all users, and its duality gap."""
+        users, problem = self.state.graph.users, self.problem
+        run, probes = solver.step(problem, self.keys.convex_tolerance)
+        template = template_of(len(probes), self.models.shape[1])
+        parcel, schema = Parcel(rows=rows_of(probes)), Schema(template, tuple(template))
+        options = {**self.train_options, **options_of(probes), "ask": "expand"}
+        question = self.federation.question("train", users, parcel, schema, options, number)
+        replies = in_order((yield question), users)
+        self.accept_round(number, replies)
+        found = [expansion(replies, place) for place in range(len(probes))]
+        if len(replies.users) == len(users):
+            solver = solver.after(run, found)
+        else:
+            solver = solver.after_some(run, found[0], self.state.graph.rows(replies.users))
+        certificate = solver.certificate(number)
+        self.state = replace(self.state, solver=solver, certificate=certificate)
+        self.federation.count(question, replies)
         return replies
 
     def enter(self, users: list[str]) -> None:
@@ -169,8 +218,9 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     def send(self, users: list[str]) -> Parcel:
         """What each user's proximal step is taken from: p_i and kappa_i."""
-        rows = self.state.graph.rows(users)
-        p, kappa = self.solver.request(self.problem, self.rules, rows)
+        rows, solver = self.state.graph.rows(users), self.solver
+        assert not isinstance(solver, Newton)  # has rounds of its own
+        p, kappa = solver.request(self.problem, self.rules, rows)
         return Parcel(rows={"p": p, "kappa": kappa})
 
     def template(self) -> Arrays:
@@ -180,8 +230,9 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     def merge(self, replies: Replies) -> ConvexClusteringState:
         """The server's half of the round."""
         rows, x = self.state.graph.rows(replies.users), np.asarray(replies.rows["x"], np.float64)
-        number = self.progress.round + 1
-        solver, note = self.solver.after(self.problem, self.rules, rows, x, number)
+        number, solver = self.progress.round + 1, self.solver
+        assert not isinstance(solver, Newton)
+        solver, note = solver.after(self.problem, self.rules, rows, x, number)
         if note:
             self.federation.note(note)
         return replace(self.state, solver=solver)

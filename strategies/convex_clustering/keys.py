@@ -11,6 +11,7 @@ from corsage.core.keys import Keys, key
 from corsage.strategies.convex_clustering.solver import Rules
 
 AUTO, CLUSTERS, PDMM, KNN = "auto", "clusters", "pdmm", "knn"
+DR, NEWTON = "dr", "newton"
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,15 @@ class ConvexClusteringKeys(Keys):
 
     convex_lambda: str = key(
         AUTO,
-        "weight of the penalty: a number, auto (least loss on held-out samples), or clusters (best "
-        "clusters, one if they do not pay); the last two ask the users many times before round 1",
+        "weight of the penalty: a number, auto (least loss on held-out samples), or clusters (what "
+        "does best there: clusters, one model, or own ones); the last two ask all users before "
+        "round 1, up to 8 and 25 times, with more than 50 numbers in a model some thousand times",
     )
     convex_solver: str = key(
-        "dr", "dr: splitting with the penalty solved at the server; pdmm: the paper's Algorithm 1",
-        choices=("dr", PDMM),
+        AUTO, "newton: steps on quadratic models, with all users and few numbers in a model; dr: "
+        "splitting with the penalty solved at the server; pdmm: the paper's Algorithm 1; auto: "
+        "newton with fraction-train=1 and at most 50 numbers in a model, else dr",
+        choices=(AUTO, NEWTON, DR, PDMM),
     )  # fmt: skip
     convex_graph: str = key(
         "all", "whom the penalty joins: all pairs, or knn: neighbours of the local models",
@@ -37,7 +41,7 @@ class ConvexClusteringKeys(Keys):
     convex_certify_every: int = key(5, "rounds between duality gaps", low=1)
     convex_report: bool = key(
         True, "at the end ask for what it takes to read, certify and refit the clusters (some "
-        "hundred exchanges)"
+        "fifteen exchanges; with more than 50 numbers in a model some hundred)"
     )  # fmt: skip
     convex_rho: str = key(AUTO, "rho of the solver: a number, or auto: from the users' curvature")
     convex_relax: float = key(1.6, "dr: how much of a step s_i takes (relax)", low=0.01, high=1.99)
@@ -54,6 +58,22 @@ def given_lambda(keys: ConvexClusteringKeys) -> float | None:
     """lambda as a number, or None if it is to be found."""
     text = keys.convex_lambda
     return None if text in (AUTO, CLUSTERS) else number("convex-lambda", text)
+
+
+def solver_of(keys: ConvexClusteringKeys, config: Config, d: int) -> str:
+    """The solver for models of d numbers, `auto` resolved."""
+    from corsage.solvers.convex_clustering.batched import LARGEST
+
+    whole = config.federation.fraction_train >= 1
+    if keys.convex_solver == AUTO:
+        return NEWTON if whole and d <= LARGEST else DR
+    if keys.convex_solver == NEWTON and not (whole and d <= LARGEST):
+        raise ConfigError(
+            f"convex-solver=newton: it asks all users in every round for d x d numbers: set "
+            f"fraction-train=1 (is {config.federation.fraction_train:g}) with at most {LARGEST} "
+            f"numbers in a model (are {d}), or convex-solver=dr."
+        )
+    return keys.convex_solver
 
 
 def rules_of(keys: ConvexClusteringKeys, config: Config, users: int) -> Rules:

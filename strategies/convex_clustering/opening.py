@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from corsage.core.arrays import Bools
 from corsage.core.replies import name_users
 from corsage.strategies.convex_clustering.graph import Graph
+from corsage.strategies.convex_clustering.probing import ask_all
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.convex_clustering.solver import Facts
 from corsage.strategies.rounds.turns import Script
+
+if TYPE_CHECKING:
+    from corsage.solvers.convex_clustering.expansions import Expansion
 
 NUMBERS = ("squared", "huber")
 """Losses that have a best model wherever there are enough different rows."""
@@ -21,13 +28,27 @@ WHY = {
 def ask_facts(questions: Questions, users: list[str]) -> Script[Facts]:
     """What the users know of their losses; those without a best model are named."""
     metrics = (yield from questions.ask(users, "facts")).metrics
-    pairs = zip(users, metrics["coercive"], strict=True)
-    if without := [user for user, coercive in pairs if not coercive]:
+    name_free(questions, users, metrics["coercive"] > 0)
+    return Facts(float(metrics["curvature"].mean()), float(metrics["slope"].mean()))
+
+
+def ask_local(questions: Questions, users: list[str], d: int) -> Script[Expansion]:
+    """The users' own models, and their losses there; those without a best one are named."""
+    from corsage.solvers.convex_clustering.expansions import Probe
+
+    zero = np.zeros((len(users), d))
+    (found,) = yield from ask_all(questions, users, d, [Probe(zero, zero, 0.0)])
+    name_free(questions, users, found.found)
+    return found
+
+
+def name_free(questions: Questions, users: list[str], held: Bools) -> None:
+    """Say which users have no best model of their own."""
+    if without := [user for user, found in zip(users, held, strict=True) if not found]:
         questions.federation.note(
             f"{name_users(without)} without a best model of their own "
             f"({WHY[questions.federation.loss in NUMBERS]}): the penalty alone holds them"
         )
-    return Facts(float(metrics["curvature"].mean()), float(metrics["slope"].mean()))
 
 
 def ask_neighbours(questions: Questions, users: list[str], d: int, k: int) -> Script[Graph]:

@@ -7,16 +7,18 @@ with 50. All probes of a step are one exchange, unless they are more than a devi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.replies import Replies
-from corsage.solvers.convex_clustering.expansions import Expansion, Probe
-from corsage.solvers.losses.held_out import Fold
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.turns import Script
+
+if TYPE_CHECKING:
+    from corsage.solvers.convex_clustering.expansions import Expansion, Probe
+    from corsage.solvers.losses.held_out import Fold
 
 SPACE = 2**20
 """Numbers of all Hessians that a user makes for one exchange."""
@@ -48,7 +50,12 @@ def rows_of(probes: Sequence[Probe]) -> Arrays:
 
 def template_of(count: int, d: int) -> Arrays:
     """What one user answers."""
-    shapes: dict[str, int] = {"y": d, "gradient": d, "hessian": d * (d + 1) // 2, "numbers": NUMBERS}
+    shapes: dict[str, int] = {
+        "y": d,
+        "gradient": d,
+        "hessian": d * (d + 1) // 2,
+        "numbers": NUMBERS,
+    }
     return {name: np.zeros((count, size)) for name, size in shapes.items()}
 
 
@@ -71,6 +78,8 @@ def options_of(probes: Sequence[Probe]) -> dict[str, Any]:
 
 def expansion(replies: Replies, place: int) -> Expansion:
     """All users' answers to one of the probes."""
+    from corsage.solvers.convex_clustering.expansions import Expansion
+
     rows = {name: np.asarray(array[:, place], np.float64) for name, array in replies.rows.items()}
     value, at_x, least, found, held, has, curvature = rows["numbers"].T
     return Expansion(

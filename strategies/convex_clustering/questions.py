@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,8 @@ from corsage.strategies.rounds.rows import places
 from corsage.strategies.rounds.turns import Parcel, Question, Script
 
 if TYPE_CHECKING:
+    from corsage.solvers.convex_clustering.batched import Batched, Users
+    from corsage.solvers.convex_clustering.expansions import Expansion, Probe
     from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
 
 T = TypeVar("T")
@@ -126,6 +128,28 @@ class Questions:
 
         def inside(ask: Ask) -> T:
             return work(RemoteUsers(lambda *words: ask(self.ask(users, *words)), len(users), d))
+
+        return in_turns(inside)
+
+    def of_users(self, users: list[str], d: int, work: Callable[[Users], T]) -> Script[T]:
+        """Mathematics on many problems over the users, with d parameters each, as a script."""
+        from corsage.solvers.convex_clustering.batched import LARGEST, Single
+
+        if d > LARGEST:
+            return self.about_losses(users, d, lambda each: work(Single(each, len(users), d)))
+        return self.batched(users, d, work)
+
+    def batched(self, users: list[str], d: int, work: Callable[[Batched], T]) -> Script[T]:
+        """The same by Hessians, all problems at once."""
+        from corsage.solvers.convex_clustering.batched import Batched
+        from corsage.strategies.convex_clustering.probing import ask_all
+
+        def inside(ask: Ask) -> T:
+            def oracle(probes: Sequence[Probe]) -> list[Expansion]:
+                found: list[Expansion] = ask(ask_all(self, users, d, probes))
+                return found
+
+            return work(Batched(oracle, len(users), d))
 
         return in_turns(inside)
 

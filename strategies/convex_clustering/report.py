@@ -80,6 +80,14 @@ class ClusterReport:
         """The clusters; and, in full, each user's model of its cluster alone (N, d)."""
         if not self.in_full:
             return plainly_read(solved), None
+        from corsage.solvers.convex_clustering.batched import LARGEST
+
+        d = solved.models.shape[1]
+        if d <= LARGEST:
+            from corsage.strategies.convex_clustering.reading import quickly_read
+
+            users = solved.graph.users
+            return (yield from self.questions.batched(users, d, lambda b: quickly_read(b, solved)))
 
         def work(users: RemoteUsers) -> tuple[Reading, Floats | None]:
             losses = users.losses_without(None)
@@ -88,7 +96,6 @@ class ClusterReport:
             refitted, missing = refitted_models(losses, labels, solved.models)
             return replace(reading, not_refitted=missing), refitted
 
-        d = solved.models.shape[1]
         return (yield from self.questions.about_losses(solved.graph.users, d, work))
 
     # In words.

@@ -1,0 +1,146 @@
+"""Proximal Newton steps at the server: what it remembers, and its half of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corsage.core.arrays import Floats, Ints
+from corsage.strategies.convex_clustering.certificate import Certificate
+from corsage.strategies.convex_clustering.graph import Moved
+from corsage.strategies.convex_clustering.solver import Problem, moved_edges, moved_users
+from corsage.strategies.rounds.state import INFINITE
+
+if TYPE_CHECKING:
+    from corsage.solvers.convex_clustering.expansions import Expansion, Probe
+    from corsage.solvers.convex_clustering.newton import Run
+
+BASE = ("y", "value", "gradient", "hessian", "curvature")
+"""What is kept of the users' last answers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Newton:
+    """Newton's method on all users' quadratic models, `newton` (solvers/.../newton.py).
+
+    Parameters
+    ----------
+    x : the best models so far (N, d).
+    mu : the duals of the edges (E, d) that belong to them.
+    y, value, gradient, hessian, curvature : the expansions that the next models are made of.
+    centre, damping, failed : where the next step is damped to, how much, and steps that failed.
+    objective, size : P(x), and what gaps are a share of; infinite if not all users answered.
+    lower, near : the lower bound on P, and a gap against what is near (infinite: none is known).
+    """
+
+    x: Floats
+    mu: Floats
+    y: Floats
+    value: Floats
+    gradient: Floats
+    hessian: Floats
+    curvature: Floats
+    centre: Floats
+    damping: float
+    failed: int = 0
+    objective: float = field(default=np.inf, metadata=INFINITE)
+    size: float = field(default=np.inf, metadata=INFINITE)
+    lower: float = field(default=-np.inf, metadata=INFINITE)
+    near: float = field(default=np.inf, metadata=INFINITE)
+
+    @classmethod
+    def begin(cls, problem: Problem, local: Expansion) -> Newton:
+        """From the users' own models."""
+        from corsage.solvers.convex_clustering.newton import FIRST
+
+        mu = np.zeros((len(problem.edges), local.y.shape[1]), order="F")
+        return cls(local.y, mu, *(getattr(local, name) for name in BASE), local.y, FIRST)
+
+    @property
+    def models(self) -> Floats:
+        """The users' models X (N, d)."""
+        return self.x
+
+    def step(self, problem: Problem, tolerance: float) -> tuple[Run, list[Probe]]:
+        """The solutions of the models' problem, and what is asked about them."""
+        run = self._run(problem)
+        return run, run.propose(tolerance, None)
+
+    def after(self, run: Run, found: Sequence[Expansion]) -> Newton:
+        """What is known once all users have answered."""
+        run.take(found)
+        assert run.best is not None
+        solution = run.best.solution
+        return replace(
+            self,
+            x=run.best.x,
+            mu=self.mu if solution is None else solution.mu,
+            centre=run.centre,
+            damping=run.damping,
+            failed=run.failed,
+            objective=run.value,
+            size=run.size,
+            lower=run.lower,
+            near=run.near,
+            **{name: getattr(run.base, name) for name in BASE},
+        )
+
+    def after_some(self, run: Run, found: Expansion, rows: Ints) -> Newton:
+        """What is known if only some users answered: the step is taken, nothing is certified."""
+        step, news = run.steps[0], {}
+        for name in BASE:
+            news[name] = getattr(self, name).copy()
+            news[name][rows] = getattr(found, name)
+        mu = self.mu if step.solution is None else step.solution.mu
+        unknown = {"objective": np.inf, "size": np.inf, "lower": -np.inf, "near": np.inf}
+        return replace(self, x=step.x, mu=mu, centre=news["y"], failed=0, **news, **unknown)
+
+    def certificate(self, number: int) -> Certificate | None:
+        """What is known of the models after a round; None if not all users answered."""
+        if not np.isfinite(self.objective):
+            return None
+        gap = min(self.objective - self.lower, self.near)
+        if not np.isfinite(gap):
+            return Certificate(number, self.objective)
+        gap, tiny = max(gap, 0.0), np.finfo(np.float64).tiny
+        nearby = self.near < self.objective - self.lower
+        return Certificate(number, self.objective, gap, gap / max(self.size, tiny), nearby)
+
+    def moved(self, rows: Moved) -> Newton:
+        """The state of the users that are there now; a new one begins at the mean."""
+        users = {
+            name: moved_users(getattr(self, name), rows.users) for name in ("x", "y", "centre")
+        }
+        there = rows.users >= 0
+        for name in ("value", "gradient", "hessian", "curvature"):
+            old = getattr(self, name)
+            users[name] = np.zeros((len(there), *old.shape[1:]))
+            users[name][there] = old[rows.users[there]]
+        unknown = {"objective": np.inf, "size": np.inf, "lower": -np.inf, "near": np.inf}
+        return replace(self, **users, mu=moved_edges(self.mu, rows.edges), failed=0, **unknown)
+
+    def by_columns(self) -> Newton:
+        """The same numbers, those of the edges column by column, which is faster."""
+        return replace(self, mu=np.asfortranarray(self.mu))
+
+    def _run(self, problem: Problem) -> Run:
+        """The method where it stands."""
+        from corsage.solvers.convex_clustering.expansions import Expansion
+        from corsage.solvers.convex_clustering.newton import Penalty, Run, Step, Task
+        from corsage.solvers.convex_clustering.sum_of_norms import Solution
+
+        edges, lam, none = problem.edges, problem.lam, np.zeros(len(self.x))
+        base = Expansion(
+            self.y, self.value, self.gradient, self.hessian, none, none, none > 0, none,
+            self.curvature,
+        )  # fmt: skip
+        solution = Solution(self.x, self.mu, lam, np.nan, np.inf, np.inf, False, 0)
+        run = Run(Task(Penalty(lam, edges)), base, self.centre, self.damping, (), self.failed)
+        if np.isfinite(self.objective):
+            run.best = Step(self.x, edges.adjoint(self.mu), solution)
+        run.value, run.size = self.objective, self.size
+        run.lower, run.near = self.lower, self.near
+        return run

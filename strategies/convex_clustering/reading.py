@@ -1,0 +1,96 @@
+"""The clusters of a solution, read, certified and refitted in a handful of exchanges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corsage.core.arrays import Floats, Ints
+from corsage.strategies.convex_clustering.report import Reading, Solved
+
+if TYPE_CHECKING:
+    from corsage.solvers.convex_clustering.batched import Batched
+    from corsage.solvers.convex_clustering.newton import Solved as Answer
+
+MOST = 12
+"""Exchanges that the clusters' models take at most."""
+BEST = 1e-6
+"""A cluster's share of a relative gap that says that its model is the best."""
+
+
+def quickly_read(users: Batched, solved: Solved) -> tuple[Reading, Floats]:
+    """The clusters, whether they are exact, the bounds on lambda, and their own models (N, d)."""
+    from corsage.solvers.convex_clustering.newton import Clusters, Parts, Task
+    from corsage.solvers.convex_clustering.reading import EXACT, fused
+
+    choice, edges, x = solved.choice, solved.graph.edges, solved.models
+    distinct = int(fused(x).max()) + 1
+    users.local([None])
+    users.at([(x, np.zeros_like(x))])
+    proposed = proposals(solved)
+    tasks = [Task(Clusters(labels)) for labels in proposed]
+    judged = choice.lam > 0 and len(edges) > 0
+    if judged:
+        tasks += [Task(Parts(labels, choice.lam, edges)) for labels in proposed]
+    found = users.solve(tasks, EXACT, MOST)
+    refits, fits = found[: len(proposed)], found[len(proposed) :]
+    exact = [
+        fit.gap <= EXACT and apart(fit.x, own) for fit, own in zip(fits, proposed, strict=False)
+    ]
+    at = exact.index(True) if any(exact) else 0
+    labels, refit = proposed[at], refits[at]
+    reading = Reading(labels.tolist(), distinct, not_refitted=missing(refit, labels))
+    if judged:
+        reading = replace(reading, exact=bool(exact[at]), gap=fits[at].gap)
+        if edges.complete:
+            reading = bounded(reading, users, labels, fits[at].x)
+    return reading, refit.x
+
+
+def proposals(solved: Solved) -> list[Ints]:
+    """The clusters that were chosen; else the likeliest ones, and that everybody is alone."""
+    from corsage.solvers.convex_clustering.reading import TRIES, candidates, fused
+
+    if solved.choice.labels is not None:
+        return [np.array(solved.choice.labels)]
+    x, alone = solved.models, np.arange(len(solved.models))
+    if not (solved.choice.lam > 0 and len(solved.graph.edges)):
+        return [fused(x)]
+    proposed = list(islice(candidates(x), TRIES))
+    if not proposed or len(np.unique(fused(x))) == len(x):
+        proposed.append(alone)
+    return proposed
+
+
+def apart(x: Floats, labels: Ints) -> bool:
+    """Whether no two clusters have the same model."""
+    from corsage.solvers.convex_clustering.reading import fused
+
+    return bool(fused(x, 1e-7).max() == labels.max())
+
+
+def missing(refit: Answer, labels: Ints) -> int:
+    """How many clusters have no best model of their own."""
+    assert refit.slack is not None
+    slack = np.zeros(int(labels.max()) + 1)
+    np.add.at(slack, labels, np.maximum(refit.slack, 0.0))
+    return int((~(slack <= BEST * max(refit.value, np.finfo(np.float64).tiny))).sum())
+
+
+def bounded(reading: Reading, users: Batched, labels: Ints, x: Floats) -> Reading:
+    """The reading with the bounds on lambda of section III: the gradients at all w_k at once."""
+    from corsage.solvers.convex_clustering import recovery
+
+    w = np.stack([x[labels == k][0] for k in range(int(labels.max()) + 1)])
+    points = [x, *(np.broadcast_to(own, x.shape).copy() for own in w)]
+    found = users.at([(point, np.zeros_like(point)) for point in points])
+    known = recovery.Known({p.tobytes(): e.gradient for p, e in zip(points, found, strict=True)})
+    return replace(
+        reading,
+        necessary=recovery.necessary(known, labels, w),
+        theorem1=recovery.theorem1(known, labels, w),
+        theorem2=recovery.theorem2(known, labels, w) if len(w) > 1 else None,
+    )
