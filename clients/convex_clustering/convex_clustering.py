@@ -176,9 +176,10 @@ def packed(found: Expansion) -> Arrays:
     upper = np.triu_indices(found.y.shape[1])
     held = np.isfinite(found.held)
     numbers = found.value, found.at_x, found.least, found.found, np.where(held, found.held, 0), held
+    facts = found.curvature, found.coercive
     return {
         "y": found.y,
         "gradient": found.gradient,
         "hessian": found.hessian[:, upper[0], upper[1]],
-        "numbers": np.stack([*numbers, found.curvature], 1).astype(np.float64),
+        "numbers": np.stack([*numbers, *facts], 1).astype(np.float64),
     }

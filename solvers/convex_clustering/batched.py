@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -112,9 +112,9 @@ def nearest(known: Sequence[Expansion], x: Floats) -> Expansion:
     best, rows = apart.argmin(0), np.arange(len(x))
 
     def pick(name: str) -> Floats:
-        return np.stack([getattr(each, name) for each in known])[best, rows]
+        return np.asarray(np.stack([getattr(each, name) for each in known])[best, rows])
 
-    picked = {name: pick(name) for name in ("y", "value", "gradient", "hessian")}
+    picked: dict[str, Any] = {name: pick(name) for name in ("y", "value", "gradient", "hessian")}
     return replace(known[0], **picked)
 
 

@@ -27,7 +27,7 @@ HERE = np.inf
 """The share of a probe that is expanded at x_i itself."""
 WEAK = 1e-3
 """kappa as a share of L of users without a minimiser, where it is asked for."""
-NEAR = 1e-9
+NEAR = 1e-11
 """kappa as a share of L by which a minimum is bounded where there is none."""
 
 
@@ -63,6 +63,7 @@ class Expansion:
     found : whether there is one.
     held : the mean loss of x_i on the samples that are left out; NaN where there are none.
     curvature : L_i.
+    coercive : whether f_i is known to grow in all directions; said with share 0 only.
     """
 
     y: Floats
@@ -74,6 +75,7 @@ class Expansion:
     found: Bools
     held: Floats
     curvature: Floats
+    coercive: Bools
 
 
 Oracle = Callable[[Sequence[Probe]], list[Expansion]]
@@ -87,8 +89,12 @@ def answer(losses: Losses, probe: Probe, held: Floats) -> Expansion:
     best = losses.minimise(v, x) if probe.bound or not probe.share else torch.full_like(x, np.nan)
     least, found = lowest(losses, probe, x, v, best, bound)
     y = expanded_at(losses, probe, x, v, best, bound)
-    parts = y, losses.value(y), losses.gradient(y), losses.hessian(y), losses.value(x), least
-    return Expansion(*map(array, parts), np.asarray(found.cpu().numpy()), held, array(bound))
+    parts = losses.value(y), losses.gradient(y), losses.hessian(y)
+    value, gradient, hessian = map(array, parts)
+    own = array(losses.value(x)), array(least), np.asarray(found.cpu().numpy())
+    held_in = losses.coercive() if not probe.share else torch.zeros_like(found)
+    coercive = np.asarray(held_in.cpu().numpy())
+    return Expansion(array(y), value, gradient, hessian, *own, held, array(bound), coercive)
 
 
 def lowest(

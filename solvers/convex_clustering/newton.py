@@ -107,11 +107,12 @@ class Clusters:
         np.add.at(sums, self.labels, a)
         np.add.at(rights, self.labels, b)
         w = np.linalg.solve(sums, rights[..., None])[..., 0]
-        x = w[self.labels]
+        x = np.asarray(w[self.labels], np.float64)
         v = b - np.einsum("nij,nj->ni", a, x)
         left = np.zeros((count, b.shape[1]))
         np.add.at(left, self.labels, v)
-        return Step(x, v - (left / np.bincount(self.labels)[:, None])[self.labels])
+        rest = left / np.bincount(self.labels)[:, None]
+        return Step(x, np.asarray(v - rest[self.labels], np.float64))
 
     def penalty(self, x: Floats) -> float:
         """None."""
@@ -317,15 +318,20 @@ def solve(
         wanted = [run for run in runs if not run.over(tolerance)]
         if not wanted:
             break
-        probes: list[Probe] = []
-        ends, last = [0], None
-        for run in wanted:
-            alike = last is not None and type(last.task.coupling) is type(run.task.coupling)
-            start = last.steps[-1] if last is not None and alike else None
-            probes += run.propose(tolerance, start)
-            ends.append(len(probes))
-            last = run
-        found = oracle(probes)
-        for run, first, end in zip(wanted, ends[:-1], ends[1:], strict=True):
-            run.take(found[first:end])
+        groups = proposed(wanted, tolerance)
+        found = iter(oracle([probe for group in groups for probe in group]))
+        for run, group in zip(wanted, groups, strict=True):
+            run.take([next(found) for _ in group])
     return [run.solved() for run in runs]
+
+
+def proposed(runs: Sequence[Run], tolerance: float) -> list[list[Probe]]:
+    """What each of them asks; where like ones follow each other, a solution starts the next."""
+    groups: list[list[Probe]] = []
+    last: Run | None = None
+    for run in runs:
+        alike = last is not None and type(last.task.coupling) is type(run.task.coupling)
+        start = last.steps[-1] if last is not None and alike else None
+        groups.append(run.propose(tolerance, start))
+        last = run
+    return groups

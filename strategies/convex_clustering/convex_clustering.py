@@ -54,7 +54,7 @@ from corsage.strategies.convex_clustering.probing import (
 )
 from corsage.strategies.convex_clustering.questions import Questions, in_order
 from corsage.strategies.convex_clustering.report import ClusterReport, Reading, Solved
-from corsage.strategies.convex_clustering.solver import Problem, Rules
+from corsage.strategies.convex_clustering.solver import Problem, Rules, moved_users
 from corsage.strategies.convex_clustering.splitting import Splitting
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Finding
@@ -210,7 +210,11 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         if gone := [user for user in graph.users if user not in set(users)]:
             self.federation.note(f"{name_users(gone)} gone: the problem is now that of the others")
         graph, moved = graph.with_users(users)
-        self.state = replace(self.state, graph=graph, solver=self.solver.moved(moved))
+        chosen = self.state.chosen
+        if chosen is not None:
+            chosen = moved_users(chosen, moved.users)
+        solver = self.solver.moved(moved)
+        self.state = replace(self.state, graph=graph, solver=solver, chosen=chosen)
 
     def shared(self) -> Arrays:
         """Nothing is the same for all."""
@@ -276,8 +280,13 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         return self.report.findings(self.solved, self.state.reading)
 
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
-        """The clusters' own models, without any pull between them."""
-        return {} if self.state.refit is None else {f"{self.name}+refit": {"refit": True}}
+        """The clusters' own models, without any pull between them; what did best of all."""
+        state, found = self.state, dict[str, dict[str, Any]]()
+        if state.refit is not None and state.reading is not None and state.reading.joined:
+            found[f"{self.name}+refit"] = {"refit": True}
+        if state.chosen is not None:
+            found[f"{self.name}+chosen"] = {"chosen": True}
+        return found
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's cluster, by its number."""
@@ -289,9 +298,11 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """Each user's model; refitted ones, or all there are for new users to choose from."""
         if options.get("adapt"):
             return to_choose_from(self.models)
-        models = self.models
-        if options.get("refit") and self.state.refit is not None:
-            models = self.state.refit
+        models, state = self.models, self.state
+        if options.get("refit") and state.refit is not None:
+            models = state.refit
+        if options.get("chosen") and state.chosen is not None:
+            models = state.chosen
         return Parcel(rows={"x": models[self.state.graph.rows(users)]})
 
     def named_arrays(self) -> ArrayRecord:

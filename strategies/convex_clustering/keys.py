@@ -29,7 +29,7 @@ class ConvexClusteringKeys(Keys):
     convex_solver: str = key(
         AUTO, "newton: steps on quadratic models, with all users and few numbers in a model; dr: "
         "splitting with the penalty solved at the server; pdmm: the paper's Algorithm 1; auto: "
-        "newton with fraction-train=1 and at most 50 numbers in a model, else dr",
+        "newton with at most 50 numbers in a model, unless fraction-train is below 1; else dr",
         choices=(AUTO, NEWTON, DR, PDMM),
     )  # fmt: skip
     convex_graph: str = key(
@@ -64,13 +64,14 @@ def solver_of(keys: ConvexClusteringKeys, config: Config, d: int) -> str:
     """The solver for models of d numbers, `auto` resolved."""
     from corsage.solvers.convex_clustering.batched import LARGEST
 
-    whole = config.federation.fraction_train >= 1
+    fraction = config.federation.fraction_train
+    whole = fraction in (0, 1)  # 0: as the method will have it
     if keys.convex_solver == AUTO:
         return NEWTON if whole and d <= LARGEST else DR
     if keys.convex_solver == NEWTON and not (whole and d <= LARGEST):
         raise ConfigError(
             f"convex-solver=newton: it asks all users in every round for d x d numbers: set "
-            f"fraction-train=1 (is {config.federation.fraction_train:g}) with at most {LARGEST} "
+            f"fraction-train=1 (is {fraction:g}) with at most {LARGEST} "
             f"numbers in a model (are {d}), or convex-solver=dr."
         )
     return keys.convex_solver

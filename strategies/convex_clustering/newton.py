@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -57,7 +57,8 @@ class Newton:
         from corsage.solvers.convex_clustering.newton import FIRST
 
         mu = np.zeros((len(problem.edges), local.y.shape[1]), order="F")
-        return cls(local.y, mu, *(getattr(local, name) for name in BASE), local.y, FIRST)
+        base: dict[str, Any] = {name: getattr(local, name) for name in BASE}
+        return cls(x=local.y, mu=mu, centre=local.y, damping=FIRST, **base)
 
     @property
     def models(self) -> Floats:
@@ -74,6 +75,7 @@ class Newton:
         run.take(found)
         assert run.best is not None
         solution = run.best.solution
+        base: dict[str, Any] = {name: getattr(run.base, name) for name in BASE}
         return replace(
             self,
             x=run.best.x,
@@ -85,17 +87,22 @@ class Newton:
             size=run.size,
             lower=run.lower,
             near=run.near,
-            **{name: getattr(run.base, name) for name in BASE},
+            **base,
         )
 
     def after_some(self, run: Run, found: Expansion, rows: Ints) -> Newton:
         """What is known if only some users answered: the step is taken, nothing is certified."""
-        step, news = run.steps[0], {}
+        step, news = run.steps[0], dict[str, Any]()
         for name in BASE:
             news[name] = getattr(self, name).copy()
             news[name][rows] = getattr(found, name)
         mu = self.mu if step.solution is None else step.solution.mu
-        unknown = {"objective": np.inf, "size": np.inf, "lower": -np.inf, "near": np.inf}
+        unknown: dict[str, Any] = {
+            "objective": np.inf,
+            "size": np.inf,
+            "lower": -np.inf,
+            "near": np.inf,
+        }
         return replace(self, x=step.x, mu=mu, centre=news["y"], failed=0, **news, **unknown)
 
     def certificate(self, number: int) -> Certificate | None:
@@ -111,7 +118,7 @@ class Newton:
 
     def moved(self, rows: Moved) -> Newton:
         """The state of the users that are there now; a new one begins at the mean."""
-        users = {
+        users: dict[str, Any] = {
             name: moved_users(getattr(self, name), rows.users) for name in ("x", "y", "centre")
         }
         there = rows.users >= 0
@@ -119,8 +126,14 @@ class Newton:
             old = getattr(self, name)
             users[name] = np.zeros((len(there), *old.shape[1:]))
             users[name][there] = old[rows.users[there]]
-        unknown = {"objective": np.inf, "size": np.inf, "lower": -np.inf, "near": np.inf}
-        return replace(self, **users, mu=moved_edges(self.mu, rows.edges), failed=0, **unknown)
+        unknown: dict[str, Any] = {
+            "objective": np.inf,
+            "size": np.inf,
+            "lower": -np.inf,
+            "near": np.inf,
+        }
+        mu = moved_edges(self.mu, rows.edges)
+        return replace(self, mu=mu, failed=0, **users, **unknown)
 
     def by_columns(self) -> Newton:
         """The same numbers, those of the edges column by column, which is faster."""
@@ -135,7 +148,7 @@ class Newton:
         edges, lam, none = problem.edges, problem.lam, np.zeros(len(self.x))
         base = Expansion(
             self.y, self.value, self.gradient, self.hessian, none, none, none > 0, none,
-            self.curvature,
+            self.curvature, none > 0,
         )  # fmt: skip
         solution = Solution(self.x, self.mu, lam, np.nan, np.inf, np.inf, False, 0)
         run = Run(Task(Penalty(lam, edges)), base, self.centre, self.damping, (), self.failed)

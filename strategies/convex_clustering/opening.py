@@ -38,7 +38,7 @@ def ask_local(questions: Questions, users: list[str], d: int) -> Script[Expansio
 
     zero = np.zeros((len(users), d))
     (found,) = yield from ask_all(questions, users, d, [Probe(zero, zero, 0.0)])
-    name_free(questions, users, found.found)
+    name_free(questions, users, found.coercive)
     return found
 
 

@@ -1,6 +1,6 @@
 """Probes of all users as exchanges: what the many problems of newton.py ask.
 
-A user's answer to a probe is 7 + 2 d + d (d + 1)/2 floats: 19 of them with 3 coefficients, 1,382
+A user's answer to a probe is 8 + 2 d + d (d + 1)/2 floats: 20 of them with 3 coefficients, 1,383
 with 50. All probes of a step are one exchange, unless they are more than a device should hold.
 """
 
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 SPACE = 2**20
 """Numbers of all Hessians that a user makes for one exchange."""
-NUMBERS = 7
-"""value, f(x), minimum, whether there is one, held-out loss, whether there is one, L."""
+NUMBERS = 8
+"""f(y), f(x), minimum, whether there is one, held-out loss, whether there is one, L, coercive."""
 
 
 def ask_all(
     questions: Questions, users: list[str], d: int, probes: Sequence[Probe], **more: Any
 ) -> Script[list[Expansion]]:
     """The answers of all users to all probes; one exchange, or as few as the space allows."""
-    most, found = max(SPACE // d**2, 1), list[Expansion]()
+    most = max(SPACE // d**2, 1)
+    found: list[Expansion] = []
     for first in range(0, len(probes), most):
         part = probes[first : first + most]
         replies = yield from questions.ask(
@@ -81,7 +82,7 @@ def expansion(replies: Replies, place: int) -> Expansion:
     from corsage.solvers.convex_clustering.expansions import Expansion
 
     rows = {name: np.asarray(array[:, place], np.float64) for name, array in replies.rows.items()}
-    value, at_x, least, found, held, has, curvature = rows["numbers"].T
+    value, at_x, least, found, held, has, curvature, coercive = rows["numbers"].T
     return Expansion(
         rows["y"],
         value,
@@ -92,6 +93,7 @@ def expansion(replies: Replies, place: int) -> Expansion:
         found > 0,
         np.where(has > 0, held, np.nan),
         np.maximum(curvature, 0.0),
+        coercive > 0,
     )
 
 

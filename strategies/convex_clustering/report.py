@@ -53,6 +53,11 @@ class Reading:
     theorem2: float | None = None
     not_refitted: int | None = None
 
+    @property
+    def joined(self) -> bool:
+        """Whether some users are a cluster."""
+        return max(self.labels, default=0) + 1 < max(len(self.labels), 2)
+
 
 @dataclass(frozen=True)
 class Solved:
@@ -118,6 +123,8 @@ class ClusterReport:
         )
         if certificate is not None and certificate.relative is not None:
             proof = f"certified: relative gap {certificate.relative:.0e}"
+            if certificate.nearby:
+                proof += " to models at most 100 times as far away (somebody has no best one alone)"
             if not certificate.within(FAR):
                 proof = (
                     f"far from optimal: relative gap {certificate.relative:.0e}; more num-rounds"
@@ -134,11 +141,11 @@ def plainly_read(solved: Solved) -> Reading:
     from corsage.solvers.convex_clustering.reading import candidates, fused
 
     distinct = fused(solved.models)
-    labels = distinct
+    labels, n = distinct, len(distinct)
     if solved.choice.labels is not None:
         labels = np.array(solved.choice.labels)
-    elif solved.choice.lam > 0:
-        labels = next(candidates(solved.models), distinct)
+    elif solved.choice.lam > 0 and distinct.max() == n - 1:  # nearly fused ones, as pdmm has
+        labels = next(candidates(solved.models, most=max(n // 2, 1)), distinct)
     return Reading(labels.tolist(), int(distinct.max()) + 1)
 
 
@@ -179,18 +186,32 @@ def cluster_rows(reading: Reading, solved: Solved) -> list[Row]:
     how = {True: "exact", False: "approximate", None: "not certified"}[reading.exact]
     gap = "" if reading.gap is None else f" (relative gap of the fused models {reading.gap:.0e})"
     rows = [("distinct models", str(reading.distinct)), ("clusters", f"{count}, {how}{gap}")]
+    if 1 < count == len(reading.labels):
+        sure = "exact" if reading.exact else "not certified"
+        rows[1] = "clusters", f"none: every user has a model of its own ({sure})"
     if count == 1 and reading.exact:
         rows.append(("", "lambda is at or above consensus: this is the global model"))
-    if reading.exact and 1 < count == len(reading.labels):
-        rows.append(("", "every user is its own cluster: a larger lambda would fuse some"))
-    if solved.choice.gain is not None:
-        better = f"{solved.choice.gain:.3g} ± {solved.choice.error:.2g} (held-out loss)"
-        rows.append(("gain over one model", better))
+    if reading.exact and 1 < count == len(reading.labels) and not solved.choice.kind:
+        rows.append(("", "a larger lambda would fuse some"))
+    rows += chosen_rows(solved.choice)
     rows += bounds(reading, solved.choice.lam)
-    if reading.not_refitted:
+    if reading.not_refitted and count < len(reading.labels):
         rows.append(("clusters without a best model", f"{reading.not_refitted}"))
     if reading.exact and 1 < count < len(reading.labels):
         rows.append(("", "such a window of lambda can be narrow, or not exist for other samples"))
+    return rows
+
+
+def chosen_rows(choice: Choice) -> list[Row]:
+    """What did best on held-out samples, where clusters were looked for."""
+    if not choice.kind:
+        return []
+    rows = [("best on held-out samples", f"{choice.kind} (row +chosen)")]
+    if choice.gain is not None:
+        better = f"{choice.gain:.3g} ± {choice.error:.2g} (held-out loss)"
+        rows.append((f"gain over {choice.base}", better))
+    if choice.refit is False:
+        rows.append(("", "there the clusters' own models are worse than those at lambda"))
     return rows
 
 
@@ -210,7 +231,9 @@ def bounds(reading: Reading, lam: float) -> list[Row]:
 
 def members(reading: Reading, users: list[str]) -> list[Row]:
     """The users of the first clusters."""
-    rows = []
+    rows: list[Row] = []
+    if 1 < max(reading.labels) + 1 == len(reading.labels):
+        return rows
     for k in range(min(max(reading.labels) + 1, NAMED)):
         inside = [user for user, label in zip(users, reading.labels, strict=True) if label == k]
         some = ", ".join(inside[:USERS]) + (", ..." if len(inside) > USERS else "")

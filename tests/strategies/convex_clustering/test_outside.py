@@ -15,6 +15,7 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import RoundFailed
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
+from corsage.strategies.convex_clustering.newton import Newton
 from corsage.strategies.convex_clustering.pdmm import Pdmm
 from corsage.strategies.convex_clustering.splitting import Splitting
 from corsage.strategies.rounds.state import arrays_of
@@ -70,13 +71,13 @@ def test_a_run_that_is_left_while_mathematics_waits_leaves_no_thread() -> None:
 
 
 def test_a_user_that_is_silent_while_lambda_is_sought_ends_the_run_and_the_search() -> None:
-    grid = Watched(12, fails=lambda number, task: task.options.get("ask") == "hessian")
-    with pytest.raises(RoundFailed, match=r"all users must answer about their losses \(hessian\)"):
+    grid = Watched(12, fails=lambda number, task: task.options.get("ask") == "expand")
+    with pytest.raises(RoundFailed, match=r"all users must answer about their losses \(expand\)"):
         federate("convex-clustering", grid=grid, convex_lambda="auto")
     assert not any(thread.name == "in_turns" for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize("solver", ["dr", "pdmm"])
+@pytest.mark.parametrize("solver", ["dr", "pdmm", "newton"])
 @pytest.mark.parametrize("graph", ["all", "knn"])
 def test_a_run_resumed_in_the_middle_asks_nothing_again_and_ends_the_same(
     solver: str, graph: str, tmp_path: Path
@@ -85,13 +86,16 @@ def test_a_run_resumed_in_the_middle_asks_nothing_again_and_ends_the_same(
     path = tmp_path / "checkpoint"
     keys = {"convex_solver": solver, "convex_graph": graph, "convex_neighbours": 3,
             "convex_lambda": "auto" if graph == "knn" else 0.03, "num_rounds": 12}  # fmt: skip
+    if solver == "newton":
+        keys |= {"fraction_train": 1.0, "convex_tolerance": 1e-14, "convex_certify_every": 100}
 
     whole, wanted, _ = federate("convex-clustering", **keys)
     with pytest.raises(KeyboardInterrupt):
         federate("convex-clustering", callbacks=[Stop(path, after=8)], **keys)
     again, result, _ = federate("convex-clustering", callbacks=[Resume(path, 7)], **keys)
     assert isinstance(whole, ConvexClustering) and isinstance(again, ConvexClustering)
-    assert isinstance(again.solver, Pdmm if solver == "pdmm" else Splitting)
+    kinds = {"pdmm": Pdmm, "dr": Splitting, "newton": Newton}
+    assert isinstance(again.solver, kinds[solver])
     for name, array in arrays_of(whole.solver).items():
         found = getattr(again.solver, name)
         assert np.array_equal(found, array), name

@@ -143,7 +143,11 @@ def test_bounds_say_whether_lambda_keeps_to_them() -> None:
         ),
         (Reading([0, 0, 1, 1], 2), ["clusters: 2, not certified"], ["(", "can", "refit"]),
         (Reading([0, 0, 0, 0], 1, True, 0.0), ["this is the global model"], ["can"]),
-        (Reading([0, 1, 2, 3], 4, True, 0.0), ["4, exact"], ["can"]),
+        (
+            Reading([0, 1, 2, 3], 4, True, 0.0),
+            ["none: every user has a model of its own (exact)"],
+            ["can"],
+        ),
         (Reading([0, 0, 1, 1], 2, not_refitted=1), ["without a best model: 1"], []),
         (Reading([0, 0, 1, 1], 2, not_refitted=0), [], ["without a best model"]),
     ],
@@ -156,8 +160,11 @@ def test_how_sure_the_clusters_are(reading: Reading, words: list[str], absent: l
 
 def test_the_gain_is_told_if_it_was_measured() -> None:
     reading = Reading([0, 0, 1, 1], 2)
-    found = text(cluster_rows(reading, solved(labels=[0, 0, 1, 1], gain=0.25, error=0.031)))
-    assert "gain over one model: 0.25 ± 0.031 (held-out loss)" in found
+    words = {"kind": "k-means", "base": "own models", "gain": 0.25, "error": 0.031}
+    found = text(cluster_rows(reading, solved(labels=[0, 0, 1, 1], refit=False, **words)))
+    assert "gain over own models: 0.25 ± 0.031 (held-out loss)" in found
+    assert "best on held-out samples: k-means (row +chosen)" in found
+    assert "own models are worse than those at lambda" in found
     assert "gain" not in text(cluster_rows(reading, solved()))
 
 
@@ -204,6 +211,7 @@ def test_what_is_not_certified_is_told_so(certificate: Certificate | None) -> No
 @pytest.mark.parametrize("in_full", [True, False])
 def test_in_full_asks_and_otherwise_nothing_is_asked(in_full: bool) -> None:
     keys = {"convex_report": in_full, "num_rounds": 5, "convex_certify_every": 5}
+    keys |= {"convex_lambda": 0.2}
     strategy = ConvexClustering(settings("convex-clustering", **keys))
     result = strategy.start(LocalGrid(app, 2))
     assert (strategy.progress.questions > 2) == in_full  # facts, and one certificate
@@ -215,6 +223,8 @@ def test_every_user_its_own_is_a_finding() -> None:
     """At a small lambda nothing fuses, and the certificate says so."""
     reading = fully_read(losses(), solved(0.001))
     assert reading.exact and reading.labels == [0, 1, 2, 3]
-    assert "every user is its own cluster" in text(cluster_rows(reading, solved(0.001)))
-    assert "clusters: 4, exact" in text(cluster_rows(reading, solved(0.001)))
+    found = text(cluster_rows(reading, solved(0.001)))
+    assert "none: every user has a model of its own (exact)" in found
+    assert "a larger lambda would fuse some" in found
+    assert members(reading, ABCD) == []
     assert "its own" not in text(cluster_rows(fully_read(losses(), solved()), solved()))

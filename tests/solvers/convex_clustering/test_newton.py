@@ -1,0 +1,156 @@
+"""Many problems at once: their optima, their gaps, and in how few exchanges."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from corsage.core.losses import LOGISTIC, SQUARED
+from corsage.solvers.convex_clustering import newton
+from corsage.solvers.convex_clustering.batched import Batched
+from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.expansions import HERE, Probe, answer, models
+from corsage.solvers.convex_clustering.newton import Clusters, Parts, Penalty, Task
+from corsage.solvers.convex_clustering.reading import fused, refit
+from corsage.solvers.convex_clustering.sum_of_norms import fit, path
+from corsage.solvers.losses.convex import linear_losses
+from tests.support.asked import Oracle
+from tests.support.convex_problems import KINDS, D, ellipses, huber_points, linear, random
+
+PAIRS = Edges.all_pairs(9)
+LAMS = np.geomspace(0.3, 0.005, 8).tolist()
+
+
+def asked(losses):
+    oracle = Oracle(losses)
+    users = Batched(oracle, losses.n, losses.d)
+    users.local([None])
+    return users, oracle
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_path_is_the_path_and_its_gaps_are_never_below_the_true_ones(kind):
+    losses, _ = kind(3)
+    users, oracle = asked(losses)
+    found = users.solve([Task(Penalty(lam, PAIRS)) for lam in LAMS])
+    for lam, each in zip(LAMS, found, strict=True):
+        best = fit(losses, lam, PAIRS, tolerance=1e-11)
+        assert each.gap <= 1e-6
+        size = float(losses.value(torch.from_numpy(each.x)).abs().sum())
+        size += Penalty(lam, PAIRS).penalty(each.x)
+        assert -1e-10 * size <= each.value - best.value <= each.gap * size + 1e-12 * size
+        assert (fused(each.x, 1e-4) == fused(best.x, 1e-4)).all()
+    assert len(oracle.exchanges) <= 8
+
+
+def test_thirty_lambda_of_the_ellipses_are_certified_in_six_exchanges():
+    losses, lams = ellipses(), np.geomspace(0.3, 0.006, 30)
+    edges = Edges.all_pairs(losses.n)
+    users, oracle = asked(losses)
+    found = users.solve([Task(Penalty(lam, edges)) for lam in lams])
+    assert max(each.gap for each in found) <= 1e-6
+    assert all(each.everywhere for each in found)
+    assert len(oracle.exchanges) <= 6
+    for each, best in zip(found, path(losses, lams.tolist(), edges, 1e-10), strict=True):
+        assert each.value == pytest.approx(best.value, rel=1e-6)
+
+
+def test_quadratic_losses_take_one_step():
+    losses, _ = KINDS[0](5)
+    users, oracle = asked(losses)
+    users.solve([Task(Penalty(lam, PAIRS)) for lam in LAMS])
+    assert len(oracle.exchanges) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clusters_models_are_the_minimisers_of_their_sums(kind):
+    losses, _ = kind(1)
+    labels = np.array([0, 1, 2] * 3)
+    users, _ = asked(losses)
+    (found,) = users.solve([Task(Clusters(labels))], 1e-9)
+    assert found.x == pytest.approx(refit(losses, labels)[labels], abs=1e-4)
+    assert found.gap <= (1e-6 if kind is huber_points else 1e-9)
+
+
+def test_fused_models_close_the_gap_where_they_are_the_solution_and_only_there():
+    losses, edges = ellipses(users=6), Edges.all_pairs(18)
+    best = fit(losses, 0.2, edges, tolerance=1e-11)
+    right, wrong = fused(best.x), (fused(best.x) + np.arange(18)) % 3
+    users, _ = asked(losses)
+    found = users.solve([Task(Parts(own, 0.2, edges)) for own in (right, wrong)], 1e-9)
+    assert found[0].gap <= 1e-9 and found[0].value == pytest.approx(best.value)
+    assert found[1].gap > 1e-4 and found[1].value > best.value
+
+
+def test_models_touch_the_losses_at_the_proximal_point():
+    _, losses = linear(2, LOGISTIC)
+    x, v = random(0).normal(size=(9, D + 1)), 0.01 * random(1).normal(size=(9, D + 1))
+    found = answer(losses, Probe(x, v, 0.1), np.full(9, np.nan))
+    y = torch.from_numpy(found.y)
+    pulled = losses.gradient(y).numpy() + v + 0.1 * found.curvature[:, None] * (found.y - x)
+    assert pulled == pytest.approx(0, abs=1e-9)
+    own = models(found, found.y, 0.0)
+    assert own.value(y).numpy() == pytest.approx(losses.value(y).numpy())
+    assert own.gradient(y).numpy() == pytest.approx(losses.gradient(y).numpy())
+    here = answer(losses, Probe(x, v, HERE), np.full(9, np.nan))
+    assert np.array_equal(here.y, x)
+
+
+def separable(ridge=0.0):
+    """Users with samples of one class each, which no model of their own is best for."""
+    rng = random(4)
+    a, y = rng.normal(size=(8 * 6, 2)), np.repeat(np.arange(8) % 2, 6)
+    return linear_losses(
+        torch.from_numpy(a + 0.5 * (2 * y - 1)[:, None]), torch.from_numpy(y), [6] * 8,
+        loss=LOGISTIC, scale="mean", ridge=ridge,
+    )  # fmt: skip
+
+
+def test_without_models_of_ones_own_the_gap_says_what_it_holds_against():
+    """One class a user, no ridge: the infimum is never reached, and yet the gap closes nearby."""
+    losses, edges = separable(), Edges.all_pairs(8)
+    users, _ = asked(losses)
+    assert not users.found.any()
+    (found,) = users.solve([Task(Penalty(0.05, edges))], 1e-6)
+    best = fit(losses, 0.05, edges, tolerance=1e-9)
+    assert found.value == pytest.approx(best.value, rel=1e-5)
+    assert found.gap <= 1e-5
+
+
+def test_fewer_rows_than_coefficients_is_no_obstacle_to_squared_loss():
+    rng = random(6)
+    a, w = rng.normal(size=(12 * 3, 5)), rng.normal(size=5)
+    losses = linear_losses(
+        torch.from_numpy(a), torch.from_numpy(a @ w + 0.1 * rng.normal(size=36)), [3] * 12,
+        loss=SQUARED, scale="mean",
+    )  # fmt: skip
+    users, _ = asked(losses)
+    (found,) = users.solve([Task(Penalty(0.02, Edges.all_pairs(12)))])
+    best = fit(losses, 0.02, tolerance=1e-8)
+    assert found.value == pytest.approx(best.value, rel=1e-5)
+    assert found.gap <= 1e-5
+
+
+def test_a_step_that_fails_is_not_taken(monkeypatch):
+    """With models that are far too flat each first step is too long: damping saves them."""
+    losses, lams = ellipses(users=4), [0.1, 0.02]
+    plain = newton.models
+    flat = lambda found, centre, damping: plain(found, centre, damping / 50)  # noqa: E731
+    monkeypatch.setattr(newton, "models", flat)
+    users, _ = asked(losses)
+    values = []
+    take = newton.Run.take
+
+    def watched(run, found):
+        take(run, found)
+        values.append((id(run), run.value))
+
+    monkeypatch.setattr(newton.Run, "take", watched)
+    found = users.solve([Task(Penalty(lam, Edges.all_pairs(12))) for lam in lams])
+    for own in {key for key, _ in values}:
+        falls = [value for key, value in values if key == own]
+        assert all(b <= a for a, b in pairwise(falls))
+    assert all(each.gap <= 1e-6 for each in found)
