@@ -1,6 +1,6 @@
 """The users' losses as the server's mathematics takes them: every call is an exchange.
 
-What is written for losses at hand (sum_of_norms.py, recovery.py, lambda_choice.py of the solvers)
+What is written for losses at hand (sum_of_norms.py, recovery.py, selection.py of the solvers)
 then works in a federation as it is: users see points and answer with values, gradients, Hessians,
 and never with data. Exchanges are counted: on devices each takes seconds.
 """

@@ -90,9 +90,10 @@ def test_a_run_resumed_in_the_middle_asks_nothing_again_and_ends_the_same(
         keys |= {"fraction_train": 1.0, "convex_tolerance": 1e-14, "convex_certify_every": 100}
 
     whole, wanted, _ = federate("convex-clustering", **keys)
+    after = 2 if solver == "newton" else 8  # whose rounds are few
     with pytest.raises(KeyboardInterrupt):
-        federate("convex-clustering", callbacks=[Stop(path, after=8)], **keys)
-    again, result, _ = federate("convex-clustering", callbacks=[Resume(path, 7)], **keys)
+        federate("convex-clustering", callbacks=[Stop(path, after)], **keys)
+    again, result, _ = federate("convex-clustering", callbacks=[Resume(path, after - 1)], **keys)
     assert isinstance(whole, ConvexClustering) and isinstance(again, ConvexClustering)
     kinds = {"pdmm": Pdmm, "dr": Splitting, "newton": Newton}
     assert isinstance(again.solver, kinds[solver])
