@@ -22,9 +22,12 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.app.simulation import simulate
     from corsage.app.study import study
     from corsage.core.config import Config
+    from corsage.solvers.convex_clustering.estimator import ConvexClustering
     from corsage.strategies.apfl import APFL
     from corsage.strategies.cfl import CFL
-    from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
+    from corsage.strategies.convex_clustering.convex_clustering import (
+        ConvexClustering as ConvexClusteringStrategy,
+    )
     from corsage.strategies.convex_clustering.local_clusters import LocalClusters
     from corsage.strategies.ditto import Ditto
     from corsage.strategies.fedavg import FedAvg
@@ -66,6 +69,7 @@ PLACES = {
     "make_client_app": "app.client_app",
     "Strategy": "strategies.rounds.base",
     "Callback": "strategies.rounds.callbacks",
+    "ConvexClustering": "solvers.convex_clustering.estimator",
 }
 """Where the public names are that are no algorithms."""
 
@@ -79,6 +83,7 @@ __all__ = [
     "Callback",
     "Config",
     "ConvexClustering",
+    "ConvexClusteringStrategy",
     "Ditto",
     "ExactCluster",
     "ExactGlobal",
@@ -119,7 +124,7 @@ if not TYPE_CHECKING:  # a name that there is not is an error to type checkers
             place = import_module(f"corsage.{PLACES[name]}")
             return place.app if name == "client_app" else getattr(place, name)
         for algorithm, entry in ALGORITHMS.items():
-            if entry.cls == name:
+            if entry.public == name:
                 return import_module("corsage.strategies").strategy_class(algorithm)
         raise AttributeError(f"corsage has no {name!r}")
 

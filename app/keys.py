@@ -132,7 +132,7 @@ def named() -> dict[str, str]:
     found = {"app as client_app" if n == "client_app" else n: place for n, place in door.items()}
     for name, entry in ALGORITHMS.items():
         of = ALGORITHMS[source(name)].cls
-        found[of if of == entry.cls else f"{of} as {entry.cls}"] = place_of(name)
+        found[of if of == entry.public else f"{of} as {entry.public}"] = place_of(name)
     return found
 
 

@@ -32,13 +32,20 @@ class Algorithm:
     ----------
     cls : its strategy's class.
     family : the folder that its files lie in, if any.
+    door : the name of that class in `corsage`, if another has its name there.
     of, fixed : the algorithm that it is a preset of, and the keys that it fixes.
     """
 
     cls: str
     family: str = ""
+    door: str = ""
     of: str = ""
     fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def public(self) -> str:
+        """Its name in `corsage`."""
+        return self.door or self.cls
 
 
 ALL = {"mixed_random": "all"}
@@ -82,7 +89,9 @@ ALGORITHMS: dict[str, Algorithm] = {
         of="mixed-model",
         fixed={"known_gamma": "0", "known_lambda": "0", "mixed_grouping": "all", **ALL},
     ),
-    "convex-clustering": Algorithm("ConvexClustering", "convex_clustering"),
+    "convex-clustering": Algorithm(
+        "ConvexClustering", "convex_clustering", door="ConvexClusteringStrategy"
+    ),
     "local-clusters": Algorithm("LocalClusters", "convex_clustering"),
 }
 

@@ -29,6 +29,7 @@ EXPERIMENTS: dict[str, str] = {
     "convex-clustering-path": "convex_clustering.path",
     "convex-clustering-classic": "convex_clustering.classic",
     "convex-clustering-heads": "convex_clustering.heads",
+    "convex-clustering-choice": "convex_clustering.choice",
 }
 
 

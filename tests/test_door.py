@@ -24,10 +24,10 @@ QUICK = {key.replace("-", "_"): value for key, value in SMALL.items()}
 
 def test_every_algorithm_is_there_by_its_class() -> None:
     for name, entry in ALGORITHMS.items():
-        cls = getattr(corsage, entry.cls)
+        cls = getattr(corsage, entry.public)
         assert issubclass(cls, Strategy)
         assert cls.name == name
-        assert cls is getattr(corsage, entry.cls)
+        assert cls is getattr(corsage, entry.public)
     assert set(corsage.__all__) <= set(dir(corsage))
     with pytest.raises(AttributeError, match="corsage has no 'FedFoo'"):
         corsage.FedFoo  # noqa: B018
@@ -44,7 +44,7 @@ def test_a_type_checker_sees_the_same_names() -> None:
         for alias in node.names
     }
     assert seen == set(corsage.__all__)
-    algorithms = {entry.cls for entry in ALGORITHMS.values()}
+    algorithms = {entry.public for entry in ALGORITHMS.values()}
     assert seen == algorithms | set(corsage.PLACES)
 
 

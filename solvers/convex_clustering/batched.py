@@ -15,7 +15,14 @@ import numpy as np
 
 from corsage.core.arrays import Bools, Floats
 from corsage.solvers.convex_clustering.edges import Edges, norms
-from corsage.solvers.convex_clustering.expansions import HERE, Expansion, Oracle, Probe, models
+from corsage.solvers.convex_clustering.expansions import (
+    HERE,
+    Expansion,
+    Oracle,
+    Probe,
+    answer,
+    models,
+)
 from corsage.solvers.convex_clustering.merged import Merged
 from corsage.solvers.convex_clustering.newton import (
     FIRST,
@@ -28,6 +35,7 @@ from corsage.solvers.convex_clustering.newton import (
 )
 from corsage.solvers.convex_clustering.recovery import gradients
 from corsage.solvers.convex_clustering.sum_of_norms import Solution, fit
+from corsage.solvers.losses.convex import Losses
 from corsage.solvers.losses.held_out import Fold, HeldOut
 
 LARGEST = 50
@@ -116,6 +124,32 @@ def nearest(known: Sequence[Expansion], x: Floats) -> Expansion:
 
     picked: dict[str, Any] = {name: pick(name) for name in ("y", "value", "gradient", "hessian")}
     return replace(known[0], **picked)
+
+
+class AtHand:
+    """An oracle of users who are in this process; `exchanges` has the probes of each exchange."""
+
+    def __init__(self, users: HeldOut) -> None:
+        self.users = users
+        self.exchanges: list[int] = []
+        self._known: dict[Fold | None, Losses] = {}
+
+    def __call__(self, probes: Sequence[Probe]) -> list[Expansion]:
+        """What they answer."""
+        self.exchanges.append(len(probes))
+        return [answer(self.on(each.fold), each, self.held(each)) for each in probes]
+
+    def on(self, fold: Fold | None) -> Losses:
+        """f_i without a fold, made once."""
+        if fold not in self._known:
+            self._known[fold] = self.users.losses_without(fold)
+        return self._known[fold]
+
+    def held(self, probe: Probe) -> Floats:
+        """What x_i loses on the samples that are left out."""
+        if probe.fold is None:
+            return np.full(len(probe.x), np.nan)
+        return self.users.evaluate(probe.x, probe.fold)
 
 
 class Single:

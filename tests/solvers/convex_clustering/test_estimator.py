@@ -1,0 +1,76 @@
+"""The estimator: what scikit-learn expects of it, the optimum, its path and its tree."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from scipy.cluster.hierarchy import fcluster, is_valid_linkage
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import check_estimator
+
+from corsage import ConvexClustering
+from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.reading import agreement
+from corsage.solvers.convex_clustering.sum_of_norms import gap
+from tests.support.convex_problems import blobs
+
+TRUE = np.repeat(np.arange(3), 8)
+POINTS = blobs(3, each=8)
+
+
+def test_scikit_learn_has_nothing_to_say() -> None:
+    check_estimator(ConvexClustering())
+
+
+@pytest.mark.parametrize("keys", [{}, {"n_neighbors": None}, {"n_neighbors": 5, "gamma": 0.5}])
+def test_blobs_are_found_without_a_number_of_clusters(keys: dict) -> None:
+    found = ConvexClustering(**keys).fit(POINTS)
+    assert agreement(found.labels_, TRUE) == 1
+    assert found.centers_.shape == (3, 2)
+    assert found.certificate_ <= 1e-6
+    assert found.path_.clusters[0] <= 3
+
+
+def test_the_solution_is_certified_by_its_own_duals_and_at_lambda() -> None:
+    found = ConvexClustering(0.03, n_neighbors=None).fit(POINTS)
+    x = found.centers_[found.labels_]
+    mu = np.zeros((len(Edges.all_pairs(24)), 2))
+    assert found.lam_ == 0.03
+    assert gap(POINTS, x, mu, 0.03) >= found.certificate_
+    assert (ConvexClustering(0.0).fit(POINTS).centers_ == POINTS).all()
+    assert ConvexClustering(100.0, n_neighbors=None).fit_predict(POINTS).max() == 0
+
+
+def test_equal_points_are_one_cluster_though_no_edge_joins_them() -> None:
+    points = np.repeat([[0.0], [1.0], [5.0], [0.0]], [3, 3, 3, 3], axis=0)
+    labels = ConvexClustering(0.001, n_neighbors=2).fit_predict(points)
+    assert labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [0] * 3
+
+
+def test_the_tree_cut_at_a_lambda_has_the_clusters_of_the_path_there() -> None:
+    found = ConvexClustering(n_neighbors=None).fit(POINTS)
+    assert is_valid_linkage(found.merges_)
+    for lam, labels in zip(found.path_.lams, found.path_.labels, strict=True):
+        cut = fcluster(found.merges_, lam * (1 + 1e-9), "distance") - 1
+        assert agreement(cut, labels) == 1
+
+
+def test_lists_are_taken_and_a_row_alone_is_refused_as_scikit_learn_does() -> None:
+    assert ConvexClustering(0.1).fit_predict(POINTS.tolist()).shape == (24,)
+    with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
+        ConvexClustering().fit(POINTS[:, 0])
+    with pytest.raises(ValueError, match="'lam' parameter of ConvexClustering must be"):
+        ConvexClustering(-1.0).fit(POINTS)
+    with pytest.raises(NotFittedError):
+        ConvexClustering().path_  # noqa: B018
+
+
+def test_plots_of_ones_own_data() -> None:
+    mpl.use("Agg")
+    from matplotlib.figure import Figure
+
+    one, other = Figure().subplots(1, 2)
+    found = ConvexClustering(n_neighbors=None).fit(POINTS)
+    assert found.plot_path(one) is one and len(one.lines) == 48
+    assert found.plot_dendrogram(other) is other and other.get_yscale() == "log"
