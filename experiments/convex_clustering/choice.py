@@ -8,6 +8,7 @@ silhouette, and refits. Seeds are fresh: defaults were set on others (from 1000 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,15 +31,13 @@ from corsage.solvers.convex_clustering.selection import (
     one_cluster,
 )
 
+SAMPLES = (5, 10, 20, 40, 100)
 USERS = 10
 """Users a group."""
 SEEDS, QUICK = tuple(range(20)), (0, 1)
 ONE = "one cluster, m=10"
 CASES: dict[str, Callable[[int], Drawn]] = {
-    **{
-        f"ellipses, m={m}": (lambda seed, m=m: ellipses(seed, m, USERS))
-        for m in (5, 10, 20, 40, 100)
-    },
+    **{f"ellipses, m={m}": partial(ellipses, samples=m, users=USERS) for m in SAMPLES},
     "rotated digits, m=40": lambda seed: digits(seed, 40, USERS),
     ONE: lambda seed: ellipses(seed, 10, 3 * USERS, 1),
     "no clusters, m=10": lambda seed: scattered(seed, 10, 3 * USERS),

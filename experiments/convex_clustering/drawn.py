@@ -72,7 +72,7 @@ class Drawn:
 
 def scores(a: Floats, models: Floats) -> Floats:
     """<w_i, a> + b_i of all samples of all users."""
-    return np.einsum("nmf,nf->nm", a, models[:, :-1]) + models[:, -1:]
+    return np.asarray(np.einsum("nmf,nf->nm", a, models[:, :-1]) + models[:, -1:])
 
 
 def ellipses(seed: int, samples: int, users: int, clusters: int = 3) -> Drawn:

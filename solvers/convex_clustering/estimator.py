@@ -45,7 +45,7 @@ class Path:
     @property
     def clusters(self) -> Ints:
         """How many clusters there are at each lambda (L,)."""
-        return self.labels.max(1) + 1
+        return np.asarray(self.labels.max(1) + 1, np.int64)
 
 
 class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -56,9 +56,9 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     lam : the weight of the penalty; "auto": that in the middle of the longest stretch of log(lam)
-        on which the clusters, more than one and fewer than half the points, stay the same in number.
+        on which the clusters, more than one and at most half the points, stay as many.
     n_neighbors : pairs are those of which one is among the other's so many nearest; None: all.
-    gamma : w_ij = exp(-gamma |a_i - a_j|^2).
+    gamma : w_ij = exp(-gamma |a_i - a_j|^2/s^2), s^2 the mean of |a_i - a_j|^2 over the pairs.
     tol : the relative duality gap to reach.
 
     Attributes
@@ -82,12 +82,12 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         lam: float | str = AUTO,
         *,
         n_neighbors: int | None = 10,
-        gamma: float = 0.0,
+        gamma: float = 1.0,
         tol: float = 1e-6,
     ) -> None:
         self.lam, self.n_neighbors, self.gamma, self.tol = lam, n_neighbors, gamma, tol
 
-    def fit(self, X: Any, y: None = None) -> Self:
+    def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803 - as scikit-learn has it
         """Cluster the rows of X (n, d); y is not looked at."""
         self._validate_params()
         points = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
@@ -140,12 +140,12 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _joined(self, points: Floats) -> Edges:
         """The graph of the penalty."""
-        n, gamma = len(points), float(self.gamma)
-        if self.n_neighbors is not None and self.n_neighbors < n - 1:
-            return Edges.knn(points, int(self.n_neighbors), gamma)
-        pairs = Edges.all_pairs(n)
-        w = np.exp(-gamma * np.square(pairs.differences(points)).sum(1))
-        return Edges(pairs.i, pairs.j, np.maximum(w, np.finfo(np.float64).tiny), n)
+        n, some = len(points), self.n_neighbors
+        nearby = some is not None and some < n - 1
+        pairs = Edges.knn(points, int(some or 1)) if nearby else Edges.all_pairs(n)
+        apart, tiny = np.square(pairs.differences(points)).sum(1), np.finfo(np.float64).tiny
+        w = np.exp(-float(self.gamma) * apart / max(float(apart.mean()), tiny))
+        return Edges(pairs.i, pairs.j, np.maximum(w, tiny), n)
 
 
 def along(points: Floats, edges: Edges, tolerance: float) -> Path:
@@ -159,9 +159,7 @@ def along(points: Floats, edges: Edges, tolerance: float) -> Path:
 
 def highest(points: Floats, edges: Edges, tolerance: float) -> float:
     """A lambda at which there are as few clusters as there can be, at most twice the least one."""
-    wanted = len(np.unique(clusters_of(Solution(
-        means(points, edges), np.zeros((0, 0)), 0.0, 0.0, 0.0, 0.0, True, 0
-    ))))  # fmt: skip
+    wanted = len(np.unique(means(points, edges), axis=0))
     pull = 2 * float(edges.w.sum()) / len(points) + 1
     lam = float(norms(points - points.mean(0)).max()) / pull or 1.0
     for _ in range(DOUBLINGS):
@@ -199,7 +197,8 @@ def stable(found: Path) -> float:
 def tree(found: Path) -> Floats:
     """Scipy's linkage: clusters are joined at the least lambda at which they are one."""
     n = found.labels.shape[1]
-    name, size, rows = np.arange(n), np.ones(2 * n - 1), []
+    name, size = np.arange(n), np.ones(2 * n - 1)
+    rows: list[list[float]] = []
     levels = list(zip(found.lams[::-1], found.labels[::-1], strict=True))
     levels.append((2 * found.lams[0], np.zeros(n, np.int64)))  # pieces that no edge joins
     for lam, labels in levels:
