@@ -115,7 +115,7 @@ def strategy(name: str) -> Iterator[RenderableType]:
     settled = {kebab(key) for key in entry.fixed}
     yield from table_of([key for key in names(keys_class(name)) if key not in settled])
     trial = facts.trial(name) if facts else f"corsage run strategy={name},local"
-    yield f"\nTry: {trial}    in Python: corsage.{entry.cls}()"
+    yield f"\nTry: {trial}    in Python: corsage.{entry.public}()"
 
 
 def data_set(name: str) -> Iterator[RenderableType]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 AUTO = "auto"
 COUNT, LEAST = 40, 1e-3
 """How many lambda a path has, and its smallest as a share of the largest."""
+SMALLEST = 3
+"""Points that make a cluster where lambda is looked for."""
 DOUBLINGS = 40
 """How often lambda is doubled until all that is joined is one."""
 
@@ -55,8 +57,8 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    lam : the weight of the penalty; "auto": that in the middle of the longest stretch of log(lam)
-        on which the clusters, more than one and at most half the points, stay as many.
+    lam : the weight of the penalty; "auto": the largest of the longest stretch of log(lam) on which
+        the clusters, more than one and at most half the points, stay as many, but for strays.
     n_neighbors : pairs are those of which one is among the other's so many nearest; None: all.
     gamma : w_ij = exp(-gamma |a_i - a_j|^2/s^2), s^2 the mean of |a_i - a_j|^2 over the pairs.
     tol : the relative duality gap to reach.
@@ -183,15 +185,19 @@ def clusters_of(found: Solution) -> Ints:
 
 
 def stable(found: Path) -> float:
-    """The lambda in the middle of the longest stretch with one number of clusters."""
-    counts, n = found.clusters, found.labels.shape[1]
+    """The largest lambda of the longest stretch with one number of clusters, but for strays.
+
+    Strays are points in clusters of fewer than SMALLEST; they are the last to join the others.
+    """
+    n = found.labels.shape[1]
+    least = min(SMALLEST, max(n // 4, 1))
+    counts = np.array([int((np.bincount(own) >= least).sum()) for own in found.labels])
     starts = np.flatnonzero(np.diff(counts, prepend=-1))
     ends = np.append(starts[1:], len(counts))
-    fine = (counts[starts] > 1) & (counts[starts] <= max(n // 2, 2))
+    fine = (counts[starts] > 1) & (found.clusters[starts] <= max(n // 2, 2))
     if not fine.any():
         return float(found.lams[0])
-    best = int(np.argmax(np.where(fine, ends - starts, -1)))
-    return float(found.lams[(starts[best] + ends[best] - 1) // 2])
+    return float(found.lams[starts[int(np.argmax(np.where(fine, ends - starts, -1)))]])
 
 
 def tree(found: Path) -> Floats:

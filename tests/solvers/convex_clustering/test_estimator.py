@@ -13,14 +13,16 @@ from corsage import ConvexClustering
 from corsage.solvers.convex_clustering.edges import Edges
 from corsage.solvers.convex_clustering.reading import agreement
 from corsage.solvers.convex_clustering.sum_of_norms import gap
-from tests.support.convex_problems import blobs
+from tests.support.convex_problems import random
 
 TRUE = np.repeat(np.arange(3), 8)
-POINTS = blobs(3, each=8)
+CENTRES = np.array([[0.0, 0.0], [3.0, 0.0], [1.5, 2.6]])
+POINTS = CENTRES[TRUE] + 0.4 * random(3).normal(size=(24, 2))
 
 
-def test_scikit_learn_has_nothing_to_say() -> None:
-    check_estimator(ConvexClustering())
+@pytest.mark.parametrize("lam", [1.0, pytest.param("auto", marks=pytest.mark.slow)])
+def test_scikit_learn_has_nothing_to_say(lam: float | str) -> None:
+    check_estimator(ConvexClustering(lam))
 
 
 @pytest.mark.parametrize("keys", [{}, {"n_neighbors": None, "gamma": 4.0}, {"n_neighbors": 5}])
