@@ -271,17 +271,16 @@ def by_score(each: Candidate) -> float:
 def chosen_of(found: Sequence[Candidate]) -> tuple[Candidate, Candidate, Candidate]:
     """The best procedure; the better one of one model and own models; the path's best models.
 
-    The fewest clusters within a standard error of the best, if they are better than the latter by
-    SURE of it; else the best models of the path, if they are better by one.
+    Clusters, if they are better than the better one of the two by SURE standard errors and not worse
+    than the path's models by one; else the path's, if they are better by one. Of clusters that do as
+    well as each other the fewest.
     """
     ends = [each for each in found if each.kind in (GLOBAL, LOCAL)]
     base = min(ends, key=by_score)
     groups = [each for each in found if each.kind in (LAMBDA, KMEANS, WARD) and each.clusters > 1]
     softer = min((each for each in found if each.kind == MODELS), key=by_score)
     if groups:
-        best = min(groups, key=by_score)
-        near = [each for each in groups if not best.beats(each, 1.0)]
-        chosen = min(near, key=lambda each: (each.clusters, each.score))
+        chosen = min(groups, key=lambda each: (each.score, each.clusters))
         if chosen.beats(base, SURE) and not softer.beats(chosen, 1.0):
             return chosen, base, softer
     return (softer if softer.beats(base, 1.0) else base), base, softer
