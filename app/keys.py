@@ -31,6 +31,8 @@ usage: python -m corsage.app.keys --toml | --markdown | --python | --write
 """
 ROOT = Path(__file__).parents[1]
 SEEN = "if TYPE_CHECKING:  # what type checkers and editors see\n"
+WIDTH = 100
+"""Columns of a line of code."""
 HEADER = "[tool.flwr.app.config]\n"
 INTRODUCTION = """\
 # Keys
@@ -107,9 +109,7 @@ def with_block(project: str) -> str:
 
 def with_names(source: str) -> str:
     """The text of `corsage.py` with the public names as editors and type checkers see them."""
-    imports = [
-        f"    from corsage.{place} import {name}\n" for name, place in sorted(named().items())
-    ]
+    imports = [imported(name, place) for name, place in sorted(named().items())]
     names = [f'    "{name.rpartition(" ")[2]}",\n' for name in named()]
     for head, lines, tail in (
         (SEEN, sorted(imports, key=str.split), "\n"),
@@ -119,6 +119,13 @@ def with_names(source: str) -> str:
         whole = head + "".join(lines) + tail
         source = re.sub(pattern, whole, source, count=1, flags=re.MULTILINE | re.DOTALL)
     return source
+
+
+def imported(name: str, place: str) -> str:
+    """An import as ruff formats it: in brackets where the line would be too long."""
+    line = f"    from corsage.{place} import {name}\n"
+    brackets = f"    from corsage.{place} import (\n        {name},\n    )\n"
+    return line if len(line) <= WIDTH + 1 else brackets
 
 
 def order(line: str) -> tuple[bool, bool, str]:
