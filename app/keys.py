@@ -32,7 +32,7 @@ usage: python -m corsage.app.keys --toml | --markdown | --python | --write
 ROOT = Path(__file__).parents[1]
 SEEN = "if TYPE_CHECKING:  # what type checkers and editors see\n"
 WIDTH = 100
-"""Characters of a line at most."""
+"""Columns of a line of code."""
 HEADER = "[tool.flwr.app.config]\n"
 INTRODUCTION = """\
 # Keys
@@ -44,8 +44,7 @@ there is not, or a value that cannot be meant, is one line that says what would 
 reads a file of its own by the keys of `csv`; what its node config says of them wins.
 
 This page is printed by `python -m corsage.app.keys --markdown`; a key is declared where it is used:
-those of an algorithm or a data set in its file, the others in `core/groups.py`,
-`core/train_keys.py` and `core/server_keys.py`.
+those of an algorithm or a data set in its file, the others in `core/groups.py`.
 """
 KEYWORDS = '''\
 """Every key as a keyword argument, `FedRep(num_users=20)`: what type checkers and editors read.
@@ -110,7 +109,7 @@ def with_block(project: str) -> str:
 
 def with_names(source: str) -> str:
     """The text of `corsage.py` with the public names as editors and type checkers see them."""
-    imports = [imported(place, name) for name, place in sorted(named().items())]
+    imports = [imported(name, place) for name, place in sorted(named().items())]
     names = [f'    "{name.rpartition(" ")[2]}",\n' for name in named()]
     for head, lines, tail in (
         (SEEN, sorted(imports, key=str.split), "\n"),
@@ -122,12 +121,11 @@ def with_names(source: str) -> str:
     return source
 
 
-def imported(place: str, name: str) -> str:
-    """The import of a public name, as a formatter would have it."""
+def imported(name: str, place: str) -> str:
+    """An import as ruff formats it: in brackets where the line would be too long."""
     line = f"    from corsage.{place} import {name}\n"
-    if len(line) <= WIDTH + 1:
-        return line
-    return f"    from corsage.{place} import (\n        {name},\n    )\n"
+    brackets = f"    from corsage.{place} import (\n        {name},\n    )\n"
+    return line if len(line) <= WIDTH + 1 else brackets
 
 
 def order(line: str) -> tuple[bool, bool, str]:

@@ -271,9 +271,9 @@ def by_score(each: Candidate) -> float:
 def chosen_of(found: Sequence[Candidate]) -> tuple[Candidate, Candidate, Candidate]:
     """The best procedure; the better one of one model and own models; the path's best models.
 
-    Clusters, if they are better than the better one of the two by SURE standard errors and not worse
-    than the path's models by one; else the path's, if they are better by one. Of clusters that do as
-    well as each other the fewest.
+    Clusters, if they are better than the better one of the two by SURE standard errors and not
+    worse than the path's models by one; else the path's, if they are better by one. Of clusters
+    that do as well as each other the fewest.
     """
     ends = [each for each in found if each.kind in (GLOBAL, LOCAL)]
     base = min(ends, key=by_score)
