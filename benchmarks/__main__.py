@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -64,6 +64,13 @@ def states() -> list[Measure]:
 def pfllib() -> list[Measure]:
     """The problem on which the rivals were measured: time, memory and accuracy."""
     from corsage.benchmarks import pfllib as module
+
+    return module.run()
+
+
+def own_models() -> Iterator[Measure]:
+    """CPU seconds of a user-round of models that people bring, beside bare and tuned loops."""
+    from corsage.benchmarks import own_models as module
 
     return module.run()
 
@@ -138,8 +145,9 @@ def device_round() -> list[Measure]:
     return module.run()
 
 
-BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
+BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "user-round": user_round,
+    "own-models": own_models,
     "methods": methods,
     "pfllib": pfllib,
     "engines": engines,
@@ -173,10 +181,9 @@ def main(words: list[str]) -> int:
         return int(command.main(words[1:]))
     try:
         names, file = parse(words)
-        found = {name: run(name) for name in names}
-        if file:
-            content = {"corsage": VERSION, "benchmarks": found}
-            write_atomically(Path(file).expanduser(), json.dumps(content, indent=2))
+        found: dict[str, list[dict[str, object]]] = {}
+        for name in names:
+            run(name, found.setdefault(name, []), lambda: keep(found, file))
     except ConfigError as error:
         return complain(error, 2)
     except (CorsageError, OSError) as error:
@@ -198,14 +205,25 @@ def parse(words: list[str]) -> tuple[list[str], str]:
     return found.names or list(BENCHMARKS), found.json
 
 
-def run(name: str) -> list[dict[str, object]]:
-    """Run one benchmark and print its table."""
+def keep(found: dict[str, list[dict[str, object]]], file: str) -> None:
+    """Write what there is so far, if it is to be written anywhere."""
+    if file:
+        content = {"corsage": VERSION, "benchmarks": found}
+        write_atomically(Path(file).expanduser(), json.dumps(content, indent=2))
+
+
+def run(name: str, found: list[dict[str, object]], written: Callable[[], None]) -> None:
+    """Run one benchmark and print its table; `written` is called after each case."""
     benchmark = BENCHMARKS[name]
     print(f"{name} ...", file=sys.stderr, flush=True)
-    measures = benchmark()
+    measures = []
+    for measure in benchmark():
+        measures.append(measure)
+        found.append(measure.as_json())
+        written()
+        print(f"{measure.name}: {measure.measured:.3f} {measure.unit}", file=sys.stderr, flush=True)
     title = (benchmark.__doc__ or name).split("\n")[0].rstrip(".")
     Console().print(table(title, measures))
-    return [measure.as_json() for measure in measures]
 
 
 if __name__ == "__main__":

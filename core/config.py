@@ -20,7 +20,6 @@ from typing import Any
 from corsage.core.catalogue import defaults
 from corsage.core.errors import ConfigError
 from corsage.core.groups import (
-    AUTO,
     GROUPS,
     SOME_USERS,
     DataKeys,
@@ -34,6 +33,7 @@ from corsage.core.groups import (
 from corsage.core.held import Held, held, hold, importable, is_name
 from corsage.core.keys import Keys, NoKeys, Value, flatten, names, nearest, read
 from corsage.core.measures import measures_named
+from corsage.core.paths import AUTO
 from corsage.core.registry import (
     ALGORITHMS,
     DATASETS,

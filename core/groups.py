@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, check_limits, convert, flatten, key
+from corsage.core.paths import AUTO, CHOICES
 from corsage.core.registry import DATASETS
 from corsage.core.server_keys import ServerKeys
 from corsage.core.train_keys import DECAY, TABLE_DECAY, TrainKeys
@@ -28,7 +29,6 @@ __all__ = [
     "ServerKeys",
     "TrainKeys",
 ]
-AUTO = "auto"
 SOME_USERS = 50
 """How many users samples are dealt to where nobody says."""
 TENTH, LEAST_DRAWN = 0.1, 5
@@ -242,6 +242,13 @@ class ModelKeys(Keys):
     )
     huber_delta: float = key(1.0, "huber: errors beyond this count linearly", low=1e-9)
     intercept: bool = key(True, "linear: with an intercept")
+    training_path: str = key(
+        AUTO,
+        "how a node trains several users: layers (kernels of plain layers), loop (one by one), "
+        "together-N (N of them through the model's own forward), with -channels-last for images; "
+        "auto: the quickest on the model at hand, measured once a run and said",
+        choices=CHOICES,
+    )
     loss_scale: str = key(
         "auto",
         "convex methods: f_i is the sum or the mean of its samples' losses; auto: as the method's "

@@ -80,6 +80,7 @@ class Keywords(TypedDict, total=False):
     loss: str
     huber_delta: float
     intercept: bool
+    training_path: str
     loss_scale: str
     ridge: float
     precision: str

@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.errors import ConfigError, ModelError
-from corsage.core.groups import ModelKeys
+from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.held import held, is_name
 from corsage.core.keys import nearest
+from corsage.core.paths import AUTO
 from corsage.core.seeding import torch_seed
 from corsage.networks import batch_norm
 from corsage.networks.answers import output_of
+from corsage.networks.choice import Choice, check_path, choose
 from corsage.networks.criterion import Criterion, criterion_of
 from corsage.networks.network import Network
 from corsage.networks.zoo import ZOO
@@ -42,6 +44,18 @@ def build_network(
     those of the seed. The global random state is left alone.
     """
     return _build(keys, tuple(int(side) for side in shape), int(num_classes), int(seed), device)
+
+
+@lru_cache(maxsize=8)
+def choose_path(
+    keys: ModelKeys, shape: Shape, num_classes: int, seed: int, train: TrainKeys
+) -> Choice:
+    """The path on which a model is trained, measured once a process; as its key says if it does."""
+    if keys.training_path != AUTO:
+        return Choice(keys.training_path, "")
+    network = build_network(keys, shape, num_classes, seed, train.device)
+    with torch.random.fork_rng(devices=[]):
+        return choose(network, shape, num_classes, train)
 
 
 def measure_model(keys: ModelKeys, shape: Shape, num_classes: int) -> tuple[int, int]:
@@ -84,7 +98,9 @@ def _build(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: s
         example = torch.rand((3, *shape))
         check_output(keys, module, example, outputs, criterion)
         try:
-            return Network(module, keys.head, example, device, criterion)
+            network = Network(module, keys.head, example, device, criterion, keys.training_path)
+            check_path(network, keys, shape, num_classes)
+            return network
         except RuntimeError as error:
             raise ModelError(f"model={said(keys)}: {first_line(error)}") from error
 

@@ -15,6 +15,7 @@ from corsage.networks import stacked
 from corsage.networks.gradients import StackedLosses, UserLosses, accumulate, with_columns
 from corsage.networks.job import Job
 from corsage.networks.rules import update_rule
+from corsage.networks.traced import TracedLosses
 
 
 @torch.no_grad()
@@ -26,8 +27,8 @@ def trained_by_rule(
     `rows` are whole models, or with `job.head` heads.
     """
     network, part = job.network, slice(0, None) if job.head else job.part
-    kind = HeadLosses if job.head else StackedLosses
-    losses: UserLosses = kind(network, job.data, [job.orders], group)
+    kind = StackedLosses if network.stackable else TracedLosses
+    losses: UserLosses = (HeadLosses if job.head else kind)(network, job.data, [job.orders], group)
     theta = losses.rows(rows)
     own = theta[:, part]
     drift = None

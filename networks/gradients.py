@@ -21,7 +21,6 @@ from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order, Plan, steps_on
 from corsage.networks.half import HalfPrecision
 from corsage.networks.hessian import hessian_product, second_derivatives
-from corsage.networks.inspection import plain_layers
 from corsage.networks.layers import Conv, Dense, Layer
 from corsage.networks.network import Network
 
@@ -192,7 +191,7 @@ class StackedLosses(UserLosses):
         copies = stacked.Stacked(network, network.flat.unsqueeze(0), network.whole, BARE)
         self.gather = copies.gather
         places = {id(b.tensor): b.where for b in network.blocks}
-        modules = [m for m in plain_layers(network.module) if type(m) is not nn.Identity]
+        modules = network.layers
         self.layers: list[Layer] = []
         self.weighted: list[DenseGradient | ConvGradient] = []
         for module, layer in zip(modules, copies.layers, strict=True):

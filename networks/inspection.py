@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
 
 from corsage.core.errors import ModelError
 from corsage.networks import batch_norm
@@ -129,10 +130,17 @@ def inspect(network: Network, example: Tensor) -> Findings:
         found.channels_last = gains_by_channels_last(network, example)
         for name, buffer in network.module.named_buffers():
             buffer.copy_(buffers[name])
-    found.stochastic = found.stochastic or any(
-        isinstance(m, RANDOM) for m in network.module.modules()
-    )
+    found.stochastic = found.stochastic or any(draws(m) for m in network.module.modules())
     return found
+
+
+def draws(module: nn.Module) -> bool:
+    """Whether a layer draws random numbers in training: a dropout of 0 does not."""
+    if isinstance(module, nn.MultiheadAttention):
+        return float(module.dropout) > 0
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0 and module.num_layers > 1
+    return isinstance(module, RANDOM) and getattr(module, "p", 1.0) > 0
 
 
 def watch(network: Network, example: Tensor, found: Findings) -> None:
@@ -169,7 +177,7 @@ def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
     """Caching is exact if training mode is eval mode: no randomness, no state, no mixing."""
     mine = {id(m) for m in network.head_module.modules()}
     for name, module in network.module.named_modules():
-        if id(module) not in mine and (isinstance(module, RANDOM) or keeps_statistics(module)):
+        if id(module) not in mine and (draws(module) or keeps_statistics(module)):
             kind = type(module).__name__
             found.cacheable, found.why = False, f"{kind} ({name}) in the body changes in training"
     if tied(network):
@@ -202,20 +210,41 @@ def keeps_statistics(module: nn.Module) -> bool:
 
 
 def gains_by_channels_last(network: Network, example: Tensor) -> bool:
-    """On a CPU convolutions do, if the model takes such images at all (`.view` may not)."""
+    """On a CPU convolutions do, if the model takes such images at all (`.view` may not).
+
+    A group norm may not: if its input needs no gradient, torch's backward pass in that layout ends
+    the process (2.13).
+    """
     if network.device.type != "cpu" or example.dim() != 4:
         return False
     if not any(isinstance(m, nn.Conv2d) for m in network.module.modules()):
         return False
     try:
         with training(network.module, False):
-            output = output_of(network.module(example))
+            with Called() as called:
+                output = output_of(network.module(example))
+            if "group_norm" in called.names:
+                return False
             again = output_of(network.module(as_channels_last(example)))
         with training(network.module, True):
             network.module(as_channels_last(example))
     except RuntimeError:
         return False
     return torch.allclose(again, output, rtol=1e-3, atol=1e-4)
+
+
+class Called(TorchFunctionMode):
+    """Notes which of torch's functions are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.names.add(function.__name__)
+        return function(*args, **(kwargs or {}))
 
 
 def same(a: Any, b: Any) -> bool:
@@ -233,20 +262,12 @@ def tied(network: Network) -> bool:
     return any(id(p) in mine and not name.startswith(prefix) for name, p in every)
 
 
-def plain_layers(module: nn.Module) -> Iterator[nn.Module]:
-    """The layers of a Sequential of Sequentials, in order."""
-    if type(module) is nn.Sequential:
-        for child in module:
-            yield from plain_layers(child)
-    else:
-        yield module
-
-
 def stackable(network: Network) -> bool:
     """Whether `Stacked` computes the same function as the network's module."""
-    layers = [m for m in plain_layers(network.module) if type(m) is not nn.Identity]
+    layers = network.layers
     ends = bool(layers) and layers[-1] is network.head_module and network.linear_head
-    once = len({id(m) for m in layers}) == len(layers)
+    own = [id(m) for m in layers if any(True for _ in m.parameters())]
+    once = len({*own}) == len(own)
     trained = all(b.trained for b in network.blocks) and not network.has_buffers
     return ends and once and trained and all(is_plain(m) for m in layers) and in_order(layers)
 

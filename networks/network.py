@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Floats32
 from corsage.core.errors import ModelError
+from corsage.core.paths import AUTO, LAYERS, PATHS, Path
 from corsage.networks import batch_norm, inspection
 from corsage.networks.answers import output_of
+from corsage.networks.chain import chain_of
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion
 
 
@@ -40,9 +42,11 @@ class Network:
     `split_exact`: logits(features(x)) is the module's output. `cacheable`: features computed once
     are those of every later head epoch. `why` says what stands against either. `stochastic`:
     training draws random numbers (dropout). `batch_statistics`: it normalises by those of a batch.
-    `channels_last`: images run faster in that layout. `stackable`: copies of it can be trained
-    together. `widest_convolution`: the most channels that a convolution puts out. `criterion`: what
-    it is trained and judged by.
+    `takes_channels_last`: images may have that layout, and with `channels_last` they have it.
+    `layers`: those of a model that is a chain of plain layers. `stackable`: their kernels can train
+    copies of it together. `widest_convolution`: the most channels that a convolution puts out.
+    `criterion`: what it is trained and judged by. `path`: how many users are trained together, and
+    in which layout, unless it is `stackable`.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Network:
         example: Tensor,
         device: str = "cpu",
         criterion: Criterion = CROSS_ENTROPY,
+        path: str = AUTO,
     ) -> None:
         self.criterion = criterion
         self.module = module.float().to(device)
@@ -63,9 +68,13 @@ class Network:
         self._active: slice | None = None
         found = inspection.inspect(self, example.to(self.device, torch.float32))
         self.split_exact, self.cacheable, self.why = found.split_exact, found.cacheable, found.why
-        self.stochastic, self.channels_last = found.stochastic, found.channels_last
+        self.stochastic = found.stochastic
         self.linear_head = found.linear_head
-        self.stackable = inspection.stackable(self)
+        self.layers = chain_of(module, example.to(self.device, torch.float32))
+        self.stackable = inspection.stackable(self) and path in (AUTO, LAYERS)
+        self.path = PATHS.get(path) or Path(0, found.channels_last)
+        self.takes_channels_last = found.channels_last
+        self.channels_last = self.path.channels_last and self.takes_channels_last
         self.batch_statistics = batch_norm.needs_two(module)
         self.widest_convolution = inspection.widest_convolution(module)
         self.flat.copy_(torch.from_numpy(self.initial))

@@ -22,6 +22,7 @@ from corsage.networks.job import Job
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
 from corsage.networks.rules import vectors_of
+from corsage.networks.together import descended
 from corsage.networks.training import StepLoss, pulled_sgd, sgd
 
 TOGETHER = 32
@@ -133,7 +134,7 @@ def train_part(
     pull = active(pull)
     vectors = pull.own_rows if pull is not None else 0
     together = users_together(network, part, vectors, keys) if data.losses is None else 0
-    if together and data.views is None:
+    if network.stackable and together and data.views is None:
         data = data.over(stacked.data_for(network, data.x))
     job = Job(network, part, data, orders, keys, pull)
     for group in groups(orders, together) if together else []:
@@ -171,14 +172,14 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
     A grouped convolution may fill its blocks with other users' channels at weight 0, and
     0 * NaN is NaN.
     """
-    users, result, centres = (
-        trained_together(job, rows, group)
-        if job.keys.plain and job.data.usual
-        else trained_by_rule(job, rows, group)
-    )
+    kernels = job.head or job.network.stackable
+    way = trained_together if kernels else descended
+    if not (job.keys.plain and job.data.usual):
+        way = trained_by_rule
+    users, result, centres = way(job, rows, group)
     values = result.cpu().numpy()
-    images = job.data.x.dim() == 4
-    if images and len(group) > 1 and not np.isfinite(values).all():
+    mixed = job.data.x.dim() == 4 or not kernels
+    if mixed and len(group) > 1 and not np.isfinite(values).all():
         for u in group:
             train_group(job, rows, [u], out)
         return
@@ -205,13 +206,16 @@ def users_together(
 ) -> int:
     """How many users' models are trained in one go; 0: one by one through autograd.
 
+    Of chains of plain layers a rule says it, of others the network's path, which was measured.
     Milliseconds a step and user, batch 10, for 1, 5, 10, 20 users at once: MLP .198, .143, .141,
     .181 (parameters and momentum of 20 leave the cache; `more` says how many vectors a user has
     besides these); LeNet-5 .944, .405, .358, .384; PFLlib's CNN 2.85, 2.98, 3.36 (one at a time;
     3.07 through autograd).
     """
-    if not network.stackable or (keys is not None and keys.mixed_precision != "none"):
+    if keys is not None and keys.mixed_precision != "none":
         return 0
+    if not network.stackable:
+        return network.path.users
     if keys is not None and not keys.plain:
         more += vectors_of(keys)
     fit: int = IN_CACHE // ((2 + more) * 4 * max(part.stop - part.start, 1))

@@ -1,7 +1,7 @@
 """Several users' copies of one model trained together: parameters with a leading user axis.
 
-Works for a Sequential of linear, convolution, max-pool, ReLU and flatten layers, and for linear
-heads on features. Each user's numbers are those of the loop over users, up to float rounding.
+Works for chains of linear, convolution, max-pool, ReLU and flatten layers (`chain`), and for
+linear heads on features. Each user's numbers are those of the loop over users, up to rounding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples, Plan
 from corsage.networks.criterion import Criterion, Sloped
-from corsage.networks.inspection import plain_layers
 from corsage.networks.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu
 from corsage.networks.network import Block, Network
 from corsage.networks.pull import Drift, Pull
@@ -45,7 +44,7 @@ class Stacked:
         self.centres: list[tuple[slice, Tensor]] = []
         blocks = {id(b.tensor): b for b in network.blocks}
         channels = 1
-        for module in plain_layers(network.head_module if head else network.module):
+        for module in [network.head_module] if head else network.layers:
             if isinstance(module, nn.Linear):
                 self.layers.append(Dense(*self._parameters(module, blocks)))
             elif isinstance(module, nn.Conv2d):

@@ -13,15 +13,10 @@ from corsage.core.errors import ModelError
 from corsage.core.groups import TrainKeys
 from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order
-from corsage.networks.gradients import (
-    BARE,
-    AutogradLosses,
-    StackedLosses,
-    UserLosses,
-    training,
-)
+from corsage.networks.gradients import BARE, UserLosses, training
 from corsage.networks.network import Network
 from corsage.networks.parts import groups, users_together
+from corsage.networks.together import losses_of
 from corsage.networks.training import seeded
 
 Work = Callable[[UserLosses], Sequence[Tensor]]
@@ -44,15 +39,14 @@ def in_groups(
     if data.losses is not None:
         raise ModelError("a loss of its own is for methods whose local steps are those of SGD.")
     together = users_together(network, network.whole, vectors - 2, keys)
-    if together and data.views is None:
+    if network.stackable and together and data.views is None:
         data = data.over(stacked.data_for(network, data.x))
     out: list[Floats32] = []
     todo = groups(orders[0], together or 1)
     with training(network):
         while todo:
             group = todo.pop(0)
-            kind = StackedLosses if together else AutogradLosses
-            losses = kind(network, data, orders, group, keys)
+            losses = losses_of(network, data, orders, group, keys, bool(together))
             with nullcontext() if together else seeded(network, orders[0][group[0]]):
                 found = [rows.cpu().numpy() for rows in work(losses)]
             if len(group) > 1 and not all(np.isfinite(rows).all() for rows in found):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from corsage.core.config import Config
 from corsage.core.encoding import decode
 from corsage.core.errors import CorsageError
 from corsage.core.files import append_line, guarded, write_atomically
+from corsage.core.paths import CHOICES
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import Summary
 
+TRAINING_PATH = "training-path.json"
 COUNTS = ("round", "users", "dropped", "seconds", "bytes_up", "bytes_down", "messages")
 """Numbers that every row of the metrics has."""
 
@@ -48,6 +51,7 @@ class Recorder(Callback):
         kept, damaged = readable_rows(self.folder)
         if damaged:
             strategy.federation.note(f"metrics.jsonl: {damaged} damaged lines are left out")
+        keep_path(self.folder.parent, strategy.progress.training_path)
         rows = [row for row in kept if row["round"] <= strategy.progress.round]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         guarded(write_atomically, self.folder / "metrics.jsonl", text)
@@ -71,6 +75,20 @@ class Recorder(Callback):
         found = [summary.json() for summary in results]
         rounds = self.config.run.num_rounds
         write_result(self.folder, found, rounds, save(arrays) if arrays else b"")
+
+
+def keep_path(run: Path, name: str) -> None:
+    """Note the path on which a run's models are trained, for the strategies that come later."""
+    if name != path_of(run):
+        guarded(write_atomically, run / TRAINING_PATH, json.dumps(name), durable=True)
+
+
+def path_of(run: Path) -> str:
+    """The path that a run has chosen; empty if there is none yet."""
+    with suppress(OSError, ValueError):
+        name = json.loads((run / TRAINING_PATH).read_text(encoding="utf-8"))
+        return name if name in CHOICES else ""
+    return ""
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ config.json              the resolved configuration
 summary.json             the results, as `--json` writes them
 report.html, *.png       what to look at
 lock.json                the process that is at work on it, while there is one
+training-path.json       how nodes train the model, where that was measured
 status.json              whether it runs, has finished or failed, and why (app/run/status.py)
 STRATEGY/metrics.jsonl   one line a round
 STRATEGY/checkpoint-*    the whole state of the server after a round, of the last few
@@ -33,7 +34,7 @@ from corsage.app.run.checkpoint import found, go_back
 from corsage.app.run.conclusion import conclude
 from corsage.app.run.endings import FAILURE, RESULT, Attempts, has_models, read_result
 from corsage.app.run.lock import RunLock
-from corsage.app.run.recorder import Recorder
+from corsage.app.run.recorder import Recorder, path_of
 from corsage.app.run.resuming import (
     EMPTY,
     begun,
@@ -157,6 +158,7 @@ class RunFolder:
         )
         strategy.federation.state_dir = self.state_dir(name)
         strategy.federation.simulated = self.simulated
+        strategy.federation.training_path = path_of(self.folder)
         return strategy
 
     def older(self, name: str, error: StatesGone) -> AnyStrategy:

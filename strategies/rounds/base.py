@@ -43,6 +43,7 @@ from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.server_step import ServerStep
 from corsage.strategies.rounds.sound import failing
 from corsage.strategies.rounds.state import Progress, arrays_of, not_finite
+from corsage.strategies.rounds.training_path import settle
 from corsage.strategies.rounds.turns import Parcel, Question, Script, T
 from corsage.strategies.rounds.wrappers import around, check, correct, note_fewer
 
@@ -354,6 +355,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """Know the users, and hold the first state."""
         self.federation.join(grid)
         if not hasattr(self, "state"):
+            settle(self.federation)
             check_fits(self, self.federation.network)
             self.state = self.initial(self.federation.network)
 

@@ -26,7 +26,7 @@ from corsage.core.errors import (
     StatesGone,
     StorageError,
 )
-from corsage.core.groups import TrainKeys
+from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.keys import Keys
 from corsage.core.measures import GRADIENT_STEPS, USUAL, Measure, chosen, reported
 from corsage.core.preparation import Preparation
@@ -87,6 +87,7 @@ class Federation:
         self.state_dir = ""  # where simulated users keep what is theirs; devices know themselves
         self.collects = False  # whether this process takes the users' models at the end
         self.gone: set[str] = set()  # users of this round whose states turned out to be gone
+        self.training_path = ""  # that of the run's earlier strategies
         self.simulated = False  # whether the server's own files hold the users' states
         self.durable: list[Mapping[str, int]] = []  # versions that each kept checkpoint holds
         self.before: Mapping[str, int] = {}  # versions at the beginning of the round
@@ -120,6 +121,7 @@ class Federation:
         other.patience, other.conduct = self.patience, self.conduct
         other.now = self.now
         other.state_dir, other.simulated = self.state_dir, self.simulated
+        other.progress.training_path = self.progress.training_path
         other.progress.traffic = self.progress.traffic
         return other
 
@@ -158,13 +160,19 @@ class Federation:
         return suited(self.config.train, self.roster.preparation)
 
     @property
+    def model(self) -> ModelKeys:
+        """The model, with the path that it is trained on, once that is known."""
+        own = self.config.model
+        return replace(own, training_path=self.progress.training_path or own.training_path)
+
+    @property
     def network(self) -> Network:
         """The model that all users start from, as the nodes build it too."""
         from corsage.networks.build import build_network
 
         roster = self.roster
         seed = self.config.run.seed
-        return build_network(self.config.model, roster.shape, roster.num_classes, seed)
+        return build_network(self.model, roster.shape, roster.num_classes, seed)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -383,7 +391,7 @@ class Federation:
                 data=self.config.data,
                 device_data=self.config.device_data,
                 train=train or self.train,
-                model=self.config.model,
+                model=self.model,
                 keys=self.keys,
                 state_dir=self.state_dir,
                 many_machines=bool(self.config.federation.ray_address),

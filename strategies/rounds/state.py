@@ -66,6 +66,7 @@ class Progress:
     owners : whose each user's id is, where a device can be known again.
     standings : how the nodes of users behaved that did not always do what they had to.
     preparation : what was agreed on for the columns of tables, as JSON; later nodes get the same.
+    training_path : how nodes train the model, by its name in `core/paths`; empty: not chosen yet.
     """
 
     round: int = 0
@@ -85,6 +86,7 @@ class Progress:
     owners: dict[str, Owner] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)
     preparation: str = ""
+    training_path: str = ""
 
 
 @dataclass

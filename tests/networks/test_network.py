@@ -176,7 +176,6 @@ def test_a_relu_after_positive_logits_is_seen():
     ("layer", "why"),
     [
         (nn.Dropout(0.5), "Dropout"),
-        (nn.Dropout(0.0), "Dropout"),
         (nn.BatchNorm1d(8), "BatchNorm1d"),
         (Centred(), "mixes"),
     ],
@@ -184,6 +183,11 @@ def test_a_relu_after_positive_logits_is_seen():
 def test_bodies_that_cannot_be_cached(layer, why):
     net = network(layer)
     assert net.split_exact and not net.cacheable and why in net.why
+
+
+def test_a_dropout_of_nothing_does_not_hinder_caching():
+    net = network(nn.Dropout(0.0))
+    assert net.cacheable and not net.stochastic
 
 
 def test_functional_dropout_is_seen_by_numbers():

@@ -1,0 +1,138 @@
+"""Models whose `forward` is a chain of plain layers, whatever class they are of.
+
+torch.fx reads the chain out of the module. What it cannot read, or what is no chain, has none.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from corsage.networks.answers import output_of
+from corsage.networks.inspection import training
+
+BATCH = object()
+"""Stands for the number of samples, where a forward asks for it."""
+
+
+def chain_of(module: nn.Module, example: Tensor) -> list[nn.Module]:
+    """The layers, one after the other; none if it is no chain, or not that on an example.
+
+    A ReLU before max-pooling comes after it: the same function, on fewer numbers.
+    """
+    if any(True for _ in module.buffers()):  # it may do more with them than fx shows
+        return []
+    try:
+        with training(module, True):
+            layers = swapped(read(fx.symbolic_trace(module)))
+        with training(module, False):
+            if not layers or not same_function(module, layers, example):
+                return []
+    except Exception:  # anything may be raised by a forward that is given no tensor
+        return []
+    return layers
+
+
+def same_function(module: nn.Module, layers: list[nn.Module], example: Tensor) -> bool:
+    """Whether the layers do to an example what the module does."""
+    found = example
+    with torch.no_grad():
+        wanted = output_of(module(example.clone()))
+        for layer in layers:
+            found = layer(found.clone())
+    return isinstance(wanted, Tensor) and torch.equal(wanted, found)
+
+
+def read(traced: fx.GraphModule) -> list[nn.Module]:
+    """The layers of a graph in which each takes the result of the one before and nothing else."""
+    layers: list[nn.Module] = []
+    last: Any = None
+    sizes: dict[fx.Node, Any] = {}
+    for node in traced.graph.nodes:
+        if node.op == "placeholder" and last is None:
+            last = node
+        elif node.op == "output" and node.args == (last,):
+            return layers
+        elif is_size(node, sizes, last):
+            continue
+        elif not node.args or node.args[0] is not last or node.op in ("get_attr", "placeholder"):
+            return []
+        else:
+            layer = layer_of(traced, node, sizes)
+            if layer is None:
+                return []
+            if not isinstance(layer, nn.Identity):
+                layers.append(layer)
+            last = node
+    return []
+
+
+def is_size(node: fx.Node, sizes: dict[fx.Node, Any], last: Any) -> bool:
+    """Whether a node asks for the number of samples, and note it."""
+    first: Any = node.args[0] if node.args else None
+    if node.target == "size" and node.args in ((last, 0), (last,)):
+        sizes[node] = BATCH if len(node.args) > 1 else [BATCH]
+    elif node.target is getattr and node.args == (last, "shape"):
+        sizes[node] = [BATCH]
+    elif node.target is operator.getitem and isinstance(sizes.get(first), list):
+        sizes[node] = BATCH if node.args[1] == 0 else None
+    return node in sizes
+
+
+def layer_of(traced: fx.GraphModule, node: fx.Node, sizes: dict[fx.Node, Any]) -> nn.Module | None:
+    """The layer that a node stands for; None if it is none of the plain ones."""
+    if node.op == "call_module":
+        layer = traced.get_submodule(str(node.target))
+        silent = isinstance(layer, nn.Dropout) and not layer.p
+        return nn.Identity() if silent else layer if len(node.args) == 1 else None
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    rule = FUNCTIONS.get(str(name).strip("_"))
+    args = [sizes.get(a, a) if isinstance(a, fx.Node) else a for a in node.args[1:]]
+    return rule(*args, **node.kwargs) if rule else None
+
+
+def relu(inplace: bool = False) -> nn.Module:
+    """F.relu."""
+    return nn.ReLU()
+
+
+def flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module | None:
+    """Tensor.flatten of all but the samples."""
+    return nn.Flatten() if (start_dim, end_dim) == (1, -1) else None
+
+
+def view(*shape: Any) -> nn.Module | None:
+    """Tensor.view to (samples, numbers)."""
+    form = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape
+    if len(form) != 2 or not (form[0] is BATCH or form[0] == -1) or form == (-1, -1):
+        return None
+    return nn.Flatten() if isinstance(form[1], int) else None
+
+
+def dropout(p: float = 0.5, training: bool = True, inplace: bool = False) -> nn.Module | None:
+    """F.dropout that drops nothing."""
+    return None if training and p else nn.Identity()
+
+
+FUNCTIONS: dict[str, Callable[..., nn.Module | None]] = {
+    "relu": relu,
+    "flatten": flatten,
+    "view": view,
+    "reshape": view,
+    "dropout": dropout,
+    "max_pool2d": nn.MaxPool2d,
+}
+
+
+def swapped(layers: list[nn.Module]) -> list[nn.Module]:
+    """Each ReLU that comes before a max-pooling after it."""
+    order = list(layers)
+    for i, (a, b) in enumerate(pairwise(layers)):
+        if type(a) is nn.ReLU and type(b) is nn.MaxPool2d:
+            order[i], order[i + 1] = b, a
+    return order

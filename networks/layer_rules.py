@@ -1,0 +1,182 @@
+"""Layers with parameters, for several users at once.
+
+The arguments are those of torch.nn.functional. NotImplemented: let torch.vmap do it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from corsage.networks.aligned import elementwise, lifted
+from corsage.networks.slots import Convolution, Linear, Slot
+from corsage.networks.users import Rule, Untraceable, Users
+
+DRAWS = "it draws random numbers in training (dropout)"
+
+
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """F.linear."""
+    if not (isinstance(weight, Slot) and (bias is None or isinstance(bias, Slot))):
+        return NotImplemented
+    x = lifted(x, weight.n)
+    rows = x.rows()
+    flat = rows.reshape(x.n, -1, rows.shape[-1])
+    token = weight.token if weight.trained or bias is None else bias.token
+    out = Linear.apply(flat, token, weight, bias)  # type: ignore[no-untyped-call]
+    return Users(out.view(*rows.shape[:-1], out.shape[-1]), x.n)
+
+
+def convolution(axes: int) -> Rule:
+    """F.conv1d, F.conv2d or F.conv3d."""
+
+    def conv(
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Any:
+        slots = isinstance(weight, Slot) and (bias is None or isinstance(bias, Slot))
+        if not slots or padding == "same" or x.ndim != axes + 2:
+            return NotImplemented
+        padding = 0 if padding == "valid" else padding
+        how = tuple(sides(v, axes) for v in (stride, padding, dilation))
+        token = weight.token if weight.trained or bias is None else bias.token
+        given = x.wide(), token, weight, bias, groups, how
+        return Users(Convolution.apply(*given), x.n, True)  # type: ignore[no-untyped-call]
+
+    return conv
+
+
+def sides(value: Any, axes: int) -> list[int]:
+    """One number for all axes of an image, or one for each."""
+    return [value] * axes if isinstance(value, int) else list(value)
+
+
+def affine(x: Users, weight: Any, bias: Any, axis: int | None = None) -> Users:
+    """x * weight + bias, along the last axes or along one of them."""
+    for function, p in ((torch.mul, weight), (torch.add, bias)):
+        if p is not None:
+            along = p if axis is None else p.view(-1, *[1] * (x.ndim - axis - 1))
+            x = elementwise(function, (x, along), {})
+    return x
+
+
+def layer_norm(
+    x: Users, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """F.layer_norm."""
+    return affine(Users(F.layer_norm(x.rows(), list(shape), eps=eps), x.n), weight, bias)
+
+
+def group_norm(
+    x: Users, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """F.group_norm: the groups of all users side by side.
+
+    An input without a gradient is normalised apart: there torch's backward pass with channels last
+    ends the process (2.13).
+    """
+    if not x.image:
+        t = F.group_norm(x.t.flatten(0, 1), num_groups, eps=eps).view(x.t.shape)
+        return affine(Users(t, x.n), weight, bias, 1)
+    if not x.t.requires_grad:
+        normed = Users(F.group_norm(x.t, x.n * num_groups, eps=eps), x.n, True)
+        return affine(normed, weight, bias, 1)
+    w, b = (None if p is None else lifted(p, x.n).t.reshape(-1) for p in (weight, bias))
+    return Users(F.group_norm(x.t, x.n * num_groups, w, b, eps), x.n, True)
+
+
+def embedding(x: Any, weight: Any, padding_idx: Any = None, *rest: Any, **more: Any) -> Any:
+    """F.embedding: the users' tables one under the other."""
+    plain = (None, 2.0, False, False)[: len(rest)] == rest and not any(more.values())
+    if not isinstance(weight, Slot) or padding_idx is not None or not plain:
+        return NotImplemented
+    x, words = lifted(x, weight.n), weight.shape[0]
+    first = torch.arange(x.n, device=x.device).mul(words).view(-1, *[1] * x.ndim)
+    return Users(F.embedding(x.rows() + first, weight.t.reshape(-1, weight.shape[1])), x.n)
+
+
+def dropout(x: Users, p: float = 0.5, training: bool = True, *rest: Any) -> Users:
+    """F.dropout, if it drops nothing."""
+    if training and p:
+        raise Untraceable(DRAWS)
+    return x
+
+
+def batch_norm(*args: Any, **kwargs: Any) -> Any:
+    """F.batch_norm keeps statistics of what it saw."""
+    raise Untraceable("BatchNorm keeps running statistics")
+
+
+def attention(q: Users, k: Users, v: Users, *rest: Any, **more: Any) -> Any:
+    """F.scaled_dot_product_attention: users are further samples."""
+    mask = more.get("attn_mask", rest[0] if rest else None)
+    if more.get("dropout_p", rest[1] if len(rest) > 1 else 0.0):
+        raise Untraceable(DRAWS)
+    if isinstance(mask, Users) or not all(isinstance(p, Users) and p.ndim == 4 for p in (q, k, v)):
+        return NotImplemented
+    folded: Any = [p.rows().flatten(0, 1) for p in (q, k, v)]
+    found = F.scaled_dot_product_attention(*folded, *rest, **more)
+    return Users(torch.unflatten(found, 0, (q.n, -1)), q.n)
+
+
+def multi_head_attention(
+    query: Users, key: Users, value: Users, width: int, heads: int, *rest: Any, **more: Any
+) -> Any:
+    """F.multi_head_attention_forward of (steps, batch, width), as nn.MultiheadAttention calls it.
+
+    Only what layers of transformers ask for: one projection for all three, nothing added.
+    """
+    given = {**dict(zip(ATTENTION, rest, strict=False)), **more}
+    if any(given.get(o) not in (None, False) for o in ODD) or query.ndim != 3:
+        return NotImplemented
+    if given.get("training", True) and given["dropout_p"]:
+        raise Untraceable(DRAWS)
+    parts = projected((query, key, value), given["in_proj_weight"], given["in_proj_bias"])
+    q, k, v = (p.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for p in parts)
+    mask, weights = given.get("attn_mask"), None
+    if given.get("need_weights", True):
+        scores = q.matmul(k.mT) * (width // heads) ** -0.5
+        if mask is not None:
+            scores = scores.masked_fill(mask, -torch.inf) if is_bool(mask) else scores + mask
+        weights = scores.softmax(-1)
+        found = weights.matmul(v)
+        weights = weights.mean(1) if given.get("average_attn_weights", True) else weights
+    else:
+        causal = bool(given.get("is_causal")) and mask is None
+        found = attention(q, k, v, attn_mask=mask, is_causal=causal)
+    together = found.permute(2, 0, 1, 3).flatten(2)
+    return linear(together, given["out_proj_weight"], given["out_proj_bias"]), weights
+
+
+ATTENTION = (
+    *("in_proj_weight", "in_proj_bias", "bias_k", "bias_v", "add_zero_attn", "dropout_p"),
+    *("out_proj_weight", "out_proj_bias"),
+)
+"""Arguments of F.multi_head_attention_forward after the number of heads."""
+ODD = (
+    *("bias_k", "bias_v", "add_zero_attn", "key_padding_mask", "use_separate_proj_weight"),
+    *("static_k", "static_v"),
+)
+"""Those that few models give."""
+
+
+def is_bool(mask: Any) -> bool:
+    """Whether a mask says which are left out, and not what is added."""
+    return bool(mask.dtype == torch.bool)
+
+
+def projected(inputs: tuple[Users, Users, Users], weight: Any, bias: Any) -> tuple[Users, ...]:
+    """What goes into the heads: query, key and value times their third of the weights each."""
+    query, key, value = inputs
+    if query is key and key is value:
+        return tuple(linear(query, weight, bias).chunk(3, -1))
+    thirds = bias.chunk(3) if bias is not None else (None,) * 3
+    pieces = zip(inputs, weight.chunk(3), thirds, strict=True)
+    return tuple(x.matmul(w.mT) if b is None else x.matmul(w.mT) + b for x, w, b in pieces)

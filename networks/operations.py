@@ -1,0 +1,107 @@
+"""What torch's functions and methods do for several users at once: a rule for each, by its name.
+
+What has no rule is done by torch.vmap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from corsage.networks import layer_rules as layers
+from corsage.networks import shape_rules as shapes
+from corsage.networks.aligned import elementwise, mapped
+from corsage.networks.slots import Slot
+from corsage.networks.users import Rule, Untraceable, Users
+
+ELEMENTWISE = frozenset(
+    (
+        *("relu", "relu6", "tanh", "sigmoid", "gelu", "silu", "elu", "selu", "celu", "mish"),
+        *("leaky_relu", "softplus", "softsign", "hardtanh", "hardswish", "hardsigmoid"),
+        *("logsigmoid", "log_sigmoid", "tanhshrink", "softshrink", "hardshrink", "threshold"),
+        *("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "abs", "neg", "square", "sin", "cos"),
+        *("erf", "sign", "floor", "round", "reciprocal", "clamp", "clamp_min", "clamp_max", "pow"),
+        *("rpow", "add", "radd", "sub", "rsub", "subtract", "mul", "rmul", "multiply", "div"),
+        *("divide", "truediv", "rtruediv", "true_divide", "maximum", "minimum", "where", "lerp"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "invert", "logical_not"),
+        *("logical_and", "logical_or", "float", "double", "long", "int", "type_as", "to"),
+        "nan_to_num",
+    )
+)
+"""Functions of each entry by itself."""
+WITH_AXIS = (
+    *("softmax", "log_softmax", "amax", "amin", "cumsum", "unbind", "unsqueeze", "squeeze"),
+)
+"""Functions whose first argument is an axis."""
+
+
+def apply(function: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A function of torch's, or a method, on values of several users."""
+    name = name.strip("_") if name.startswith("__") else name
+    if name.endswith("_") and name not in RULES:
+        return written(args[0], apply(plain_of(function, name), name[:-1], args, kwargs))
+    if kwargs.pop("inplace", False):
+        return written(args[0], apply(function, name, args, kwargs))
+    if name in ELEMENTWISE:
+        return elementwise(function, args, kwargs)
+    rule = RULES.get(name)
+    found = NotImplemented if rule is None else rule(*args, **kwargs)
+    return mapped(function, args, kwargs) if found is NotImplemented else found
+
+
+def plain_of(function: Any, name: str) -> Any:
+    """The function that gives a new tensor, for one that writes into its first."""
+    for home in (Tensor, torch, F):
+        if found := getattr(home, name[:-1], None):
+            return found
+    raise Untraceable(f"{name} writes into a tensor")
+
+
+def written(target: Users, value: Users) -> Users:
+    """A value in the place of another one's."""
+    if isinstance(target, Slot) or not isinstance(target, Users):
+        raise Untraceable("its forward writes into a parameter or a constant")
+    target.t, target.image = value.t, value.image
+    return target
+
+
+RULES: dict[str, Rule] = {
+    "linear": layers.linear,
+    **{f"conv{axes}d": layers.convolution(axes) for axes in (1, 2, 3)},
+    "layer_norm": layers.layer_norm,
+    "group_norm": layers.group_norm,
+    "embedding": layers.embedding,
+    **dict.fromkeys(("dropout", "alpha_dropout", "feature_alpha_dropout"), layers.dropout),
+    **{f"dropout{axes}d": layers.dropout for axes in (1, 2, 3)},
+    "batch_norm": layers.batch_norm,
+    "scaled_dot_product_attention": layers.attention,
+    "multi_head_attention_forward": layers.multi_head_attention,
+    **{
+        f"{kind}{axes}d": shapes.of_image(axes)(getattr(F, f"{kind}{axes}d"))
+        for kind in ("max_pool", "avg_pool", "adaptive_avg_pool")
+        for axes in (1, 2)
+    },
+    "flatten": shapes.flatten,
+    **dict.fromkeys(("view", "reshape"), shapes.reshape),
+    **dict.fromkeys(("view_as", "reshape_as"), shapes.reshaped_as),
+    **{name: shapes.with_axis(getattr(torch, name)) for name in WITH_AXIS},
+    **dict.fromkeys(("transpose", "swapaxes"), shapes.with_axis(torch.transpose, 2)),
+    "permute": shapes.permute,
+    "expand": shapes.expand,
+    "unflatten": shapes.unflatten,
+    "mean": shapes.mean(torch.mean),
+    "sum": shapes.mean(torch.sum),
+    "chunk": shapes.split(torch.chunk),
+    "split": shapes.split(torch.split),
+    "getitem": shapes.getitem,
+    **dict.fromkeys(("cat", "concat", "concatenate"), shapes.joined(torch.cat)),
+    "stack": shapes.joined(torch.stack),
+    **dict.fromkeys(("matmul", "bmm"), shapes.matmul),
+    **dict.fromkeys(("contiguous", "requires_grad_"), shapes.same),
+    "clone": shapes.clone,
+}
+"""By name: torch, torch.nn.functional and tensors agree on what it means."""

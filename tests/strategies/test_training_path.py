@@ -1,0 +1,121 @@
+"""The path on which models are trained is chosen once a run, and all of the run keeps to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.app.nodes.device import read_keys
+from corsage.app.run import recorder
+from corsage.core.config import Config
+from corsage.core.errors import ConfigError, ModelError, Refused
+from corsage.core.groups import ModelKeys
+from corsage.core.limits import Limits
+from corsage.networks import build
+from corsage.networks.build import build_network
+from corsage.networks.choice import Choice
+from corsage.networks.together import descended
+from tests.support.federations import federate, same_arrays
+from tests.support.resuming import Resume, Stop
+
+OWN = {"model": "tests.support.own_models:Gelu", "dataset": "digits"}
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the next measurement comes to: its first entry."""
+    names = ["together-4"]
+    build.choose_path.cache_clear()
+    monkeypatch.setattr(build, "choose", lambda *_: Choice(names[0], "it was measured"))
+    yield names
+    build.choose_path.cache_clear()
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that nodes took, a name for each group of users."""
+    found: list[str] = []
+
+    def watched(job: Any, *rest: Any) -> Any:
+        found.append(job.network.path.name)
+        return descended(job, *rest)
+
+    monkeypatch.setattr("corsage.networks.parts.descended", watched)
+    return found
+
+
+def test_it_is_said_in_one_line(chosen: list[str], trained: list[str]) -> None:
+    strategy, _, notes = federate("fedavg", **OWN)
+    assert [n for n in notes.notes if "path" in n] == ["training-path=together-4: it was measured"]
+    assert strategy.progress.training_path == "together-4" and set(trained) == {"together-4"}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedrep", "ditto", "apfl"])
+def test_every_node_takes_it_and_numbers_are_those_of_the_loop(
+    name: str, chosen: list[str], trained: list[str]
+) -> None:
+    _, together, _ = federate(name, **OWN)
+    _, several, _ = federate(name, 3, **OWN)
+    assert set(trained) == {"together-4"} or name == "apfl"
+    _, alone, _ = federate(name, **OWN, training_path="loop")
+    assert same_arrays(together.arrays, several.arrays)
+    assert same_arrays(together.arrays, alone.arrays)
+
+
+def test_a_resumed_run_keeps_to_it(chosen: list[str], trained: list[str], tmp_path: Path) -> None:
+    whole, wanted, _ = federate("fedavg", **OWN)
+    path, grid = tmp_path / "checkpoint", LocalGrid(app, 2)
+    with pytest.raises(KeyboardInterrupt):
+        type(whole)(whole.config, [Stop(path, after=3)], experiment="e").start(grid)
+    chosen[0] = "together-10"
+    build.choose_path.cache_clear()
+    trained.clear()
+    again = type(whole)(whole.config, [Resume(path, 2)], experiment="e")
+    result = again.start(grid)
+    assert set(trained) == {"together-4"} and again.progress.training_path == "together-4"
+    assert same_arrays(result.arrays, wanted.arrays, tolerance=1e-6)
+
+
+def test_later_strategies_of_a_run_folder_take_that_of_the_first(tmp_path: Path) -> None:
+    assert recorder.path_of(tmp_path) == ""
+    recorder.keep_path(tmp_path, "together-10")
+    assert recorder.path_of(tmp_path) == "together-10"
+    (tmp_path / recorder.TRAINING_PATH).write_text('"together-99"')
+    assert recorder.path_of(tmp_path) == ""
+
+
+def test_built_in_models_say_nothing_and_keep_their_kernels(trained: list[str]) -> None:
+    strategy, _, notes = federate("fedavg")
+    assert strategy.progress.training_path == "layers" and not trained
+    assert not [n for n in notes.notes if "path" in n]
+
+
+def test_what_cannot_be_traced_goes_one_by_one_with_its_line(trained: list[str]) -> None:
+    build.choose_path.cache_clear()
+    model = "tests.support.own_models:Dropping"
+    strategy, _, notes = federate("fedavg", **{**OWN, "model": model}, num_rounds=1)
+    (said,) = [n for n in notes.notes if "path" in n]
+    assert strategy.progress.training_path == "loop" and not trained
+    assert said.endswith("users one by one: it draws random numbers in training")
+
+
+def test_a_path_that_a_model_cannot_take_is_refused_in_one_line() -> None:
+    dropping = ModelKeys(model="tests.support.own_models:Dropping", training_path="together-4")
+    with pytest.raises(ModelError, match=r"together-4: not with this model: it draws random"):
+        build_network(dropping, (64,), 3, 0)
+    with pytest.raises(ModelError, match="no chain of plain layers"):
+        build_network(ModelKeys(model=OWN["model"], training_path="layers"), (64,), 3, 0)
+    with pytest.raises(ModelError, match="images with their channels last"):
+        build_network(ModelKeys(training_path="loop-channels-last"), (64,), 3, 0)
+
+
+@pytest.mark.parametrize("name", ["together-5", "together", "", "__import__('os')", 4])
+def test_only_names_of_the_table_come_in(name: Any) -> None:
+    with pytest.raises(ConfigError):
+        Config.parse({"training-path": name})
+    with pytest.raises(Refused, match="training-path"):
+        read_keys(ModelKeys, {"training-path": name}, Limits())
