@@ -129,6 +129,35 @@ def merge_replies(
     )
 
 
+def one_after_the_other(parts: Sequence[Replies]) -> Replies:
+    """Replies of several exchanges, each of other users, as if they were of one: rows and numbers,
+    and no means."""
+    silent: dict[int, list[str]] = {}
+    for part in parts:
+        for node, users in part.silent.items():
+            silent.setdefault(node, []).extend(users)
+    return Replies(
+        users=[user for part in parts for user in part.users],
+        rows=_joined([part.rows for part in parts if part.users]),
+        metrics=_joined([part.metrics for part in parts if part.users]),
+        weight=sum(part.weight for part in parts),
+        dropped={user: why for part in parts for user, why in part.dropped.items()},
+        lost={user for part in parts for user in part.lost},
+        kept={user for part in parts for user in part.kept},
+        wire_bytes=sum(part.wire_bytes for part in parts),
+        wire_messages=sum(part.wire_messages for part in parts),
+        silent=silent,
+        refused=list(dict.fromkeys(node for part in parts for node in part.refused)),
+        answered=list(dict.fromkeys(node for part in parts for node in part.answered)),
+    )
+
+
+def _joined(parts: Sequence[Arrays]) -> Arrays:
+    """Arrays of one name, one after the other."""
+    names = parts[0] if parts else {}
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
+
+
 def reading_order(user: str) -> tuple[int, str]:
     """Sorts user ids the same way everywhere, and numbers by size."""
     return len(user), user

@@ -114,6 +114,9 @@ def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
     check_partition(keys, num_users)
     if keep := data_set(keys.dataset).keep:
         return in_memory(keep(keys), keys, num_users, seed)
+    if data_set(keys.dataset).arranged:
+        stamps = tuple(map(tuple, cache.fingerprint(source_files(keys))))
+        return as_arranged(keys, num_users, seed, stamps)
     facts = {k: v for k, v in dataclasses.asdict(keys).items() if k != "cache_dir"}
     facts["partition"] = keys.dealing
     files = cache.fingerprint(source_files(keys))
@@ -121,6 +124,28 @@ def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
         facts["cluster_map"] = clustermap.digest(keys.cluster_map)
     name = cache.digest({**facts, "num_users": num_users, "seed": seed, "files": files})
     return opened(cache.cache_root(keys.cache_dir) / name, keys, num_users, seed)
+
+
+@lru_cache(maxsize=4)
+def as_arranged(
+    keys: DataKeys, num_users: int, seed: int, stamps: tuple[tuple[str | int, ...], ...]
+) -> FederatedData:
+    """Data that are user by user already, or so many users of them; `stamps` tell changed files."""
+    arranged = data_set(keys.dataset).arranged
+    assert arranged is not None
+    own = arranged(keys)
+    if keys.cluster_map:
+        own = own._replace(clusters=clustermap.of(own.users, own.users, keys.cluster_map))
+    if not num_users:
+        return FederatedData(**own._asdict())
+    if num_users > len(own.users):
+        raise DataError(f"num-users={num_users}: the data have {len(own.users)} users.")
+    rng = generator(seed, "partition", keys.dealing)
+    rows = np.sort(rng.choice(len(own.users), num_users, replace=False))
+    users = [own.users[row] for row in rows]
+    clusters = {user: own.clusters[user] for user in users if user in own.clusters}
+    chosen = own._replace(users=users, clusters=clusters, bounds=own.bounds[rows])
+    return FederatedData(**chosen._asdict())
 
 
 def in_memory(

@@ -51,6 +51,7 @@ class CoinMethod(Strategy[K, S]):
 
     own_steps = "coins draw its steps"
     draws = False
+    by_cohort = True
     unprotected = "nodes take the means of their clusters themselves, step by step"
     no_server_step = unprotected
 
@@ -157,7 +158,7 @@ class CoinMethod(Strategy[K, S]):
         end = self.keys.iterations
         return end is not None and self.state.iteration >= end
 
-    def evaluation(self, options: Mapping[str, Any]) -> Question:
+    def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
         """Every user judges its own model; new users adapt."""
         server, cohorts = self.server, self.clusters.of_evaluation(self.state.clusters, options)
         return evaluation_of(self.federation, [server.shown(c) for c in cohorts], options)

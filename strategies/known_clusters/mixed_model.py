@@ -169,6 +169,7 @@ class MixedModel(Strategy[K, MixedModelState]):
     name = "mixed-model"
     own_steps = "it is solved exactly"
     draws = False
+    by_cohort = True
     unprotected = "users send sums that are solved, nothing is averaged"
     no_server_step = unprotected
     untrained = own_steps
@@ -241,7 +242,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         """Ask what standard errors need, and users for their estimates."""
         self.inference = yield from inferred(self.solution)
 
-    def evaluation(self, options: Mapping[str, Any]) -> Question:
+    def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
         """Every user judges its own model, found from w_j; new users adapt."""
         solution, cohorts = self.solution, self.clusters.of_evaluation(self.state.clusters, options)
         return evaluation_of(self.federation, [solution.shown(c) for c in cohorts], options)

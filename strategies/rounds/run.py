@@ -24,12 +24,14 @@ from corsage.strategies.rounds.results import (
     summarised,
     weighted_metrics,
 )
-from corsage.strategies.rounds.turns import Script, T
+from corsage.strategies.rounds.turns import Script, Series, T
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
 
 Options = Mapping[str, Any]
+AT_ONCE = 20_000
+"""Users that are evaluated in one exchange: what it takes in memory is of so many."""
 
 
 class Run:
@@ -109,19 +111,29 @@ class Run:
         rest = row_options(row, deliver, self.strategy.config, users if kept else 0)
         return {**self.evaluate_options, **(more or {}), **rest}
 
-    def _evaluate(self, options: Options) -> Replies:
-        """All users' evaluation; once more if states turn out to be gone: they start anew."""
+    def _evaluate(self, options: Options, some: bool = False) -> Replies:
+        """All users' evaluation, or that of a sample; once more if states turn out to be gone:
+        they start anew."""
         self.federation.rest()
         strategy = self.strategy
-        question = strategy.evaluation(options)
-        replies = self.federation.complete(question)
+        turn = self._asked(options, some)
+        replies = self.federation.complete(turn)
         if self.federation.reset(replies):
             for line in by_cause(replies.dropped):
                 self.federation.note(line)
-            question = strategy.evaluation(options)
-            replies = self.federation.complete(question)
-        strategy.deliveries.note(options, strategy.progress.round, question, replies)
-        return strategy.evaluated(question, replies)
+            turn = self._asked(options, some)
+            replies = self.federation.complete(turn)
+        strategy.deliveries.note(options, strategy.progress.round, turn.tokens, replies)
+        return strategy.evaluated(turn.down, replies)
+
+    def _asked(self, options: Options, some: bool) -> Series:
+        """An evaluation, so many users at a time, but for those that nodes answer for as cohorts."""
+        strategy = self.strategy
+        if strategy.by_cohort:
+            return Series([partial(strategy.evaluation, options)])
+        users = self.federation.sample if some else strategy.judged(options)
+        groups = [users[i : i + AT_ONCE] for i in range(0, len(users), AT_ONCE)] or [users]
+        return Series(partial(strategy.evaluation, options, group) for group in groups)
 
     def _last_evaluation(self) -> Replies:
         """The last round's evaluation, which a killed run has had already: it counts once."""
@@ -137,7 +149,7 @@ class Run:
     def _evaluate_round(self, result: Result, last: bool) -> Replies:
         """All users' evaluation after a round, a point of the curve."""
         progress, options = self.strategy.progress, self.options(self.strategy.name, last)
-        replies = self._evaluate(options)
+        replies = self._evaluate(options, some=not last)
         self._add_point(replies)
         result.evaluate_metrics_clientapp[progress.round] = weighted_metrics(replies)
         return replies
