@@ -34,7 +34,7 @@ def drawn_count(share: float, n: int) -> int:
 
 
 def some_of(rng: np.random.Generator, n: int, count: int) -> list[int]:
-    """So many of n, uniform, without replacement, in order; not all n are looked at if n is large."""
+    """So many of n in order, uniform, without replacement; of a large n not all are looked at."""
     if n <= SHUFFLED:
         return sorted(rng.permutation(n)[:count].tolist())
     return sorted(rng.choice(n, count, replace=False, shuffle=False).tolist())

@@ -127,7 +127,7 @@ class Run:
         return strategy.evaluated(turn.down, replies)
 
     def _asked(self, options: Options, some: bool) -> Series:
-        """An evaluation, so many users at a time, but for those that nodes answer for as cohorts."""
+        """An evaluation, so many users at a time unless nodes answer for cohorts."""
         strategy = self.strategy
         if strategy.by_cohort:
             return Series([partial(strategy.evaluation, options)])
