@@ -124,6 +124,13 @@ def tables() -> list[Measure]:
     return module.run()
 
 
+def million() -> list[Measure]:
+    """A thousand to a million users that keep a state: a round, the start, memory and files."""
+    from corsage.benchmarks import million as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "user-round": user_round,
     "methods": methods,
@@ -137,6 +144,7 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "robust": robust,
     "statistics": statistics,
     "first-line": first_line,
+    "million": million,
     "tables": tables,
 }
 

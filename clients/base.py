@@ -333,9 +333,9 @@ class Client(NumPyClient, Generic[K]):
 
     def _part(self, test: bool) -> Samples:
         """All training or test samples of the users."""
-        for user in self.users:
-            if user not in self.data.index:
-                self._user(user)  # says what is wrong with it
+        if not self.data.index.keys() >= set(self.users):
+            for user in self.users:
+                self._user(user)  # says which one is not here
         return self.data.part(self.users, test)
 
     def test_data(self) -> Examples:

@@ -78,7 +78,8 @@ def arranged(keys: MappedKeys) -> Arranged:
 def mapped(path: Path) -> Array:
     """An array of a file, of which only what is used is read."""
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+        found: Array = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+        return found
     except (ValueError, EOFError, OSError) as error:
         raise DataError(f"{path}: no array of NumPy's ({error}); write it with np.save.") from error
 

@@ -34,7 +34,7 @@ def write_tables(folder: Path, results: Sequence[Json]) -> None:
     rows = [dict(row) for row in results]  # of which each has the same columns in all its lines
     columns = list(dict.fromkeys(name for row in rows for name in next(user_rows(row), {})))
     users = (line for row in rows for line in user_rows(row))
-    write(folder / "users.csv", columns, ([line.get(name) for name in columns] for line in users))
+    write(folder / "users.csv", columns, ([*map(line.get, columns)] for line in users))
     clusters = (
         (row["strategy"], user, cluster)
         for row in results

@@ -30,8 +30,8 @@ def conclude(folder: Path, config: Config) -> None:
 
     found, rows = results(folder, config), all_rows(folder, config)
     failed = failures(folder, config, found)
-    content = {"corsage": VERSION, "config": config.flat(), "failed": failed}
-    content["results"] = [thinned(result) for result in found]
+    head = {"corsage": VERSION, "config": config.flat()}
+    content = {**head, "results": [thinned(result) for result in found], "failed": failed}
     guarded(write_atomically, folder / "summary.json", json.dumps(content, indent=2))
     if found:
         guarded(write_tables, folder, found)

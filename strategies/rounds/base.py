@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from logging import INFO
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, cast, get_args
 
@@ -49,6 +50,8 @@ from corsage.strategies.rounds.wrappers import around, check, correct, note_fewe
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
+AT_ONCE = 20_000
+"""Users that are evaluated in one exchange: what it takes in memory is of so many."""
 K = TypeVar("K", bound=Keys)
 S = TypeVar("S")
 
@@ -230,6 +233,14 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         users = self.judged(options) if users is None else users
         schema = Schema(numbers=(*federation.reported, *self.numbers("evaluate")))
         return federation.question("evaluate", users, self.show(users, options), schema, options)
+
+    def evaluations(
+        self, options: Mapping[str, Any], some: bool = False
+    ) -> Iterable[Callable[[], Question]]:
+        """The same as questions of so many users at a time; with `some` of a sample alone."""
+        users = self.federation.sample if some else self.judged(options)
+        groups = [users[i : i + AT_ONCE] for i in range(0, len(users), AT_ONCE)] or [users]
+        return [partial(self.evaluation, options, group) for group in groups]
 
     def judged(self, options: Mapping[str, Any]) -> list[str]:
         """Whom an evaluation is about: those that train, or those that come only after."""

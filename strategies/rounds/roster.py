@@ -19,7 +19,7 @@ from corsage.core.agreement import misfit
 from corsage.core.errors import DataError, NodeError
 from corsage.core.introduction import BadIntroduction, Counts, Introduction, read_introduction
 from corsage.core.preparation import Preparation
-from corsage.core.replies import name_users, reading_order
+from corsage.core.replies import in_reading_order, name_users
 from corsage.core.text import line
 from corsage.strategies.rounds.exchange import exchange
 from corsage.strategies.rounds.outlying import outlying
@@ -193,7 +193,7 @@ class Roster:
     def _sort(self) -> None:
         """The users in order, if some came or went since they were sorted."""
         if not self._sorted:
-            self.users, self._sorted = sorted(self.members, key=reading_order), True
+            self.users, self._sorted = in_reading_order(self.members), True
 
     def _forget(self, user: str) -> None:
         """A user is not there any more."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
 
 Options = Mapping[str, Any]
-AT_ONCE = 20_000
-"""Users that are evaluated in one exchange: what it takes in memory is of so many."""
 
 
 class Run:
@@ -127,13 +125,8 @@ class Run:
         return strategy.evaluated(turn.down, replies)
 
     def _asked(self, options: Options, some: bool) -> Series:
-        """An evaluation, so many users at a time unless nodes answer for cohorts."""
-        strategy = self.strategy
-        if strategy.by_cohort:
-            return Series([partial(strategy.evaluation, options)])
-        users = self.federation.sample if some else strategy.judged(options)
-        groups = [users[i : i + AT_ONCE] for i in range(0, len(users), AT_ONCE)] or [users]
-        return Series(partial(strategy.evaluation, options, group) for group in groups)
+        """An evaluation as a turn."""
+        return Series(self.strategy.evaluations(options, some))
 
     def _last_evaluation(self) -> Replies:
         """The last round's evaluation, which a killed run has had already: it counts once."""

@@ -59,7 +59,7 @@ def everyone(results: Sequence[Result]) -> list[str]:
     """All users of any row, also those without test samples, in reading order."""
     found = {str(u) for r in results for u in (r.get("per_user") or {})}
     found |= {str(u) for r in results for u in (r.get("untested") or ())}
-    return sorted(found, key=reading_order)
+    return sorted(found, key=int if all(map(str.isdecimal, found)) else reading_order)
 
 
 def test_sizes(results: Sequence[Result]) -> dict[str, int]:
