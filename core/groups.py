@@ -128,7 +128,11 @@ class FederationKeys(Keys):
     min_users: int = key(
         1, "a round, or an evaluation, with fewer good replies than this fails", low=1
     )
-    node_timeout: float = key(60.0, "seconds the server waits for nodes to connect", low=0.0)
+    node_timeout: float = key(
+        60.0,
+        "seconds the server waits for devices to connect; simulated nodes have all the time",
+        low=0.0,
+    )
     round_timeout: float = key(
         600.0, "seconds a node has to reply; later replies are dropped", low=0.0
     )

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from corsage.strategies.rounds.callbacks import Callback
 
 
+A_DAY = 86_400.0
+"""Seconds that nodes on Ray have to start: on a busy machine that takes long, and an engine that
+fails says so."""
 HEARTBEAT = "no reply in time: its node's heartbeat was lost"
 
 
@@ -241,7 +244,8 @@ class Federation:
                 self.patience.times = 0.0
         if not self.roster.members:
             keys = self.config.federation
-            self.roster.wait(grid, max(keys.num_nodes, 1), keys.node_timeout)
+            patience = A_DAY if is_simulation(grid) else keys.node_timeout
+            self.roster.wait(grid, max(keys.num_nodes, 1), patience)
 
     def refresh(self) -> None:
         """Before a round: learn which nodes came and went; if none is left, wait for one."""
