@@ -62,8 +62,8 @@ class Columns:
 
 
 def texts(values: Sequence[Any]) -> bool:
-    """Whether values are texts that can be put into one."""
-    return set(map(type, values)) == {str} and not any("\n" in value for value in values)
+    """Whether values are texts."""
+    return set(map(type, values)) == {str}
 
 
 def as_array(values: list[Any]) -> Array | None:
@@ -140,7 +140,7 @@ def _named(value: Any, who: set[str], path: str, quantiles: Json) -> Any:
         return value[: 2 * NAMED]
     if not isinstance(value, dict):
         return value
-    if len(value) <= MANY:
+    if len(value) <= MANY or not who & value.keys():
         return {
             k: _named(one, who, f"{path}.{k}".lstrip("."), quantiles) for k, one in value.items()
         }

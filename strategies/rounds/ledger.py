@@ -6,6 +6,7 @@ nothing: a copy is that of an array, and a million ids are written as one text.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSet
 
 import numpy as np
@@ -16,8 +17,6 @@ from corsage.core.arrays import Array, Arrays, Ints
 ABSENT = -1
 ROOM = 64
 """Users for whom there is room at first."""
-BREAK = "\n"
-"""Between ids, which are printable."""
 
 
 class Ledger(MutableMapping[str, int]):
@@ -147,11 +146,13 @@ class Crowd(MutableSet[str]):
 
 
 def packed(users: Iterable[str]) -> NDArray[np.uint8]:
-    """Ids as the bytes of one text."""
-    return np.frombuffer(BREAK.join(users).encode(), np.uint8)
+    """Ids as the bytes of one text, in JSON."""
+    return np.frombuffer(json.dumps([*users]).encode(), np.uint8)
 
 
 def unpacked(array: Array) -> list[str]:
     """The inverse of `packed`."""
-    text = np.asarray(array, np.uint8).tobytes().decode()
-    return text.split(BREAK) if text else []
+    found = json.loads(np.asarray(array, np.uint8).tobytes())
+    if not isinstance(found, list) or set(map(type, found)) - {str}:
+        raise ValueError("no list of texts")
+    return found

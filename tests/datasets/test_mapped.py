@@ -105,7 +105,7 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, wrong: dict[str, Any], told:
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     written(tmp_path)
     (tmp_path / "bounds.npy").unlink()
-    with pytest.raises(DataError, match="no bounds.npy"):
+    with pytest.raises(DataError, match=r"no bounds\.npy"):
         loaded(tmp_path)
     with pytest.raises(ConfigError, match="data-file=FOLDER"):
         simulated(Config.parse({"dataset": "mapped", "num-users": 0}).data, 0, 0)
