@@ -98,10 +98,10 @@ class UntilOver(ServerApp):
         """Run the app on a grid that says so when it is over."""
         usual = grid.pull_messages
 
-        def pull(ids: Iterable[str]) -> Iterable[Message]:
+        def pull(message_ids: Iterable[str]) -> Iterable[Message]:
             if self._over.is_set():
                 raise NodeError("Ray could not start its workers, or lost them all.")
-            return usual(ids)
+            return usual(message_ids)
 
         grid.pull_messages = pull  # type: ignore[method-assign]
         self._own(grid, context)

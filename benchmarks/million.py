@@ -117,7 +117,7 @@ def child(words: dict[str, Any]) -> None:
         "solved": marks[-1][1] - began,
         "all": time.process_time() - began,
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
-        "files": max(files_in(folder / name) for name in words["strategy"].split(",")),
+        "folder": str(folder),
         "report": (folder / "report.html").stat().st_size / 1e6,
     }
     print(json.dumps(found))
@@ -146,7 +146,7 @@ def measured(users: int, words: dict[str, Any], scratch: Path) -> dict[str, Any]
     if done.returncode:
         raise CorsageError(f"million: the run failed: {done.stderr.strip()[-500:]}")
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    return {**found, "files": files_in(Path(found["folder"]) / words["strategy"])}
 
 
 def slope(costs: dict[int, float]) -> float:
