@@ -333,10 +333,12 @@ class Client(NumPyClient, Generic[K]):
 
     def _part(self, test: bool) -> Samples:
         """All training or test samples of the users."""
-        if not self.data.index.keys() >= set(self.users):
+        try:
+            return self.data.part(self.users, test)
+        except KeyError:
             for user in self.users:
                 self._user(user)  # says which one is not here
-        return self.data.part(self.users, test)
+            raise
 
     def test_data(self) -> Examples:
         """The users' test examples; some users may have none.
@@ -399,9 +401,8 @@ class Client(NumPyClient, Generic[K]):
 
         def make() -> Mapping[str, NDArray[Any]]:
             _, labels, sizes = self._training(got)
-            known = np.split(labels, np.cumsum(sizes)[:-1])
             criterion, classes = self.network.criterion, self.task.num_classes
-            return baselines(criterion, known, self.tested, measures, classes)
+            return baselines(criterion, labels, sizes, self.tested, measures, classes)
 
         return self.cache.get(key, make)
 
