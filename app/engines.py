@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from flwr.serverapp import ServerApp
 
 from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
+from corsage.app.ray_backend import UntilOver, lasting
 from corsage.app.ray_engine import reaped, shut
 from corsage.app.run.checks import check_ray, check_simulation
 from corsage.app.run.run_folder import RunFolder
@@ -86,16 +88,18 @@ def on_ray(config: Config, nodes: int, server_app: ServerApp) -> None:
         "client_resources": {"num_cpus": federation.node_cpus, "num_gpus": federation.node_gpus},
     }
     own = contextlib.nullcontext() if federation.ray_address else reaped()
-    with own, warnings.catch_warnings():
+    over = threading.Event()
+    with own, lasting(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             run_simulation(  # the only call: Flower deprecates it in favour of `flwr run`
-                server_app=server_app,
+                server_app=UntilOver(server_app, over),
                 client_app=client_app,
                 num_supernodes=nodes,
                 backend_config=backend,
             )
         finally:
+            over.set()
             ray.shutdown()
 
 

@@ -145,6 +145,13 @@ def device_round() -> list[Measure]:
     return module.run()
 
 
+def million() -> list[Measure]:
+    """A thousand to a million users that keep a state: a round, the start, memory and files."""
+    from corsage.benchmarks import million as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "user-round": user_round,
     "own-models": own_models,
@@ -160,6 +167,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "statistics": statistics,
     "first-line": first_line,
     "hessian": hessian,
+    "million": million,
     "tables": tables,
     "device-round": device_round,
 }

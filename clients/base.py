@@ -7,7 +7,7 @@ the users kept before, and keeps what `Sent.keep` says after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from corsage.clients.baseline import baselines
 from corsage.clients.contract import Got, Models, Sent, averages, named, whole_models
 from corsage.clients.units import units_of
-from corsage.core.arrays import Array, Arrays, Floats32, along_channels
+from corsage.core.arrays import Array, Arrays, Floats32, Ints, along_channels
 from corsage.core.asked import Takes
 from corsage.core.cache import Cache
 from corsage.core.errors import ModelError, UserError
@@ -53,7 +53,8 @@ from corsage.strategies.rounds.work import effort, pace, whole_steps
 __all__ = ["Client", "Got", "K", "Models", "Sent"]
 
 K = TypeVar("K", bound=Keys)
-Pair = tuple[Array, Array]
+Samples = tuple[Array, Array, Ints]
+"""Inputs and labels of users, one after the other, and how many each of them has."""
 
 
 def joined(body: Floats32, heads: Floats32) -> Floats32:
@@ -297,7 +298,7 @@ class Client(NumPyClient, Generic[K]):
 
     def train_data(self, got: Got) -> Examples:
         """The users' training examples, one user after the other; new users may have fewer."""
-        data, keys = self._with_losses(self._examples(self._training(got))), self.settings
+        data, keys = self._with_losses(self._examples(*self._training(got))), self.settings
         labels = [data.user(u)[1] for u in range(len(self.users))]
         classes, criterion = self.task.num_classes, self.network.criterion
         aim = objective_of(keys, criterion, classes, labels)
@@ -309,16 +310,35 @@ class Client(NumPyClient, Generic[K]):
         views = views_of(keys, self.task.seed, self.task.round, self.users, data.x, zero)
         return replace(data, objective=aim, views=views)
 
-    def _training(self, got: Got) -> Callable[[UserData], Pair]:
-        """Which of a user's samples are for training."""
-        limit = int(got.options.get("adapt-samples", 0))
+    def _training(self, got: Got) -> Samples:
+        """Which of the users' samples are for training, and how many each has."""
+        if limit := int(got.options.get("adapt-samples", 0)):
+            return self._some(limit)
+        x, y, sizes = self._part(test=False)
+        for place in np.flatnonzero(sizes == 0):
+            raise UserError(self.users[place], "load", "no samples")
+        return x, y, sizes
 
-        def some(user: UserData) -> Pair:
-            n = len(user.y_train)
-            rows = generator(self.task.seed, "new user's samples", user.user).permutation(n)
-            return user.x_train[np.sort(rows[:limit])], user.y_train[np.sort(rows[:limit])]
+    def _some(self, limit: int) -> Samples:
+        """So many training samples of each user, drawn by the seed."""
+        x, y = [], []
+        for own in map(self._user, self.users):
+            n = len(own.y_train)
+            if not n:
+                raise UserError(own.user, "load", "no samples")
+            rows = generator(self.task.seed, "new user's samples", own.user).permutation(n)[:limit]
+            x.append(own.x_train[np.sort(rows)])
+            y.append(own.y_train[np.sort(rows)])
+        return np.concatenate(x), np.concatenate(y), np.array([len(own) for own in y], np.int64)
 
-        return some if limit else lambda user: (user.x_train, user.y_train)
+    def _part(self, test: bool) -> Samples:
+        """All training or test samples of the users."""
+        try:
+            return self.data.part(self.users, test)
+        except KeyError:
+            for user in self.users:
+                self._user(user)  # says which one is not here
+            raise
 
     def test_data(self) -> Examples:
         """The users' test examples; some users may have none.
@@ -326,7 +346,7 @@ class Client(NumPyClient, Generic[K]):
         Labels that are numbers are in double precision, so that errors are those of the labels.
         """
         types = self.types[0], torch.float64
-        return self._examples(lambda d: (d.x_test, d.y_test), some=False, types=types)
+        return self._examples(*self._part(test=True), types=types)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -380,10 +400,9 @@ class Client(NumPyClient, Generic[K]):
         key = id(self.data), tuple(self.users), limit, measures, self.task.seed, "baselines"
 
         def make() -> Mapping[str, NDArray[Any]]:
-            pick = self._training(got)
-            known = [pick(self._user(user))[1] for user in self.users]
+            _, labels, sizes = self._training(got)
             criterion, classes = self.network.criterion, self.task.num_classes
-            return baselines(criterion, known, self.tested, measures, classes)
+            return baselines(criterion, labels, sizes, self.tested, measures, classes)
 
         return self.cache.get(key, make)
 
@@ -400,18 +419,10 @@ class Client(NumPyClient, Generic[K]):
         except Exception as error:
             raise UserError(user, "load", str(error)) from error
 
-    def _examples(
-        self, pick: Callable[[UserData], Pair], some: bool = True, types: Types | None = None
-    ) -> Examples:
-        """Some of the users' data, as the model takes them; with `some` of every user."""
-        pairs = [pick(self._user(user)) for user in self.users]
-        for user, (_, labels) in zip(self.users, pairs, strict=True):
-            if some and len(labels) == 0:
-                raise UserError(user, "load", "no samples")
-        x, y = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+    def _examples(self, x: Array, y: Array, sizes: Ints, types: Types | None = None) -> Examples:
+        """Samples of the users, one after the other, as the model takes them."""
         shift, scale = self.data.shift, self.data.scale
         if self.data.vectors is not None:
             x = self.data.vectors[x]
         tensors = to_tensors(x, y, shift, scale, self.network.device, types or self.types)
-        sizes = np.array([len(labels) for _, labels in pairs], np.int64)
         return Examples(*tensors, sizes, units=units_of(self.data, self.users))

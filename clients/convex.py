@@ -15,7 +15,7 @@ from corsage.core.arrays import Array, Ints
 from corsage.core.errors import UserError
 from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
-from corsage.networks.outputs import Arithmetic, linear_outputs
+from corsage.networks.outputs import Arithmetic, linear_outputs_of_each
 from corsage.networks.training import SINGLE, Types
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.linear_losses import Scale
@@ -129,12 +129,12 @@ class ConvexClient(Client[K]):
         return test.predict(self.tensor(whole))[:, None]
 
     def outputs_alone(self, models: Models, data: Examples) -> Tensor:
-        """The outputs on all users' samples, each user's computed alone."""
-        parts = [
-            linear_outputs(self.tensor(model), data.user(u)[0])
-            for u, model in enumerate(self.each(models))
-        ]
-        return torch.cat(parts)
+        """The outputs on all users' samples, as each user's alone."""
+        whole = models.whole
+        if models.heads is not None or models.picked is not None:
+            whole = np.stack(list(self.each(models)))
+        each = np.broadcast_to(whole, (len(self.users), whole.shape[-1]))
+        return linear_outputs_of_each(self.tensor(each), data.x, data.sizes)
 
     @property
     def arithmetic(self) -> Arithmetic:

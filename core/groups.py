@@ -68,7 +68,13 @@ class RunKeys(Keys):
         "curves. auto: accuracy, or rmse",
     )
     evaluate_every: int = key(
-        5, "rounds between evaluations of all users; the last 10 always are", low=1
+        5, "rounds between evaluations; the last 10 rounds always have one", low=1
+    )
+    evaluate_users: int = key(
+        10_000,
+        "users that are evaluated after a round, drawn once by the seed; after the last round all "
+        "are, and users of known clusters always. 0: all after every evaluated round",
+        low=0,
     )
     checkpoint_every: int = key(1, "rounds between checkpoints", low=1)
     study_workers: int = key(
@@ -122,7 +128,11 @@ class FederationKeys(Keys):
     min_users: int = key(
         1, "a round, or an evaluation, with fewer good replies than this fails", low=1
     )
-    node_timeout: float = key(60.0, "seconds the server waits for nodes to connect", low=0.0)
+    node_timeout: float = key(
+        60.0,
+        "seconds the server waits for devices to connect; simulated nodes have all the time",
+        low=0.0,
+    )
     round_timeout: float = key(
         600.0, "seconds a node has to reply; later replies are dropped", low=0.0
     )

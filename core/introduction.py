@@ -37,9 +37,9 @@ class BadIntroduction(ValueError):
     """What a node says of itself cannot be used: which field, and why."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Counts:
-    """One user's numbers of samples, and its cluster if known."""
+    """One user's numbers of samples, and its cluster if known; users that are alike share one."""
 
     train: int
     test: int
@@ -70,8 +70,7 @@ def read_introduction(content: RecordDict) -> Introduction:
     config = _record(content, "config", ConfigRecord)
     metrics = _record(content, "metrics", MetricRecord)
     users = _list(config, "users", str, MOST_USERS, optional=True)
-    for user in users:
-        _name("users", user)
+    _names("users", users)
     if len(set(users)) != len(users):
         twice, _ = Counter(users).most_common(1)[0]
         raise BadIntroduction(f"users: {line(twice)} is named twice")
@@ -80,15 +79,14 @@ def read_introduction(content: RecordDict) -> Introduction:
     for name, column in {"clusters": clusters, "train": train, "test": test}.items():
         if len(column) != len(users):
             raise BadIntroduction(f"{name}: {len(column)} values of {len(users)} users")
-    for user, *own in zip(users, clusters, train, test, strict=True):
-        _name(f"user {line(user)}: clusters", own[0], empty=True)
-        for name, count in zip(SAMPLES, own[1:], strict=True):
-            _whole(f"user {line(user)}: {name}", count, 0, MOST_SAMPLES)
-    columns = zip(users, train, test, clusters, strict=True)
+    columns = list(zip(train, test, clusters, strict=True))
+    kinds = {own: Counts(*own) for own in dict.fromkeys(columns)}
+    for counts in kinds:
+        _check_counts(users, columns, counts)
     return Introduction(
         shape=_shape(config, bool(users)),
         num_classes=_whole("num-classes", config.get("num-classes"), 0, MOST_CLASSES),
-        users={user: Counts(own, kept, cluster) for user, own, kept, cluster in columns},
+        users={user: kinds[own] for user, own in zip(users, columns, strict=True)},
         proof=_proof(config),
         table=_table(config, sum(train)),
     )
@@ -111,10 +109,34 @@ def _list(
         raise BadIntroduction(f"{name}: it is no list")
     if len(values) > most:
         raise BadIntroduction(f"{name}: {len(values)} entries, the most are {most}")
-    for value in values:
-        if type(value) is not kind:  # a truth value is no number here
-            raise BadIntroduction(f"{name}: {line(repr(value), 60)} is no {WORDS[kind]}")
+    if set(map(type, values)) - {kind}:  # a truth value is no number here
+        value = next(value for value in values if type(value) is not kind)
+        raise BadIntroduction(f"{name}: {line(repr(value), 60)} is no {WORDS[kind]}")
     return values
+
+
+def _check_counts(users: list[str], columns: list[tuple[int, int, str]], own: Any) -> None:
+    """Refuse numbers and names that are out of their bounds, and say of whom they are."""
+    train, test, cluster = own
+    fine = all(0 <= count <= MOST_SAMPLES for count in (train, test))
+    if fine and len(cluster) <= MOST_CHARACTERS and (not cluster or _is_plain(cluster)):
+        return
+    user = line(users[columns.index(own)])
+    _name(f"user {user}: clusters", cluster, empty=True)
+    for name, count in zip(SAMPLES, (train, test), strict=True):
+        _whole(f"user {user}: {name}", count, 0, MOST_SAMPLES)
+
+
+def _names(field: str, texts: list[str]) -> None:
+    """Refuse ids of which one cannot be used; a million good ones are looked at in one go."""
+    if max(map(len, texts), default=0) > MOST_CHARACTERS or not all(map(_is_plain, texts)):
+        for text in texts:
+            _name(field, text)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a name is neither empty nor has characters that cannot be printed."""
+    return text.isprintable() and bool(text.strip())
 
 
 def _name(field: str, text: str, empty: bool = False) -> None:

@@ -21,6 +21,7 @@ class Keywords(TypedDict, total=False):
     from_round: int
     measures: str | Sequence[str] | float
     evaluate_every: int
+    evaluate_users: int
     checkpoint_every: int
     study_workers: int
     keep_checkpoints: int

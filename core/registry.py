@@ -106,6 +106,7 @@ DATASETS: dict[str, str] = {
     "sent140": "sent140",
     "csv": "csvfile",
     "npz": "npzfile",
+    "mapped": "mapped",
     "memory": "memory",
     "chem97": "chem97",
     "hierarchical": "hierarchical",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -129,9 +129,45 @@ def merge_replies(
     )
 
 
+def one_after_the_other(parts: Sequence[Replies]) -> Replies:
+    """Replies of several exchanges, each of other users, as if they were of one: rows and numbers,
+    and no means."""
+    if len(parts) == 1:
+        return parts[0]
+    users = [user for part in parts for user in part.users]
+    place = {user: row for row, user in enumerate(users)}
+    ordered = in_reading_order(users)
+    order = [place[user] for user in ordered]
+    silent: dict[int, list[str]] = {}
+    for part in parts:
+        for node, users in part.silent.items():
+            silent.setdefault(node, []).extend(users)
+    return Replies(
+        users=ordered,
+        rows=_stack([part.rows for part in parts if part.users], order),
+        metrics=_stack([part.metrics for part in parts if part.users], order),
+        weight=sum(part.weight for part in parts),
+        dropped={user: why for part in parts for user, why in part.dropped.items()},
+        lost={user for part in parts for user in part.lost},
+        kept={user for part in parts for user in part.kept},
+        wire_bytes=sum(part.wire_bytes for part in parts),
+        wire_messages=sum(part.wire_messages for part in parts),
+        silent=silent,
+        refused=list(dict.fromkeys(node for part in parts for node in part.refused)),
+        answered=list(dict.fromkeys(node for part in parts for node in part.answered)),
+    )
+
+
 def reading_order(user: str) -> tuple[int, str]:
     """Sorts user ids the same way everywhere, and numbers by size."""
     return len(user), user
+
+
+def in_reading_order(users: Iterable[str]) -> list[str]:
+    """The same of a million in a second: by their letters, and then by their length."""
+    found = sorted(users)
+    found.sort(key=len)
+    return found
 
 
 def read(reply: Message, asked: list[str], schema: Schema, token: str) -> NodeReply:

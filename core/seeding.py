@@ -12,6 +12,9 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+SHUFFLED = 10_000
+"""Up to so many are put in a random order when some of them are drawn."""
+
 
 def generator(seed: int, *words: str | int) -> np.random.Generator:
     """A generator for one purpose, such as `generator(seed, "batches", round, user)`."""
@@ -28,6 +31,13 @@ def torch_seed(seed: int, *words: str | int) -> int:
 def drawn_count(share: float, n: int) -> int:
     """max(r n, 1) of n, rounded down: .29 of 100 are 29, though .29 * 100 < 29 in binary."""
     return max(int(share * n + 1e-9), 1)
+
+
+def some_of(rng: np.random.Generator, n: int, count: int) -> list[int]:
+    """So many of n in order, uniform, without replacement; of a large n not all are looked at."""
+    if n <= SHUFFLED:
+        return sorted(rng.permutation(n)[:count].tolist())
+    return sorted(rng.choice(n, count, replace=False, shuffle=False).tolist())
 
 
 def user_keys(seed: int, purpose: str, users: Sequence[str]) -> NDArray[np.uint64]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+from corsage.core.arrays import Array, Ints
 from corsage.core.errors import ConfigError
 from corsage.core.groups import DataKeys
 from corsage.core.keys import nearest
@@ -30,6 +31,22 @@ def any_keys(keys: DataKeys) -> None:
     """The check of what refuses no keys."""
 
 
+class Arranged(NamedTuple):
+    """Data that are user by user already, in arrays that may be mapped into memory.
+
+    User i's rows of x and y are given by `bounds[i]`: start, end of the training part, end.
+    """
+
+    users: list[str]
+    clusters: dict[str, str]
+    num_classes: int
+    shift: float
+    scale: float
+    x: Array
+    y: Array
+    bounds: Ints
+
+
 @dataclass(frozen=True)
 class DataSet(Generic[D]):
     """A data set, or several of one kind: `keys.dataset` says which one is meant.
@@ -43,6 +60,7 @@ class DataSet(Generic[D]):
     users : who its users are: "dealt" by the key partition, its "own", or "either" as one likes.
     tested : whether it says which samples are for testing.
     keep : where what is prepared of it is kept instead of on disk, for data that no file may have.
+    arranged : gives the data user by user as they lie on the disk, so that none are prepared.
     """
 
     load: Callable[[D], Table]
@@ -52,6 +70,7 @@ class DataSet(Generic[D]):
     users: Literal["dealt", "own", "either"] = "dealt"
     tested: bool = False
     keep: Callable[[D], dict[Any, Any]] | None = None
+    arranged: Callable[[D], Arranged] | None = None
 
 
 def data_set(name: str) -> DataSet[Any]:

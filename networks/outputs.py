@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from corsage.core.arrays import Ints
 from corsage.networks.network import Network
 
 CHUNK = {True: 128, False: 1024}
@@ -49,6 +50,15 @@ def linear_outputs(model: Tensor, x: Tensor) -> Tensor:
     if len(model) > a.shape[1]:
         a = torch.cat([a, a.new_ones(len(a), 1)], 1)
     return (a * model).sum(1, keepdim=True)
+
+
+def linear_outputs_of_each(models: Tensor, x: Tensor, sizes: Ints) -> Tensor:
+    """The same of many users' samples, one user after the other; each row is the very same sum."""
+    rows = torch.repeat_interleave(torch.from_numpy(sizes).to(x.device))
+    a = x.flatten(1).to(models.dtype)
+    if models.shape[1] > a.shape[1]:
+        a = torch.cat([a, a.new_ones(len(a), 1)], 1)
+    return (a * models[rows]).sum(1, keepdim=True)
 
 
 def chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

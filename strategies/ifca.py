@@ -37,7 +37,6 @@ from corsage.core.seeding import torch_seed
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.cluster_means import cluster_sums, named_models
 from corsage.strategies.rounds.rows import user_weights
-from corsage.strategies.rounds.turns import Question
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -115,11 +114,11 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
         means = (models + steps).astype(np.float32)
         return IFCAState(self.server_step.of_clusters(models, means, labels), clusters)
 
-    def evaluated(self, question: Question, replies: Replies) -> Replies:
+    def evaluated(self, down: int, replies: Replies) -> Replies:
         """Note which model each user picked."""
         picked = self._picked(replies)
         self.state.clusters |= dict(zip(replies.users, picked, strict=True))
-        return super().evaluated(question, replies)
+        return super().evaluated(down, replies)
 
     def _picked(self, replies: Replies) -> list[int]:
         return [int(j) for j in replies.metrics.pop("cluster", [])]

@@ -182,7 +182,7 @@ def introduced(message: Message, node: Node, guard: str, proof: str = "") -> Mes
 def introduction(node: Node, proof: str = "") -> RecordDict:
     """A node's users, what their data look like, and what only a device can say of itself."""
     data = node.data
-    place = {user: i for i, user in enumerate(data.users)}
+    places = [data.index[user] for user in node.users]
     return RecordDict(
         {
             "config": config_record(
@@ -197,8 +197,8 @@ def introduction(node: Node, proof: str = "") -> RecordDict:
             ),
             "metrics": MetricRecord(
                 {
-                    "train": [int(data.train_sizes[place[user]]) for user in node.users],
-                    "test": [int(data.test_sizes[place[user]]) for user in node.users],
+                    "train": data.train_sizes[places].tolist(),
+                    "test": data.test_sizes[places].tolist(),
                 }
             ),
         }

@@ -24,16 +24,17 @@ Json = Mapping[str, Any]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet would take for the beginning of a formula."""
 NUMBER = re.compile(r"[+-]?[\d.,]+([eE][+-]?\d+)?")
-MOST_CELLS = 5_000_000
-"""Coefficients that are written, at most; the models have them all."""
+MOST_CELLS = 1_000_000
+"""Coefficients that are written, at most: as many lines as a spreadsheet takes; the models have
+all."""
 
 
 def write_tables(folder: Path, results: Sequence[Json]) -> None:
     """Write the files into a run folder; one that would be empty is not there."""
-    users = [line for row in results for line in user_rows(dict(row))]
-    columns = list(dict.fromkeys(name for line in users for name in line))
-    table = ([line.get(name) for name in columns] for line in users)
-    write(folder / "users.csv", columns, table)
+    rows = [dict(row) for row in results]  # of which each has the same columns in all its lines
+    columns = list(dict.fromkeys(name for row in rows for name in next(user_rows(row), {})))
+    users = (line for row in rows for line in user_rows(row))
+    write(folder / "users.csv", columns, ([*map(line.get, columns)] for line in users))
     clusters = (
         (row["strategy"], user, cluster)
         for row in results
@@ -75,8 +76,6 @@ def plain(value: Any) -> Any:
 
 def coefficients(folder: Path, results: Sequence[Json]) -> Iterator[tuple[str, str, str, float]]:
     """Each user's coefficients in the rows that have linear models; of several classes by class."""
-    from corsage.app.results.user_model import UserModel
-
     for row in results:
         name = str(row["strategy"])
         path = folder / name.partition("+")[0] / "models" / f"{name}.safetensors"
@@ -91,10 +90,27 @@ def coefficients(folder: Path, results: Sequence[Json]) -> Iterator[tuple[str, s
             file = RowFile(path.read_bytes())
         except CheckpointError:
             continue  # `load` says so
-        for user in head.users:
-            model = UserModel(user, head, file.own(user), scales=file.scales(user))
-            for feature, value in model.coefficients.items():
-                values = np.atleast_1d(value)
-                for k, number in enumerate(values):
-                    label = feature if len(values) == 1 else f"{feature} ({model.classes[k]})"
-                    yield name, user, label, float(number)
+        for user, label, number in (alike if file.alike else one_by_one)(file):
+            yield name, user, label, number
+
+
+def alike(file: RowFile) -> Iterator[tuple[str, str, float]]:
+    """Coefficients of users whose inputs are prepared alike, computed for all of them at once."""
+    from corsage.app.results.user_model import UserModel
+
+    users = file.header.users
+    first = UserModel(users[0], file.header, file.own(users[0]))
+    rows, labels = first.of_all(file.every), first.labels
+    for user, numbers in zip(users, rows, strict=True):
+        for label, number in zip(labels, numbers.tolist(), strict=True):
+            yield user, label, number
+
+
+def one_by_one(file: RowFile) -> Iterator[tuple[str, str, float]]:
+    """The same of users of whom each has scales of its own."""
+    from corsage.app.results.user_model import UserModel
+
+    for user in file.header.users:
+        model = UserModel(user, file.header, file.own(user), scales=file.scales(user))
+        (numbers,) = model.of_all(lambda name, own=model.arrays: own[name][None])  # type: ignore[misc]
+        yield from ((user, *pair) for pair in zip(model.labels, numbers.tolist(), strict=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from corsage.core.arrays import PerChannel
@@ -82,7 +82,8 @@ class Header:
 
     def metadata(self) -> dict[str, str]:
         """As safetensors has it."""
-        return {KEY: json.dumps({"format": FORMAT, **asdict(self)})}
+        own = {f.name: getattr(self, f.name) for f in fields(self)}  # not copied: users may be many
+        return {KEY: json.dumps({"format": FORMAT, **own})}
 
 
 def header(metadata: Mapping[str, str] | None, where: str) -> Header:

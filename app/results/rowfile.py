@@ -78,6 +78,22 @@ class RowFile:
         names, place = [name for name in self.names if name.startswith(SCALES)], self.place[user]
         return {n.removeprefix(SCALES): self.row(n, place).tolist() for n in names}
 
+    @property
+    def alike(self) -> bool:
+        """Whether users' inputs are all scaled alike."""
+        return not any(name.startswith(SCALES) for name in self.names)
+
+    def every(self, parameter: str) -> Array:
+        """A parameter of every user, one row a user."""
+        for name in self.names:
+            kind, _, own = name.partition("/")
+            if own == parameter and kind in ("users", "models", "shared"):
+                array, count = self.array(name), len(self.header.users)
+                if kind == "models":
+                    return array[self.array(PICKED).astype(np.int64)]
+                return array if kind == "users" else np.broadcast_to(array, (count, *array.shape))
+        raise CheckpointError(f"{self.where}: damaged (no {parameter}).")
+
     def array(self, name: str) -> Array:
         """A whole tensor."""
         if self._arrays:

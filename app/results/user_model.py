@@ -220,9 +220,33 @@ class UserModel:
             found["intercept"] = float(bias[0]) if one else bias
         return found
 
-    def linear(self) -> tuple[Array, Array | None]:
-        """W (outputs, features) and b (outputs,) in the units of the samples as they were given."""
-        blocks = [self.arrays[b.name] for b in self.network.blocks]
+    @property
+    def labels(self) -> list[str]:
+        """What each number of `of_all` belongs to: a feature, and of several classes which one."""
+        found = []
+        for name, values in self.coefficients.items():
+            count = np.size(values)
+            found += [name if count == 1 else f"{name} ({self.classes[k]})" for k in range(count)]
+        return found
+
+    def of_all(self, every: Callable[[str], Array]) -> Floats:
+        """Coefficients of many users of the same row, one row a user, in the order of `labels`.
+
+        `every` gives a parameter of all of them, by its name.
+        """
+        weight, bias = self.linear(every)
+        columns = np.moveaxis(weight, -1, -2)  # by feature and class, as `coefficients` has them
+        if bias is not None:
+            columns = np.concatenate([columns, bias[..., None, :]], -2)
+        return columns.reshape(len(columns), -1)
+
+    def linear(self, every: Callable[[str], Array] | None = None) -> tuple[Array, Array | None]:
+        """W (outputs, features) and b (outputs,) in the units of the samples as they were given.
+
+        With `every` those of many users, whose axis is the first.
+        """
+        get = every or self.arrays.__getitem__
+        blocks = [get(b.name) for b in self.network.blocks]
         weight = np.asarray(blocks[0], np.float64)
         bias = np.asarray(blocks[1], np.float64) if len(blocks) > 1 else None
         shift, scale = (by_feature(v, self.head.shape) for v in (self.head.shift, self.head.scale))
@@ -256,13 +280,12 @@ def in_original_units(
 ) -> tuple[Array, Array | None]:
     """A linear model of prepared features as one of the raw ones."""
     matrix, start = preparation.linear()
-    rows = np.column_stack([weight, np.zeros(len(weight)) if bias is None else bias])
+    last = np.zeros(weight.shape[:-1]) if bias is None else bias
     if preparation.numbers:
-        rows = rows @ matrix.T + start
-    else:
-        scale, shift = np.array(preparation.scale), np.array(preparation.shift)
-        rows = np.column_stack([weight * scale, rows[:, -1] - (weight * scale) @ shift])
-    return rows[:, :-1], rows[:, -1]
+        rows = np.concatenate([weight, last[..., None]], -1) @ matrix.T + start
+        return rows[..., :-1], rows[..., -1]
+    scale, shift = np.array(preparation.scale), np.array(preparation.shift)
+    return weight * scale, last - (weight * scale) @ shift
 
 
 def feature_names(preparation: Preparation | None, count: int) -> list[str]:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +24,9 @@ from corsage.core.errors import CheckpointError
 from corsage.core.files import delete, write_atomically
 from corsage.strategies.rounds.state import Progress, not_finite, restored, stored
 
-FORMAT = "corsage-checkpoint-3"
-PROGRESS = "progress/"
-"""Before the names of arrays that are the run's and not its algorithm's."""
+PROGRESS = "/progress/"
+"""Before the names of the arrays that say where the run stands; the others are the algorithm's."""
+FORMAT = "corsage-checkpoint-4"
 S = TypeVar("S")
 
 
@@ -48,13 +48,13 @@ class Checkpoints:
     config: dict[str, Any] = field(default_factory=dict)
     number: int = 3
     note: Callable[[str], None] = print
-    held: dict[int, dict[str, int]] = field(default_factory=dict)
+    held: dict[int, Mapping[str, int]] = field(default_factory=dict)
 
     def write(self, progress: Progress, state: object) -> None:
         """Write one, and only then delete the oldest."""
         path = checkpoint_of(self.folder, progress.round)
         write_checkpoint(path, progress, state, self.identity, self.config)
-        self.held[progress.round] = dict(progress.versions)
+        self.held[progress.round] = progress.versions.copy()
         for old in sorted(self.held)[: -self.number]:
             del self.held[old]
         delete(*(path for number, path in found(self.folder) if number not in self.held))
@@ -111,8 +111,8 @@ def write_checkpoint(
     config: dict[str, Any] | None = None,
 ) -> None:
     """Write where a run stands and what its algorithm remembers; `identity` says which it is."""
-    (where, more), (plain, named) = stored(progress), stored(state)
-    named |= {PROGRESS + name: array for name, array in more.items()}
+    (where, own), (plain, named) = stored(progress), stored(state)
+    named = {**named, **{PROGRESS + name: array for name, array in own.items()}}
     body = {"format": FORMAT, "identity": identity, "progress": where, "state": plain}
     head = json.dumps({**body, "config": config or {}}).encode()
     arrays = save({name: np.asarray(a, order="C") for name, a in named.items()})
@@ -126,9 +126,9 @@ def read_checkpoint(path: Path, identity: dict[str, Any], kind: type[S]) -> tupl
     """Read both back; CheckpointError if the file is damaged or of another run or version."""
     body, arrays = opened(path)
     check_identity(path, body["identity"], identity)
+    own = {n.removeprefix(PROGRESS): a for n, a in arrays.items() if n.startswith(PROGRESS)}
     try:
-        more = {n.removeprefix(PROGRESS): a for n, a in arrays.items() if n.startswith(PROGRESS)}
-        progress = restored(Progress, body["progress"], more)
+        progress = restored(Progress, body["progress"], own)
         state = restored(kind, body["state"], arrays)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.text import Text
 from corsage.app.output.findings import findings_tables
 from corsage.app.output.notes import measures_table
 from corsage.app.output.summary import Result, summary_table
+from corsage.app.run.columns import thinned
 from corsage.app.run.endings import read_failure, read_result
 from corsage.app.run.recorder import read_rows
 from corsage.core.config import Config
@@ -26,12 +28,10 @@ def conclude(folder: Path, config: Config) -> None:
     from corsage.app.output.report import write_report
     from corsage.app.results.csv_files import write_tables
 
-    found, rows, failed = (
-        results(folder, config),
-        all_rows(folder, config),
-        failures(folder, config),
-    )
-    content = {"corsage": VERSION, "config": config.flat(), "results": found, "failed": failed}
+    found, rows = results(folder, config), all_rows(folder, config)
+    failed = failures(folder, config, found)
+    head = {"corsage": VERSION, "config": config.flat()}
+    content = {**head, "results": [thinned(result) for result in found], "failed": failed}
     guarded(write_atomically, folder / "summary.json", json.dumps(content, indent=2))
     if found:
         guarded(write_tables, folder, found)
@@ -49,13 +49,15 @@ def results(folder: Path, config: Config) -> list[Result]:
     return [{**result, "hurt": hurt} for result, hurt in zip(found, own, strict=True)]
 
 
-def failures(folder: Path, config: Config) -> dict[str, str]:
-    """The strategies that have no result, and why."""
-    rounds = config.run.num_rounds
+def failures(folder: Path, config: Config, found: Sequence[Result] | None = None) -> dict[str, str]:
+    """The strategies that have no result, and why; `found` are the results, if they are read."""
+    rounds, names = config.run.num_rounds, config.run.strategy
+    if found is None:
+        there = {name for name in names if read_result(folder / name, rounds) is not None}
+    else:
+        there = {str(result["strategy"]).partition("+")[0] for result in found}
     return {
-        name: read_failure(folder / name) or "it was not run"
-        for name in config.run.strategy
-        if read_result(folder / name, rounds) is None
+        name: read_failure(folder / name) or "it was not run" for name in names if name not in there
     }
 
 

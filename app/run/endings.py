@@ -6,17 +6,20 @@ import hashlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from corsage.app.output.summary import Result
+from corsage.app.run.columns import put_together, taken_apart
 from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed
 from corsage.core.files import delete, guarded, sealed, unsealed, write_atomically
 from corsage.core.measures import MEASURES, Spread
 
 RESULT, FAILURE, MODEL = "result.json", "failure.json", "model.safetensors"
+USERS = "users.safetensors"
+"""What the results say of very many users, one by one."""
 ROW = re.compile(r"[\w-]+(\+[\w-]+)*")
 """The name of a row of the table, which files are named by."""
 COUNTED = (
@@ -27,6 +30,7 @@ TABLES = (
     *("per_user_measures", "per_user_errors", "measures", "train_sizes", "test_sizes", "dropped"),
     *("clusters", "known_clusters", "traffic", "hurt", "estimates", "baseline"),
 )
+Json = dict[str, Any]
 LISTS = ("curve", "untested", "findings", "new_users")
 
 
@@ -37,7 +41,11 @@ def write_result(folder: Path, results: Sequence[Result], rounds: int, model: by
     """
     if model:
         guarded(write_atomically, folder / MODEL, model, durable=True)
-    content = {"num-rounds": rounds, "model": digest(model), "results": results}
+    plain, users = taken_apart(results)
+    if users:
+        guarded(write_atomically, folder / USERS, users, durable=True)
+    content: Json = {"num-rounds": rounds, "model": digest(model), "users": digest(users)}
+    content["results"] = plain
     content["models"] = {path.name: path.stat().st_size for path in sorted(models_of(folder))}
     guarded(write_atomically, folder / RESULT, sealed(content), durable=True)
     delete(folder / FAILURE)
@@ -48,11 +56,19 @@ def read_result(folder: Path, rounds: int) -> list[Result] | None:
     try:
         content = unsealed(folder / RESULT)
         model = (folder / MODEL).read_bytes() if content.get("model") else b""
+        if content.get("num-rounds") != rounds or content.get("model") != digest(model):
+            return None
+        return results_in(content, folder)
     except (OSError, ValueError):
         return None
-    if content.get("num-rounds") != rounds or content.get("model") != digest(model):
-        return None
+
+
+def results_in(content: Mapping[str, Any], folder: Path) -> list[Result] | None:
+    """The results that a file's content says, its users' columns put back; None if damaged."""
     results: Any = content.get("results")
+    if isinstance(results, list) and content.get("users"):
+        raw = (folder / USERS).read_bytes()
+        results = put_together(results, raw) if content["users"] == digest(raw) else None
     sound = isinstance(results, list) and all(is_sound(one, folder.name) for one in results)
     return results if sound else None
 

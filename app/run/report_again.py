@@ -9,7 +9,7 @@ from typing import Any
 
 from corsage.app.output.complaint import complain
 from corsage.app.output.summary import Result
-from corsage.app.run.endings import RESULT, is_sound, read_failure
+from corsage.app.run.endings import RESULT, is_sound, read_failure, results_in
 from corsage.app.run.recorder import read_rows
 from corsage.app.run.resuming import not_a_run, read_config
 from corsage.core.errors import UNUSABLE, CheckpointError, ConfigError, CorsageError
@@ -122,11 +122,9 @@ def summary_of(folder: Path) -> dict[str, Any]:
 def results_of(folder: Path) -> list[Result]:
     """A strategy's results, of however many rounds; empty if there are none."""
     try:
-        found = unsealed(folder / RESULT)["results"]
-    except (OSError, ValueError, KeyError):
+        return results_in(unsealed(folder / RESULT), folder) or []
+    except (OSError, ValueError):
         return []
-    sound = isinstance(found, list) and all(is_sound(one, folder.name) for one in found)
-    return found if sound else []
 
 
 def of_summary(summary: Mapping[str, Any], name: str, names: list[str]) -> list[Result]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -108,12 +109,23 @@ class FederatedData:
         x, y = self.x, self.y
         return UserData(user, self.clusters.get(user), x[train], y[train], x[test], y[test])
 
+    def part(self, users: Sequence[str], test: bool) -> tuple[Array, Array, Ints]:
+        """Training or test samples of several users, one after the other, and each one's number."""
+        own = self.bounds[[self.index[user] for user in users]]
+        start, end = own[:, int(test)], own[:, int(test) + 1]
+        sizes = np.asarray(end - start, np.int64)
+        rows = np.arange(sizes.sum()) + np.repeat(start - (np.cumsum(sizes) - sizes), sizes)
+        return self.x[rows], self.y[rows], sizes
+
 
 def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
     """The data set dealt to users, prepared once a machine and then shared by its processes."""
     check_partition(keys, num_users)
     if keep := data_set(keys.dataset).keep:
         return in_memory(keep(keys), keys, num_users, seed)
+    if data_set(keys.dataset).arranged:
+        stamps = tuple(map(tuple, cache.fingerprint(source_files(keys))))
+        return as_arranged(keys, num_users, seed, stamps)
     facts = {k: v for k, v in dataclasses.asdict(keys).items() if k != "cache_dir"}
     facts["partition"] = keys.dealing
     files = cache.fingerprint(source_files(keys))
@@ -128,6 +140,28 @@ def source_marks(keys: DataKeys) -> tuple[tuple[str | int, ...], ...]:
     chosen = data_set(keys.dataset)
     files = [] if chosen.keep else chosen.files(keys)
     return tuple(tuple(mark) for mark in cache.fingerprint(files))
+
+
+@lru_cache(maxsize=4)
+def as_arranged(
+    keys: DataKeys, num_users: int, seed: int, stamps: tuple[tuple[str | int, ...], ...]
+) -> FederatedData:
+    """Data that are user by user already, or so many users of them; `stamps` tell changed files."""
+    arranged = data_set(keys.dataset).arranged
+    assert arranged is not None
+    own = arranged(keys)
+    if keys.cluster_map:
+        own = own._replace(clusters=clustermap.of(own.users, own.users, keys.cluster_map))
+    if not num_users:
+        return FederatedData(**own._asdict())
+    if num_users > len(own.users):
+        raise DataError(f"num-users={num_users}: the data have {len(own.users)} users.")
+    rng = generator(seed, "partition", keys.dealing)
+    rows = np.sort(rng.choice(len(own.users), num_users, replace=False))
+    users = [own.users[row] for row in rows]
+    clusters = {user: own.clusters[user] for user in users if user in own.clusters}
+    chosen = own._replace(users=users, clusters=clusters, bounds=own.bounds[rows])
+    return FederatedData(**chosen._asdict())
 
 
 def in_memory(

@@ -160,9 +160,9 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         centre = [row.get(name, state.wbar) for name in own]
         return Parcel(self.shared(), {"centre": np.stack(centre)})
 
-    def evaluation(self, options: Mapping[str, Any], *some: Any) -> Question:
+    def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
         """Users need gamma and the heat, too."""
-        return super().evaluation({**options, **self._told()}, *some)
+        return super().evaluation({**options, **self._told()}, users)
 
     # The exchanges.
 

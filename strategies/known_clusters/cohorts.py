@@ -8,7 +8,7 @@ device's one user, and has its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -181,6 +181,19 @@ def cohorts_of(
         for (cluster, node, _), group in groups.items()
     ]
     return sorted(cohorts, key=lambda cohort: (cohort.cluster, cohort.name))
+
+
+def in_groups(cohorts: Sequence[Cohort], most: int) -> list[list[Cohort]]:
+    """Cohorts in order, in groups of at most so many users, or of one cohort; one at least."""
+    groups: list[list[Cohort]] = [[]]
+    size = 0
+    for cohort in cohorts:
+        size += len(cohort.users)
+        if groups[-1] and size > most:
+            groups.append([])
+            size = len(cohort.users)
+        groups[-1].append(cohort)
+    return groups
 
 
 def cohort_name(cluster: str, users: list[str]) -> str:

@@ -6,7 +6,7 @@ each other. All users take part: (2.1) is a sum over all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from corsage.solvers.known_clusters.coins import Stretch, stretch
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.settings import largest_step
 from corsage.strategies.known_clusters.checks import check_coins
-from corsage.strategies.known_clusters.cohorts import KnownClusters
+from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters, in_groups
 from corsage.strategies.known_clusters.coin_server import CoinServer, StepCheck, loss_constants
 from corsage.strategies.known_clusters.coins import (
     CoinKeys,
@@ -36,7 +36,7 @@ from corsage.strategies.known_clusters.strengths import (
     given_strengths,
     settle,
 )
-from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.base import AT_ONCE, Strategy
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import copied
@@ -51,6 +51,7 @@ class CoinMethod(Strategy[K, S]):
 
     own_steps = "coins draw its steps"
     draws = False
+    by_cohort = True
     unprotected = "nodes take the means of their clusters themselves, step by step"
     no_server_step = unprotected
 
@@ -157,9 +158,22 @@ class CoinMethod(Strategy[K, S]):
         end = self.keys.iterations
         return end is not None and self.state.iteration >= end
 
-    def evaluation(self, options: Mapping[str, Any]) -> Question:
+    def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
         """Every user judges its own model; new users adapt."""
-        server, cohorts = self.server, self.clusters.of_evaluation(self.state.clusters, options)
+        return self.evaluation_of(
+            options, self.clusters.of_evaluation(self.state.clusters, options)
+        )
+
+    def evaluations(
+        self, options: Mapping[str, Any], some: bool = False
+    ) -> Iterable[Callable[[], Question]]:
+        """The same, some cohorts at a time: a node answers for all users of a cohort."""
+        groups = in_groups(self.clusters.of_evaluation(self.state.clusters, options), AT_ONCE)
+        return [partial(self.evaluation_of, options, group) for group in groups]
+
+    def evaluation_of(self, options: Mapping[str, Any], cohorts: list[Cohort]) -> Question:
+        """What is asked of some cohorts."""
+        server = self.server
         return evaluation_of(self.federation, [server.shown(c) for c in cohorts], options)
 
     def user_clusters(self, row: str) -> dict[str, str]:

@@ -19,9 +19,9 @@ apart, its model grows until num-rounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
@@ -34,7 +34,7 @@ from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.newton_rounds import Pace
 from corsage.strategies.known_clusters.checks import check_mixed
-from corsage.strategies.known_clusters.cohorts import ClusterNames, KnownClusters
+from corsage.strategies.known_clusters.cohorts import ClusterNames, Cohort, KnownClusters, in_groups
 from corsage.strategies.known_clusters.conversation import evaluation_of
 from corsage.strategies.known_clusters.estimation import Estimates
 from corsage.strategies.known_clusters.inference import inferred
@@ -42,7 +42,7 @@ from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.neighbours import Neighbours, compared
 from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, tied, value_of
-from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.base import AT_ONCE, Strategy
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import INFINITE, copied
@@ -176,6 +176,7 @@ class MixedModel(Strategy[K, MixedModelState]):
     name = "mixed-model"
     own_steps = "it is solved exactly"
     draws = False
+    by_cohort = True
     unprotected = "users send sums that are solved, nothing is averaged"
     no_server_step = unprotected
     untrained = own_steps
@@ -252,9 +253,22 @@ class MixedModel(Strategy[K, MixedModelState]):
         if self.neighbours is not None and self.neighbours.told:
             self.federation.note(f"use {self.neighbours.told}")
 
-    def evaluation(self, options: Mapping[str, Any]) -> Question:
-        """Every user judges its own model, found from w_j; new users adapt."""
-        solution, cohorts = self.solution, self.clusters.of_evaluation(self.state.clusters, options)
+    def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
+        """Every user judges its own model; new users adapt."""
+        return self.evaluation_of(
+            options, self.clusters.of_evaluation(self.state.clusters, options)
+        )
+
+    def evaluations(
+        self, options: Mapping[str, Any], some: bool = False
+    ) -> Iterable[Callable[[], Question]]:
+        """The same, some cohorts at a time: a node answers for all users of a cohort."""
+        groups = in_groups(self.clusters.of_evaluation(self.state.clusters, options), AT_ONCE)
+        return [partial(self.evaluation_of, options, group) for group in groups]
+
+    def evaluation_of(self, options: Mapping[str, Any], cohorts: list[Cohort]) -> Question:
+        """What is asked of some cohorts."""
+        solution = self.solution
         return evaluation_of(self.federation, [solution.shown(c) for c in cohorts], options)
 
     def user_clusters(self, row: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from logging import INFO
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, cast, get_args
 
@@ -28,7 +29,7 @@ from corsage.core.keywords import Keywords
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.replies import Replies, by_cause
 from corsage.core.schema import Number, Schema
-from corsage.core.seeding import drawn_count, generator
+from corsage.core.seeding import drawn_count, generator, some_of
 from corsage.core.wire import BY_USER
 from corsage.strategies.rounds.averaging import Averaging
 from corsage.strategies.rounds.callbacks import Callback
@@ -50,6 +51,8 @@ from corsage.strategies.rounds.wrappers import around, check, correct, note_fewe
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
+AT_ONCE = 20_000
+"""Users that are evaluated in one exchange: what it takes in memory is of so many."""
 K = TypeVar("K", bound=Keys)
 S = TypeVar("S")
 
@@ -80,6 +83,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     untrained: ClassVar[str] = ""  # why users take no gradient steps on batches, if they do not
     own_steps: ClassVar[str] = ""  # why it has its own number of steps, whatever others do
     draws: ClassVar[bool] = True  # a round is of some of the users
+    by_cohort: ClassVar[bool] = False  # nodes answer for cohorts: all of their users are evaluated
     __signature__ = Parameters()
     state: S  # what the algorithm remembers: `initial` makes it when the nodes are there
 
@@ -180,8 +184,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     def choose(self, number: int, users: list[str]) -> list[str]:
         """The users of a round: max(r n, 1), uniform, without replacement."""
         count = drawn_count(self.config.federation.share(len(users)), len(users))
-        drawn = generator(self.config.run.seed, "users", number).permutation(len(users))[:count]
-        return [users[i] for i in sorted(drawn)]
+        rng = generator(self.config.run.seed, "users", number)
+        return [users[i] for i in some_of(rng, len(users), count)]
 
     def opening(self) -> Script[None]:
         """What must be known before the first round is asked here; a resumed run knows it."""
@@ -221,12 +225,27 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """What is asked after the last round, before the final evaluation."""
         yield from ()
 
-    def evaluation(self, options: Mapping[str, Any]) -> Question:
-        """The exchange in which every user evaluates its own model, drawn or not."""
+    def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
+        """The exchange in which every user evaluates its own model, drawn or not; or some do.
+
+        Where nodes answer for whole cohorts (`by_cohort`), all of their users are in it.
+        """
         federation = self.federation
-        users = federation.new_users if options.get("adapt") else federation.users
+        users = self.judged(options) if users is None else users
         schema = Schema(numbers=(*federation.reported, *self.numbers("evaluate")))
         return federation.question("evaluate", users, self.show(users, options), schema, options)
+
+    def evaluations(
+        self, options: Mapping[str, Any], some: bool = False
+    ) -> Iterable[Callable[[], Question]]:
+        """The same as questions of so many users at a time; with `some` of a sample alone."""
+        users = self.federation.sample if some else self.judged(options)
+        groups = [users[i : i + AT_ONCE] for i in range(0, len(users), AT_ONCE)] or [users]
+        return [partial(self.evaluation, options, group) for group in groups]
+
+    def judged(self, options: Mapping[str, Any]) -> list[str]:
+        """Whom an evaluation is about: those that train, or those that come only after."""
+        return self.federation.new_users if options.get("adapt") else self.federation.users
 
     def length(self, rounds: int) -> int:
         """How many rounds there will be, where `rounds` are wanted; asked after `opening`."""
@@ -395,12 +414,12 @@ class Strategy(FlowerStrategy, Generic[K, S]):
             lambda: self._whole(f"round {number}", self.round(number))
         )
         self.progress.round = number
-        self.progress.trained |= set(replies.users)
+        self.progress.trained.update(replies.users)
         return replies
 
     def _whole(self, what: str, script: Script[T]) -> Script[T]:
         """A script that either comes to a state whose numbers are finite, or changes nothing."""
-        before, versions = self.snapshot(), dict(self.progress.versions)
+        before, versions = self.snapshot(), self.progress.versions.copy()
         lengths, moments = dict(self.progress.lengths), self.progress.moments
         try:
             with failing(f"{self.name}: {what}"):
@@ -414,11 +433,11 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         except BaseException:
             self.state, now = before, self.progress.versions
             self.progress.lengths, self.progress.moments = lengths, moments
-            self.progress.versions = {u: v for u, v in versions.items() if u in now}
+            self.progress.versions = versions.within(now)
             raise
 
-    def evaluated(self, question: Question, replies: Replies) -> Replies:
-        """Note and count an evaluation; RoundFailed if it is of nobody, or of too few."""
+    def evaluated(self, down: int, replies: Replies) -> Replies:
+        """Note and count an evaluation, of so many bytes down; RoundFailed if it is of too few."""
         self.federation.record(replies, version=self.progress.round + 1)
         number, asked = self.progress.round, len(replies.users) + len(replies.dropped)
         least = min(self.config.federation.min_users, asked)
@@ -430,7 +449,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
                 f"round {number}: {len(replies.users)} users could be evaluated, "
                 f"min-users={least}. {causes}"
             )
-        self.progress.traffic.evaluation_bytes_down += question.down
+        self.progress.traffic.evaluation_bytes_down += down
         return replies
 
     def snapshot(self) -> S:

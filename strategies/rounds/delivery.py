@@ -8,14 +8,13 @@ theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from corsage.core.config import Config
 from corsage.core.replies import Replies
 from corsage.core.wire import DELIVER, ROOM, ROW
-from corsage.strategies.rounds.turns import Question
 
 AUTO_BYTES = 2**30
 """What the users' models of a row may take where nobody said how much."""
@@ -53,9 +52,9 @@ class Deliveries(dict[str, Delivery]):
     """The last delivery of each row."""
 
     def note(
-        self, options: Mapping[str, Any], number: int, question: Question, replies: Replies
+        self, options: Mapping[str, Any], number: int, tokens: Iterable[str], replies: Replies
     ) -> None:
         """Remember an evaluation after round `number`, if it is one that delivers."""
         if options.get(DELIVER):
-            row, tokens = str(options[ROW]), tuple(question.tokens.values())
-            self[row] = Delivery(row, number, tokens, (*replies.users,), dict(options))
+            row = str(options[ROW])
+            self[row] = Delivery(row, number, (*tokens,), (*replies.users,), dict(options))

@@ -32,7 +32,7 @@ from corsage.core.measures import GRADIENT_STEPS, USUAL, Measure, chosen, report
 from corsage.core.preparation import Preparation
 from corsage.core.replies import Replies, by_cause, name_users, reading_order
 from corsage.core.schema import Number, Schema
-from corsage.core.seeding import generator
+from corsage.core.seeding import generator, some_of
 from corsage.core.text import escaped
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, Task, encode_task
 from corsage.datasets.dealing.federated import NO_TESTS
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from corsage.strategies.rounds.callbacks import Callback
 
 
+A_DAY = 86_400.0
+"""Seconds that nodes on Ray have to start: on a busy machine that takes long, and an engine that
+fails says so."""
 HEARTBEAT = "no reply in time: its node's heartbeat was lost"
 
 
@@ -67,6 +70,24 @@ class Attendance:
     number: int = 0
     resting: frozenset[str] = frozenset()
     missing: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Sorted:
+    """Who takes part, of all that are there.
+
+    Parameters
+    ----------
+    of, out : the list that it was found from, who rests and who was left out.
+    users, new : who trains, and who comes only after.
+    sample : who is evaluated after a round; empty until somebody asks.
+    """
+
+    of: list[str]
+    out: tuple[frozenset[str], frozenset[str]]
+    users: list[str]
+    new: list[str]
+    sample: list[str] = field(default_factory=list)
 
 
 class Federation:
@@ -96,6 +117,7 @@ class Federation:
         self.left_out: set[str] = set()  # who did not answer a question that is for all
         self.grid: Grid | None = None
         self.now = Attendance()
+        self._sorted: Sorted | None = None
         self.least = 1  # users that must be left to ask, whoever is set aside
         self.lasting = False  # each user weighs the same in every round, whoever takes part
         own = config.federation
@@ -129,30 +151,43 @@ class Federation:
 
     @property
     def users(self) -> list[str]:
-        """The users that take part in training."""
-        others = {*self.new_users, *self.left_out}
-        return [user for user in self._present if user not in others]
-
-    @property
-    def _present(self) -> list[str]:
-        """The users that are there, and not set aside."""
-        if not self.now.resting:
-            return self.roster.users
-        return [user for user in self.roster.users if user not in self.now.resting]
+        """The users that take part in training; nobody is to change the list."""
+        return self._sorted_out().users
 
     @property
     def new_users(self) -> list[str]:
         """The users that come only after training: a share by seed, a known cluster, or both."""
-        keys, users = self.config.new, self._present
-        if not keys.wanted:
-            return []
-        seed = self.config.run.seed
-        return [
-            user
-            for user in users
-            if self.roster.members[user].cluster == (keys.new_cluster or None)
-            or generator(seed, "new user", user).random() < keys.new_users
-        ]
+        return self._sorted_out().new
+
+    @property
+    def sample(self) -> list[str]:
+        """The users who are evaluated after a round: all of them, or so many drawn by the seed."""
+        found = self._sorted_out()
+        if not found.sample:
+            count, users = self.config.run.evaluate_users, found.users
+            rng = generator(self.config.run.seed, "evaluated users")
+            few = count and len(users) > count
+            found.sample = (
+                [users[i] for i in some_of(rng, len(users), count)] if few else found.users
+            )
+        return found.sample
+
+    def _sorted_out(self) -> Sorted:
+        """Who takes part and who comes after, found again when somebody came, left or rests."""
+        everybody, out = self.roster.users, (self.now.resting, frozenset(self.left_out))
+        if self._sorted is None or self._sorted.of is not everybody or self._sorted.out != out:
+            there = [u for u in everybody if u not in out[0]] if out[0] else everybody
+            new = [user for user in there if self._is_new(user)] if self.config.new.wanted else []
+            others = {*new, *out[1]}
+            users = [user for user in there if user not in others] if others else there
+            self._sorted = Sorted(everybody, out, users, new)
+        return self._sorted
+
+    def _is_new(self, user: str) -> bool:
+        """Whether a user comes only after training."""
+        keys, own = self.config.new, self.roster.members[user]
+        drawn = generator(self.config.run.seed, "new user", user).random() < keys.new_users
+        return own.cluster == (keys.new_cluster or None) or bool(drawn)
 
     @property
     def train(self) -> TrainKeys:
@@ -217,7 +252,8 @@ class Federation:
                 self.patience.times = 0.0
         if not self.roster.members:
             keys = self.config.federation
-            self.roster.wait(grid, max(keys.num_nodes, 1), keys.node_timeout)
+            patience = A_DAY if is_simulation(grid) else keys.node_timeout
+            self.roster.wait(grid, max(keys.num_nodes, 1), patience)
 
     def refresh(self) -> None:
         """Before a round: learn which nodes came and went; if none is left, wait for one."""
@@ -237,7 +273,7 @@ class Federation:
                 self.conduct.late(hosted(node))
         busy = {user for node in working for user in hosted(node)}
         least = max(self.config.federation.min_users, self.least)
-        self.now.resting = self.conduct.resting(self.roster.users, self.now.number, least, busy)
+        self.now.resting = self.conduct.resting(self.roster.members, self.now.number, least, busy)
 
     def go_without(self) -> bool:
         """For the rest of this round, do not ask whom the last turn had no reply of.
@@ -245,7 +281,7 @@ class Federation:
         False if that was nobody, or too few would be left.
         """
         resting, self.now.missing = self.now.resting | self.now.missing, set()
-        left = sum(user not in resting for user in self.roster.users)
+        left = len(self.roster.users) - sum(user in self.roster.members for user in resting)
         found = resting > self.now.resting and left >= max(self.config.federation.min_users, 1)
         self.now.resting = resting if found else self.now.resting
         return found
@@ -405,7 +441,7 @@ class Federation:
     def complete(self, turn: Turn) -> Replies:
         """Send and wait until a turn is over."""
         assert self.grid is not None
-        doubtful = self.roster.by_node(self.conduct.doubtful(self.roster.users))
+        doubtful = self.roster.by_node(self.conduct.doubtful(self.roster.members))
         line = Exchange(self.grid, self.timeout, self.patience, doubtful, self._work)
         line.push(turn.messages())
         while done := line.pull():
@@ -491,7 +527,7 @@ class Federation:
                 self.note(line)
         self.reset(replies)
         kept = [user for user in replies.users if user in replies.kept]
-        progress.versions.update(dict.fromkeys(kept, version))
+        progress.versions.put(kept, version)
         if (steps := replies.metrics.get(GRADIENT_STEPS.name)) is not None:
             progress.gradient_steps = (progress.gradient_steps or 0.0) + float(steps.sum())
         progress.traffic.wire_bytes_up += replies.wire_bytes
@@ -519,12 +555,14 @@ class Federation:
         Their users start anew. A round that fails leaves no trace in what the others keep.
         """
         while True:
-            self.before, self.gone = dict(self.progress.versions), set()
+            before = self.progress.versions.copy()
+            self.before, self.gone = before, set()
             try:
                 return (yield from script())
             except BaseException as error:
-                rest = {u: n for u, n in self.before.items() if u not in self.gone}
-                self.progress.versions = rest
+                for user in self.gone & before.keys():
+                    del before[user]
+                self.progress.versions = before
                 if not (self.gone and isinstance(error, RoundFailed)):
                     raise
             finally:

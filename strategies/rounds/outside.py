@@ -72,7 +72,8 @@ class Outside:
         strategy.federation.rest()
         last = strategy.is_over(strategy.config.run.num_rounds)
         self._options = self._run(options).options(strategy.name, last)
-        question = strategy.evaluation(self._options)
+        some = None if last or strategy.by_cohort else strategy.federation.sample
+        question = strategy.evaluation(self._options, some)
         self._evaluation = question, question.messages()
         return self._evaluation[1]
 
@@ -86,8 +87,9 @@ class Outside:
         found = question.replies()
         strategy = self._strategy
         strategy.federation.judge(found)
-        strategy.deliveries.note(self._options, strategy.progress.round, question, found)
-        strategy.evaluated(question, found)
+        tokens = question.tokens.values()
+        strategy.deliveries.note(self._options, strategy.progress.round, tokens, found)
+        strategy.evaluated(question.down, found)
         self._end_round(found)
         return found
 

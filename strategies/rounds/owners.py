@@ -27,6 +27,10 @@ class Owner:
     proof: str = ""
 
 
+NOBODY = Owner()
+"""A device that could not be known again; all users of a simulation are on such."""
+
+
 class Owners:
     """Tells whose a user's id is.
 
@@ -39,9 +43,14 @@ class Owners:
     def __init__(self, book: Callable[[], dict[str, Owner]], registered: bool = False) -> None:
         self._book, self._registered = book, registered
 
+    @property
+    def known(self) -> bool:
+        """Whether the run remembers any owner."""
+        return bool(self._book())
+
     def is_same(self, user: str, claim: Owner) -> bool:
         """Whether the device that claims an id is known to be the one that has it."""
-        known = self._book().get(user, Owner())
+        known = self._book().get(user, NOBODY)
         by_key = bool(claim.key) and claim.key == known.key
         return by_key or (bool(claim.proof) and claim.proof == known.proof)
 
@@ -56,8 +65,8 @@ class Owners:
 
     def enter(self, user: str, claim: Owner) -> None:
         """Remember who has an id now, if the device could be known again."""
-        if claim != Owner():
-            known = self._book().get(user, Owner()) if self.is_same(user, claim) else Owner()
+        if claim != NOBODY:
+            known = self._book().get(user, NOBODY) if self.is_same(user, claim) else NOBODY
             self._book()[user] = Owner(claim.key or known.key, claim.proof or known.proof)
 
 

@@ -116,9 +116,14 @@ class Together:
 def rides(strategy: Strategy[Any, Any]) -> bool:
     """Whether a round begins with one exchange, in which users get what they are evaluated on.
 
-    So it is where an algorithm has the round of the base, and sends what all users share.
+    So it is where an algorithm has the round of the base, and sends what all users share; more
+    users than are asked at once have exchanges of their own.
     """
+    from corsage.strategies.rounds.base import AT_ONCE
     from corsage.strategies.rounds.base import Strategy as Base
+
+    if len(strategy.federation.sample) > AT_ONCE:
+        return False
 
     names = ("round", "send", "show", "evaluation")
     return all(getattr(type(strategy), name) is getattr(Base, name) for name in names)

@@ -17,13 +17,13 @@ from flwr.serverapp import Grid
 
 from corsage.core.agreement import misfit
 from corsage.core.errors import DataError, NodeError
-from corsage.core.introduction import BadIntroduction, Introduction, read_introduction
+from corsage.core.introduction import BadIntroduction, Counts, Introduction, read_introduction
 from corsage.core.preparation import Preparation
-from corsage.core.replies import name_users, reading_order
+from corsage.core.replies import in_reading_order, name_users
 from corsage.core.text import line
 from corsage.strategies.rounds.exchange import exchange
 from corsage.strategies.rounds.outlying import outlying
-from corsage.strategies.rounds.owners import Owner, Owners, digest
+from corsage.strategies.rounds.owners import NOBODY, Owner, Owners, digest
 from corsage.strategies.rounds.patience import QUERY, Patience
 from corsage.strategies.rounds.pulling import Puller
 from corsage.strategies.rounds.refusals import Refusals
@@ -33,9 +33,12 @@ Kind = tuple[tuple[int, ...], bool]
 """The shape of a sample, and whether it has a class."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
-    """One user: the node that hosts it now, its numbers of samples, its cluster if known."""
+    """One user: the node that hosts it now, its numbers of samples, its cluster if known.
+
+    Users of whom all of that is the same have one in common: there may be a million.
+    """
 
     node: int
     train: int
@@ -107,10 +110,12 @@ class Roster:
     _listed: dict[int, str] = field(default_factory=dict)  # nodes, and since when
     _claims: dict[str, dict[int, Member]] = field(default_factory=dict)  # that were refused
     _unusable: list[str] = field(default_factory=list)
+    _sorted: bool = False
 
     def clear(self) -> None:
         """Nobody is there; the shape of samples and the number of classes stay known."""
         self.members, self.nodes, self.users = {}, set(), []
+        self._sorted = False
         self._guests, self._claims, self.refusals = {}, {}, Refusals()
 
     def by_node(self, users: list[str]) -> dict[int, list[str]]:
@@ -121,7 +126,7 @@ class Roster:
         return groups
 
     def hosted(self, node: int) -> list[str]:
-        """The users of a node."""
+        """The users of a node, one by one: not to be asked for in every round."""
         guest = self._guests.get(node)
         said = guest.said.users if guest else ()
         return [user for user in said if user in self.members and self.members[user].node == node]
@@ -176,14 +181,24 @@ class Roster:
             for node in arrived:
                 self._seat(node, number)
         self._claim_again()
-        self.users = sorted(self.members, key=reading_order)
+        self._sort()
 
     def reclaim(self) -> None:
         """The run remembers owners of ids: those that are another's are taken from their nodes."""
-        for user, member in list(self.members.items()):
-            del self.members[user]
+        for user, member in list(self.members.items()) if self.owners.known else ():
+            self._forget(user)
             self._claim(user, member)
-        self.users = sorted(self.members, key=reading_order)
+        self._sort()
+
+    def _sort(self) -> None:
+        """The users in order, if some came or went since they were sorted."""
+        if not self._sorted:
+            self.users, self._sorted = in_reading_order(self.members), True
+
+    def _forget(self, user: str) -> None:
+        """A user is not there any more."""
+        del self.members[user]
+        self._sorted = False
 
     # Who comes.
 
@@ -232,7 +247,7 @@ class Roster:
         """A node is not there any more: others may claim its users' ids."""
         gone = self.hosted(node)
         for user in gone:
-            del self.members[user]
+            self._forget(user)
         self.nodes.discard(node)
         self._guests.pop(node, None)
         for claimants in self._claims.values():
@@ -257,7 +272,7 @@ class Roster:
                 self._agree(guests)
             for node in sorted(self._guests, key=self._listed.__getitem__):
                 self._seat(node, number)
-            self.users = sorted(self.members, key=reading_order)
+            self._sort()
 
     def _leave_out_the_outlying(self, number: int) -> None:
         """Devices of whose tables no model could be made together with the others'."""
@@ -283,9 +298,9 @@ class Roster:
         for node in sorted(self.nodes):
             if why := self._mismatch(self._guests[node].said):
                 for user in self.hosted(node):
-                    del self.members[user]
+                    self._forget(user)
                 self._refuse(node, why, 0)
-        self.users = sorted(self.members, key=reading_order)
+        self._sort()
 
     def _adopt(self, preparation: Preparation) -> None:
         """Hold to what was agreed on."""
@@ -298,9 +313,12 @@ class Roster:
         if why := self._mismatch(said):
             self._refuse(node, why, number)
             return
+        made: dict[Counts, Member] = {}
         for user, own in said.users.items():
             if own.train:  # without test samples it trains like the others, and is not judged
-                self._claim(user, Member(node, own.train, own.test, own.cluster))
+                if (member := made.get(own)) is None:
+                    member = made[own] = Member(node, own.train, own.test, own.cluster)
+                self._claim(user, member)
                 continue
             why = f"user {user} has no training data: give it more samples, or check test-fraction"
             self._unusable.append(why)
@@ -338,6 +356,9 @@ class Roster:
     def _claim(self, user: str, member: Member) -> None:
         """Give an id to a node, unless it is another's: the first one keeps it."""
         mark, holder = self._guests[member.node].mark, self.members.get(user)
+        if holder is None and not self.owners.known and mark == NOBODY:
+            self.members[user], self._sorted = member, False
+            return
         same = self.owners.is_same(user, mark)
         why = self.owners.refusal(user, mark)
         if holder and holder.node != member.node and not same:
@@ -346,7 +367,7 @@ class Roster:
             self.note(f"node {member.node} is refused as user {user}: {why}")
             self._claims.setdefault(user, {})[member.node] = member
             return
-        self.members[user] = member
+        self.members[user], self._sorted = member, False
         self.owners.enter(user, mark)
 
     def _claim_again(self) -> None:

@@ -27,7 +27,7 @@ from corsage.strategies.rounds.results import (
     weighted_metrics,
 )
 from corsage.strategies.rounds.riding import Together, Waiting, rides
-from corsage.strategies.rounds.turns import Question, Script, T, Turn
+from corsage.strategies.rounds.turns import Question, Script, Series, T, Turn
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
@@ -126,12 +126,12 @@ class Run:
         """A round's first turn, and in the same exchange what the last round's models are worth."""
         assert self._waiting is not None
         strategy, waiting = self.strategy, self._waiting
-        question = strategy.evaluation(waiting.options)
+        question = strategy.evaluation(waiting.options, self.federation.sample)
         both = Together(turn, question, strategy.progress.traffic)
         replies = self.federation.complete(both)
         found = both.judged()
         self.federation.judge_others(both.bystanders(found))
-        evaluation = self._accepted(waiting.options, question, found)
+        evaluation = self._accepted(waiting.options, question, found, some=True)
         self._add_point(evaluation, result)
         self._waiting = None
         self.call("on_round_end", round_row(strategy, waiting.training, evaluation))
@@ -151,22 +151,29 @@ class Run:
         rest = row_options(row, deliver, self.strategy.config, users if kept else 0)
         return {**self.evaluate_options, **(more or {}), **rest}
 
-    def _evaluate(self, options: Options) -> Replies:
-        """All users' evaluation, by messages of its own."""
+    def _evaluate(self, options: Options, some: bool = False) -> Replies:
+        """All users' evaluation, or that of a sample, by messages of its own."""
         self.federation.rest()
-        question = self.strategy.evaluation(options)
-        return self._accepted(options, question, self.federation.complete(question))
+        turn = self._asked(options, some)
+        return self._accepted(options, turn, self.federation.complete(turn), some)
 
-    def _accepted(self, options: Options, question: Question, replies: Replies) -> Replies:
+    def _accepted(
+        self, options: Options, turn: Question | Series, replies: Replies, some: bool
+    ) -> Replies:
         """An evaluation as it came; once more if states turn out to be gone: they start anew."""
         strategy = self.strategy
         if self.federation.reset(replies):
             for line in by_cause(replies.dropped):
                 self.federation.note(line)
-            question = strategy.evaluation(options)
-            replies = self.federation.complete(question)
-        strategy.deliveries.note(options, strategy.progress.round, question, replies)
-        return strategy.evaluated(question, replies)
+            turn = self._asked(options, some)
+            replies = self.federation.complete(turn)
+        tokens = list(turn.tokens.values()) if isinstance(turn, Question) else turn.tokens
+        strategy.deliveries.note(options, strategy.progress.round, tokens, replies)
+        return strategy.evaluated(turn.down, replies)
+
+    def _asked(self, options: Options, some: bool) -> Series:
+        """An evaluation as a turn."""
+        return Series(self.strategy.evaluations(options, some))
 
     def _last_evaluation(self) -> Replies:
         """The last round's evaluation, which a killed run has had already: it counts once."""
@@ -181,7 +188,7 @@ class Run:
 
     def _evaluate_round(self, result: Result, last: bool) -> Replies:
         """All users' evaluation after a round, a point of the curve."""
-        replies = self._evaluate(self.options(self.strategy.name, last))
+        replies = self._evaluate(self.options(self.strategy.name, last), some=not last)
         self._add_point(replies, result)
         return replies
 

@@ -65,22 +65,25 @@ class Conduct:
         self._told: dict[str, list[str]] = {}
 
     def resting(
-        self, users: Sequence[str], number: int, least: int, busy: Collection[str] = ()
+        self, users: Collection[str], number: int, least: int, busy: Collection[str] = ()
     ) -> frozenset[str]:
         """Whom not to ask in a round; if too few were left, those come back whose pause ends.
 
-        Those that are `busy` are not asked either.
+        Those that are `busy` are not asked either. Only who has a standing is looked at: `users`
+        may be a million, of whom one can ask whether somebody is among them.
         """
         book = self._book()
-        aside = [u for u in users if u in busy or (u in book and book[u].until >= number)]
+        aside = [u for u in busy if u in users]
+        aside += [u for u, own in book.items() if own.until >= number and u in users]
+        aside = list(dict.fromkeys(aside))
         aside.sort(key=lambda u: (book[u].until if u in book else number, reading_order(u)))
         missing = max(least - (len(users) - len(aside)), 0)
         return frozenset(aside[missing:])
 
-    def doubtful(self, users: Iterable[str]) -> list[str]:
+    def doubtful(self, users: Collection[str]) -> list[str]:
         """Who was silent, and has not made good for it: nobody waits for them."""
-        book = self._book()
-        return [user for user in users if user in book and book[user].doubt] if book else []
+        found = [user for user, own in self._book().items() if own.doubt and user in users]
+        return sorted(found, key=reading_order)
 
     def came(self, users: Iterable[str], key: str) -> None:
         """A node introduced itself: one that is new has not been silent yet."""
@@ -110,7 +113,7 @@ class Conduct:
 
         If it was in doubt already, it is set aside.
         """
-        again = bool(self.doubtful(users))
+        again = bool(self.doubtful(set(users)))
         for standing in self._of(users, key):
             standing.silent += 1
             standing.doubt = min(standing.doubt + 2 * standing.silent, LONGEST)

@@ -17,6 +17,7 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import CheckpointError
+from corsage.strategies.rounds.ledger import Crowd, Ledger
 from corsage.strategies.rounds.owners import Owner
 from corsage.strategies.rounds.standing import Standing
 
@@ -74,8 +75,8 @@ class Progress:
     questions: int = 0
     shape: tuple[int, ...] = ()
     num_classes: int = 0
-    versions: dict[str, int] = field(default_factory=dict)
-    trained: set[str] = field(default_factory=set)
+    versions: Ledger = field(default_factory=Ledger)
+    trained: Crowd = field(default_factory=Crowd)
     dropped: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, list[float]] = field(default_factory=dict)
     moments: dict[str, Floats32] = field(default_factory=dict)
@@ -168,8 +169,9 @@ def _plain(value: Any, name: str, arrays: Arrays) -> Any:
             name += "'"
         arrays[name] = value
         return {ARRAY: name}
-    if isinstance(value, np.generic):
-        return value.item()
+    if isinstance(value, Ledger | Crowd):
+        arrays |= value.arrays(name)
+        return {ARRAY: name}
     if dataclasses.is_dataclass(value):
         return {k: _plain(v, f"{name}.{k}".lstrip("."), arrays) for k, v in _fields(value)}
     if isinstance(value, Mapping):
@@ -178,7 +180,7 @@ def _plain(value: Any, name: str, arrays: Arrays) -> Any:
     values = sorted(value) if isinstance(value, set | frozenset) else value
     if isinstance(values, list | tuple):
         return [_plain(v, f"{name}.{i}", arrays) for i, v in enumerate(values)]
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def restored(kind: type[D], plain: Mapping[str, Any], arrays: Arrays) -> D:
@@ -200,6 +202,8 @@ def _typed(kind: Any, plain: Any, arrays: Arrays) -> Any:
         return _typed(_matching(chosen, plain), plain, arrays)
     if dataclasses.is_dataclass(kind):
         return restored(cast(type[Any], kind), plain, arrays)
+    if kind in (Ledger, Crowd):
+        return kind.of(plain[ARRAY], arrays)
     if isinstance(plain, Mapping):
         return arrays[plain[ARRAY]]
     return _filled(origin, inner, plain, arrays) if inner else plain

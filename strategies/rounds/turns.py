@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from flwr.app import Message
 
 from corsage.core.arrays import Arrays
-from corsage.core.replies import Replies, merge_replies
+from corsage.core.replies import Replies, merge_replies, one_after_the_other
 from corsage.core.schema import Schema
 
 T = TypeVar("T")
@@ -83,6 +83,50 @@ class Question:
     def replies(self) -> Replies:
         """The replies checked and merged."""
         return merge_replies(self._came, self.asked, self.schema, self.tokens)
+
+
+class Series:
+    """Questions one after the other that are one turn: each is made when those before are done.
+
+    Parameters
+    ----------
+    questions : makes each of them.
+
+    `down` are the bytes and `tokens` the words of all that were made.
+    """
+
+    def __init__(self, questions: Iterable[Callable[[], Question]]) -> None:
+        self._questions = iter(questions)
+        self._now: Question | None = None
+        self._waiting = 0
+        self._found: list[Replies] = []
+        self.down, self.tokens = 0, list[str]()
+
+    def messages(self) -> list[Message]:
+        """Those of the next question, when all of the last one's are done with."""
+        if self._waiting:
+            return []
+        if self._now is not None:
+            self._found.append(self._now.replies())
+        make = next(self._questions, None)
+        self._now = make() if make else None
+        if self._now is None:
+            return []
+        self.down += self._now.down
+        self.tokens += self._now.tokens.values()
+        sent = self._now.messages()
+        self._waiting = len(sent)
+        return sent
+
+    def answered(self, done: Done) -> None:
+        """Some messages are done with."""
+        assert self._now is not None
+        self._waiting -= len(done)
+        self._now.answered(done)
+
+    def replies(self) -> Replies:
+        """What all of them came to."""
+        return one_after_the_other(self._found)
 
 
 class Steps:

@@ -23,6 +23,7 @@ from corsage.app.run.checkpoint import (
 )
 from corsage.core.arrays import Floats, Floats32
 from corsage.core.errors import CheckpointError
+from corsage.strategies.rounds.ledger import Crowd, Ledger
 from corsage.strategies.rounds.state import NoState, Progress, Traffic
 
 ME = {"run": "a", "seed": 0}
@@ -30,8 +31,8 @@ PROGRESS = Progress(
     round=7,
     shape=(1, 8, 8),
     num_classes=10,
-    versions={"u": 7},
-    trained={"u", "v"},
+    versions=Ledger({"u": 7}),
+    trained=Crowd(["u", "v"]),
     dropped={"w": 1},
     curve=[(5, 0.25), (7, 0.5)],
     traffic=Traffic(1, 2, 3, 4, 5, 6, 7),

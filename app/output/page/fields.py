@@ -55,11 +55,10 @@ def per_user(result: Result, measure: Measure) -> dict[str, float]:
     return {str(u): float(v) for u, v in found.items() if v is not None and math.isfinite(v)}
 
 
-def everyone(results: Sequence[Result]) -> list[str]:
-    """All users of any row, also those without test samples, in reading order."""
+def everybody(results: Sequence[Result]) -> set[str]:
+    """All users of any row, also those without test samples."""
     found = {str(u) for r in results for u in (r.get("per_user") or {})}
-    found |= {str(u) for r in results for u in (r.get("untested") or ())}
-    return sorted(found, key=reading_order)
+    return found | {str(u) for r in results for u in (r.get("untested") or ())}
 
 
 def test_sizes(results: Sequence[Result]) -> dict[str, int]:

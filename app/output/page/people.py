@@ -141,13 +141,14 @@ def table(results: Sequence[Result]) -> dict[str, Any]:
     `columns` have their title, how their numbers are written, which end is the good one, and the
     limit below which a value is in the worst tenth; `-` for one that has none.
     """
-    everyone = fields.everyone(results)
+    everyone = fields.everybody(results)
     known = fields.known_clusters(results)
     groups = [r for r in results if (own := fields.clusters(r)) and own != known]
     width = len(results) * len(fields.measures(results)) + len(groups) + 3
-    users = everyone
     if len(everyone) * width > CELLS:
         users = extremes(results, max(3, CELLS // (10 * width)))
+    else:
+        users = sorted(everyone, key=fields.reading_order)
     counts, missing = fields.test_sizes(results), set(fields.untested(results))
     columns = [plain("user", users)]
     if counts or missing:

@@ -182,7 +182,7 @@ def test_a_resumed_run_knows_who_was_set_aside() -> None:
     wanted, asked = until(9, whole, mute)
     first = strategy_class("fedavg")(settings("fedavg", **keys))
     until(4, first, mute)
-    kept = restored(Progress, stored(first.progress)[0], {})
+    kept = restored(Progress, *stored(first.progress))
     assert kept.standings == first.progress.standings and kept.standings
 
     again = strategy_class("fedavg")(settings("fedavg", **keys))

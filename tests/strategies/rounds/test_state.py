@@ -18,6 +18,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from corsage.app.run.checkpoint import read_checkpoint, write_checkpoint
 from corsage.core.arrays import Array, Floats, Floats32, Ints
 from corsage.core.errors import CheckpointError
+from corsage.strategies.rounds.ledger import Crowd, Ledger
 from corsage.strategies.rounds.state import Progress, Traffic, arrays_of, restored, stored
 
 
@@ -73,6 +74,7 @@ def array_of(dtype: Any) -> st.SearchStrategy[Array]:
 
 TEXT = st.text(max_size=5)
 FLOAT = st.floats(allow_nan=False)
+ROUND = st.integers(0, 2**63 - 1)
 PAIR = st.builds(Pair, st.integers(), array_of(np.float64))
 ONLY = st.builds(Only, TEXT)
 WHOLE = st.builds(
@@ -130,12 +132,13 @@ def test_what_is_taken_apart_is_put_together_as_it_was(state: Whole) -> None:
 
 
 @tried(max_examples=25, deadline=None)
-@given(WHOLE, st.builds(Traffic, st.integers(0, 2**40)), st.dictionaries(TEXT, st.integers()))
+@given(WHOLE, st.builds(Traffic, st.integers(0, 2**40)), st.dictionaries(TEXT, ROUND))
 def test_a_checkpoint_holds_it(
     tmp_path_factory: pytest.TempPathFactory, state: Whole, traffic: Traffic, seen: dict[str, int]
 ) -> None:
     path = tmp_path_factory.mktemp("state") / "checkpoint"
-    where = Progress(round=3, shape=(1, 2), versions=seen, trained=set(seen), traffic=traffic)
+    versions, trained = Ledger(seen), Crowd(seen)
+    where = Progress(round=3, shape=(1, 2), versions=versions, trained=trained, traffic=traffic)
     where.curve = [(1, 0.5), (3, 0.1 + 0.2)]
     write_checkpoint(path, where, state, {"run": 1})
     found = read_checkpoint(path, {"run": 1}, Whole)
@@ -145,12 +148,12 @@ def test_a_checkpoint_holds_it(
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
     """As most of what a solver returns; JSON does not take them."""
     state = Traffic(bytes_up=np.int64(5), messages=np.int64(2))  # type: ignore[arg-type]
-    where = Progress(seconds=np.float64(1.5), trained={np.str_("a")})
-    where.versions = {np.str_("a"): np.int32(3)}  # type: ignore[dict-item]
+    where = Progress(seconds=np.float64(1.5), trained=Crowd([np.str_("a")]))
+    where.versions = Ledger({np.str_("a"): np.int32(3)})  # type: ignore[dict-item]
     write_checkpoint(tmp_path / "c", where, state, {})
     found, again = read_checkpoint(tmp_path / "c", {}, Traffic)
     assert same(again, Traffic(bytes_up=5, messages=2))
-    assert same(found, Progress(seconds=1.5, trained={"a"}, versions={"a": 3}))
+    assert same(found, Progress(seconds=1.5, trained=Crowd("a"), versions=Ledger({"a": 3})))
 
 
 def test_fields_that_are_not_its_own_are_named_in_one_line() -> None:
@@ -164,8 +167,8 @@ def test_fields_that_are_not_its_own_are_named_in_one_line() -> None:
             restored(Pair, changed, named)
         assert str(caught.value) == f"Pair: written by another version ({wrong})."
     with pytest.raises(CheckpointError, match=r"^Traffic: written by another version \(bytes\)\.$"):
-        where = stored(Progress())[0]
-        restored(Progress, {**where, "traffic": {**where["traffic"], "bytes": 1}}, {})
+        where, arrays = stored(Progress())
+        restored(Progress, {**where, "traffic": {**where["traffic"], "bytes": 1}}, arrays)
 
 
 def test_the_arrays_of_a_state_are_its_fields() -> None:
