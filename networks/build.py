@@ -81,7 +81,8 @@ def _build(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: s
         example = torch.rand((3, *shape))
         check_output(keys, module, example, outputs, criterion)
         try:
-            return Network(module, keys.head, example, device, criterion)
+            own = {"shared": keys.shared, "personal": keys.personal, "frozen": keys.frozen}
+            return Network(module, keys.head, example, device, criterion, **own)
         except RuntimeError as error:
             raise ModelError(f"model={said(keys)}: {first_line(error)}") from error
 

@@ -39,7 +39,7 @@ def reference(net, rows, part, data, orders, keys, pull):
     out = []
     for u, order in enumerate(orders):
         net.set(net.whole, rows[u])
-        net._active = None
+        net.vector.active = None
         blocks = list(net.blocks_of(part))
         for b in net.blocks:
             b.tensor.requires_grad_(any(b.tensor is o.tensor for o in blocks))
@@ -59,7 +59,7 @@ def reference(net, rows, part, data, orders, keys, pull):
             (F.cross_entropy(net.module(x[batch]), y[batch]) + term).backward()
             optimiser.step()
         out.append(net.get(part))
-    net._active = None
+    net.vector.active = None
     return np.array(out)
 
 

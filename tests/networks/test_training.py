@@ -57,7 +57,7 @@ def torch_sgd(net, x, y, order, part, keys):
     trained = [b.tensor for b in net.blocks_of(part)]
     for b in net.blocks:
         b.tensor.requires_grad_(any(b.tensor is t for t in trained))
-    net._active = None
+    net.vector.active = None
     decayed = [p for p in trained if p.dim() > 1]
     plain = [p for p in trained if p.dim() == 1]
     groups = [
