@@ -19,6 +19,7 @@ from torch import Tensor
 
 from corsage.clients.baseline import baselines
 from corsage.clients.contract import Got, Models, Sent, averages, named, whole_models
+from corsage.clients.features import Features, features_of
 from corsage.clients.units import units_of
 from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.asked import Takes
@@ -88,7 +89,8 @@ class Client(NumPyClient, Generic[K]):
         states: Sequence[Arrays],
         cache: Cache | None = None,
     ) -> None:
-        self.task, self.users, self.data, self.network = task, list(users), data, network
+        self.task, self.users, self.data = task, list(users), data
+        self.full = network  # `network` is what trains of it
         self.keys, self.settings = cast(K, task.keys), task.train
         self.states, self.cache = list(states), cache or Cache()
         self.judged: Models | None = None  # the models that were judged last
@@ -170,6 +172,11 @@ class Client(NumPyClient, Generic[K]):
         self.states = [{n: rows[i] for n, rows in kept.items()} for i in range(len(self.states))]
 
     # What algorithms build on.
+
+    @property
+    def network(self) -> Network:
+        """The network that trains: what follows a frozen front, on the features of that."""
+        return self.full if self.training is not None else self.full.rear
 
     def remembered(self, name: str, initial: Array) -> Array:
         """What the users kept under a name, one row a user; `initial` for those that have none."""
@@ -289,7 +296,8 @@ class Client(NumPyClient, Generic[K]):
 
     def train_data(self, got: Got) -> Examples:
         """The users' training examples, one user after the other; new users may have fewer."""
-        return self._with_losses(self._examples(self._training(got)))
+        part = f"train {got.options.get('adapt-samples', 0)}"
+        return self._with_losses(self._examples(self._training(got), part))
 
     def _training(self, got: Got) -> Callable[[UserData], Pair]:
         """Which of a user's samples are for training."""
@@ -308,7 +316,8 @@ class Client(NumPyClient, Generic[K]):
         Labels that are numbers are in double precision, so that errors are those of the labels.
         """
         types = self.types[0], torch.float64
-        return self._examples(lambda d: (d.x_test, d.y_test), some=False, types=types)
+        part = "" if self.alone else "test"
+        return self._examples(lambda d: (d.x_test, d.y_test), part, some=False, types=types)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -330,7 +339,7 @@ class Client(NumPyClient, Generic[K]):
     def outputs(self, models: Models, data: Examples) -> Tensor:
         """What models put out for the users' samples."""
         if self.alone:
-            return outputs_of_each(self.network, self.each(models), data)
+            return outputs_of_each(self.full, self.each(models), data)
         if models.heads is not None:
             return outputs_of_heads(self.network, models.whole, models.heads, data)
         if models.picked is not None:
@@ -383,17 +392,41 @@ class Client(NumPyClient, Generic[K]):
             raise UserError(user, "load", str(error)) from error
 
     def _examples(
-        self, pick: Callable[[UserData], Pair], some: bool = True, types: Types | None = None
+        self,
+        pick: Callable[[UserData], Pair],
+        part: str,
+        some: bool = True,
+        types: Types | None = None,
     ) -> Examples:
-        """Some of the users' data, as the model takes them; with `some` of every user."""
+        """Some of the users' data, as `network` takes them; with `some` of every user.
+
+        `part` names them among what a user has; without a name they are as the whole model takes
+        them, whatever of it is frozen.
+        """
         pairs = [pick(self._user(user)) for user in self.users]
         for user, (_, labels) in zip(self.users, pairs, strict=True):
             if some and len(labels) == 0:
                 raise UserError(user, "load", "no samples")
-        x, y = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
-        shift, scale = self.data.shift, self.data.scale
-        if self.data.vectors is not None:
-            x = self.data.vectors[x]
-        tensors = to_tensors(x, y, shift, scale, self.network.device, types or self.types)
         sizes = np.array([len(labels) for _, labels in pairs], np.int64)
-        return Examples(*tensors, sizes, units=units_of(self.data, self.users))
+        units = units_of(self.data, self.users)
+        if not part or self.network is self.full:
+            pair = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+            return Examples(*self._tensors(*pair, types), sizes, units=units)
+        x = [self._features(u, part, pair[0]) for u, pair in zip(self.users, pairs, strict=True)]
+        labels = np.concatenate([labels for _, labels in pairs])
+        y = self._tensors(np.zeros(0), labels, types)[1]
+        return Examples(torch.cat(x), y, sizes, units=units)
+
+    def _tensors(self, x: Array, y: Array, types: Types | None) -> tuple[Tensor, Tensor]:
+        """Samples and labels as the model takes them."""
+        if self.data.vectors is not None and len(x):
+            x = self.data.vectors[x]
+        shift, scale = self.data.shift, self.data.scale
+        return to_tensors(x, y, shift, scale, self.full.device, types or self.types)
+
+    def _features(self, user: str, part: str, x: Array) -> Tensor:
+        """What the frozen front makes of some of a user's samples, computed once."""
+        key = id(self.full), id(self.data), self.task.seed, user, part
+        held = self.cache.get("features", Features)
+        labels = np.zeros(len(x), np.int64)
+        return held.get(key, lambda: features_of(self.full, self._tensors(x, labels, None)[0]))

@@ -213,21 +213,21 @@ class ModelKeys(Keys):
     )
     head: str = key(
         "",
-        "the head: names of modules, or patterns (fc2,fc3), with commas; empty: the last linear layer "
-        "that runs",
+        "the head: names of modules, or patterns, with commas (fc2,fc3); empty: the last linear "
+        "layer that runs",
     )
     shared: str = key(
         "",
-        "instead of head: patterns of parameters, buffers or modules that all users share (*.lora_a); "
-        "the rest is a user's own. !PATTERN leaves some out",
+        "instead of head: patterns of parameters, buffers or modules that all users share "
+        "(*.lora_a); the rest is a user's own. !PATTERN leaves some out",
     )
     personal: str = key(
         "", "instead of head: patterns of what is a user's own (norm.*); the rest is shared"
     )
     frozen: str = key(
         "",
-        "patterns of what nobody trains (backbone.*): it is the same for all, stays at the node and "
-        "never travels",
+        "patterns of what nobody trains (backbone.*): it is the same for all, stays at the node "
+        "and never travels",
     )
     loss: str = key(
         "auto",

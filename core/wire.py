@@ -53,6 +53,8 @@ class Task:
 
     `exchange` names the exchange: replies repeat it, so that none is taken for another's.
 
+    `frozen` is the fingerprint of what of the model nobody trains; empty: there is nothing of it.
+
     `weights[i]` is what user i weighs in a mean by samples, if not what its samples say: none may
     have more than `max-share`.
 
@@ -71,6 +73,7 @@ class Task:
     num_users: int = 0
     round: int = 0
     exchange: str = ""
+    frozen: str = ""
     users: list[str] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     keep: list[list[int]] = field(default_factory=list)
@@ -103,6 +106,7 @@ def encode_task(task: Task) -> ConfigRecord:
             "settings": fixed,
             "round": task.round,
             "exchange": task.exchange,
+            "frozen": task.frozen,
             "users": task.users,
             "versions": task.versions,
             "keep": [version for kept in task.keep for version in kept],
@@ -152,6 +156,7 @@ def decode_task(record: ConfigRecord) -> Task:
         "settings",
         "round",
         "exchange",
+        "frozen",
         "users",
         "versions",
         "keep",
@@ -163,6 +168,7 @@ def decode_task(record: ConfigRecord) -> Task:
         _settings(str(record["settings"])),
         round=int(record["round"]),  # type: ignore[arg-type]
         exchange=str(record.get("exchange", "")),
+        frozen=str(record.get("frozen", "")),
         users=users,
         versions=list(record.get("versions", [])),  # type: ignore[arg-type]
         keep=by_user(list(record.get("keep", [])), len(users)),  # type: ignore[arg-type]

@@ -11,9 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.groups import ModelKeys
 from corsage.core.held import held, is_name
@@ -33,14 +35,27 @@ MEANT = (
 
 
 def build_network(
-    keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str = "cpu"
+    keys: ModelKeys,
+    shape: Shape,
+    num_classes: int,
+    seed: int,
+    device: str = "cpu",
+    fixed: Arrays | None = None,
 ) -> Network:
     """The network of a configuration, built once a process; `num_classes` 0: labels are numbers.
 
     The caller sets the parameters before each use: another user's are in it. `initial` are
     those of the seed. The global random state is left alone.
+
+    `fixed` has what nobody trains, by name, as a file has it: where that is not what the factory
+    makes, the network is another, of which nobody else has a hold.
     """
-    return _build(keys, tuple(int(side) for side in shape), int(num_classes), int(seed), device)
+    facts = tuple(int(side) for side in shape), int(num_classes), int(seed), device
+    found = _build(keys, *facts)
+    for name, own in found.vector.kept.items() if fixed else ():
+        if fixed and name in fixed and not np.array_equal(fixed[name], own):
+            return _made(keys, *facts, fixed)
+    return found
 
 
 def measure_model(keys: ModelKeys, shape: Shape, num_classes: int) -> tuple[int, int]:
@@ -72,12 +87,19 @@ def check_available(device: str) -> None:
 
 @lru_cache(maxsize=8)
 def _build(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str) -> Network:
+    return _made(keys, shape, num_classes, seed, device, {})
+
+
+def _made(
+    keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str, fixed: Arrays
+) -> Network:
     check_available(device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "model"))
         criterion = criterion_of(keys, num_classes)
         outputs = criterion.outputs(num_classes)
         module = make_module(keys, shape, outputs)
+        load_known(module, fixed)
         example = torch.rand((3, *shape))
         check_output(keys, module, example, outputs, criterion)
         try:
@@ -85,6 +107,17 @@ def _build(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: s
             return Network(module, keys.head, example, device, criterion, **own)
         except RuntimeError as error:
             raise ModelError(f"model={said(keys)}: {first_line(error)}") from error
+
+
+def load_known(module: nn.Module, values: Arrays) -> None:
+    """Put values in the place of a module's own, as far as it has such; no others are read."""
+    with torch.no_grad():
+        for name, tensor in module.state_dict(keep_vars=True).items():
+            if isinstance(tensor, Tensor) and name in values:
+                given = values[name]
+                if given.shape != tuple(tensor.shape):
+                    raise ModelError(f"{name} is {tuple(tensor.shape)} there, not {given.shape}.")
+                tensor.copy_(torch.from_numpy(np.array(given)))
 
 
 def make_module(keys: ModelKeys, shape: Shape, outputs: int) -> nn.Module:

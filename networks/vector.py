@@ -242,16 +242,13 @@ class Vector:
 
         Tensors that have several names have each of them.
         """
-        known = {**self.kept, **named}
-        every = self.module.state_dict(keep_vars=True)
-        first = {
-            id(tensor): n
-            for n, tensor in (*self.fixed.items(), *((b.name, b.tensor) for b in self.blocks))
-        }
-        for one in self.loose:
-            first[id(one.owner._buffers[one.attribute])] = one.block.name
-        names = {name: first.get(id(tensor), name) for name, tensor in every.items()}
-        return {name: known[own] for name, own in names.items() if own in known}
+        known = {**named, **self.kept}
+        first = {id(b.tensor): b.name for b in self.blocks}
+        for name, tensor in self.module.state_dict(keep_vars=True).items():
+            own = first.get(id(tensor), "")
+            if name not in known and own in named:
+                known[name] = named[own]
+        return known
 
 
 def as_block(values: NDArray[Any], block: Block) -> NDArray[Any]:

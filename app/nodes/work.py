@@ -25,9 +25,11 @@ from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Array, Arrays, Bools
-from corsage.core.errors import CheckpointError, StateLost, StorageError, UserError
+from corsage.core.errors import CheckpointError, Refused, StateLost, StorageError, UserError
+from corsage.core.introduction import other_frozen
 from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task
 from corsage.networks.build import build_network
+from corsage.networks.network import Network
 
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
@@ -117,6 +119,7 @@ class Worker:
         self.cls = client_class(task.algorithm)
         device = node.device or task.train.device
         self.network = build_network(task.model, task.shape, task.num_classes, task.seed, device)
+        check_frozen(task, self.network)
         self.delivery = ModelDelivery(task, node, store.models)
         self.members: dict[str, list[str]] = json.loads(str(task.options.get(MEMBERS, "{}")))
 
@@ -135,6 +138,7 @@ class Worker:
             self.delivery.add(client)
             return
         sent = client.respond(got)
+        self.network.vector.check_fixed()
         if self.task.options.get(BY_USER):
             sent = replace(sent, mean={}, rows={**sent.mean, **sent.rows})
         self.check_shapes(group, sent)
@@ -266,6 +270,12 @@ class Worker:
             scale = 1.0 / report.weight
             report.mean = {name: array * scale for name, array in report.mean.items()}
         return report
+
+
+def check_frozen(task: Task, network: Network) -> None:
+    """Refuse to train under another frozen part than the server's: nobody would notice."""
+    if task.frozen != network.vector.fingerprint:
+        raise Refused(other_frozen(network.vector.fingerprint, task.frozen))
 
 
 def write_members(users: list[str]) -> NDArray[np.uint8]:

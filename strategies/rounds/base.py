@@ -250,7 +250,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def named_arrays(self) -> ArrayRecord:
         """The shared arrays at the end, under the names that a Flower user expects."""
-        return encode(by_parameter(self.federation.network, self.shared()))
+        network = self.federation.network
+        return encode(network.vector.whole_state(by_parameter(network, self.shared())))
 
     def arrays(self, grid: Grid) -> ArrayRecord:
         """What all users get now: the arrays that a wrapper of Flower's is to begin with."""
@@ -297,6 +298,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """Log the settings."""
         settings = {**flatten(self.federation.train), **flatten(self.keys)}
         log(INFO, "%s: %s", self.name, ", ".join(f"{k}={v}" for k, v in settings.items()))
+        log(INFO, "%s: %s", self.name, self.federation.network.described())
 
     def start(
         self,

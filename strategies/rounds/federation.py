@@ -21,6 +21,7 @@ from corsage.core.errors import (
     CheckpointError,
     ConfigError,
     DataError,
+    ModelError,
     NodeError,
     RoundFailed,
     StatesGone,
@@ -107,6 +108,7 @@ class Federation:
             patience=self.patience,
             arrived=lambda node, users: self.conduct.came(users, self.roster.mark(node)),
             policy=policy_of(config),
+            frozen=self.frozen,
         )
 
     def beside(self, name: str, purpose: str) -> Federation:
@@ -165,6 +167,16 @@ class Federation:
         roster = self.roster
         seed = self.config.run.seed
         return build_network(self.config.model, roster.shape, roster.num_classes, seed)
+
+    def frozen(self, shape: tuple[int, ...], num_classes: int) -> str:
+        """The fingerprint of what nobody trains of the model, for such samples."""
+        from corsage.networks.build import build_network
+
+        keys, seed = self.config.model, self.config.run.seed
+        try:
+            return build_network(keys, shape, num_classes, seed).vector.fingerprint
+        except ModelError:
+            return ""
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -369,6 +381,7 @@ class Federation:
                 experiment=self.experiment,
                 round=number,
                 exchange=exchange,
+                frozen="" if raw else self.network.vector.fingerprint,
                 seed=self.config.run.seed,
                 users=users,
                 versions=[versions.get(user, 0) for user in users],
