@@ -410,12 +410,12 @@ class Client(NumPyClient, Generic[K]):
         sizes = np.array([len(labels) for _, labels in pairs], np.int64)
         units = units_of(self.data, self.users)
         if not part or self.network is self.full:
-            pair = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
-            return Examples(*self._tensors(*pair, types), sizes, units=units)
-        x = [self._features(u, part, pair[0]) for u, pair in zip(self.users, pairs, strict=True)]
-        labels = np.concatenate([labels for _, labels in pairs])
-        y = self._tensors(np.zeros(0), labels, types)[1]
-        return Examples(torch.cat(x), y, sizes, units=units)
+            x, y = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+            return Examples(*self._tensors(x, y, types), sizes, units=units)
+        own = zip(self.users, pairs, strict=True)
+        features = torch.cat([self._features(user, part, pair[0]) for user, pair in own])
+        _, labels = self._tensors(np.zeros(0), np.concatenate([y for _, y in pairs]), types)
+        return Examples(features, labels, sizes, units=units)
 
     def _tensors(self, x: Array, y: Array, types: Types | None) -> tuple[Tensor, Tensor]:
         """Samples and labels as the model takes them."""

@@ -93,7 +93,7 @@ def inspect(network: Network, example: Tensor, uncut: str = "") -> Findings:
     network.channels_last = False
     found = Findings()
     with torch.no_grad(), torch.random.fork_rng(devices=gpus):
-        if network.head_module is not None:
+        if network.head_name is not None:
             watch(network, network.head_module, example, found)
         else:
             found.split_exact, found.why = network.split is not None, uncut
@@ -143,7 +143,7 @@ def watch(network: Network, head: nn.Module, example: Tensor, found: Findings) -
 
 def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
     """Caching is exact if training mode is eval mode: no randomness, no state, no mixing."""
-    mine = {id(m) for m in head_of(network).modules()}
+    mine = {id(m) for m in network.head_module.modules()}
     mine |= {id(m) for one in network.still for m in one.modules()}
     for name, module in network.module.named_modules():
         if id(module) not in mine and (isinstance(module, RANDOM) or keeps_statistics(module)):
@@ -167,14 +167,6 @@ def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
         found.cacheable, found.why = False, found.why or "the body changes buffers in training"
     if not torch.allclose(alone, calm[:1], rtol=1e-3, atol=1e-4):
         found.cacheable, found.why = False, found.why or "the body mixes the samples of a batch"
-
-
-def head_of(network: Network) -> nn.Module:
-    """All that follows the body."""
-    if network.head_module is not None:
-        return network.head_module
-    assert network.split is not None
-    return network.split.back
 
 
 @contextmanager
@@ -218,7 +210,7 @@ def same(a: Any, b: Any) -> bool:
 
 def tied(network: Network) -> bool:
     """Whether a parameter of the head is used under another name outside it."""
-    if network.head_module is None:
+    if network.head_name is None:
         return False  # it is cut off where these come in first
     prefix = f"{network.head_name}." if network.head_name else ""
     every = network.vector.module.named_parameters(remove_duplicate=False)

@@ -72,7 +72,7 @@ class Network:
 
     def _look(self, example: Tensor) -> None:
         """Find out what the module does with its head."""
-        self.head_module: nn.Module | None = None
+        self.head_module = self.module  # all that follows the body
         self.split: Cut | None = None
         uncut = ""
         if self.head_name is not None:
@@ -82,10 +82,11 @@ class Network:
             try:
                 self.split = cut(self.module, own, example, self.still, others)
                 uncut = f"{self.said}: what is shared comes after it" * self.split.mixed
+                self.head_module = self.split.back
             except Uncut as why:
                 uncut = f"{self.said}: {why}"
             if uncut:
-                self.split = None
+                self.split, self.head_module = None, self.module
         found = inspection.inspect(self, example, uncut)
         self.split_exact, self.cacheable, self.why = found.split_exact, found.cacheable, found.why
         self.stochastic, self.channels_last = found.stochastic, found.channels_last
@@ -176,7 +177,6 @@ class Network:
         if self.split is not None:
             found: Tensor = self.split.front(self.arrange(x))
         else:
-            assert self.head_module is not None
             found = inspection.run_body(self.module, self.head_module, self.arrange(x))
         self.vector.take_back()
         return found
@@ -187,7 +187,6 @@ class Network:
         if self.split is not None:
             output = output_of(self.split.back(features))
         else:
-            assert self.head_module is not None
             output = self.head_module(features)
         self.vector.take_back()
         return output
