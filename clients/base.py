@@ -414,8 +414,9 @@ class Client(NumPyClient, Generic[K]):
             return Examples(*self._tensors(x, y, types), sizes, units=units)
         own = zip(self.users, pairs, strict=True)
         features = torch.cat([self._features(user, part, pair[0]) for user, pair in own])
-        _, labels = self._tensors(np.zeros(0), np.concatenate([y for _, y in pairs]), types)
-        return Examples(features, labels, sizes, units=units)
+        own_labels = np.concatenate([labels for _, labels in pairs])
+        targets = self._tensors(np.zeros(0), own_labels, types)[1]
+        return Examples(features, targets, sizes, units=units)
 
     def _tensors(self, x: Array, y: Array, types: Types | None) -> tuple[Tensor, Tensor]:
         """Samples and labels as the model takes them."""

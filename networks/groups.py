@@ -1,7 +1,7 @@
 """Whose a model's parameters and buffers are: shared, a user's own, or frozen; named by patterns.
 
 A pattern is compared with the names of parameters, buffers and modules as file names are (`*` also
-takes dots); one of a module takes all that is in it, and `!` before it leaves out what it names.
+takes dots); one of a module takes all that is in it, `@` before it compares it with the types of modules, and `!` leaves out what it names.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ LISTED = 30
 
 @dataclass(frozen=True)
 class Words:
-    """What the keys say: patterns, with commas."""
+    """What the keys say: patterns, with commas.
+
+    `also` is a user's own too, whatever else is.
+    """
 
     head: str = ""
     shared: str = ""
     personal: str = ""
     frozen: str = ""
+    also: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,12 @@ class Names:
 
     def matching(self, key: str, word: str) -> set[str]:
         """What one pattern names."""
-        modules = [name for name in self.modules if name and fnmatchcase(name, word)]
+        kind = word.startswith("@")
+        modules = [
+            name
+            for name, module in self.modules.items()
+            if name and fnmatchcase(type(module).__name__ if kind else name, word.removeprefix("@"))
+        ]
         within = tuple(f"{name}." for name in modules)
         found = {one for name, one in self.every if fnmatchcase(name, word)}
         found |= {one for name, one in self.every if name.startswith(within)}
@@ -97,6 +106,15 @@ class Names:
 
 
 def owners(names: Names, words: Words, still: frozenset[str], head: str | None) -> Owners:
+    """Whose what is, with what is a user's own in any case."""
+    found = as_said(names, words, still, head)
+    more = names.taken("personal", words.also) - still if words.also else frozenset[str]()
+    if more <= found.personal:
+        return found
+    return Owners(found.personal | more, still, f"{found.said} and {words.also}", None)
+
+
+def as_said(names: Names, words: Words, still: frozenset[str], head: str | None) -> Owners:
     """Whose what is; ModelError, in one line, where the patterns cannot be meant.
 
     Parameters
@@ -119,7 +137,7 @@ def owners(names: Names, words: Words, still: frozenset[str], head: str | None) 
     by_key = {
         key: names.taken(key, pattern)
         for key, pattern in vars(words).items()
-        if pattern and key != "frozen"
+        if pattern and key not in ("frozen", "also")
     }
     if words.frozen:
         by_key["frozen"] = names.taken("frozen", words.frozen)

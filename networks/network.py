@@ -52,11 +52,12 @@ class Network:
         shared: str = "",
         personal: str = "",
         frozen: str = "",
+        also: str = "",
     ) -> None:
         self.criterion, self.device = criterion, torch.device(device)
         self.module = module.float().to(device)
         example = example.to(self.device, torch.float32)
-        division = divided(self.module, Words(head_name, shared, personal, frozen), example)
+        division = divided(self.module, Words(head_name, shared, personal, frozen, also), example)
         self.still, owners = division.still, division.owners
         self.said, self.head_name = owners.said, owners.head
         self.vector = vector = Vector(self.module, division, self.device)

@@ -97,6 +97,8 @@ def test_an_ambiguous_head_is_refused() -> None:
         ({"shared": "fc1,norm", "personal": "fc2,fc3"}, both("fc2", "fc3")),
         ({"frozen": "fc1,norm"}, both("fc3")),
         ({"frozen": "fc1", "personal": "norm"}, both("norm")),
+        ({"personal": "@LayerNorm"}, both("norm")),
+        ({"also": "@LayerNorm"}, both("norm", "fc3")),
     ],
 )
 def test_patterns_say_what_is_a_users_own(keys: dict[str, str], own: set[str]) -> None:
