@@ -23,6 +23,7 @@ from corsage.core.keys import nearest
 from corsage.core.seeding import torch_seed
 from corsage.networks.answers import output_of
 from corsage.networks.criterion import Criterion, criterion_of
+from corsage.networks.groups import Words
 from corsage.networks.network import Network
 from corsage.networks.zoo import ZOO
 
@@ -103,8 +104,8 @@ def _made(
         example = torch.rand((3, *shape))
         check_output(keys, module, example, outputs, criterion)
         try:
-            own = {"shared": keys.shared, "personal": keys.personal, "frozen": keys.frozen}
-            return Network(module, keys.head, example, device, criterion, **own)
+            words = Words(keys.head, keys.shared, keys.personal, keys.frozen)
+            return Network(module, words, example, device, criterion)
         except RuntimeError as error:
             raise ModelError(f"model={said(keys)}: {first_line(error)}") from error
 

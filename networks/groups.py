@@ -1,7 +1,8 @@
 """Whose a model's parameters and buffers are: shared, a user's own, or frozen; named by patterns.
 
 A pattern is compared with the names of parameters, buffers and modules as file names are (`*` also
-takes dots); one of a module takes all that is in it, `@` before it compares it with the types of modules, and `!` leaves out what it names.
+takes dots); one of a module takes all that is in it. `@` before it compares it with the types of
+modules, and `!` leaves out what it names.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ __all__ = ["Block", "Network", "is_weight"]
 class Network:
     """A module whose parameters are views of `flat`, with a body and a head.
 
-    The head is found by running the module, or said by patterns (`groups.py`); it need not be one
-    module. `rear` is the network behind what is frozen in front of all that trains, on the features
+    The head is found by running the module, or said by `words`, patterns (`groups.py`), or the name
+    of a module; it need not be one. `rear` is the network behind what is frozen in front of all that trains, on the features
     of that; it has the same vector, and is the network itself where there is no such front.
 
     `split_exact`: logits(features(x)) is the module's output. `cacheable`: features computed once
@@ -44,20 +44,16 @@ class Network:
     def __init__(
         self,
         module: nn.Module,
-        head_name: str,
+        words: Words | str,
         example: Tensor,
         device: str = "cpu",
         criterion: Criterion = CROSS_ENTROPY,
-        *,
-        shared: str = "",
-        personal: str = "",
-        frozen: str = "",
-        also: str = "",
     ) -> None:
         self.criterion, self.device = criterion, torch.device(device)
         self.module = module.float().to(device)
         example = example.to(self.device, torch.float32)
-        division = divided(self.module, Words(head_name, shared, personal, frozen, also), example)
+        words = Words(words) if isinstance(words, str) else words
+        division = divided(self.module, words, example)
         self.still, owners = division.still, division.owners
         self.said, self.head_name = owners.said, owners.head
         self.vector = vector = Vector(self.module, division, self.device)

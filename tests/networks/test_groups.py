@@ -13,6 +13,7 @@ from corsage.core.errors import ModelError
 from corsage.core.groups import TrainKeys
 from corsage.networks import parts
 from corsage.networks.batches import Examples
+from corsage.networks.groups import Words
 from corsage.networks.network import Network
 from corsage.networks.training import batches
 
@@ -59,7 +60,7 @@ class Counting(Deep):
 
 
 def network(make: Callable[[], nn.Module] = Deep, head: str = "", **more: str) -> Network:
-    return Network(make(), head, X, **more)
+    return Network(make(), Words(head, **more), X)
 
 
 def names(net: Network, part: slice) -> set[str]:
@@ -205,7 +206,7 @@ def test_a_frozen_front_of_layers_in_a_row_leaves_kernels_that_train_users_toget
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.5))
     net = Network(
-        nn.Sequential(backbone, nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 4)), "", X, frozen="0"
+        nn.Sequential(backbone, nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 4)), Words(frozen="0"), X
     )
     assert net.rear.stackable and not net.stackable and net.rear.cacheable
     net.train()
@@ -216,7 +217,7 @@ def test_frozen_statistics_stay_and_others_move() -> None:
     module = nn.Sequential(
         nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 5), nn.BatchNorm1d(5), nn.Linear(5, 4)
     )
-    net = Network(module, "", X, frozen="0,1")
+    net = Network(module, Words(frozen="0,1"), X)
     before = module[1].running_mean.clone()
     net.train()
     net(X + 3.0)
@@ -258,7 +259,7 @@ def test_fingerprints_tell_frozen_parts_apart() -> None:
         with torch.no_grad():
             module.fc1.weight[0, 0] += shift
             module.fc2.weight[0, 0] += 1.0
-        return Network(module, "", X, **keys).vector.fingerprint
+        return Network(module, Words(**keys), X).vector.fingerprint
 
     assert mark(0.0) == "" and len(mark(0.0, frozen="fc1")) == 32
     assert mark(0.0, frozen="fc1") == mark(0.0, frozen="fc1.*") != mark(1e-6, frozen="fc1")
