@@ -34,7 +34,8 @@ def encode(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 def _array(array: NDArray[Any]) -> Array:
     """What `Array(array)` gives, without writing the same header with NumPy's slow writer again."""
-    data = _header(array.dtype.str, array.shape) + array.tobytes()
+    values = memoryview(array.reshape(-1)).cast("B") if array.size else b""
+    data = b"".join((_header(array.dtype.str, array.shape), values))  # one copy
     return Array(str(array.dtype), array.shape, "numpy.ndarray", data)
 
 
@@ -53,7 +54,7 @@ def decode(record: ArrayRecord) -> Arrays:
 
 
 def _numpy(array: Array) -> NDArray[Any]:
-    """What `array.numpy()` gives, ten times as fast for small arrays.
+    """What `array.numpy()` gives, ten times as fast for small arrays, and read-only: no copy.
 
     Flower's arrays hold NumPy's file format; its header repeats what the array says of itself, so
     it need not be parsed. Anything unusual is left to NumPy.
@@ -66,7 +67,7 @@ def _numpy(array: Array) -> NDArray[Any]:
         not in (data[10 : (start := 10 + int.from_bytes(data[8:10], "little"))])
     ):
         return array.numpy()
-    return np.frombuffer(data, np.dtype(array.dtype), offset=start).reshape(array.shape).copy()
+    return np.frombuffer(data, np.dtype(array.dtype), offset=start).reshape(array.shape)
 
 
 def plain(

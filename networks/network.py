@@ -31,8 +31,9 @@ class Network:
     """A module whose parameters are views of `flat`, with a body and a head.
 
     The head is found by running the module, or said by `words`, patterns (`groups.py`), or the name
-    of a module; it need not be one. `rear` is the network behind what is frozen in front of all that trains, on the features
-    of that; it has the same vector, and is the network itself where there is no such front.
+    of a module; it need not be one. `rear` is the network behind what is frozen in front of all
+    that trains, on the features of that; it has the same vector, and is the network itself where
+    there is no such front.
 
     `split_exact`: logits(features(x)) is the module's output. `cacheable`: features computed once
     are those of every later head epoch. `why` says what stands against either. `stochastic`:

@@ -135,7 +135,7 @@ def train_part(
     pull: Pull | None = None,
 ) -> Floats32:
     """One part of the models `rows` (users, P), the other part frozen; `pull` is on that part."""
-    out = np.array(rows[:, part], np.float32)
+    out = np.empty((len(orders), part.stop - part.start), np.float32)  # user by user in memory
     if part.stop == part.start:
         return out
     pull = active(pull)
@@ -178,7 +178,7 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
     0 * NaN is NaN.
     """
     plan = Plan.build(job.orders, job.data.offsets, group)
-    starts = torch.from_numpy(rows[plan.users]).to(job.data.x.device)
+    starts = torch.from_numpy(starts_of(rows, plan.users, out)).to(job.data.x.device)
     pull = job.pull and job.pull.pick(plan.users)
     result, centres = stacked.train_stacked(
         job.network, starts, job.part, (job.data, plan), job.keys, pull, job.head
@@ -189,9 +189,19 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
         for u in group:
             train_group(job, rows, [u], out)
         return
-    out[plan.users] = values
+    if not np.may_share_memory(values, out):
+        out[plan.users] = values
     if job.pull is not None and centres is not None:
         job.pull.centre[plan.users] = centres.cpu().numpy()
+
+
+def starts_of(rows: Floats32, users: list[int], out: Floats32) -> Floats32:
+    """A copy of some users' rows; of one whole model it is made where its result is to be."""
+    if len(users) > 1 or out.shape[1] < rows.shape[1]:
+        return rows[users]
+    own = out[users[0] : users[0] + 1]
+    np.copyto(own, rows[users[0]])
+    return own
 
 
 def users_together(network: Network, part: slice, more: int = 0) -> int:

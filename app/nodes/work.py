@@ -25,6 +25,7 @@ from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Array, Arrays, Bools
+from corsage.core.blocks import add_weighted, finite_rows
 from corsage.core.errors import CheckpointError, Refused, StateLost, StorageError, UserError
 from corsage.core.introduction import other_frozen
 from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task
@@ -190,8 +191,7 @@ class Worker:
         """Which participants' results are finite throughout; the others are named."""
         good = np.ones(len(group), dtype=bool)
         for name, values in {**sent.metrics, **sent.mean, **sent.rows, **sent.keep}.items():
-            rows = np.asarray(values).reshape(len(group), -1)
-            fine = np.isfinite(rows).all(axis=1)
+            fine = finite_rows(np.asarray(values))
             for place in np.flatnonzero(good & ~fine):
                 user = self.task.users[group[place]]
                 self.report.failed[user] = f"{self.kind}: {name} is not finite{DIVERGED}"
@@ -235,10 +235,7 @@ class Worker:
             if len(self.task.users) == 1:
                 report.mean[name] = chosen[0]
             else:
-                sums = np.einsum(
-                    "u,u...->...", weights, chosen, dtype=np.float64, casting="same_kind"
-                )
-                report.mean[name] = report.mean.get(name, 0.0) + sums
+                report.mean[name] = add_weighted(report.mean.get(name), chosen, weights)
 
     def add_evaluation(self, users: list[str], metrics: Numbers) -> None:
         """Add an evaluation, user by user; one whose numbers are not finite is named."""
@@ -267,8 +264,8 @@ class Worker:
             for name, groups in self.rows_sent.items()
         }
         if report.mean and len(self.task.users) > 1 and report.weight != 1.0:
-            scale = 1.0 / report.weight
-            report.mean = {name: array * scale for name, array in report.mean.items()}
+            for array in report.mean.values():  # sums of the report's own
+                array *= 1.0 / report.weight
         return report
 
 
