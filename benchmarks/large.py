@@ -11,9 +11,11 @@ what it had when all was imported, in sizes of the model, its data counted apart
 
 from __future__ import annotations
 
-import resource
+import gc
 import subprocess
 import sys
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,7 +48,7 @@ def wide(shape: tuple[int, ...], outputs: int, hidden: tuple[int, ...]) -> nn.Mo
     """Linear layers: a step takes few operations for each parameter, so copies weigh most."""
     sizes = (torch.Size(shape).numel(), *hidden)
     layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 
@@ -82,8 +84,7 @@ def resnet18(shape: tuple[int, ...], outputs: int) -> nn.Module:
     """ResNet-18 for small images, with group normalisation: 11.2 million parameters."""
     widths = (64, 64, 64, 128, 128, 256, 256, 512, 512)
     first = nn.Conv2d(shape[0], 64, 3, 2, 1, bias=False)
-    pairs = zip(widths, widths[1:], strict=False)
-    blocks = [Residual(before, after, 1 + (before != after)) for before, after in pairs]
+    blocks = [Residual(one, other, 1 + (one != other)) for one, other in pairwise(widths)]
     ends = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, outputs)]
     return nn.Sequential(first, nn.GroupNorm(2, 64), nn.ReLU(), *blocks, *ends)
 
@@ -117,7 +118,10 @@ class Bare:
         keys = self.keys
         decayed = [p for name, p in self.trained.items() if is_weight(name, p)]
         rest = [p for name, p in self.trained.items() if not is_weight(name, p)]
-        sides = [{"params": decayed, "weight_decay": keys.decay}, {"params": rest}]
+        sides: list[dict[str, Any]] = [
+            {"params": decayed, "weight_decay": keys.decay},
+            {"params": rest},
+        ]
         optimiser = torch.optim.SGD(sides, lr=keys.lr, momentum=keys.momentum)
         self.model.train()
         for _ in range(STEPS):
@@ -154,9 +158,10 @@ def memory(title: str, model: str) -> Measure:
     return Measure(f"{title}, memory", grown / (4 * count), SIZES, "models", words)
 
 
-def peak() -> float:
-    """The most memory that this process has had, in bytes."""
-    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def resident(word: str) -> float:
+    """Bytes that this process has (VmRSS), or the most that it has had (VmHWM)."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024.0 * next(float(line.split()[1]) for line in lines if line.startswith(word))
 
 
 def one_run(model: str) -> None:
@@ -164,10 +169,12 @@ def one_run(model: str) -> None:
     warm = config_of("tiny")
     take(Turns(1, lambda: None), warm)
     data = training_data(warm, USERS)
-    before = peak()
+    gc.collect()
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
     take(Turns(2, lambda: None), config_of(model))
     network = build_network(config_of(model).model, (1, SIDE, SIDE), 10, 0)
-    print(network.whole.stop, peak() - before - data.x.numel() * 4)
+    print(network.whole.stop, resident("VmHWM") - before - data.x.numel() * 4)
 
 
 def tiny(shape: tuple[int, ...], outputs: int) -> nn.Module:

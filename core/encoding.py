@@ -34,7 +34,7 @@ def encode(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 def _array(array: NDArray[Any]) -> Array:
     """What `Array(array)` gives, without writing the same header with NumPy's slow writer again."""
-    values = memoryview(array.reshape(-1)).cast("B") if array.size else b""
+    values = array.reshape(-1).view(np.uint8).data if array.size else b""
     data = b"".join((_header(array.dtype.str, array.shape), values))  # one copy
     return Array(str(array.dtype), array.shape, "numpy.ndarray", data)
 

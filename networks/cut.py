@@ -76,34 +76,36 @@ class Sides:
         self.others = others
         self.late: set[fx.Node] = set()
         self.free: set[fx.Node] = set()
-        self.mixed = False
         for node in graph.nodes:
             self._place(node)
-        late = list(self.late)
-        crossing = {
-            early for n in late for early in n.all_input_nodes if early not in self.late | self.free
-        }
-        if len(crossing) != 1:
-            names = ", ".join(sorted(str(node) for node in crossing)[:3])
-            raise Uncut(f"{len(crossing)} values cross from one part to the other ({names})")
-        (self.crossing,) = crossing
+        self.crossing, before = self._last_cut()
+        behind = [node for node in graph.nodes if node not in before]
+        self.mixed = any(id(t) in self.others for node in behind for t in self._tensors(node))
 
     def _place(self, node: fx.Node) -> None:
         inputs = node.all_input_nodes
         if node.op == "placeholder":
             return
-        own = self._tensors(node)
-        draws = node.op == "call_module" and self._draws(
-            self.module.get_submodule(str(node.target))
-        )
-        if node.op == "output" or draws or any(id(t) in self.ids for t in own):
+        module = self.module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        used = any(id(tensor) in self.ids for tensor in self._tensors(node))
+        draws = module is not None and self._draws(module)
+        if node.op == "output" or draws or used or any(n in self.late for n in inputs):
             self.late.add(node)
-        if any(n in self.late for n in inputs):
-            self.late.add(node)
-        if node in self.late:
-            self.mixed = self.mixed or any(id(t) in self.others for t in own)
         elif node.op == "get_attr" or (inputs and all(n in self.free for n in inputs)):
             self.free.add(node)
+
+    def _last_cut(self) -> tuple[fx.Node, set[fx.Node]]:
+        """The last node by which alone all goes on that comes before the late ones, and these.
+
+        An adapter runs beside the layer that it adapts: then the cut is before both of them.
+        """
+        early = [n for n in self.graph.nodes if n not in self.late and n not in self.free]
+        for node in reversed(early):
+            before = needed(node, set())
+            leaving = {n for n in before - self.free if set(n.users) - before}
+            if leaving == {node} and any(n.op == "placeholder" for n in before):
+                return node, before
+        raise Uncut("several values cross from one part to the other")
 
     def _tensors(self, node: fx.Node) -> list[Tensor]:
         """The parameters and buffers that a node uses."""

@@ -144,12 +144,9 @@ def as_said(names: Names, words: Words, still: frozenset[str], head: str | None)
         by_key["frozen"] = names.taken("frozen", words.frozen)
     refuse_overlaps(words, by_key)
     own = personal_of(words, by_key, moving)
-    if words.head:
-        return Owners(
-            own, still, f"head {words.head}", words.head if one_module(names, words, own) else None
-        )
-    said = f"personal {words.personal}" if words.personal else f"all but {words.shared}"
-    return Owners(own, still, said, None)
+    said = f"head {words.head}" if words.head else f"all but {words.shared}"
+    said = f"personal {words.personal}" if words.personal else said
+    return Owners(own, still, said, one_module(names, words.head, own, still))
 
 
 def found_head(names: Names, words: Words, still: frozenset[str], head: str) -> Owners:
@@ -165,9 +162,15 @@ def found_head(names: Names, words: Words, still: frozenset[str], head: str) -> 
     return Owners(own, still, f"head {head}", head)
 
 
-def one_module(names: Names, words: Words, own: frozenset[str]) -> bool:
-    """Whether the head is named as one module."""
-    return words.head in names.modules and own <= names.inside(words.head)
+def one_module(names: Names, said: str, own: frozenset[str], still: frozenset[str]) -> str | None:
+    """The module that a user's own part is, but for what is not trained; None if it is not one.
+
+    Of several it is the one that is `said`, or else the innermost.
+    """
+    found = [name for name in names.modules if names.inside(name) - still == own]
+    if said in found:
+        return said
+    return found[-1] if found else None
 
 
 def refuse_overlaps(words: Words, by_key: Mapping[str, frozenset[str]]) -> None:

@@ -264,8 +264,8 @@ class Worker:
             for name, groups in self.rows_sent.items()
         }
         if report.mean and len(self.task.users) > 1 and report.weight != 1.0:
-            for array in report.mean.values():  # sums of the report's own
-                array *= 1.0 / report.weight
+            for sums in report.mean.values():  # they are the report's own
+                np.multiply(sums, 1.0 / report.weight, out=sums)
         return report
 
 

@@ -28,6 +28,8 @@ from corsage.networks.zoo import ZOO
 
 MOST_PARAMETERS = 10**9
 """No file's header may ask for a larger model: it would be made before a parameter is read."""
+TYPES = ("float32", "float64", "int64")
+"""Those of parameters, and of counters."""
 Vectors = Callable[[], Array]
 """The vectors that samples are numbers of, if they are."""
 
@@ -172,6 +174,10 @@ class UserModel:
         blocks = self.network.blocks
         for b in blocks:
             shape = self.arrays[b.name].shape if b.name in self.arrays else None
+            if shape == tuple(b.shape) and self.arrays[b.name].dtype.name not in TYPES:
+                raise CheckpointError(
+                    f"{self.head.row}: {b.name} is of no type of numbers: damaged."
+                )
             if shape != tuple(b.shape):
                 raise ModelError(
                     f"model={self.head.model['model']}: {b.name} is {tuple(b.shape)} there, and "

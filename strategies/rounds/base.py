@@ -298,7 +298,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """Log the settings."""
         settings = {**flatten(self.federation.train), **flatten(self.keys)}
         log(INFO, "%s: %s", self.name, ", ".join(f"{k}={v}" for k, v in settings.items()))
-        log(INFO, "%s: %s", self.name, self.federation.network.described())
+        if self.federation.roster.shape:
+            log(INFO, "%s: %s", self.name, self.federation.network.described())
 
     def start(
         self,
