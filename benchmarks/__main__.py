@@ -124,6 +124,13 @@ def tables() -> list[Measure]:
     return module.run()
 
 
+def large() -> list[Measure]:
+    """Large models: CPU seconds and memory of FedAvg, and bytes where most of a model is frozen."""
+    from corsage.benchmarks import large as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "user-round": user_round,
     "methods": methods,
@@ -138,6 +145,7 @@ BENCHMARKS: dict[str, Callable[[], list[Measure]]] = {
     "statistics": statistics,
     "first-line": first_line,
     "tables": tables,
+    "large": large,
 }
 
 

@@ -22,12 +22,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
 from corsage.core.config import Config
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import is_weight
+from corsage.strategies import strategy_class
 
 USERS, STEPS, TURNS, LIMIT, SIZES = 5, 5, 3, 1.15, 6.0
 SIDE = 28
@@ -92,6 +95,11 @@ def resnet18(shape: tuple[int, ...], outputs: int) -> nn.Module:
 MODELS = {"linear layers": "small", "ResNet-18, group norm": "resnet18", "wide layers": "huge"}
 
 
+def parted(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """646,106 parameters, of which the 3,850 of the last layer are to be trained."""
+    return wide(shape, outputs, (352, 496, 384))
+
+
 class Bare:
     """The loop without a house."""
 
@@ -149,6 +157,16 @@ def seconds(title: str, model: str) -> Measure:
     return Measure(f"{title}, {count / 1e6:.1f} M", turns.ratio, LIMIT, "of bare", words)
 
 
+def traffic() -> Measure:
+    """Bytes of a user and round, up and down, over a frozen backbone, beside all of the model's."""
+    keys = {**PROBLEM, "model": "corsage.benchmarks.large:parted", "num-rounds": 1, "seed": 0}
+    frozen = Config.parse({**keys, "frozen": "1,3,5"})
+    found = strategy_class("fedavg")(frozen, []).start(LocalGrid(app, 1)).json()[0]
+    own, whole = ((found["bytes_up"] + found["bytes_down"]) / USERS, 2 * 4 * 646_106)
+    words = f"the whole model takes {whole:,} bytes, {whole / own:.0f} times as many"
+    return Measure("FedAvg, 3,850 of 646,106 train", own, 2 * 4 * 3_850, "bytes", words)
+
+
 def memory(title: str, model: str) -> Measure:
     """The peak of a process of its own, in sizes of the model."""
     command = [sys.executable, "-m", "corsage.benchmarks.large", model]
@@ -183,9 +201,10 @@ def tiny(shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 def run() -> list[Measure]:
-    """All models: time, then memory."""
+    """All models: time, then memory; and bytes."""
     found = [seconds(title, model) for title, model in MODELS.items()]
-    return found + [memory(title, model) for title, model in MODELS.items()]
+    found += [memory(title, model) for title, model in MODELS.items()]
+    return [*found, traffic()]
 
 
 if __name__ == "__main__":
