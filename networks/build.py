@@ -6,7 +6,8 @@ import copy
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -95,19 +96,39 @@ def _made(
     keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str, fixed: Arrays
 ) -> Network:
     check_available(device)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "model"))
-        criterion = criterion_of(keys, num_classes)
+    criterion = criterion_of(keys, num_classes)
+
+    def fresh() -> tuple[nn.Module, Tensor]:
+        """The module with its own values, and samples that it was tried on."""
         outputs = criterion.outputs(num_classes)
         module = make_module(keys, shape, outputs)
         load_known(module, fixed)
         example = torch.rand((3, *shape))
         check_output(keys, module, example, outputs, criterion)
+        return module, example
+
+    def again() -> nn.Module:
+        with seeded(seed):
+            return fresh()[0]
+
+    with seeded(seed):
+        module, example = fresh()
         try:
             words = Words(keys.head, keys.shared, keys.personal, keys.frozen)
-            return Network(module, words, example, device, criterion)
+            network = Network(module, words, example, device, criterion)
         except RuntimeError as error:
             raise ModelError(f"model={said(keys)}: {first_line(error)}") from error
+    if not is_name(keys.model):  # an object of this process may be another one by then
+        network.vector.remake = again
+    return network
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Models are drawn from the seed, and the global random state is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, "model"))
+        yield
 
 
 def load_known(module: nn.Module, values: Arrays) -> None:

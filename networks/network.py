@@ -61,7 +61,6 @@ class Network:
         self.flat, self.grad, self.blocks = vector.flat, vector.grad, vector.blocks
         self.body, self.head, self.whole = vector.body, vector.head, vector.whole
         self.has_buffers = vector.has_buffers
-        self.initial: Floats32 = vector.get(self.whole)
         self.front: nn.Module | None = None
         self._look(example)
         self.rear, self.in_front = self._behind(example)
@@ -112,6 +111,11 @@ class Network:
         return rear, ""
 
     # -- the flat vector ---------------------------------------------------------------------
+
+    @property
+    def initial(self) -> Floats32:
+        """The model's own values, before anybody trains it."""
+        return self.vector.initial
 
     @property
     def decay(self) -> Tensor:

@@ -92,7 +92,7 @@ def train_heads(
     for u in range(len(orders)):
         network.set(network.head, out[u])
         train_alone(job, u)
-        out[u] = network.get(network.head)
+        out[u] = network.vector.view(network.head)
     return out
 
 
@@ -149,7 +149,7 @@ def train_part(
     for u in range(len(orders)) if not together else []:
         network.set(network.whole, rows[u])
         train_alone(job, u)
-        out[u] = network.get(part)
+        out[u] = network.vector.view(part)
     return out
 
 
@@ -178,7 +178,7 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
     0 * NaN is NaN.
     """
     plan = Plan.build(job.orders, job.data.offsets, group)
-    starts = torch.from_numpy(starts_of(rows, plan.users, out)).to(job.data.x.device)
+    starts = starts_of(job, rows, plan.users)
     pull = job.pull and job.pull.pick(plan.users)
     result, centres = stacked.train_stacked(
         job.network, starts, job.part, (job.data, plan), job.keys, pull, job.head
@@ -189,19 +189,18 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
         for u in group:
             train_group(job, rows, [u], out)
         return
-    if not np.may_share_memory(values, out):
-        out[plan.users] = values
+    out[plan.users] = values
     if job.pull is not None and centres is not None:
         job.pull.centre[plan.users] = centres.cpu().numpy()
 
 
-def starts_of(rows: Floats32, users: list[int], out: Floats32) -> Floats32:
-    """A copy of some users' rows; of one whole model it is made where its result is to be."""
-    if len(users) > 1 or out.shape[1] < rows.shape[1]:
-        return rows[users]
-    own = out[users[0] : users[0] + 1]
-    np.copyto(own, rows[users[0]])
-    return own
+def starts_of(job: Job, rows: Floats32, users: list[int]) -> torch.Tensor:
+    """A copy of some users' rows; of one whole model it is the network's own vector."""
+    network = job.network
+    if len(users) > 1 or job.head or job.part != network.whole:
+        return torch.from_numpy(rows[users]).to(job.data.x.device)
+    network.set(network.whole, rows[users[0]])
+    return network.flat.unsqueeze(0)
 
 
 def users_together(network: Network, part: slice, more: int = 0) -> int:

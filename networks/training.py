@@ -76,7 +76,7 @@ def sgd(
     network.activate(part)
     network.train()
     theta, grad = network.flat[part], network.grad[part]
-    decay = network.decay[part] * keys.decay if keys.decay else None
+    weights = network.vector.weights_of(part) if keys.decay else []
     momentum = torch.zeros_like(theta) if keys.momentum else None
     of = batch_loss(network, cached, loss)
     x, y = data
@@ -89,8 +89,8 @@ def sgd(
             with torch.no_grad():
                 if adjust is not None:
                     adjust(grad, theta)
-                if decay is not None:
-                    grad.addcmul_(theta, decay)
+                for where in weights:
+                    grad[where].add_(theta[where], alpha=keys.decay)
                 step = grad if momentum is None else momentum.mul_(keys.momentum).add_(grad)
                 theta.add_(step, alpha=-keys.lr)
 

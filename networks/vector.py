@@ -7,7 +7,7 @@ others, have slots in it too, and are copied to the module before a pass and bac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -20,7 +20,11 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import ModelError
+from corsage.networks.groups import Names
 from corsage.networks.running import Division
+
+FORGOTTEN = 2**22
+"""Bytes from which on a model's own values are not held for nobody."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,23 @@ class Vector:
         self.has_buffers = any(not isinstance(b.tensor, nn.Parameter) for b in self.blocks)
         self.fixed: dict[str, Tensor] = {n: t for n, t in named if n in still}
         self._versions: dict[str, int] = {}
+        self._initial: Floats32 | None = self.get(self.whole)
+        self.remake: Callable[[], nn.Module] | None = None
+
+    @property
+    def initial(self) -> Floats32:
+        """The module's own values, before anybody trains it."""
+        if self._initial is None:
+            assert self.remake is not None
+            named = Names(self.remake()).tensors
+            parts = [named[b.name].detach().float().reshape(-1) for b in self.blocks]
+            self._initial = torch.cat(parts).numpy()
+        return self._initial
+
+    def forget(self) -> None:
+        """Let go of a large model's own values; whoever asks for them again, has them made anew."""
+        if self.remake is not None and self.flat.nbytes >= FORGOTTEN:
+            self._initial = None
 
     def _take(self, name: str, tensor: Tensor, rebound: frozenset[str]) -> None:
         """Move one tensor into the vector, behind those that are there."""
@@ -89,6 +110,22 @@ class Vector:
         tensor.data = self.flat[where].view(tensor.shape)
         if trained:
             tensor.grad = self.grad[where].view(tensor.shape)
+
+    def weights_of(self, part: slice) -> list[slice]:
+        """Where in a part of the vector weight decay applies; what lies side by side is one."""
+        found: list[slice] = []
+        for b in self.blocks_of(part):
+            if b.trained and is_weight(b.name, b.tensor):
+                start, stop = b.where.start - part.start, b.where.stop - part.start
+                joins = bool(found) and found[-1].stop == start
+                begin = found.pop().start if joins else start
+                found.append(slice(begin, stop))
+        return found
+
+    def view(self, part: slice) -> NDArray[Any]:
+        """One part of the flat vector as it is: whoever keeps it copies it."""
+        values: NDArray[Any] = self.flat[part].detach().cpu().numpy()
+        return values
 
     @cached_property
     def decay(self) -> Tensor:

@@ -34,7 +34,13 @@ from corsage.strategies.rounds.averaging import Averaging
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.delivery import Deliveries
 from corsage.strategies.rounds.federation import Federation
-from corsage.strategies.rounds.model_arrays import by_parameter, check_numbers, fitted, parts_of
+from corsage.strategies.rounds.model_arrays import (
+    by_parameter,
+    check_numbers,
+    fitted,
+    lean,
+    parts_of,
+)
 from corsage.strategies.rounds.outside import Outside
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Finding, Result, weighted_metrics
@@ -190,7 +196,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         replies = yield question
         self.accept_round(number, replies)
         replies = self.averaging.merged(replies, sent)
-        self.state = self.merge(replies)
+        self.state = lean(self.merge(replies))
         self.federation.count(question, replies)
         return replies
 
@@ -344,7 +350,9 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """Know the users, and hold the first state."""
         self.federation.join(grid)
         if not hasattr(self, "state"):
-            self.state = self.initial(self.federation.network)
+            network = self.federation.network
+            self.state = lean(self.initial(network))
+            network.vector.forget()
 
     def take(self, arrays: Arrays) -> None:
         """Take over arrays from outside: a wrapper's, or a model to begin with."""

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from corsage.core.arrays import Array, Arrays
+from corsage.core.encoding import as_sent
 from corsage.core.errors import ModelError
+from corsage.strategies.rounds.state import arrays_of
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
+S = TypeVar("S")
 PARTS = ("body", "head", "model")  # arrays of these names are parts of the model
 
 
 def part(network: Network, name: str) -> slice:
     """Where an array called body, head or model lies in a network's flat vector."""
     return {"body": network.body, "head": network.head, "model": network.whole}[name]
+
+
+def lean(state: S) -> S:
+    """A state whose large parts of the model are those of the message that will be sent."""
+    own = {n: as_sent(a) for n, a in arrays_of(state).items() if n in PARTS}
+    return cast(S, replace(cast(Any, state), **own)) if own else state
 
 
 def by_parameter(network: Network, arrays: Mapping[str, Array]) -> Arrays:
