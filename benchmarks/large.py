@@ -169,11 +169,18 @@ def traffic() -> Measure:
 
 def memory(title: str, model: str) -> Measure:
     """The peak of a process of its own, in sizes of the model."""
-    command = [sys.executable, "-m", "corsage.benchmarks.large", model]
+    (count, grown), (_, beside) = (grown_by(model, kind) for kind in ("house", "bare"))
+    words = f"{grown / 1e6:.0f} MB beyond imports and data, the bare loop {beside / 1e6:.0f}, "
+    words += f"the model {4e-6 * count:.0f} MB"
+    return Measure(f"{title}, memory", grown / (4 * count), SIZES, "models", words)
+
+
+def grown_by(model: str, kind: str) -> tuple[float, float]:
+    """Parameters, and by how many bytes a process grew that ran the house or the bare loop."""
+    command = [sys.executable, "-m", "corsage.benchmarks.large", model, kind]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     count, grown = (float(word) for word in done.stdout.split()[-2:])
-    words = f"{grown / 1e6:.0f} MB beyond imports and data, the model {4e-6 * count:.0f} MB"
-    return Measure(f"{title}, memory", grown / (4 * count), SIZES, "models", words)
+    return count, grown
 
 
 def resident(word: str) -> float:
@@ -182,7 +189,7 @@ def resident(word: str) -> float:
     return 1024.0 * next(float(line.split()[1]) for line in lines if line.startswith(word))
 
 
-def one_run(model: str) -> None:
+def one_run(model: str, kind: str) -> None:
     """Three rounds, and the number of parameters and the bytes that they took, on stdout."""
     warm = config_of("tiny")
     take(Turns(1, lambda: None), warm)
@@ -190,9 +197,16 @@ def one_run(model: str) -> None:
     gc.collect()
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
-    take(Turns(2, lambda: None), config_of(model))
-    network = build_network(config_of(model).model, (1, SIDE, SIDE), 10, 0)
-    print(network.whole.stop, resident("VmHWM") - before - data.x.numel() * 4)
+    config = config_of(model)
+    if kind == "house":
+        take(Turns(2, lambda: None), config)
+        count = build_network(config.model, (1, SIDE, SIDE), 10, 0).whole.stop
+    else:
+        plain = Bare(config, globals()[model]((1, SIDE, SIDE), 10), data)
+        count = sum(p.numel() for p in plain.whole)
+        for _ in range(3):
+            plain()
+    print(count, resident("VmHWM") - before - data.x.numel() * 4)
 
 
 def tiny(shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -208,4 +222,4 @@ def run() -> list[Measure]:
 
 
 if __name__ == "__main__":
-    one_run(sys.argv[1])
+    one_run(sys.argv[1], sys.argv[2])

@@ -52,9 +52,9 @@ def add_weighted(total: Floats | None, rows: Array, weights: Floats) -> Floats:
 
 
 def mean_of(parts: Sequence[tuple[float, Array]], like: Array) -> Array:
-    """sum_k w_k array_k / sum_k w_k, in double precision, of the shape and type of `like`."""
+    """sum_k w_k array_k / sum_k w_k, in double precision, of the type of `like`."""
     whole = sum(weight for weight, _ in parts)
-    found = np.empty(like.shape, like.dtype)
+    found = np.empty(parts[0][1].shape, like.dtype)
     flat, each = found.reshape(-1), [(weight, array.reshape(-1)) for weight, array in parts]
     for piece in pieces(flat.size):
         sums = np.zeros(piece.stop - piece.start)

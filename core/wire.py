@@ -55,6 +55,8 @@ class Task:
 
     `frozen` is the fingerprint of what of the model nobody trains; empty: there is nothing of it.
 
+    `sole`: no other node is asked, so a mean may come in the precision of what it is of.
+
     `weights[i]` is what user i weighs in a mean by samples, if not what its samples say: none may
     have more than `max-share`.
 
@@ -74,6 +76,7 @@ class Task:
     round: int = 0
     exchange: str = ""
     frozen: str = ""
+    sole: bool = False
     users: list[str] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     keep: list[list[int]] = field(default_factory=list)
@@ -107,6 +110,7 @@ def encode_task(task: Task) -> ConfigRecord:
             "round": task.round,
             "exchange": task.exchange,
             "frozen": task.frozen,
+            **({"sole": True} if task.sole else {}),
             "users": task.users,
             "versions": task.versions,
             "keep": [version for kept in task.keep for version in kept],
@@ -157,6 +161,7 @@ def decode_task(record: ConfigRecord) -> Task:
         "round",
         "exchange",
         "frozen",
+        "sole",
         "users",
         "versions",
         "keep",
@@ -169,6 +174,7 @@ def decode_task(record: ConfigRecord) -> Task:
         round=int(record["round"]),  # type: ignore[arg-type]
         exchange=str(record.get("exchange", "")),
         frozen=str(record.get("frozen", "")),
+        sole=bool(record.get("sole", False)),
         users=users,
         versions=list(record.get("versions", [])),  # type: ignore[arg-type]
         keep=by_user(list(record.get("keep", [])), len(users)),  # type: ignore[arg-type]

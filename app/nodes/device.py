@@ -66,6 +66,7 @@ RECORD: Mapping[str, Check] = {
     "round": whole(),
     "exchange": text(100),
     "frozen": text(FINGERPRINT),
+    "sole": flag,
     "users": listed(text(400)),
     "versions": listed(whole()),
     "keep": listed(whole()),

@@ -25,7 +25,7 @@ from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Array, Arrays, Bools
-from corsage.core.blocks import add_weighted, finite_rows
+from corsage.core.blocks import add_weighted, finite_rows, mean_of
 from corsage.core.errors import CheckpointError, Refused, StateLost, StorageError, UserError
 from corsage.core.introduction import other_frozen
 from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task
@@ -116,6 +116,7 @@ class Worker:
     ) -> None:
         self.kind, self.task, self.node, self.store = kind, task, node, store
         self.arrays, self.rows, self.report = arrays, rows, Report(device=not node.simulated)
+        self.single: set[str] = set()  # the means of what is in single precision
         self.rows_sent: dict[str, list[Array]] = {}  # of each group, put together at the end
         self.cls = client_class(task.algorithm)
         device = node.device or task.train.device
@@ -236,6 +237,7 @@ class Worker:
                 report.mean[name] = chosen[0]
             else:
                 report.mean[name] = add_weighted(report.mean.get(name), chosen, weights)
+                self.single |= {name} if rows.dtype == np.float32 else set()
 
     def add_evaluation(self, users: list[str], metrics: Numbers) -> None:
         """Add an evaluation, user by user; one whose numbers are not finite is named."""
@@ -266,6 +268,9 @@ class Worker:
         if report.mean and len(self.task.users) > 1 and report.weight != 1.0:
             for sums in report.mean.values():  # they are the report's own
                 np.multiply(sums, 1.0 / report.weight, out=sums)
+        for name in self.single if self.task.sole and report.weight else ():
+            like = np.empty(0, np.float32)
+            report.mean[name] = mean_of([(report.weight, report.mean.pop(name))], like)
         return report
 
 

@@ -325,7 +325,8 @@ class Federation:
             places = [place[user] for user in group]
             rows = parcel.rows if len(asked) == 1 else parcel.pick(places)
             weights = [schema.cut[user] for user in group] if schema.cut else []
-            task = self.task(number, group, dict(options), tokens[node], weights)
+            sole = len(asked) == 1
+            task = self.task(number, group, dict(options), tokens[node], weights, sole=sole)
             messages.append(self.message(kind, node, shared, rows, task))
         return Question(messages, asked, schema, down, tokens)
 
@@ -368,10 +369,12 @@ class Federation:
         exchange: str = "",
         weights: Sequence[float] = (),
         raw: bool = False,
+        sole: bool = False,
     ) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run.
 
-        `raw`: it is asked who it is, and what its columns are before they are prepared.
+        `raw`: it is asked who it is, and what its columns are before they are prepared. `sole`: no
+        other node is asked.
         """
         versions = self.progress.versions
         kept = [*self.durable, self.before]
@@ -383,6 +386,7 @@ class Federation:
                 exchange=exchange,
                 frozen="" if raw else self.network.vector.fingerprint,
                 seed=self.config.run.seed,
+                sole=sole,
                 users=users,
                 versions=[versions.get(user, 0) for user in users],
                 keep=[[held.get(user, 0) for held in kept] for user in users],
