@@ -54,7 +54,7 @@ def build_network(
     """
     facts = tuple(int(side) for side in shape), int(num_classes), int(seed), device
     found = _build(keys, *facts)
-    for name, own in found.vector.kept.items() if fixed else ():
+    for name, own in found.vector.fixed.arrays.items() if fixed else ():
         if fixed and name in fixed and not np.array_equal(fixed[name], own):
             return _made(keys, *facts, fixed)
     return found

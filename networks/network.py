@@ -65,7 +65,7 @@ class Network:
         self._look(example)
         self.rear, self.in_front = self._behind(example)
         vector.set(self.whole, self.initial)
-        vector.seal()
+        vector.fixed.seal()
 
     def _look(self, example: Tensor) -> None:
         """Find out what the module does with its head."""
@@ -93,7 +93,7 @@ class Network:
 
     def _behind(self, example: Tensor) -> tuple[Network, str]:
         """The network behind a frozen front, and why there is none if something is frozen."""
-        if not any(isinstance(t, nn.Parameter) for t in self.vector.fixed.values()):
+        if not any(isinstance(t, nn.Parameter) for t in self.vector.fixed.tensors.values()):
             return self, ""
         try:
             found = cut(self.module, self.vector.tensors(self.whole), example, self.still)
@@ -213,7 +213,7 @@ class Network:
     def described(self) -> str:
         """How the model is divided, in one line."""
         trained = self.whole.stop
-        fixed = sum(t.numel() for t in self.vector.fixed.values())
+        fixed = self.vector.fixed.size
         own = self.head.stop - self.head.start
         words = f"{trained:,} of {trained + fixed:,} parameters train, {own:,} are a user's own"
         words += f" ({self.said})"

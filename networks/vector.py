@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import ModelError
+from corsage.networks.fixed import Fixed
 from corsage.networks.groups import Names
 from corsage.networks.running import Division
 
@@ -75,8 +75,7 @@ class Vector:
         for name, tensor in (*body, *head):
             self._take(name, tensor, division.rebound)
         self.has_buffers = any(not isinstance(b.tensor, nn.Parameter) for b in self.blocks)
-        self.fixed: dict[str, Tensor] = {n: t for n, t in named if n in still}
-        self._versions: dict[str, int] = {}
+        self.fixed = Fixed(module, {n: t for n, t in named if n in still})
         self._initial: Floats32 | None = self.get(self.whole)
         self.remake: Callable[[], nn.Module] | None = None
 
@@ -242,44 +241,12 @@ class Vector:
         self.take_back()
         self.active = None
 
-    # -- what is fixed -----------------------------------------------------------------------
-
-    def seal(self) -> None:
-        """From here on nothing that is fixed may move."""
-        self._versions = {name: tensor._version for name, tensor in self.fixed.items()}
-
-    def check_fixed(self) -> None:
-        """ModelError if something moved that no training pass moved when it was tried."""
-        for name, tensor in self.fixed.items():
-            if tensor._version != self._versions[name]:
-                raise ModelError(
-                    f"{name} changes in training, though it is not trained: leave it alone, or let "
-                    "it be trained (requires_grad)."
-                )
-
-    @cached_property
-    def kept(self) -> Arrays:
-        """What is fixed of the state dict, as arrays: it is the same for all."""
-        every = self.module.state_dict(keep_vars=True)
-        ids = {id(t): n for n, t in self.fixed.items()}
-        found = {n: t for n, t in every.items() if isinstance(t, Tensor) and id(t) in ids}
-        return {name: tensor.detach().cpu().numpy() for name, tensor in found.items()}
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Tells apart fixed parts that are not the same, bit by bit; empty if there is none."""
-        digest = blake2b(digest_size=16)
-        for name, array in sorted(self.kept.items()):
-            digest.update(f"{name} {array.dtype} {array.shape}\0".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest() if self.kept else ""
-
     def whole_state(self, named: Mapping[str, NDArray[Any]]) -> Arrays:
         """A state dict, as far as it is known: some values by name, and what is fixed.
 
         Tensors that have several names have each of them.
         """
-        known = {**named, **self.kept}
+        known = {**named, **self.fixed.arrays}
         first = {id(b.tensor): b.name for b in self.blocks}
         for name, tensor in self.module.state_dict(keep_vars=True).items():
             own = first.get(id(tensor), "")

@@ -98,7 +98,7 @@ class ModelDelivery:
 
 def fixed(network: Network) -> Arrays:
     """What nobody trains, by name, as far as a file can hold it."""
-    kept = network.vector.kept.items()
+    kept = network.vector.fixed.arrays.items()
     return {SHARED + name: array for name, array in kept if str(array.dtype) in CODES}
 
 

@@ -287,7 +287,7 @@ def frozen_of(task: Task, node: Node, limits: Limits) -> str:
         network = build_network(keys, own.shape, own.num_classes, task.seed, node.device)
     except (ConfigError, ModelError):
         return ""
-    return network.vector.fingerprint
+    return network.vector.fixed.fingerprint
 
 
 def check_work(task: Task, node: Node, each: list[dict[str, Any]], limits: Limits) -> None:

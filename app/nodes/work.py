@@ -140,7 +140,7 @@ class Worker:
             self.delivery.add(client)
             return
         sent = client.respond(got)
-        self.network.vector.check_fixed()
+        self.network.vector.fixed.check()
         if self.task.options.get(BY_USER):
             sent = replace(sent, mean={}, rows={**sent.mean, **sent.rows})
         self.check_shapes(group, sent)
@@ -276,8 +276,8 @@ class Worker:
 
 def check_frozen(task: Task, network: Network) -> None:
     """Refuse to train under another frozen part than the server's: nobody would notice."""
-    if task.frozen != network.vector.fingerprint:
-        raise Refused(other_frozen(network.vector.fingerprint, task.frozen))
+    if task.frozen != network.vector.fixed.fingerprint:
+        raise Refused(other_frozen(network.vector.fixed.fingerprint, task.frozen))
 
 
 def write_members(users: list[str]) -> NDArray[np.uint8]:

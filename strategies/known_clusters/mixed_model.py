@@ -168,6 +168,7 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     name = "mixed-model"
     own_steps = "it is solved exactly"
+    solves = True
     draws = False
     unprotected = "users send sums that are solved, nothing is averaged"
     keys_class: ClassVar[type[Keys]] = MixedModelKeys

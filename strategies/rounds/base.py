@@ -37,6 +37,7 @@ from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.model_arrays import (
     by_parameter,
     check_numbers,
+    check_whole,
     fitted,
     lean,
     parts_of,
@@ -80,6 +81,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     changes: ClassVar[tuple[str, ...]] = ()  # arrays that are sent as changes, not as new values
     unprotected: ClassVar[str] = ""  # why no robust average is possible, if none is
     own_steps: ClassVar[str] = ""  # why it has its own number of steps, whatever others do
+    solves: ClassVar[bool] = False  # linear models are solved for, by all their parameters
     draws: ClassVar[bool] = True  # a round is of some of the users
     __signature__ = Parameters()
     state: S  # what the algorithm remembers: `initial` makes it when the nodes are there
@@ -351,6 +353,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         self.federation.join(grid)
         if not hasattr(self, "state"):
             network = self.federation.network
+            if self.solves and self.federation.convex:
+                check_whole(self.name, network)
             self.state = lean(self.initial(network))
             network.vector.forget()
 

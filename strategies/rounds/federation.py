@@ -174,7 +174,7 @@ class Federation:
 
         keys, seed = self.config.model, self.config.run.seed
         try:
-            return build_network(keys, shape, num_classes, seed).vector.fingerprint
+            return build_network(keys, shape, num_classes, seed).vector.fixed.fingerprint
         except ModelError:
             return ""
 
@@ -384,7 +384,7 @@ class Federation:
                 experiment=self.experiment,
                 round=number,
                 exchange=exchange,
-                frozen="" if raw else self.network.vector.fingerprint,
+                frozen="" if raw else self.network.vector.fixed.fingerprint,
                 seed=self.config.run.seed,
                 sole=sole,
                 users=users,

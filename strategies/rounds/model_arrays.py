@@ -50,6 +50,15 @@ def parts_of(strategy: str, network: Network, named: Arrays, names: Sequence[str
     return {name: network.flatten(named, part(network, name)) for name in own}
 
 
+def check_whole(strategy: str, network: Network) -> None:
+    """ModelError if some of a linear model is frozen that is solved for as a whole."""
+    if fixed := network.vector.fixed.tensors:
+        raise ModelError(
+            f"{strategy}: it solves for all of a linear model, and {', '.join(fixed)} is frozen: "
+            "leave frozen=... out, or take a method that trains by SGD."
+        )
+
+
 def check_numbers(strategy: str, arrays: Mapping[str, Array]) -> None:
     """ModelError if arrays from outside are no finite numbers in single precision."""
     for name, array in arrays.items():

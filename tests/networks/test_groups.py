@@ -104,10 +104,10 @@ def test_an_ambiguous_head_is_refused() -> None:
 )
 def test_patterns_say_what_is_a_users_own(keys: dict[str, str], own: set[str]) -> None:
     net = network(**keys)
-    fixed = set(net.vector.fixed)
+    fixed = set(net.vector.fixed.tensors)
     assert names(net, net.head) == own
     assert names(net, net.body) == both("fc1", "fc2", "fc3", "norm") - own - fixed
-    assert not fixed or fixed == net.vector.kept.keys() == both("fc1", "norm") & fixed
+    assert not fixed or fixed == net.vector.fixed.arrays.keys() == both("fc1", "norm") & fixed
     assert torch.equal(net(X), Deep()(X))
 
 
@@ -231,7 +231,7 @@ def test_frozen_statistics_stay_and_others_move() -> None:
 
 def test_counters_travel_and_constants_stay() -> None:
     net = network(Counting)
-    assert "table" in net.vector.fixed and "table" not in net.vector.kept
+    assert "table" in net.vector.fixed.tensors and "table" not in net.vector.fixed.arrays
     net.train()
     net(X)
     net(X)
@@ -247,11 +247,11 @@ def test_counters_travel_and_constants_stay() -> None:
 
 def test_what_moves_though_it_is_fixed_is_named() -> None:
     net = network(frozen="fc1")
-    net.vector.check_fixed()
+    net.vector.fixed.check()
     with torch.no_grad():
         net.module.fc1.weight.add_(1.0)
     with pytest.raises(ModelError, match=r"fc1\.weight changes in training"):
-        net.vector.check_fixed()
+        net.vector.fixed.check()
 
 
 def test_fingerprints_tell_frozen_parts_apart() -> None:
@@ -260,7 +260,7 @@ def test_fingerprints_tell_frozen_parts_apart() -> None:
         with torch.no_grad():
             module.fc1.weight[0, 0] += shift
             module.fc2.weight[0, 0] += 1.0
-        return Network(module, Words(**keys), X).vector.fingerprint
+        return Network(module, Words(**keys), X).vector.fixed.fingerprint
 
     assert mark(0.0) == "" and len(mark(0.0, frozen="fc1")) == 32
     assert mark(0.0, frozen="fc1") == mark(0.0, frozen="fc1.*") != mark(1e-6, frozen="fc1")

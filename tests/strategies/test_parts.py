@@ -22,7 +22,7 @@ from corsage.app.engines import simulate
 from corsage.app.local_grid import LocalGrid
 from corsage.clients import features
 from corsage.core.encoding import decode
-from corsage.core.errors import ConfigError, RoundFailed
+from corsage.core.errors import ConfigError, ModelError, RoundFailed
 from corsage.core.registry import ALGORITHMS
 from tests.support.federations import CONVEX, federate, same_arrays, settings
 from tests.support.reference import (
@@ -40,7 +40,7 @@ from tests.support.reference import (
 
 HEAD, ROUNDS, DRAWN = 16 * 10 + 10, 4, 6
 FC1 = ("fc1.weight", "fc1.bias")
-OF_MANY = ("cfl", "ifca", "fedmtl", "fedrep-known", "fedrep-convex")
+OF_MANY = ("cfl", "ifca", "fedmtl", "fedrep-known", "fedrep-convex", "fedrep-exact")
 """Methods with several models, which their result has by other names."""
 DEEP = "tests.strategies.test_parts:Deep"
 LORA = "tests.strategies.test_parts:Adapted"
@@ -102,7 +102,7 @@ def test_what_is_frozen_stays_and_never_travels(name: str) -> None:
     up, less = (found.json()[0]["bytes_up"] for found in (whole, part))
     assert less == up if name in ("lg-fedavg", "local") else 0 < less < up / 3
     network = strategy.federation.network
-    assert network.whole.stop == 17 * 12 + 13 * 10 and set(network.vector.kept) == {*FC1}
+    assert network.whole.stop == 17 * 12 + 13 * 10 and set(network.vector.fixed.arrays) == {*FC1}
     assert set(FC1) <= set(decode(part.arrays)) or name in OF_MANY
 
 
@@ -278,3 +278,9 @@ def test_a_frozen_part_that_all_nodes_lack_fails_the_round() -> None:
 
     with pytest.raises(RoundFailed, match="its frozen part is not the server's"):
         federate("fedavg", grid=LocalGrid(make_client_app(mods=[mod]), 1), model=LORA)
+
+
+@pytest.mark.parametrize("name", ["mixed-model", "convex-clustering", "async-l2gd"])
+def test_what_is_solved_for_is_not_frozen(name: str) -> None:
+    with pytest.raises(ModelError, match=r"it solves for all of a linear model, and head\.bias is"):
+        federate(name, frozen="head.bias")
