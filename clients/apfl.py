@@ -15,7 +15,8 @@ from corsage.core.asked import Takes, floats
 from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.networks.gradients import Losses, UserLosses, copy_statistics
-from corsage.networks.steps import Momentum, in_groups
+from corsage.networks.rules import update_rule
+from corsage.networks.steps import in_groups
 from corsage.strategies.apfl import APFLKeys
 
 VECTORS = 5  # w, v, vbar, and the momentum of w and v
@@ -43,7 +44,7 @@ class APFLClient(Client[APFLKeys]):
                     copy_statistics(self.network, mixture.vbar, v)
             return w, v, alpha
 
-        w_i, own, alphas = in_groups(self.network, data, [orders], VECTORS, work)
+        w_i, own, alphas = in_groups(self.network, data, [orders], VECTORS, work, self.settings)
         kept = {"personal": own, "alpha": alphas}
         return Sent(mean={"model": w_i}, keep=kept, metrics={"alpha": alphas[:, 0]})
 
@@ -76,21 +77,21 @@ class Mixture:
     ) -> None:
         self.losses, self.w, self.v, self.alpha, self.keys = losses, w, v, alpha, keys
         self.vbar = torch.empty_like(w)
-        self.sgd_w, self.sgd_v = Momentum(w, weights, keys), Momentum(v, weights, keys)
+        self.sgd_w, self.sgd_v = (update_rule(theta, weights, keys) for theta in (w, v))
 
     def step(self, t: int, adapt: bool = False) -> None:
         """Step t of Algorithm 1; with `adapt` also (10), all from the values before the step."""
-        n, momentum = self.losses.active[t], self.keys.momentum
+        n, beta = self.losses.active[t], self.sgd_v.beta
         w, v, alpha, m = self.w[:n], self.v[:n], self.alpha[:n], self.sgd_v.m[:n]
         torch.lerp(w, v, alpha, out=self.vbar[:n])
         if adapt:
             g = torch.empty_like(self.vbar)
             self.losses.gradient(self.vbar, t, g)
             slope = ((v - w) * g[:n]).sum(1, keepdim=True)
-            m.mul_(momentum).add_(alpha * g[:n])
+            m.mul_(beta).add_(alpha * g[:n])
         else:
-            self.losses.gradient(self.vbar, t, self.sgd_v.m, momentum, self.alpha[:, 0])
-        self.losses.gradient(self.w, t, self.sgd_w.m, momentum)
+            self.losses.gradient(self.vbar, t, self.sgd_v.m, beta, self.alpha[:, 0])
+        self.losses.gradient(self.w, t, self.sgd_w.m, beta)
         self.sgd_v.step(n)
         self.sgd_w.step(n)
         if adapt:

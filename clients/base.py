@@ -21,16 +21,18 @@ from corsage.clients.baseline import baselines
 from corsage.clients.contract import Got, Models, Sent, averages, named, whole_models
 from corsage.clients.features import Features, features_of
 from corsage.clients.units import units_of
-from corsage.core.arrays import Array, Arrays, Floats32
+from corsage.core.arrays import Array, Arrays, Floats32, along_channels
 from corsage.core.asked import Takes
 from corsage.core.cache import Cache
-from corsage.core.errors import UserError
+from corsage.core.errors import ModelError, UserError
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys
 from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL, Measure, chosen
 from corsage.core.seeding import generator
+from corsage.core.train_keys import LOSS
 from corsage.core.wire import DELIVER, Task
 from corsage.datasets.dealing.federated import FederatedData, UserData
+from corsage.networks.augment import views_of
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.evaluation import (
     Scores,
@@ -41,11 +43,12 @@ from corsage.networks.evaluation import (
     score,
 )
 from corsage.networks.network import Network
+from corsage.networks.objective import objective_of
 from corsage.networks.outputs import Arithmetic
 from corsage.networks.own_training import Lesson, OwnTraining
 from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
-from corsage.networks.training import SINGLE, Types, batches, to_tensors
+from corsage.networks.training import SINGLE, Types, batches, steps_of, to_tensors
 from corsage.strategies.rounds.work import effort, pace, whole_steps
 
 __all__ = ["Client", "Got", "K", "Models", "Sent"]
@@ -175,8 +178,12 @@ class Client(NumPyClient, Generic[K]):
 
     @property
     def network(self) -> Network:
-        """The network that trains: what follows a frozen front, on the features of that."""
-        return self.full if self.training is not None else self.full.rear
+        """The network that trains: what follows a frozen front, on the features of that.
+
+        It is the whole of it for an app's own training, and for images that change at every step.
+        """
+        whole = self.training is not None or bool(self.settings.augment)
+        return self.full if whole else self.full.rear
 
     def remembered(self, name: str, initial: Array) -> Array:
         """What the users kept under a name, one row a user; `initial` for those that have none."""
@@ -199,18 +206,21 @@ class Client(NumPyClient, Generic[K]):
         pull: Pull | None = None,
         settings: TrainKeys | None = None,
         orders: Sequence[Order] | None = None,
+        purpose: str = "model",
     ) -> Floats32:
         """Whole models after the round's SGD, from one start (P,) or from their own (users, P).
 
         It takes so many epochs, or the batches of `orders`; by default those of `local_orders`.
+        Batches, and how images change, are drawn for the purpose.
         """
         if self.training is not None:
             own = self.settings.local_epochs if epochs is None else epochs
             return self._as_the_app_does("model", starts, data, own, pull)
         if orders is None:
-            orders = self.local_orders("model", data, epochs)
+            orders = self.local_orders(purpose, data, epochs)
         self.count(map(len, orders))
-        return train_models(self.network, starts, data, orders, settings or self.settings, pull)
+        data, keys = data.on(purpose), settings or self.settings
+        return train_models(self.network, starts, data, orders, keys, pull)
 
     def sgd_heads(
         self,
@@ -226,6 +236,7 @@ class Client(NumPyClient, Generic[K]):
             return self._as_the_app_does("head", joined(body, heads), data, epochs, pull)
         orders = self.orders(purpose, data, epochs)
         self.count(map(len, orders))
+        data = data.on(purpose)
         return train_heads(self.network, body, heads, data, orders, self.settings, pull)
 
     def sgd_bodies(
@@ -240,7 +251,7 @@ class Client(NumPyClient, Generic[K]):
             return self._as_the_app_does("body", rows, data, own, None)
         orders = self.local_orders("body", data, epochs)
         self.count(map(len, orders))
-        return train_bodies(self.network, body, heads, data, orders, self.settings)
+        return train_bodies(self.network, body, heads, data.on("body"), orders, self.settings)
 
     def _as_the_app_does(
         self, name: str, rows: Floats32, data: Examples, epochs: int, pull: Pull | None
@@ -281,13 +292,14 @@ class Client(NumPyClient, Generic[K]):
     def _order(self, purpose: str, user: str, n: int, epochs: int, steps: int) -> Order:
         """A user's batches; of a training round as many as the work that all methods do leaves."""
         size, number = self.settings.batch_size, self.task.round
-        rng, each = generator(self.task.seed, purpose, number, user), -(-n // size)
+        rng, join = generator(self.task.seed, purpose, number, user), self.network.batch_statistics
+        each = steps_of(n, size, join)
         due = steps or epochs * each
         if self.pace:
             due = whole_steps(self.pace * epochs, number)
         elif self.effort != 1.0:
             due = whole_steps(self.effort * due, number)
-        return batches(rng, n, -(-due // each), size)[:due]
+        return batches(rng, n, -(-due // each), size, join)[:due]
 
     @property
     def types(self) -> Types:
@@ -297,7 +309,18 @@ class Client(NumPyClient, Generic[K]):
     def train_data(self, got: Got) -> Examples:
         """The users' training examples, one user after the other; new users may have fewer."""
         part = f"train {got.options.get('adapt-samples', 0)}"
-        return self._with_losses(self._examples(self._training(got), part))
+        data = self._with_losses(self._examples(self._training(got), part))
+        keys = self.settings
+        labels = [data.user(u)[1] for u in range(len(self.users))]
+        classes, criterion = self.task.num_classes, self.network.criterion
+        aim = objective_of(keys, criterion, classes, labels)
+        if aim is not None and data.losses is not None:
+            said = ", ".join(f"{name}={value}" for name, value in keys.changed(LOSS).items())
+            raise ModelError(f"{said}: {self.task.algorithm} has a loss of its own; leave it out.")
+        black = -along_channels(self.data.shift) * along_channels(self.data.scale)
+        zero = torch.as_tensor(np.asarray(black))
+        views = views_of(keys, self.task.seed, self.task.round, self.users, data.x, zero)
+        return replace(data, objective=aim, views=views)
 
     def _training(self, got: Got) -> Callable[[UserData], Pair]:
         """Which of a user's samples are for training."""

@@ -5,6 +5,8 @@ Fallah, Mokhtari, Ozdaglar 2020, Algorithm 1, client side.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,12 +16,13 @@ from corsage.core.asked import Takes, floats
 from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.networks.gradients import Losses, UserLosses
-from corsage.networks.steps import Momentum, in_groups
+from corsage.networks.rules import update_rule
+from corsage.networks.steps import in_groups
 from corsage.strategies.perfedavg import PerFedAvgKeys
 
 STREAMS = ("D", "D'", "D''")
-GRADIENTS = {"fo": 2, "hf": 4}
-"""Gradients of a local step, by variant."""
+GRADIENTS = {"fo": 2, "hf": 4, "exact": 4}
+"""Gradients of a local step, by variant; a Hessian's product costs as much as two."""
 CHUNK = 128  # samples that go through the network at once for a gradient over all of them
 
 
@@ -31,7 +34,7 @@ class PerFedAvgClient(Client[PerFedAvgKeys]):
     def train(self, got: Got, data: Examples) -> Sent:
         """w_i <- tau steps on F_i from w."""
         keys = self.keys
-        streams = STREAMS if keys.perfedavg_variant == "hf" else STREAMS[:2]
+        streams = STREAMS[:2] if keys.perfedavg_variant == "fo" else STREAMS
         orders = [self.local_orders(f"perfedavg {name}", data) for name in streams]
         self.count(map(len, orders[0]), gradients=GRADIENTS[keys.perfedavg_variant])
 
@@ -40,7 +43,7 @@ class PerFedAvgClient(Client[PerFedAvgKeys]):
             meta_steps(losses, w, self.network.decay, keys, self.settings)
             return (w,)
 
-        (w_i,) = in_groups(self.network, data, orders, 4, work)
+        (w_i,) = in_groups(self.network, data, orders, 4, work, self.settings)
         return Sent(mean={"model": w_i})
 
     def models(self, got: Got) -> Models:
@@ -57,6 +60,8 @@ class PerFedAvgClient(Client[PerFedAvgKeys]):
         self.count([epochs] * len(self.users))
         chunks = [np.split(np.arange(n), range(CHUNK, n, CHUNK)) for n in data.sizes]
 
+        data = replace(data, views=None)  # all of its data, as they are
+
         def work(losses: UserLosses) -> tuple[Tensor]:
             w = losses.rows(got.shared["model"])
             sizes = torch.from_numpy(data.sizes[losses.users]).to(w.device)
@@ -64,7 +69,7 @@ class PerFedAvgClient(Client[PerFedAvgKeys]):
                 gradient_step(losses, w, sizes, self.keys.perfedavg_alpha)
             return (w,)
 
-        (own,) = in_groups(self.network, data, [chunks], 2, work)
+        (own,) = in_groups(self.network, data, [chunks], 2, work, self.settings)
         return Models(own)
 
 
@@ -76,15 +81,18 @@ def meta_steps(
     `weights` is 1 where weight decay applies.
     """
     alpha, delta = keys.perfedavg_alpha, keys.perfedavg_delta
-    sgd, near, g = Momentum(w, weights, train), torch.empty_like(w), torch.empty_like(w)
+    sgd, near, g = update_rule(w, weights, train), torch.empty_like(w), torch.empty_like(w)
     for t, n in enumerate(losses.active):
         near[:n] = w[:n]
         losses.gradient(w, t, near, 1.0, -alpha, stream=0)  # wtilde
         if keys.perfedavg_variant == "fo":
-            losses.gradient(near, t, sgd.m, train.momentum, stream=1)
+            losses.gradient(near, t, sgd.m, sgd.beta, stream=1)
         else:
             losses.gradient(near, t, g, stream=1)
-            sgd.m[:n].mul_(train.momentum).add_(g[:n])
+            sgd.m[:n].mul_(sgd.beta).add_(g[:n])
+        if keys.perfedavg_variant == "exact":
+            losses.product(w, g, t, sgd.m, -alpha, stream=2)
+        elif keys.perfedavg_variant == "hf":
             for sign in (1.0, -1.0):
                 torch.add(w[:n], g[:n], alpha=sign * delta, out=near[:n])
                 losses.gradient(near, t, sgd.m, 1.0, -sign * alpha / (2 * delta), stream=2)

@@ -7,6 +7,7 @@ import numpy as np
 from corsage.clients.base import Got, Sent
 from corsage.clients.fedavg import FedAvgClient
 from corsage.core.asked import Takes, floats
+from corsage.core.train_keys import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 from corsage.strategies.scaffold import ScaffoldKeys
@@ -25,7 +26,7 @@ class ScaffoldClient(FedAvgClient[ScaffoldKeys]):
         c_i = self.remembered("variate", np.zeros_like(c))
         orders = self.local_orders("model", data)
         y = self.sgd(x, data, orders=orders, pull=Pull(0.0, x, shift=c - c_i))
-        weights = np.array([gradients_taken(len(order), keys.momentum) for order in orders])
+        weights = np.array([gradients_taken(len(order), keys) for order in orders])
         scale = (keys.lr * weights)[:, None]
         change = np.zeros_like(c_i)
         np.divide(x - y, scale, out=change, where=scale > 0, casting="same_kind")
@@ -33,6 +34,10 @@ class ScaffoldClient(FedAvgClient[ScaffoldKeys]):
         return Sent(mean={"model": y, "variate": change}, keep={"variate": c_i + change})
 
 
-def gradients_taken(steps: int, momentum: float) -> float:
-    """How many gradients K steps add up to: K, or with momentum sum_k sum_{j < k} momentum^j."""
-    return float(np.cumsum(momentum ** np.arange(steps)).sum())
+def gradients_taken(steps: int, keys: TrainKeys) -> float:
+    """How many gradients K steps add up to: K, or with momentum mu sum_k sum_{j < k} mu^j.
+
+    Nesterov's step is g + mu m, so that it is K and mu times that.
+    """
+    total = float(np.cumsum(keys.momentum ** np.arange(steps)).sum())
+    return steps + keys.momentum * total if keys.nesterov else total

@@ -14,3 +14,11 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Arrays = dict[str, Array]
 """Arrays by name, as messages and states hold them."""
+PerChannel = float | tuple[float, ...]
+"""A number, or one for each channel of images."""
+
+
+def along_channels(value: PerChannel) -> Floats:
+    """Such numbers as they are taken with images (channels, height, width)."""
+    found = np.asarray(value, np.float64)
+    return found.reshape(-1, 1, 1) if found.ndim else found

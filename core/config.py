@@ -43,6 +43,7 @@ from corsage.core.registry import (
     source,
     users_of,
 )
+from corsage.core.server_keys import ServerKeys
 
 RETIRED: dict[str, str] = {
     "fedrep-heads=own": "say strategy=fedrep",
@@ -70,7 +71,7 @@ class Config:
 
     Parameters
     ----------
-    run, federation, model, train, robust, new : one field a group.
+    run, federation, model, train, robust, server, new : one field a group.
     data : the keys of the data set that is named: those that all share, and those of its own.
     device_data : how a device reads a file of its own, whatever the data set.
     algorithm : the keys of each algorithm that has keys of its own.
@@ -84,6 +85,7 @@ class Config:
     model: ModelKeys = ModelKeys()
     train: TrainKeys = TrainKeys()
     robust: RobustKeys = RobustKeys()
+    server: ServerKeys = ServerKeys()
     new: NewUserKeys = NewUserKeys()
     algorithm: Mapping[str, Keys] = field(default_factory=dict)
     held: tuple[Held, ...] = field(default=(), compare=False, repr=False)
@@ -101,6 +103,7 @@ class Config:
         groups["new"].cases  # noqa: B018 - numbers, or a ConfigError
         groups["robust"].check()
         groups["train"].check()
+        groups["server"].check()
         groups["data"] = read(data_keys(groups["data"].dataset), values)
         device_data = read(data_keys(DEVICE), values)
         check_data(groups["data"], without(values, names(type(device_data))))

@@ -6,17 +6,34 @@ import math
 from dataclasses import dataclass
 
 from corsage.core.errors import ConfigError
-from corsage.core.keys import EPOCHS, STEPS, Keys, check_limits, convert, flatten, key
+from corsage.core.keys import Keys, check_limits, convert, flatten, key
 from corsage.core.registry import DATASETS
+from corsage.core.server_keys import ServerKeys
+from corsage.core.train_keys import DECAY, TABLE_DECAY, TrainKeys
 
+__all__ = [
+    "AUTO",
+    "DECAY",
+    "GROUPS",
+    "LEAST_DRAWN",
+    "SOME_USERS",
+    "TABLE_DECAY",
+    "TENTH",
+    "DataKeys",
+    "FederationKeys",
+    "ModelKeys",
+    "NewUserKeys",
+    "RobustKeys",
+    "RunKeys",
+    "ServerKeys",
+    "TrainKeys",
+]
 AUTO = "auto"
 SOME_USERS = 50
 """How many users samples are dealt to where nobody says."""
 TENTH, LEAST_DRAWN = 0.1, 5
 """The share of the users that train in a round, and their number at least, where nobody says: a
 mean over one user of eight would be no mean."""
-DECAY, TABLE_DECAY = 1e-4, 0.03
-"""Weight decay where nobody says; the second where numbers of a scaled table are predicted."""
 
 
 @dataclass(frozen=True)
@@ -249,79 +266,14 @@ class ModelKeys(Keys):
     precision: str = key(
         "float64", "convex methods: numbers they compute with", choices=("float64", "float32")
     )
-
-
-@dataclass(frozen=True)
-class TrainKeys(Keys):
-    """Training at a user."""
-
-    title = "Local training"
-
-    local_epochs: int = key(
-        1, "epochs a round (FedRep: of the body, after the head's)", low=0, limit=EPOCHS
+    batch_norm: str = key(
+        "average",
+        "layers that normalise by the batch (BatchNorm). average: their weights and running "
+        "statistics are averaged as all others; frozen: they normalise by the running statistics "
+        "that the model begins with, in training too, and only their weights learn; personal: they "
+        "are a user's own besides the head, in methods that split the model (FedBN)",
+        choices=("average", "frozen", "personal"),
     )
-    local_steps: int = key(
-        0,
-        "gradient steps of a round instead of local-epochs, the same for users of few and of many "
-        "samples; with work=equal all steps of a method, its own epochs say how they are shared "
-        "out; 0: by epochs",
-        low=0,
-        limit=STEPS,
-    )
-    work: str = key(
-        "equal",
-        "equal: strategies that are compared do as many gradient steps a user and round (see "
-        "work-epochs); as-set: what their own keys say",
-        choices=("equal", "as-set"),
-    )
-    work_epochs: float = key(
-        0.0,
-        "work=equal: gradient steps of a round, in epochs of the user's data; a method's own "
-        "epochs say how they are shared out. 0: those of the most costly of the compared methods",
-        low=0.0,
-        limit=EPOCHS,
-    )
-    fine_tune_epochs: int = key(
-        10,
-        "methods with one global model: epochs of each user's head after the last round, reported "
-        "as a row of its own (fedavg+ft); 0: none",
-        low=0,
-    )
-    batch_size: int = key(10, "samples a step; the last short batch is kept", low=1)
-    lr: float = key(0.01, "step size of SGD", low=0.0)
-    momentum: float = key(0.5, "momentum of SGD; starts at zero for each user and round", low=0.0)
-    weight_decay: float = key(
-        -1.0,
-        f"weight decay, on weights and not on biases; -1: {DECAY:g}, and {TABLE_DECAY:g} where "
-        "numbers of a table are predicted, unless scale=none",
-        low=-1.0,
-    )
-    weighting: str = key(
-        "uniform",
-        "weights of the average over users: uniform, or by their training examples",
-        choices=("uniform", "examples"),
-    )
-    device: str = key(
-        "cpu", "cpu, cuda, cuda:1, ... in simulations; a device's node config says its own"
-    )
-    torch_threads: int = key(
-        1,
-        "torch threads a node; on spare cores more save seconds and cost CPU time, more than there "
-        "are cores cost many times more",
-        low=1,
-    )
-
-    @property
-    def decay(self) -> float:
-        """The weight decay; that of tables is put in place where they are known to be such."""
-        return DECAY if self.weight_decay < 0 else self.weight_decay
-
-    def check(self) -> None:
-        """Refuse a weight decay that would make weights grow."""
-        if -1 < self.weight_decay < 0:
-            raise ConfigError(
-                f"weight-decay={self.weight_decay:g}: must be at least 0, or -1: as the data want."
-            )
 
 
 @dataclass(frozen=True)
@@ -419,6 +371,7 @@ GROUPS: dict[str, type[Keys]] = {
     "data": DataKeys,
     "model": ModelKeys,
     "train": TrainKeys,
+    "server": ServerKeys,
     "robust": RobustKeys,
     "new": NewUserKeys,
 }

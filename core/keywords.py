@@ -51,6 +51,7 @@ class Keywords(TypedDict, total=False):
     test_fraction: float
     max_train_samples: int
     cache_dir: str | float
+    normalize: str
     femnist_classes: str
     embeddings: str | float
     data_file: str | float
@@ -84,18 +85,39 @@ class Keywords(TypedDict, total=False):
     loss_scale: str
     ridge: float
     precision: str
+    batch_norm: str
     local_epochs: int
     local_steps: int
     work: str
     work_epochs: float
     fine_tune_epochs: int
     batch_size: int
+    optimizer: str
     lr: float
+    lr_schedule: str
+    lr_end: float
+    lr_step_rounds: int
+    lr_factor: float
     momentum: float
+    nesterov: bool
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
     weight_decay: float
+    clip_gradient: float
+    label_smoothing: float
+    class_weights: str | Sequence[str] | float
+    augment: str | Sequence[str] | float
+    augment_padding: int
+    mixed_precision: str
     weighting: str
     device: str | float
     torch_threads: int
+    server_optimizer: str
+    server_lr: float
+    server_beta1: float
+    server_beta2: float
+    server_tau: float
     robust: str
     clip_norm: str | float
     robust_share: float

@@ -3,7 +3,9 @@
 The batches are pickles. They are read by an unpickler that knows numpy's arrays by stand-ins of
 its own and refuses everything else by name: no code of the file's choosing ever runs. The published
 training and test files become one pool of 60,000 images, dealt and split like any other data set:
-n users with `test-fraction=0.1667` have 50,000/n training samples each. No augmentation.
+n users with `test-fraction=0.1667` have 50,000/n training samples each. FedRep's authors train with
+`augment=crop,flip` and a mean and deviation a channel: `normalize=channels`, here those of the data
+(theirs are ImageNet's for CIFAR-10).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import io
 import pickle
 import tarfile
 import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ import numpy as np
 from corsage.core.arrays import Array, Ints
 from corsage.core.errors import DataError
 from corsage.core.groups import DataKeys
+from corsage.core.keys import key
 from corsage.datasets import hub
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.table import Table, class_labels
@@ -30,7 +34,8 @@ PIXELS = (3, 32, 32)
 
 @dataclass(frozen=True)
 class Published:
-    """Where a data set is found, and the mean and deviation of its pixels (0 to 255)."""
+    """Where a data set is found, and the mean and deviation of its pixels (0 to 255): of all, and
+    of red, green and blue."""
 
     hub: str
     archive: str
@@ -41,6 +46,8 @@ class Published:
     classes: int
     mean: float
     std: float
+    means: tuple[float, ...]
+    stds: tuple[float, ...]
 
 
 PUBLISHED = {
@@ -54,6 +61,8 @@ PUBLISHED = {
         10,
         120.707,
         64.15,
+        (125.307, 122.950, 113.865),
+        (62.993, 62.089, 66.705),
     ),
     "cifar100": Published(
         "uoft-cs/cifar100",
@@ -65,11 +74,24 @@ PUBLISHED = {
         100,
         121.936,
         68.389,
+        (129.304, 124.070, 112.434),
+        (68.170, 65.392, 70.418),
     ),
 }
 
 
-def load(keys: DataKeys) -> Table:
+@dataclass(frozen=True)
+class CifarKeys(DataKeys):
+    """Keys of CIFAR."""
+
+    normalize: str = key(
+        "all",
+        "pixels have mean 0 and deviation 1: all of them together, or each channel by itself",
+        choices=("all", "channels"),
+    )
+
+
+def load(keys: CifarKeys) -> Table:
     """All images of `keys.dataset` as (60000, 3, 32, 32) uint8, with the fine labels."""
     published = PUBLISHED[keys.dataset]
     paths = files(keys)
@@ -79,7 +101,10 @@ def load(keys: DataKeys) -> Table:
         parts = from_hub(published, missing(keys))
     x = np.concatenate([images for images, _ in parts])
     y = np.concatenate([labels for _, labels in parts])
-    return Table(x, y, None, None, published.classes, published.mean, 1.0 / published.std)
+    if keys.normalize == "all":
+        return Table(x, y, None, None, published.classes, published.mean, 1.0 / published.std)
+    scales = tuple(1.0 / std for std in published.stds)
+    return Table(x, y, None, None, published.classes, published.means, scales)
 
 
 def files(keys: DataKeys) -> list[Path]:
@@ -157,9 +182,13 @@ def unpack(raw: bytes, where: str, published: Published) -> tuple[Array, Ints]:
     data, labels = (
         fields.get(name.encode(), fields.get(name)) for name in ("data", published.labels)
     )
-    if not isinstance(data, Pixels) or not isinstance(labels, list):
+    if isinstance(labels, Numbers) and labels.array.ndim == 1:
+        labels = labels.array.tolist()
+    if not isinstance(data, Numbers) or not isinstance(labels, list):
         raise DataError(f"{where}: no data or {published.labels} in it; is it {published.folder}?")
     images = data.array
+    if images.dtype != np.uint8:
+        raise DataError(f"{where}: an array of {images.dtype}, not of bytes; download it again.")
     if images.ndim != 2 or images.shape[1] != np.prod(PIXELS) or len(images) != len(labels):
         raise DataError(
             f"{where}: data of shape {images.shape} with {len(labels)} labels; expected "
@@ -186,16 +215,17 @@ class Refused(Exception):
 
 
 class Unpickler(pickle.Unpickler):
-    """Reads numbers, bytes, lists, dicts and arrays of bytes; nothing else can be named."""
+    """Reads numbers, bytes, lists, dicts and arrays of whole numbers; nothing else can be named."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Stand-ins for what a pickled array names; numpy itself is not let near the file."""
-        arrays = ("numpy.core.multiarray", "numpy._core.multiarray")
-        if module in arrays and name == "_reconstruct":
-            return lambda *_: Pixels()
-        if module == "numpy" and name in ("ndarray", "dtype"):
-            return Pixels if name == "ndarray" else Kind
-        raise Refused(f"{module}.{name}")
+        """Stand-ins for what a pickled array names; numpy itself is not let near the file.
+
+        Python 2 and 3 and numpy 1 and 2 name different things, and so do a pickle's protocols.
+        """
+        known = STAND_INS.get(f"{module.replace('numpy._core', 'numpy.core')}.{name}")
+        if known is None:
+            raise Refused(f"{module}.{name}")
+        return known()
 
     def persistent_load(self, pid: Any) -> Any:
         """Batches have none."""
@@ -203,27 +233,65 @@ class Unpickler(pickle.Unpickler):
 
 
 class Kind:
-    """In the place of numpy.dtype: only its name is kept."""
+    """In the place of numpy.dtype: its name, and whether its numbers begin with the high byte."""
 
     def __init__(self, name: Any, *_: Any) -> None:
-        self.name = name.decode("ascii") if isinstance(name, bytes) else str(name)
+        self.name = (name.decode("ascii") if isinstance(name, bytes) else str(name)).lstrip("|<")
+        self.big = False
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and the like: there is none in bytes."""
+        """(version, byte order, ...) as numpy writes it."""
+        order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
+        self.big = order == ">"
+
+    def read(self, raw: Any) -> Array:
+        """Numbers out of their bytes."""
+        if self.name not in KINDS:
+            raise ValueError(f"an array of {self.name}, not of bytes")
+        return np.frombuffer(raw, np.dtype(("<", ">")[self.big] + KINDS[self.name]))
 
 
-class Pixels:
-    """In the place of numpy.ndarray: an array of bytes, its shape checked against its length."""
+class Numbers:
+    """In the place of numpy.ndarray: its shape is checked against its length."""
 
     array: Array = np.empty(0, np.uint8)
 
     def __setstate__(self, state: Any) -> None:
         """(version, shape, dtype, column by column?, bytes) as numpy writes it."""
         _, shape, kind, by_columns, raw = state
-        if not isinstance(kind, Kind) or kind.name not in ("u1", "|u1", "uint8"):
-            raise ValueError(f"an array of {getattr(kind, 'name', kind)}, not of bytes")
-        values = np.frombuffer(raw, np.uint8)
-        self.array = values.reshape(shape, order="F" if by_columns else "C")
+        self.fill(raw, kind, shape, "F" if by_columns else "C")
+
+    def fill(self, raw: Any, kind: Any, shape: Any, order: Any) -> Numbers:
+        """Take the numbers in."""
+        if not isinstance(kind, Kind):
+            raise ValueError("an array of no kind")
+        self.array = kind.read(raw).reshape(shape, order="F" if order == "F" else "C")
+        return self
+
+
+def number(kind: Any, raw: Any) -> int:
+    """In the place of numpy's scalar."""
+    (value,) = Numbers().fill(raw, kind, (1,), "C").array.tolist()
+    return int(value)
+
+
+def latin1(text: Any, encoding: Any) -> bytes:
+    """In the place of codecs.encode: Python 3 writes bytes so in protocols 0 to 2."""
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+        raise ValueError("bytes that are written in a way of their own")
+    return text.encode("latin-1")
+
+
+KINDS = {"u1": "u1", "uint8": "u1", "i1": "i1", "i4": "i4", "i8": "i8"}
+STAND_INS: Mapping[str, Callable[[], Any]] = {
+    "numpy.ndarray": lambda: Numbers,
+    "numpy.dtype": lambda: Kind,
+    "numpy.core.multiarray._reconstruct": lambda: lambda *_: Numbers(),
+    "numpy.core.multiarray.scalar": lambda: number,
+    "numpy.core.numeric._frombuffer": lambda: lambda *all_of_it: Numbers().fill(*all_of_it),
+    "_codecs.encode": lambda: latin1,
+}
+"""What a batch may name, and what it gets."""
 
 
 def from_hub(published: Published, absent: DataError) -> list[tuple[Array, Ints]]:
@@ -237,4 +305,4 @@ def from_hub(published: Published, absent: DataError) -> list[tuple[Array, Ints]
     return parts
 
 
-DATASET = DataSet(load, DataKeys, files)
+DATASET = DataSet(load, CifarKeys, files)

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.core.arrays import Array, Floats32, Ints
+from corsage.core.arrays import Array, Floats32, Ints, PerChannel, along_channels
 from corsage.core.columns import TableFacts
 from corsage.core.errors import ConfigError, DataError
 
@@ -25,6 +25,8 @@ OR_NUMBERS = ", or set labels=numbers to predict numbers"
 @dataclass(frozen=True, eq=False)
 class Table:
     """Samples before they are dealt to users: the model's input is `(x - shift) * scale`.
+
+    Both are one number, or one for each channel of images.
 
     `x` keeps its raw type (uint8 images stay uint8, a quarter of the memory). `users` and
     `clusters` name each sample's user and that user's known cluster ("" if it is not known), or
@@ -45,8 +47,8 @@ class Table:
     users: NDArray[np.str_] | None
     clusters: NDArray[np.str_] | None
     num_classes: int
-    shift: float
-    scale: float
+    shift: PerChannel
+    scale: PerChannel
     vectors: Floats32 | None = None
     test: Mask | None = None
     balanced: bool = True
@@ -61,7 +63,12 @@ class Table:
 
 
 def model_input(
-    x: Array, shift: float, scale: float, vectors: Floats32 | None = None, *, exact: bool = False
+    x: Array,
+    shift: PerChannel,
+    scale: PerChannel,
+    vectors: Floats32 | None = None,
+    *,
+    exact: bool = False,
 ) -> Array:
     """Raw samples as what the model sees: `(x - shift) * scale` in float32, always a copy.
 
@@ -69,8 +76,8 @@ def model_input(
     """
     kind = np.float64 if exact else np.float32
     out = input_numbers(x if vectors is None else vectors[x], exact=exact)
-    out -= kind(shift)
-    out *= kind(scale)
+    out -= along_channels(shift).astype(kind)
+    out *= along_channels(scale).astype(kind)
     return out
 
 

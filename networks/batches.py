@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,9 +13,30 @@ from torch import Tensor
 
 from corsage.core.arrays import Floats, Ints
 
+if TYPE_CHECKING:
+    from corsage.networks.augment import Views
+    from corsage.networks.objective import Objective
+
 Order = Sequence[Ints]
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """A loss of (features, outputs, labels) of a batch, where a method has one of its own."""
+Mean = Callable[[Tensor, Tensor], Tensor]
+"""The mean loss of a batch's (outputs, labels)."""
+Change = Callable[[Tensor, int], Tensor]
+"""A batch's inputs as a step sees them."""
+
+
+def on_device(x: Tensor, device: str | torch.device) -> Tensor:
+    """A tensor of the host's there; to a GPU out of pinned memory, and nobody waits for it."""
+    if torch.device(device).type != "cuda" or x.device.type != "cpu":
+        return x.to(device)
+    return x.pin_memory().to(device, non_blocking=True)
+
+
+def steps_on(order: Order, device: torch.device) -> Sequence[Tensor]:
+    """The row numbers of each step there, by one copy."""
+    rows = on_device(torch.from_numpy(np.concatenate([*order, np.zeros(0, np.int64)])), device)
+    return torch.split(rows, [len(batch) for batch in order])
 
 
 @dataclass(frozen=True)
@@ -30,7 +52,9 @@ class Examples:
     """All users' examples of a node, one user after the other: `sizes[u]` belong to user u.
 
     `losses` are the users' own, if the method has any; else the network's criterion is trained.
-    `units` are those of labels that are numbers, if these were standardised.
+    `units` are those of labels that are numbers, if these were standardised. `objective` is what
+    the criterion becomes with smoothed labels or weighted classes, `views` how images are changed
+    at each step.
     """
 
     x: Tensor
@@ -38,6 +62,8 @@ class Examples:
     sizes: Ints
     losses: Sequence[Loss] | None = None
     units: Units | None = None
+    objective: Objective | None = None
+    views: Views | None = None
 
     @classmethod
     def join(cls, users: Sequence[tuple[Tensor, Tensor]]) -> Examples:
@@ -84,6 +110,47 @@ class Examples:
         """The number of users."""
         return len(self.sizes)
 
+    @property
+    def usual(self) -> bool:
+        """Whether the criterion is trained on the samples as they are."""
+        return self.losses is None and self.objective is None and self.views is None
+
+    def on(self, purpose: str) -> Examples:
+        """The same examples for a training of their own: images are changed by other draws."""
+        return self if self.views is None else replace(self, views=self.views.on(purpose))
+
+    def mean_of(self, u: int, usual: Mean) -> Mean:
+        """One user's mean loss of a batch (outputs, labels)."""
+        return usual if self.objective is None else self.objective.mean_of(u)
+
+    def change_of(self, u: int, order: Order, stream: int = 0) -> Change | None:
+        """How one user's batches (inputs, step) are changed, if they are."""
+        if self.views is None:
+            return None
+        views, drawn = self.views, self.views.draws(u, order, stream)
+        draws = [on_device(torch.from_numpy(step), self.x.device) for step in drawn]
+        return lambda x, step: views.apply(x, draws[step])
+
+    def draws_of(
+        self, users: Sequence[int], orders: Sequence[Order], stream: int = 0
+    ) -> list[Tensor] | None:
+        """For each step the draws of some users' samples (users, batch, 3), short ones filled up.
+
+        The users have ever fewer steps, as those of a `Plan`.
+        """
+        if self.views is None:
+            return None
+        each = [self.views.draws(u, orders[u], stream) for u in users]
+        width = max((len(batch) for u in users for batch in orders[u]), default=0)
+        found = []
+        for s in range(len(each[0]) if each else 0):
+            step = np.zeros((len(users), width, 3), np.int64)
+            for i, draws in enumerate(each):
+                if s < len(draws):
+                    step[i, : len(draws[s])] = draws[s]
+            found.append(on_device(torch.from_numpy(step), self.x.device))
+        return found
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -98,6 +165,13 @@ class Plan:
     rows: Tensor
     weights: list[Tensor | None]
     active: list[int]
+
+    def to(self, device: torch.device) -> Plan:
+        """The plan where the samples are: one copy, so that no step waits for its own."""
+        if self.rows.device == device:
+            return self
+        weights = [None if w is None else on_device(w, device) for w in self.weights]
+        return replace(self, rows=on_device(self.rows, device), weights=weights)
 
     @classmethod
     def build(cls, orders: Sequence[Order], offsets: Ints, users: Sequence[int]) -> Plan:

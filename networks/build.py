@@ -22,6 +22,7 @@ from corsage.core.groups import ModelKeys
 from corsage.core.held import held, is_name
 from corsage.core.keys import nearest
 from corsage.core.seeding import torch_seed
+from corsage.networks import batch_norm
 from corsage.networks.answers import output_of
 from corsage.networks.criterion import Criterion, criterion_of
 from corsage.networks.groups import Words
@@ -29,6 +30,8 @@ from corsage.networks.network import Network
 from corsage.networks.zoo import ZOO
 
 Shape = tuple[int, ...]
+BATCH_NORM = "@*BatchNorm*"
+"""The pattern of layers that normalise by the batch."""
 MEANT = (
     *("shape", "input_shape", "outputs", "num_outputs", "out_features", "num_classes", "classes"),
     *("n_classes", "num_labels"),
@@ -103,6 +106,8 @@ def _made(
         outputs = criterion.outputs(num_classes)
         module = make_module(keys, shape, outputs)
         load_known(module, fixed)
+        if keys.batch_norm == "frozen":
+            batch_norm.freeze(module)
         example = torch.rand((3, *shape))
         check_output(keys, module, example, outputs, criterion)
         return module, example
@@ -114,7 +119,8 @@ def _made(
     with seeded(seed):
         module, example = fresh()
         try:
-            words = Words(keys.head, keys.shared, keys.personal, keys.frozen)
+            also = BATCH_NORM if keys.batch_norm == "personal" else ""
+            words = Words(keys.head, keys.shared, keys.personal, keys.frozen, also)
             network = Network(module, words, example, device, criterion)
         except RuntimeError as error:
             raise ModelError(f"model={said(keys)}: {first_line(error)}") from error

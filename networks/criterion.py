@@ -18,7 +18,17 @@ from corsage.core.losses import ScalarLoss, scalar_loss
 from corsage.core.measures import ACCURACY, RMSE, Measure
 
 
-class Criterion(Protocol):
+class Sloped(Protocol):
+    """What users are trained on together."""
+
+    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Each sample's gradient with respect to its outputs: (users, batch, outputs).
+
+        The labels are (users, batch, 1). The gradient is a tensor of its own, not a view.
+        """
+
+
+class Criterion(Sloped, Protocol):
     """The loss of outputs (batch, outputs) against labels (batch,).
 
     Labels are classes, whole numbers from 0, or with `numbers` float32 numbers.
@@ -48,12 +58,6 @@ class Criterion(Protocol):
 
     def each(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each sample (batch,)."""
-
-    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Each sample's gradient with respect to its outputs: (users, batch, outputs).
-
-        The labels are (users, batch, 1). The gradient is a tensor of its own, not a view.
-        """
 
     def counted(self, outputs: Tensor, y: Tensor) -> Tensor:
         """What `measure` counts of each sample: is it right, or the squared error."""

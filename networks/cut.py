@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from corsage.networks import batch_norm
 from corsage.networks.answers import output_of
 from corsage.networks.running import in_mode
 
@@ -122,7 +123,8 @@ class Sides:
         """Whether a module draws random numbers in training, or keeps statistics."""
         moving = isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
         kinds = isinstance(module, DRAWS) and getattr(module, "p", 1.0) != 0
-        return (kinds or moving) and id(module) not in self.quiet
+        still = batch_norm.stands(module) or id(module) in self.quiet
+        return (kinds or moving) and not still
 
     def front(self) -> nn.Module:
         """From the samples to the one value that crosses."""

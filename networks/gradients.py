@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from corsage.core.arrays import Floats32
 from corsage.core.groups import TrainKeys
 from corsage.networks import stacked
-from corsage.networks.batches import Examples, Order, Plan
+from corsage.networks.batches import Examples, Order, Plan, steps_on
+from corsage.networks.half import HalfPrecision
+from corsage.networks.hessian import hessian_product, second_derivatives
 from corsage.networks.inspection import plain_layers
 from corsage.networks.layers import Conv, Dense, Layer
 from corsage.networks.network import Network
@@ -49,6 +51,11 @@ class Losses(Protocol):
         (BatchNorm) that are part of theta move on in theta.
         """
 
+    def product(
+        self, theta: Tensor, v: Tensor, step: int, out: Tensor, scale: float, stream: int = 0
+    ) -> None:
+        """out += scale * nabla^2 f(theta; xi) v, by autograd, for the users that take this step."""
+
 
 class UserLosses:
     """The losses of a group of users of a node, `orders[stream][user]` being their batches.
@@ -62,9 +69,11 @@ class UserLosses:
         data: Examples,
         orders: Sequence[Sequence[Order]],
         group: Sequence[int],
+        keys: TrainKeys = BARE,
     ) -> None:
-        self.network, self.data, self.orders = network, data, orders
-        self.plans = [Plan.build(stream, data.offsets, group) for stream in orders]
+        self.network, self.data, self.orders, self.keys = network, data, orders, keys
+        plans = (Plan.build(stream, data.offsets, group) for stream in orders)
+        self.plans = [plan.to(data.x.device) for plan in plans]
         self.users, self.active = self.plans[0].users, self.plans[0].active
 
     def rows(self, start: Floats32) -> Tensor:
@@ -87,6 +96,12 @@ class UserLosses:
         """out <- beta * out + scale * nabla f(theta; xi), as `Losses.gradient` says."""
         raise NotImplementedError
 
+    def product(
+        self, theta: Tensor, v: Tensor, step: int, out: Tensor, scale: float, stream: int = 0
+    ) -> None:
+        """out += scale * nabla^2 f(theta; xi) v, as `Losses.product` says."""
+        raise NotImplementedError
+
 
 class AutogradLosses(UserLosses):
     """One user's losses, for any network."""
@@ -97,11 +112,17 @@ class AutogradLosses(UserLosses):
         data: Examples,
         orders: Sequence[Sequence[Order]],
         group: Sequence[int],
+        keys: TrainKeys = BARE,
     ) -> None:
-        super().__init__(network, data, orders, group)
+        super().__init__(network, data, orders, group, keys)
         (self.user,) = group
         x, self.y = data.user(self.user)
-        self.x = network.arrange(x)
+        self.x = network.arrange(x) if data.views is None else x
+        self.mean = data.mean_of(self.user, network.criterion.mean)
+        mine = [stream[self.user] for stream in orders]
+        self.rows_of = [steps_on(order, self.x.device) for order in mine]
+        self.changes = [data.change_of(self.user, own, s) for s, own in enumerate(mine)]
+        self.half = HalfPrecision(keys, network.device)
 
     def gradient(
         self,
@@ -114,15 +135,39 @@ class AutogradLosses(UserLosses):
     ) -> None:
         """One forward and backward pass."""
         network = self.network
-        rows = torch.from_numpy(self.orders[stream][self.user][step]).to(self.x.device)
         network.flat.copy_(theta[0])
         network.grad.zero_()
         with torch.enable_grad():
-            loss = network.criterion.mean(network.forward(self.x[rows]), self.y[rows])
-        torch.autograd.backward(loss)
+            self.half.backward(self.loss, *self.batch(step, stream), network.grad)
         accumulate(out[0], network.grad.mul_(scale), beta)
         if network.has_buffers:
             copy_statistics(network, network.flat, theta[0])
+
+    def product(
+        self, theta: Tensor, v: Tensor, step: int, out: Tensor, scale: float, stream: int = 0
+    ) -> None:
+        """A forward pass and two backward ones; running statistics stay as they are in theta."""
+        network = self.network
+        network.flat.copy_(theta[0])
+        blocks = [b for b in network.blocks if b.trained]
+        x, y = self.batch(step, stream)
+        with torch.enable_grad(), second_derivatives():
+            with self.half.around():
+                loss = self.loss(x, y)
+            directions = [v[0, b.where].view(b.shape) for b in blocks]
+            found = hessian_product(loss, [b.tensor for b in blocks], directions)
+        for b, product in zip(blocks, found, strict=True):
+            out[0, b.where].add_(product.reshape(-1), alpha=scale)
+
+    def batch(self, step: int, stream: int) -> tuple[Tensor, Tensor]:
+        """The inputs of a step, changed if they are, and the labels."""
+        rows = self.rows_of[stream][step]
+        change, x = self.changes[stream], self.x[rows]
+        return x if change is None else change(x, step), self.y[rows]
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """The mean loss of a batch."""
+        return self.mean(self.network.forward(x), y)
 
 
 class StackedLosses(UserLosses):
@@ -134,8 +179,16 @@ class StackedLosses(UserLosses):
         data: Examples,
         orders: Sequence[Sequence[Order]],
         group: Sequence[int],
+        keys: TrainKeys = BARE,
     ) -> None:
-        super().__init__(network, data, orders, group)
+        super().__init__(network, data, orders, group, keys)
+        self.objective = data.objective and data.objective.pick(self.users)
+        self.draws = [data.draws_of(self.users, own, s) for s, own in enumerate(orders)]
+        self.layers_of()
+
+    def layers_of(self) -> None:
+        """The layers, and those of them that have weights."""
+        network = self.network
         copies = stacked.Stacked(network, network.flat.unsqueeze(0), network.whole, BARE)
         self.gather = copies.gather
         places = {id(b.tensor): b.where for b in network.blocks}
@@ -160,15 +213,55 @@ class StackedLosses(UserLosses):
         stream: int = 0,
     ) -> None:
         """One forward and backward pass of all users."""
-        plan, active, data = self.plans[stream], self.active[step], self.data
-        rows, weights = plan.rows[step, :active].to(data.x.device), plan.weights[step]
-        share = 1.0 / rows.shape[1] if weights is None else weights.to(data.x.device)
+        active = self.active[step]
+        inputs, labels, share = self.batch(step, stream)
         each = scale[:active].view(-1, 1, 1) if isinstance(scale, Tensor) else scale
         for layer in self.weighted:
             layer.use(theta[:active], out[:active], beta)
+        sloped = self.objective or self.network.criterion
+        stacked.propagate(self.layers, 0, inputs, labels, share * each, sloped)
+
+    def product(
+        self, theta: Tensor, v: Tensor, step: int, out: Tensor, scale: float, stream: int = 0
+    ) -> None:
+        """The layers' forward passes, and two backward ones, of all users."""
+        active = self.active[step]
+        h, labels, share = self.batch(step, stream)
+        with torch.enable_grad(), second_derivatives():
+            at = theta[:active].detach().requires_grad_()
+            for layer in self.weighted:
+                layer.use(at, out[:active], 0.0)
+            for one in self.layers:
+                h = one.forward(h)
+            loss = (self.each(h, labels) * share).sum()
+            (found,) = hessian_product(loss, [at], [v[:active]])
+        out[:active].add_(found, alpha=scale)
+
+    def each(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each sample (users, batch, 1)."""
+        if self.objective is not None:
+            return self.objective.each(outputs, labels)
+        losses = self.network.criterion.each(outputs.flatten(0, 1), labels.flatten())
+        return losses.view(labels.shape)
+
+    def batch(self, step: int, stream: int) -> tuple[Tensor, Tensor, float | Tensor]:
+        """The inputs of a step, the labels, and what each sample counts for."""
+        plan, active, data = self.plans[stream], self.active[step], self.data
+        rows, weights = plan.rows[step, :active], plan.weights[step]
+        share = 1.0 / rows.shape[1] if weights is None else weights
         labels = data.y[rows].unsqueeze(-1)
-        inputs, criterion = self.gather(data.x, rows), self.network.criterion
-        stacked.propagate(self.layers, 0, inputs, labels, share * each, criterion)
+        if self.objective is not None:
+            share = self.objective.share(labels, share)
+        return self.inputs(rows, step, stream), labels, share
+
+    def inputs(self, rows: Tensor, step: int, stream: int) -> Tensor:
+        """The batches of a step; images are changed first, if they are."""
+        views, draws = self.data.views, self.draws[stream]
+        if views is None or draws is None:
+            return self.gather(self.data.x, rows)
+        changed = views.apply(self.data.x[rows.flatten()], draws[step][: len(rows)].flatten(0, 1))
+        places = torch.arange(rows.numel(), device=rows.device).view(rows.shape)
+        return self.gather(stacked.data_for(self.network, changed), places)
 
 
 class Columns:

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from corsage.core.errors import ModelError
+from corsage.networks import batch_norm
 from corsage.networks.answers import output_of
 
 if TYPE_CHECKING:
@@ -179,6 +180,8 @@ def running(network: Network, mode: bool) -> Iterator[None]:
 
 def keeps_statistics(module: nn.Module) -> bool:
     """Whether a layer normalises by the batch or by running statistics, as BatchNorm does."""
+    if batch_norm.stands(module):
+        return False
     return isinstance(module, _NormBase) and (
         module.track_running_stats or not isinstance(module, nn.modules.instancenorm._InstanceNorm)
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from corsage.core.arrays import Arrays, Floats32
-from corsage.networks import inspection
+from corsage.networks import batch_norm, inspection
 from corsage.networks.answers import output_of
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion
 from corsage.networks.cut import Cut, Uncut, cut
@@ -37,9 +37,10 @@ class Network:
 
     `split_exact`: logits(features(x)) is the module's output. `cacheable`: features computed once
     are those of every later head epoch. `why` says what stands against either. `stochastic`:
-    training draws random numbers (dropout). `channels_last`: images run faster in that layout.
-    `stackable`: copies of it can be trained together. `widest_convolution`: the most
-    channels that a convolution puts out. `criterion`: what it is trained and judged by.
+    training draws random numbers (dropout). `batch_statistics`: it normalises by those of a batch.
+    `channels_last`: images run faster in that layout. `stackable`: copies of it can be trained
+    together. `widest_convolution`: the most channels that a convolution puts out. `criterion`: what
+    it is trained and judged by.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Network:
         self.stochastic, self.channels_last = found.stochastic, found.channels_last
         self.linear_head = found.linear_head
         self.stackable = inspection.stackable(self)
+        self.batch_statistics = batch_norm.needs_two(self.module)
         self.widest_convolution = inspection.widest_convolution(self.module)
 
     def _behind(self, example: Tensor) -> tuple[Network, str]:

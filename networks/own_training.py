@@ -23,6 +23,7 @@ from corsage.core.arrays import Floats32
 from corsage.core.errors import ConfigError
 from corsage.core.groups import TrainKeys
 from corsage.core.seeding import torch_seed
+from corsage.core.train_keys import LEARNING
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
 from corsage.networks.pull import Drift, Pull
@@ -113,6 +114,16 @@ class OptimizerPull:
             tensor.grad.add_(tensor, alpha=strength).add_(constant.view(tensor.shape))
 
 
+def refuse_unheard(keys: TrainKeys) -> None:
+    """ConfigError for keys that a training function of the app's own would never hear of."""
+    names = [name for name in LEARNING if name != "lr_schedule"]
+    for name, value in keys.changed(tuple(names)).items():
+        raise ConfigError(
+            f"{name}={value}: the app trains by a function of its own, which decides that; leave "
+            "it out."
+        )
+
+
 class OwnTraining:
     """The training of an app's own, for the users of a node.
 
@@ -145,6 +156,7 @@ class OwnTraining:
                 "leave it out"
             )
         part, steps = lesson.part, [0] * len(users)
+        refuse_unheard(lesson.keys)
         out = np.array(rows[:, part], np.float32)
         if pull is not None and pull.every:
             raise ConfigError("a pull whose centre follows needs Corsage's own steps")

@@ -7,39 +7,26 @@ returns, up to float rounding (1e-5); each picks the quickest way that is exact 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from corsage.core.arrays import Floats32
 from corsage.core.groups import TrainKeys
 from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order, Plan
+from corsage.networks.by_rule import trained_by_rule
 from corsage.networks.evaluation import all_features
+from corsage.networks.job import Job
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
-from corsage.networks.training import pulled_sgd, sgd
+from corsage.networks.rules import vectors_of
+from corsage.networks.training import StepLoss, pulled_sgd, sgd
 
 TOGETHER = 32
 GROUPED_CHANNELS = 16
 IN_CACHE = 13_000_000
-
-
-@dataclass(frozen=True)
-class Job:
-    """Which part of which users' models is trained, on what, and how.
-
-    With `head` the rows are heads and the data are features; else they are whole models.
-    """
-
-    network: Network
-    part: slice
-    data: Examples
-    orders: Sequence[Order]
-    keys: TrainKeys
-    pull: Pull | None
-    head: bool = False
 
 
 def groups(orders: Sequence[Order], size: int) -> list[list[int]]:
@@ -82,13 +69,18 @@ def train_heads(
     the other on the features. A body that cannot be cached (`network.why`): the whole network.
     """
     network.set(network.body, body)
-    if network.cacheable:
+    kept = network.cacheable and data.views is None
+    if data.views is not None:
+        rows = np.concatenate([np.broadcast_to(body, (len(heads), len(body))), heads], axis=1)
+        return train_part(network, rows, network.head, data, orders, keys, pull)
+    if kept:
         data = data.over(all_features(network, data.x))
         trained = all(b.trained for b in network.blocks_of(network.head))
-        if network.linear_head and trained and data.losses is None:
+        joint = data.losses is None and keys.mixed_precision == "none"
+        if network.linear_head and trained and joint:
             return train_linear_heads(network, heads, data, orders, keys, pull)
     out = np.array(heads, np.float32)
-    job = Job(network, network.head, data, orders, keys, active(pull), network.cacheable)
+    job = Job(network, network.head, data, orders, keys, active(pull), kept)
     for u in range(len(orders)):
         network.set(network.head, out[u])
         train_alone(job, u)
@@ -140,8 +132,8 @@ def train_part(
         return out
     pull = active(pull)
     vectors = pull.own_rows if pull is not None else 0
-    together = users_together(network, part, vectors) if data.losses is None else 0
-    if together:
+    together = users_together(network, part, vectors, keys) if data.losses is None else 0
+    if together and data.views is None:
         data = data.over(stacked.data_for(network, data.x))
     job = Job(network, part, data, orders, keys, pull)
     for group in groups(orders, together) if together else []:
@@ -162,11 +154,13 @@ def train_alone(job: Job, u: int) -> None:
     """One user's part of the network in place, through autograd."""
     data, order = job.data.user(u), job.orders[u]
     loss = job.data.losses[u] if job.data.losses is not None else None
+    mean = job.data.mean_of(u, job.network.criterion.mean)
+    what = StepLoss(job.head, loss, mean, job.data.change_of(u, order))
     if job.pull is None:
-        sgd(job.network, data, order, job.part, job.keys, cached=job.head, loss=loss)
+        sgd(job.network, data, order, job.part, job.keys, what=what)
         return
     own = job.pull.pick([u])
-    pulled_sgd(job.network, data, order, job.part, job.keys, own, cached=job.head, loss=loss)
+    pulled_sgd(job.network, data, order, job.part, job.keys, own, what)
     if own.every:
         job.pull.centre[u] = own.centre[0]
 
@@ -177,11 +171,10 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
     A grouped convolution may fill its blocks with other users' channels at weight 0, and
     0 * NaN is NaN.
     """
-    plan = Plan.build(job.orders, job.data.offsets, group)
-    starts = starts_of(job, rows, plan.users)
-    pull = job.pull and job.pull.pick(plan.users)
-    result, centres = stacked.train_stacked(
-        job.network, starts, job.part, (job.data, plan), job.keys, pull, job.head
+    users, result, centres = (
+        trained_together(job, rows, group)
+        if job.keys.plain and job.data.usual
+        else trained_by_rule(job, rows, group)
     )
     values = result.cpu().numpy()
     images = job.data.x.dim() == 4
@@ -189,9 +182,9 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
         for u in group:
             train_group(job, rows, [u], out)
         return
-    out[plan.users] = values
+    out[users] = values
     if job.pull is not None and centres is not None:
-        job.pull.centre[plan.users] = centres.cpu().numpy()
+        job.pull.centre[users] = centres.cpu().numpy()
 
 
 def starts_of(job: Job, rows: Floats32, users: list[int]) -> torch.Tensor:
@@ -203,7 +196,22 @@ def starts_of(job: Job, rows: Floats32, users: list[int]) -> torch.Tensor:
     return network.flat.unsqueeze(0)
 
 
-def users_together(network: Network, part: slice, more: int = 0) -> int:
+def trained_together(
+    job: Job, rows: Floats32, group: list[int]
+) -> tuple[list[int], Tensor, Tensor | None]:
+    """Users in the order of the rows, their trained part, and the centres if these followed."""
+    plan = Plan.build(job.orders, job.data.offsets, group)
+    starts = starts_of(job, rows, plan.users)
+    pull = job.pull and job.pull.pick(plan.users)
+    result, centres = stacked.train_stacked(
+        job.network, starts, job.part, (job.data, plan), job.keys, pull, job.head
+    )
+    return plan.users, result, centres
+
+
+def users_together(
+    network: Network, part: slice, more: int = 0, keys: TrainKeys | None = None
+) -> int:
     """How many users' models are trained in one go; 0: one by one through autograd.
 
     Milliseconds a step and user, batch 10, for 1, 5, 10, 20 users at once: MLP .198, .143, .141,
@@ -211,8 +219,10 @@ def users_together(network: Network, part: slice, more: int = 0) -> int:
     besides these); LeNet-5 .944, .405, .358, .384; PFLlib's CNN 2.85, 2.98, 3.36 (one at a time;
     3.07 through autograd).
     """
-    if not network.stackable:
+    if not network.stackable or (keys is not None and keys.mixed_precision != "none"):
         return 0
+    if keys is not None and not keys.plain:
+        more += vectors_of(keys)
     fit: int = IN_CACHE // ((2 + more) * 4 * max(part.stop - part.start, 1))
     if network.widest_convolution > GROUPED_CHANNELS:
         return 1

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from corsage.core.errors import ModelError
+from corsage.networks import batch_norm
 from corsage.networks.answers import output_of
 from corsage.networks.groups import Names, Owners, Words, owners
 
@@ -115,7 +116,9 @@ def statistics(module: nn.Module, still: Sequence[nn.Module]) -> Iterator[Tensor
     """The running statistics of normalising layers, counters included, that are not frozen."""
     quiet = {id(m) for one in still for m in one.modules()}
     for one in module.modules():
-        if isinstance(one, _NormBase) and one.track_running_stats and id(one) not in quiet:
+        if batch_norm.stands(one) or id(one) in quiet:
+            continue
+        if isinstance(one, _NormBase) and one.track_running_stats:
             yield from one.buffers(recurse=False)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples, Plan
-from corsage.networks.criterion import Criterion
+from corsage.networks.criterion import Criterion, Sloped
 from corsage.networks.inspection import plain_layers
 from corsage.networks.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu
 from corsage.networks.network import Block, Network
@@ -149,11 +149,12 @@ def run(
     With `follow`, the centres of pulls move after every so many steps.
     """
     first = next((i for i, layer in enumerate(layers) if layer.trained), len(layers))
-    every = plan.rows.to(data.x.device)
+    plan = plan.to(data.x.device)
+    every = plan.rows
     labels = data.y[every].unsqueeze(-1)
     for s, active in enumerate(plan.active):
         rows, weights = every[s, :active], plan.weights[s]
-        share = 1.0 / rows.shape[1] if weights is None else weights.to(data.x.device)
+        share = 1.0 / rows.shape[1] if weights is None else weights
         propagate(layers, first, gather(data.x, rows), labels[s, :active], share, criterion)
         if follow and (s + 1) % follow == 0:
             for layer in layers:
@@ -166,7 +167,7 @@ def propagate(
     h: Tensor,
     labels: Tensor,
     share: float | Tensor,
-    criterion: Criterion,
+    criterion: Sloped,
 ) -> None:
     """Forward, share * the slope of each sample's loss, and backward to `first`.
 

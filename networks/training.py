@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,32 +14,46 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.core.arrays import Ints
+from corsage.core.arrays import Ints, PerChannel, along_channels
 from corsage.core.errors import ModelError
 from corsage.core.groups import TrainKeys
-from corsage.networks.batches import Loss, Order
+from corsage.networks.batches import Change, Loss, Mean, Order, on_device, steps_on
+from corsage.networks.half import HalfPrecision
 from corsage.networks.network import Network
 from corsage.networks.pull import Drift, Pull
+from corsage.networks.rules import rule_of
 
 Adjust = Callable[[Tensor, Tensor], None]
 Types = tuple[torch.dtype, torch.dtype]
 SINGLE: Types = (torch.float32, torch.float32)
 
 
-def batches(rng: np.random.Generator, n: int, epochs: int, batch_size: int) -> list[Ints]:
-    """The steps of some epochs as row numbers: a permutation each, the last short batch kept."""
+def batches(
+    rng: np.random.Generator, n: int, epochs: int, batch_size: int, join: bool = False
+) -> list[Ints]:
+    """The steps of some epochs as row numbers: a permutation each, the last short batch kept.
+
+    With `join`, a last batch of one sample is part of the one before: BatchNorm needs two.
+    """
     steps: list[Ints] = []
+    cuts = [*[*range(0, n, batch_size)][: steps_of(n, batch_size, join)], n]
     for _ in range(epochs):
         order = rng.permutation(n)
-        steps.extend(order[i : i + batch_size] for i in range(0, n, batch_size))
+        steps.extend(order[i:j] for i, j in pairwise(cuts))
     return steps
+
+
+def steps_of(n: int, batch_size: int, join: bool = False) -> int:
+    """The batches of an epoch of n samples."""
+    alone = join and n > 1 and n % batch_size == (1 if batch_size > 1 else 0)
+    return -(-n // batch_size) - int(alone)
 
 
 def to_tensors(
     x: NDArray[Any],
     y: NDArray[Any],
-    shift: float,
-    scale: float,
+    shift: PerChannel,
+    scale: PerChannel,
     device: str | torch.device = "cpu",
     types: Types = SINGLE,
 ) -> tuple[Tensor, Tensor]:
@@ -47,10 +63,61 @@ def to_tensors(
     so are both by default.
     """
     inputs = torch.from_numpy(np.require(x, requirements=["C", "W"]))
-    inputs = inputs.to(device, types[0], copy=True)
+    inputs = on_device(inputs, device).to(types[0], copy=True)  # bytes are sent as such
     labels = torch.from_numpy(np.array(y, np.float64 if y.dtype.kind == "f" else np.int64))
-    labels = labels.to(device, types[1] if labels.is_floating_point() else torch.int64)
-    return inputs.sub_(shift).mul_(scale), labels
+    if labels.is_floating_point():
+        labels = labels.to(types[1])
+    labels = on_device(labels, device)
+    if isinstance(shift, float | int) and isinstance(scale, float | int):
+        return inputs.sub_(shift).mul_(scale), labels
+    each = (torch.from_numpy(along_channels(v)).to(inputs) for v in (shift, scale))
+    return inputs.sub_(next(each)).mul_(next(each)), labels
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """What the loss of a step is.
+
+    Parameters
+    ----------
+    cached : the data are features, and only the head is run.
+    loss, mean : of (features, outputs, labels), or of outputs and labels alone, in the place of
+        the network's criterion.
+    change : makes other inputs of (inputs, step).
+    """
+
+    cached: bool = False
+    loss: Loss | None = None
+    mean: Mean | None = None
+    change: Change | None = None
+
+    def later(self, first: int) -> StepLoss:
+        """The same for steps that are counted from `first` on."""
+        change = self.change
+        if change is None or not first:
+            return self
+        return replace(self, change=lambda x, step: change(x, first + step))
+
+    def of(self, network: Network) -> Callable[..., Tensor]:
+        """The loss of a batch (inputs, labels), or with `cached` of (features, labels)."""
+        loss, cached = self.loss, self.cached
+        if loss is None:
+            function = network.logits if cached else network.forward
+            mean = self.mean or network.criterion.mean
+            return lambda x, y: mean(function(x), y)
+        if not network.split_exact:
+            raise ModelError(
+                f"a loss of features needs a model with a body and a head: {network.why}"
+            )
+
+        def of_features(x: Tensor, y: Tensor) -> Tensor:
+            features = x if cached else network.features(x)
+            return loss(features, network.logits(features), y)
+
+        return of_features
+
+
+USUAL = StepLoss()
 
 
 def sgd(
@@ -60,54 +127,32 @@ def sgd(
     part: slice,
     keys: TrainKeys,
     adjust: Adjust | None = None,
-    *,
-    cached: bool = False,
-    loss: Loss | None = None,
+    what: StepLoss = USUAL,
 ) -> None:
     """Train one part of the network in place by the steps of `order`; the rest is frozen.
 
-    The arithmetic of torch.optim.SGD on the flat slice: g += weight_decay * theta (weights only),
-    m = momentum * m + g from m = 0, theta -= lr * m. `adjust(g, theta)` changes the loss'
-    gradient in place before that. With `cached`, the data are features and only the head is run;
-    `loss` takes the place of the network's criterion.
+    The arithmetic of torch.optim on the flat slice (rules.py), which for SGD is
+    g += weight_decay * theta (weights only), m = momentum * m + g from m = 0, theta -= lr * m.
+    `adjust(g, theta)` changes the loss' gradient in place before that.
     """
     if not order or not any(b.trained for b in network.blocks_of(part)):
         return
     network.activate(part)
     network.train()
     theta, grad = network.flat[part], network.grad[part]
-    weights = network.vector.weights_of(part) if keys.decay else []
-    momentum = torch.zeros_like(theta) if keys.momentum else None
-    of = batch_loss(network, cached, loss)
+    rule = rule_of(theta.unsqueeze(0), network.decay[part], keys)
+    of, half, change = what.of(network), HalfPrecision(keys, network.device), what.change
     x, y = data
-    rows = torch.from_numpy(np.concatenate(order)).to(x.device)
-    x = x if cached else network.arrange(x)
+    x = x if what.cached or change is not None else network.arrange(x)
     with frozen(network, part), seeded(network, order):
-        for batch in torch.split(rows, [len(b) for b in order]):
+        for s, batch in enumerate(steps_on(order, x.device)):
             grad.zero_()
-            torch.autograd.backward(of(x[batch], y[batch]))
+            inputs = x[batch] if change is None else change(x[batch], s)
+            half.backward(of, inputs, y[batch], grad)
             with torch.no_grad():
                 if adjust is not None:
                     adjust(grad, theta)
-                for where in weights:
-                    grad[where].add_(theta[where], alpha=keys.decay)
-                step = grad if momentum is None else momentum.mul_(keys.momentum).add_(grad)
-                theta.add_(step, alpha=-keys.lr)
-
-
-def batch_loss(network: Network, cached: bool, loss: Loss | None) -> Callable[..., Tensor]:
-    """The loss of a batch (inputs, labels), or with `cached` of (features, labels)."""
-    if loss is None:
-        function, criterion = network.logits if cached else network.forward, network.criterion.mean
-        return lambda x, y: criterion(function(x), y)
-    if not network.split_exact:
-        raise ModelError(f"a loss of features needs a model with a body and a head: {network.why}")
-
-    def of_features(x: Tensor, y: Tensor) -> Tensor:
-        features = x if cached else network.features(x)
-        return loss(features, network.logits(features), y)
-
-    return of_features
+                rule.step(grad.unsqueeze(0))
 
 
 def pulled_sgd(
@@ -117,9 +162,7 @@ def pulled_sgd(
     part: slice,
     keys: TrainKeys,
     pull: Pull,
-    *,
-    cached: bool = False,
-    loss: Loss | None = None,
+    what: StepLoss = USUAL,
 ) -> None:
     """`sgd` on one user's data under a pull, `pull.pick([u])`; its centre moves if it follows."""
     size = part.stop - part.start
@@ -128,7 +171,7 @@ def pulled_sgd(
     every = pull.every or max(len(order), 1)
     for start in range(0, len(order), every):
         piece = order[start : start + every]
-        sgd(network, data, piece, part, keys, add, cached=cached, loss=loss)
+        sgd(network, data, piece, part, keys, add, what.later(start))
         if pull.every and len(piece) == every:
             drift.follow(network.flat[part].unsqueeze(0))
     if pull.every and drift.centre is not None:

@@ -110,17 +110,6 @@ class Vector:
         if trained:
             tensor.grad = self.grad[where].view(tensor.shape)
 
-    def weights_of(self, part: slice) -> list[slice]:
-        """Where in a part of the vector weight decay applies; what lies side by side is one."""
-        found: list[slice] = []
-        for b in self.blocks_of(part):
-            if b.trained and is_weight(b.name, b.tensor):
-                start, stop = b.where.start - part.start, b.where.stop - part.start
-                joins = bool(found) and found[-1].stop == start
-                begin = found.pop().start if joins else start
-                found.append(slice(begin, stop))
-        return found
-
     def view(self, part: slice) -> NDArray[Any]:
         """One part of the flat vector as it is: whoever keeps it copies it."""
         values: NDArray[Any] = self.flat[part].detach().cpu().numpy()

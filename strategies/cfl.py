@@ -46,6 +46,7 @@ from corsage.core.replies import Replies
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.cluster_means import named_models
 from corsage.strategies.rounds.rows import enter, places, user_weights
+from corsage.strategies.rounds.server_step import learned
 from corsage.strategies.rounds.turns import Parcel
 
 if TYPE_CHECKING:
@@ -158,11 +159,11 @@ class CFL(Strategy[CFLKeys, CFLState]):
         share = self.config.federation.max_share
         weights = user_weights(replies, self.config.train.weighting, share)
         step = self.averaging.of_clusters("model", updates, labels, weights, np.zeros_like(models))
-        first = np.zeros_like(models[0])
+        first, parents = np.zeros_like(models[0]), [cut.cluster for cut in state.splits]
         known, rows = enter(state.users, state.updates, users, updates, first)
         state = replace(
             state,
-            models=models + step,
+            models=self.server_step.of_clusters(models, models + step, labels, parents),
             users=known,
             updates=rows,
             clusters=state.clusters | dict(zip(users, labels, strict=True)),
@@ -186,7 +187,7 @@ class CFL(Strategy[CFLKeys, CFLState]):
         waiting = set(members) - set(known) - set(self.progress.dropped)
         if waiting or len(known) < 2:
             return
-        updates = state.updates[places(state.users, known)]
+        updates = self._learned(state.updates[places(state.users, known)])
         mean, largest = norms(updates, self._weights(known))
         state.norms = {**state.norms, c: [round(mean, 6), round(largest, 6)]}
         if mean >= keys.cfl_eps1 or largest <= keys.cfl_eps2:
@@ -199,6 +200,10 @@ class CFL(Strategy[CFLKeys, CFLState]):
         cut = Cut(self.progress.round + 1, c, len(state.models), sizes, round(cross, 4))
         sides = np.stack([direction(updates[~second]), direction(updates[second])])
         make_cut(state, cut, leaving, set(members), sides)
+
+    def _learned(self, updates: Floats32) -> Floats32:
+        """Updates with 0 for running statistics, which follow the data and not the loss."""
+        return np.where(learned(self.federation.network, "model"), updates, np.float32(0.0))
 
     def _weights(self, users: Sequence[str]) -> Floats:
         """The weights of members in the mean of their updates."""

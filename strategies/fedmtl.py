@@ -93,6 +93,7 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
     name = "fedmtl"
     by_user = ("model",)
     unprotected = "users' models are tasks that Omega ties, nothing is averaged"
+    no_server_step = unprotected
 
     def initial(self, network: Network) -> FedMTLState:
         """w_i = w^0 for all users, and the Omega of that."""
@@ -153,7 +154,7 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
     def _check(self, strength: float) -> None:
         """SGD with momentum beta diverges on strength/2 |w - centre|^2 from 2 (1 + beta) on."""
         train, most = self.config.train, 2 * (1 + self.config.train.momentum)
-        if train.lr * strength >= most:
+        if train.optimizer == "sgd" and train.lr * strength >= most:
             raise ConfigError(
                 f"fedmtl-lambda1: lr times the strongest pull is {train.lr * strength:.3g}, SGD "
                 f"diverges from {most:g} on: lower fedmtl-lambda1, fedmtl-lambda2 or lr."

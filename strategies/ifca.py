@@ -106,13 +106,14 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
         weights = user_weights(replies, self.config.train.weighting, share)
         if self.keys.ifca_averaging == "models":
             means = self.averaging.of_clusters("model", trained, labels, weights, models)
-            return IFCAState(means, clusters)
+            return IFCAState(self.server_step.of_clusters(models, means, labels), clusters)
         sums, total = cluster_sums(trained, labels, weights, len(models))
         if self.config.robust.on:
             means = self.averaging.of_clusters("model", trained, labels, weights, models)
             sums = total[:, None] * means.astype(np.float64)
         steps = (sums - total[:, None] * models) / weights.sum()
-        return IFCAState((models + steps).astype(np.float32), clusters)
+        means = (models + steps).astype(np.float32)
+        return IFCAState(self.server_step.of_clusters(models, means, labels), clusters)
 
     def evaluated(self, question: Question, replies: Replies) -> Replies:
         """Note which model each user picked."""

@@ -79,6 +79,7 @@ class L2GD(Strategy[L2GDKeys, L2GDState]):
 
     name = "l2gd"
     own_steps = "coins draw its steps"
+    no_server_step = "it averages changes of personal models, there is none that it moves"
     changes = ("change",)
 
     def prepare(self) -> None:

@@ -33,6 +33,7 @@ class Local(Strategy[LocalKeys, NoState]):
     """The server of local training: it holds nothing, and only says who trains when."""
 
     name = "local"
+    no_server_step = "nothing is sent to the server"
 
     def choose(self, number: int, users: list[str]) -> list[str]:
         """Those that would be drawn, or everybody."""

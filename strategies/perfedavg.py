@@ -10,9 +10,12 @@ In each local step a user draws three independent batches D, D', D'' of its data
     wtilde <- w - alpha nabla f_i(w, D)
     w <- w - beta (I - alpha nabla^2 f_i(w, D'')) nabla f_i(wtilde, D')
 
-`perfedavg-variant` says what stands for the Hessian, as in the paper: FO leaves it out; HF takes
-nabla^2 f_i(w, D'') g = (nabla f_i(w + delta g, D'') - nabla f_i(w - delta g, D'')) / (2 delta) with
-g = nabla f_i(wtilde, D'). A step takes two gradients (FO) or four (HF).
+With `perfedavg-variant=exact` the Hessian's product with g = nabla f_i(wtilde, D') is autograd's,
+the gradient of nabla f_i(w, D'') . g. The paper's two ways around it: FO leaves the Hessian out; HF
+takes (nabla f_i(w + delta g, D'') - nabla f_i(w - delta g, D'')) / (2 delta). Where activations
+have corners (ReLU, max-pooling) the gradient jumps, and over so short a way such a difference is
+mostly jumps and rounding (docs/results.md). A step takes two gradients (FO) or four (HF); a product
+by autograd costs as much as two, and counts as two.
 
 beta is `lr`; momentum and weight decay, if any, act on this step as torch's SGD does (momentum=0
 weight-decay=0: the paper's). A round has as many steps as `local-epochs` have batches; each of the
@@ -42,9 +45,10 @@ class PerFedAvgKeys(Keys):
     title = "Per-FedAvg"
 
     perfedavg_variant: str = key(
-        "hf",
-        "fo: first order; hf: Hessian-vector products by differences of gradients",
-        choices=("fo", "hf"),
+        "exact",
+        "what stands for the Hessian's product with a gradient. exact: autograd's; hf: a "
+        "difference of two gradients, as in the paper's experiments; fo: nothing (first order)",
+        choices=("exact", "hf", "fo"),
     )
     perfedavg_alpha: float = key(0.01, "step size of a user's own step (alpha)", low=0.0)
     perfedavg_delta: float = key(0.001, "hf: how far apart gradients are taken (delta)", low=1e-6)
@@ -60,8 +64,8 @@ class PerFedAvg(Strategy[PerFedAvgKeys, ModelState]):
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: PerFedAvgKeys) -> float:
-        """A step takes gradients on D and D', and with hf two more on D''."""
-        return (4 if keys.perfedavg_variant == "hf" else 2) * train.local_epochs
+        """A step takes gradients on D and D', and but for fo what costs two more on D''."""
+        return (2 if keys.perfedavg_variant == "fo" else 4) * train.local_epochs
 
     def initial(self, network: Network) -> ModelState:
         """The first global model, w_0."""

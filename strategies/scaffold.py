@@ -68,6 +68,12 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
     name = "scaffold"
     changes = ("variate",)
 
+    def unused(self, name: str) -> str:
+        """What makes c_i+ no mean of gradients."""
+        if name in ("optimizer", "clip-gradient"):
+            return "its variates are means of gradients, of which x - y_i must be the sum"
+        return ""
+
     def prepare(self) -> None:
         """c is a mean over all users: what one weighs must not change with who takes part."""
         self.federation.lasting = True

@@ -302,7 +302,8 @@ def check_work(task: Task, node: Node, each: list[dict[str, Any]], limits: Limit
     walks = [sum(run[1] for run in options.get("walk", ())) for options in each]
     steps = max([int(task.options.get("local-steps", 0)), *walks, 0])
     steps += keys.local_steps * often * len(task.users)
-    limits.check_space("the batches", 6 * (epochs * n * often + steps * batch))
+    drawn = 6 + 12 * bool(keys.augment)  # what is drawn for a sample of a step, too
+    limits.check_space("the batches", drawn * (epochs * n * often + steps * batch))
 
 
 def limited(keys: Keys, limit: str) -> list[int]:

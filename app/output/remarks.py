@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from corsage.app.output.notes import useless
+from corsage.core.arrays import along_channels
 from corsage.core.measures import ACCURACY, MEASURES
 from corsage.core.registry import ALGORITHMS, source
 from corsage.datasets.columns.prepared import prepared
@@ -93,7 +94,8 @@ def wild(data: FederatedData) -> str:
     rows = data.x[:: max(1, len(data.x) // LOOKED_AT)]
     if not rows.size or data.vectors is not None:
         return ""
-    inputs = (rows.reshape(len(rows), -1).astype(np.float64) - data.shift) * data.scale
+    inputs = (rows.astype(np.float64) - along_channels(data.shift)) * along_channels(data.scale)
+    inputs = inputs.reshape(len(rows), -1)
     sizes = np.sqrt(np.square(inputs).mean(axis=0))
     worst = int(sizes.argmax())
     if sizes[worst] <= WILD:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from corsage.core.arrays import PerChannel
 from corsage.core.errors import CheckpointError
 from corsage.core.groups import ModelKeys
 from corsage.core.introduction import MOST_CLASSES, MOST_NUMBERS
@@ -25,7 +26,7 @@ KINDS: Mapping[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
     "bool": (bool,),
-    "float": (int, float),
+    "PerChannel": (int, float, tuple),
     "Mapping[str, Any]": (dict,),
     "Mapping[str, Any] | None": (dict, type(None)),
     "Mapping[str, str]": (dict,),
@@ -45,7 +46,7 @@ class Header:
     size : bytes that they take, or would take.
     model, shape, num_classes, seed : what the network is built of.
     inputs, linear, threads : what a prediction is computed in, and on how many threads.
-    shift, scale : a sample is `(x - shift) * scale` to the model.
+    shift, scale : a sample is `(x - shift) * scale` to the model; one number, or one a channel.
     vectors : samples are numbers of vectors, which only the run's own data know.
     classes : the classes' names, if they have any.
     preparation : how columns of a table become features.
@@ -66,8 +67,8 @@ class Header:
     inputs: str = "float32"
     linear: str = ""
     threads: int = 1
-    shift: float = 0.0
-    scale: float = 1.0
+    shift: PerChannel = 0.0
+    scale: PerChannel = 1.0
     vectors: bool = False
     classes: tuple[str, ...] = ()
     preparation: Mapping[str, Any] | None = None
@@ -98,6 +99,7 @@ def header(metadata: Mapping[str, str] | None, where: str) -> Header:
         )
     try:
         listed = {name: tuple(found[name]) for name in ("users", "shape", "classes")}
+        listed |= {n: tuple(found[n]) for n in ("shift", "scale") if type(found[n]) is list}
         made = Header(**{**found, **listed})
         check(made)
     except Exception as error:
@@ -120,8 +122,12 @@ def check(head: Header) -> None:
         raise ValueError("samples of too many numbers, or too many classes")
     if head.inputs not in KINDS_OF_NUMBERS or head.linear not in ("", *KINDS_OF_NUMBERS):
         raise ValueError("inputs of no kind of number")
-    if not (math.isfinite(head.shift) and math.isfinite(head.scale)):
-        raise ValueError("shift and scale are not finite")
+    for numbers in (head.shift, head.scale):
+        each = numbers if isinstance(numbers, tuple) else (numbers,)
+        if not all(type(one) in (int, float) and math.isfinite(one) for one in each):
+            raise ValueError("shift and scale are not finite")
+        if isinstance(numbers, tuple) and (len(head.shape) != 3 or len(each) != head.shape[0]):
+            raise ValueError(f"{len(each)} shifts or scales for samples of shape {head.shape}")
     if head.classes and len(head.classes) != head.num_classes:
         raise ValueError(f"{len(head.classes)} names for {head.num_classes} classes")
     if head.keys.model != head.model["model"]:

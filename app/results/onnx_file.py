@@ -8,9 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from corsage.core.arrays import along_channels
 from corsage.core.errors import ConfigError, ModelError
 from corsage.networks.answers import output_of
 
@@ -46,8 +48,13 @@ def onnx_of(model: UserModel) -> bytes:
     except ImportError as error:
         raise ConfigError(EXTRA) from error
     head, prepared = model.head, model.preparation
-    shift = [head.shift] if prepared is None else list(prepared.shift)
-    scale = [head.scale] if prepared is None else list(prepared.scale)
+    shift, scale = (
+        np.atleast_1d(along_channels(own)) if prepared is None else np.array(agreed)
+        for own, agreed in (
+            (head.shift, prepared and prepared.shift),
+            (head.scale, prepared and prepared.scale),
+        )
+    )
     module = model.module()
     kind = next((p.dtype for p in module.parameters()), torch.float32)
     whole = Scaled(module, torch.tensor(shift, dtype=kind), torch.tensor(scale, dtype=kind)).eval()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from corsage.app.results.header import Header
 from corsage.app.results.inputs import samples
 from corsage.app.results.prepared import Preparation, preparation_of
-from corsage.core.arrays import Array, Arrays, Floats
+from corsage.core.arrays import Array, Arrays, Floats, PerChannel, along_channels
 from corsage.core.errors import CheckpointError, DataError, ModelError
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, measure_model
@@ -232,7 +232,8 @@ class UserModel:
         blocks = [self.arrays[b.name] for b in self.network.blocks]
         weight = np.asarray(blocks[0], np.float64)
         bias = np.asarray(blocks[1], np.float64) if len(blocks) > 1 else None
-        weight, bias = unscaled(weight, bias, self.head.shift, self.head.scale)
+        shift, scale = (by_feature(v, self.head.shape) for v in (self.head.shift, self.head.scale))
+        weight, bias = unscaled(weight, bias, shift, scale)
         if self.preparation is None:
             return weight, bias
         return in_original_units(weight, bias, self.preparation)
@@ -243,13 +244,18 @@ class UserModel:
 
 
 def unscaled(
-    weight: Array, bias: Array | None, shift: float, scale: float
+    weight: Array, bias: Array | None, shift: Array, scale: Array
 ) -> tuple[Array, Array | None]:
     """A linear model of `(x - shift) * scale` as one of x; without intercept as far as there is."""
-    if (shift, scale) == (0.0, 1.0):
+    if not shift.any() and (scale == 1.0).all():
         return weight, bias
     own = weight * scale
-    return own, None if bias is None else bias - shift * own.sum(1)
+    return own, None if bias is None else bias - own @ shift
+
+
+def by_feature(value: PerChannel, shape: tuple[int, ...]) -> Array:
+    """A number, or one a channel, as one for each number of a sample."""
+    return np.broadcast_to(along_channels(value), shape).reshape(-1)
 
 
 def in_original_units(

@@ -25,6 +25,8 @@ from corsage.core.files import delete, write_atomically
 from corsage.strategies.rounds.state import Progress, not_finite, restored, stored
 
 FORMAT = "corsage-checkpoint-3"
+PROGRESS = "progress/"
+"""Before the names of arrays that are the run's and not its algorithm's."""
 S = TypeVar("S")
 
 
@@ -109,7 +111,8 @@ def write_checkpoint(
     config: dict[str, Any] | None = None,
 ) -> None:
     """Write where a run stands and what its algorithm remembers; `identity` says which it is."""
-    (where, _), (plain, named) = stored(progress), stored(state)
+    (where, more), (plain, named) = stored(progress), stored(state)
+    named |= {PROGRESS + name: array for name, array in more.items()}
     body = {"format": FORMAT, "identity": identity, "progress": where, "state": plain}
     head = json.dumps({**body, "config": config or {}}).encode()
     arrays = save({name: np.asarray(a, order="C") for name, a in named.items()})
@@ -124,7 +127,8 @@ def read_checkpoint(path: Path, identity: dict[str, Any], kind: type[S]) -> tupl
     body, arrays = opened(path)
     check_identity(path, body["identity"], identity)
     try:
-        progress = restored(Progress, body["progress"], {})
+        more = {n.removeprefix(PROGRESS): a for n, a in arrays.items() if n.startswith(PROGRESS)}
+        progress = restored(Progress, body["progress"], more)
         state = restored(kind, body["state"], arrays)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error

@@ -19,7 +19,7 @@ from corsage.core.asked import Takes, floats, number, text
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Order
 from corsage.networks.pull import Pull
-from corsage.networks.training import batches
+from corsage.networks.training import batches, steps_of
 from corsage.strategies.known_clusters.async_l2gd import AsyncL2GDKeys
 
 
@@ -89,10 +89,12 @@ class AsyncL2GDClient(CohortClient[AsyncL2GDKeys]):
             for user, n in zip(self.users, data.sizes, strict=True)
         ]
         settings = replace(self.settings, lr=step)
-        return self.tensor(self.sgd(theta.cpu().numpy(), data, settings=settings, orders=orders))
+        start, stretch = theta.cpu().numpy(), f"local steps {first}"
+        return self.tensor(self.sgd(start, data, settings=settings, orders=orders, purpose=stretch))
 
     def batches(self, user: str, n: int, k: int, first: int) -> Order:
         """The batches of k steps from iteration `first` on: drawn for the user and it alone."""
-        epochs = -(-k // -(-n // self.settings.batch_size))
+        size, join = self.settings.batch_size, self.network.batch_statistics
+        epochs = -(-k // steps_of(n, size, join))
         rng = generator(self.task.seed, "local steps", first, user)
-        return batches(rng, n, epochs, self.settings.batch_size)[:k]
+        return batches(rng, n, epochs, size, join)[:k]

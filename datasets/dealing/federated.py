@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from corsage.core.arrays import Array, Arrays, Floats32, Ints
+from corsage.core.arrays import Array, Arrays, Floats32, Ints, PerChannel
 from corsage.core.columns import TableFacts, read_facts
 from corsage.core.errors import DataError
 from corsage.core.groups import DataKeys
@@ -63,8 +63,8 @@ class FederatedData:
     users: list[str]
     clusters: dict[str, str]
     num_classes: int
-    shift: float
-    scale: float
+    shift: PerChannel
+    scale: PerChannel
     x: Array
     y: Array
     bounds: Ints
@@ -171,7 +171,12 @@ def opened(folder: Path, keys: DataKeys, num_users: int, seed: int) -> Federated
 def made(facts: Facts, arrays: Arrays) -> FederatedData:
     """The data out of what was arranged, or kept on disk."""
     columns = read_facts(facts["facts"], 0) if facts["facts"] else None
-    return FederatedData(**{**facts, **arrays, "facts": columns, "notes": tuple(facts["notes"])})
+    lists = {name: tuple(v) for name, v in facts.items() if name in TUPLES and isinstance(v, list)}
+    return FederatedData(**{**facts, **arrays, **lists, "facts": columns})
+
+
+TUPLES = ("notes", "shift", "scale")
+"""Facts that JSON keeps as lists."""
 
 
 def arrange(table: Table, dealt: Dealt, keys: DataKeys, seed: int) -> tuple[Facts, Arrays]:

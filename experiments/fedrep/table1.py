@@ -12,6 +12,7 @@ with the official code; ours on a fifth of each user's samples.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from corsage.core.registry import ALGORITHMS
 from corsage.datasets.dealing.federated import simulated
 from corsage.experiments.fedrep.fashion_mnist import CASES, PROTOCOL
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
-from corsage.experiments.runner import compact, percents, run, say
+from corsage.experiments.runner import Results, compact, percents, run, say
 
 PAPER: dict[str, tuple[float, ...]] = {
     "local": (89.79, 70.68, 78.30, 75.29, 41.29, 69.88, 60.86),
@@ -49,12 +50,16 @@ BEYOND = ("pfedme", "ifca", "cfl")
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its title, its keys, and where it stands in the paper's table, if it does."""
+    """One column: its title, its keys, and where it stands in the paper's table, if it does.
+
+    `outside` is a reference that is not the paper's, `local` the keys of local training in it.
+    """
 
     title: str
     keys: dict[str, Any] = field(default_factory=dict)
     place: int | None = None
     outside: dict[str, float] = field(default_factory=dict)
+    local: dict[str, Any] = field(default_factory=dict)
 
     def reference(self, name: str) -> float | None:
         """What the paper, or a measurement outside of this library, says of a method."""
@@ -68,7 +73,7 @@ def fashion(classes: int, samples: int) -> Column:
     keys = {**PROTOCOL, "classes_per_user": classes, "max_train_samples": samples}
     cases = [c for c in CASES if (c.model, c.classes, c.samples) == ("mlp", classes, samples)]
     title = f"fashion-mnist (100, {classes}), {samples} a user"
-    return Column(title, keys, outside=cases[0].reference)
+    return Column(title, keys, outside=cases[0].reference, local=cases[0].local)
 
 
 def cifar(name: str, users: int, classes: int, place: int) -> Column:
@@ -149,13 +154,28 @@ def measure(options: Options) -> Outcome:
             outcome.notes.append(f"{column.title}: absent. {absent}")
             continue
         say(f"[{number}/{len(columns)}] {column.title}, seeds {', '.join(map(str, seeds))}")
-        results = run(methods, seeds, **keys)
+        results = run_column(column, methods, seeds, keys, options.keys)
         for name in order(list(results)):
             values = percents(results, name)
             figure = Figure(column.title, name, values, column.reference(name))
             outcome.figures.append(figure)
         outcome.results += compact(results, column.title)
     return outcome
+
+
+def run_column(
+    column: Column,
+    methods: list[str],
+    seeds: tuple[int, ...],
+    keys: dict[str, Any],
+    changed: Mapping[str, Any],
+) -> Results:
+    """All methods of one column; local training has the amount of work that its reference has."""
+    others = [name for name in methods if name != "local" or not column.local]
+    found = run(others, seeds, **keys)
+    if not column.local:
+        return found
+    return {**found, **run(["local"], seeds, **{**keys, **column.local, **changed})}
 
 
 def own_keys(column: Column, options: Options) -> dict[str, Any]:

@@ -81,6 +81,8 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     by_user = ("x",)
     own_steps = "users minimise"
     unprotected = "users' models are solved for together, nothing is averaged"
+    no_server_step = unprotected
+    untrained = own_steps
 
     def prepare(self) -> None:
         """Read the numbers among the keys, and make the parts."""

@@ -74,6 +74,8 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
     solves = True
     draws = False
     unprotected = "clusters' models minimise sums of their users' losses, nothing is averaged"
+    no_server_step = unprotected
+    untrained = own_steps
 
     def prepare(self) -> None:
         """k-means must be told how many clusters there are."""

@@ -31,7 +31,7 @@ TITLE = "clusters of heads"
 def check_pull(train: TrainKeys, key: str, strength: float) -> None:
     """Refuse a pull strength/2 |h - centre|^2 on heads that SGD cannot follow."""
     most = 2 * (1 + train.momentum)  # from there on SGD with momentum diverges on it
-    if train.lr * strength >= most:
+    if train.optimizer == "sgd" and train.lr * strength >= most:
         raise ConfigError(
             f"{key}={strength:g}: lr times the pull on heads is {train.lr * strength:.3g}, SGD "
             f"diverges from {most:g} on: lower {key} or lr."

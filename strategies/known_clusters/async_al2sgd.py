@@ -65,6 +65,7 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
     """The server of Async-AL2SGD+: means of clusters (or users' rows), and what to tell of them."""
 
     name = "async-al2sgd"
+    untrained = "users take the steps of variance reduction on a convex loss"
 
     def initial(self, network: Network) -> AsyncAL2SGDState:
         """theta^0 = 0."""

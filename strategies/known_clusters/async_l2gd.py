@@ -36,6 +36,13 @@ class AsyncL2GD(CoinMethod[AsyncL2GDKeys, AsyncL2GDState]):
 
     name = "async-l2gd"
 
+    def unused(self, name: str) -> str:
+        """A convex loss has steps of its full gradient; others are SGD's, of one size all along."""
+        federation = self.federation
+        if federation.roster.shape and federation.convex:
+            return "users take steps of the full gradient of a convex loss"
+        return "its step size is part of the settings of a run" if name == "lr-schedule" else ""
+
     def initial(self, network: Network) -> AsyncL2GDState:
         """theta^0: zero for a linear model, as in the paper; else the model of the seed."""
         self.check_keys()

@@ -53,6 +53,7 @@ class CoinMethod(Strategy[K, S]):
     solves = True
     draws = False
     unprotected = "nodes take the means of their clusters themselves, step by step"
+    no_server_step = unprotected
 
     # What a method overrides, besides `initial`.
 

@@ -171,6 +171,8 @@ class MixedModel(Strategy[K, MixedModelState]):
     solves = True
     draws = False
     unprotected = "users send sums that are solved, nothing is averaged"
+    no_server_step = unprotected
+    untrained = own_steps
     keys_class: ClassVar[type[Keys]] = MixedModelKeys
     inference: LinearSummary | None = None  # found in the closing, again after a crash
 

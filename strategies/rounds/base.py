@@ -34,6 +34,7 @@ from corsage.strategies.rounds.averaging import Averaging
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.delivery import Deliveries
 from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.learning import check_fits, check_learning
 from corsage.strategies.rounds.model_arrays import (
     by_parameter,
     check_numbers,
@@ -46,6 +47,7 @@ from corsage.strategies.rounds.outside import Outside
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Finding, Result, weighted_metrics
 from corsage.strategies.rounds.run import Run
+from corsage.strategies.rounds.server_step import ServerStep
 from corsage.strategies.rounds.sound import failing
 from corsage.strategies.rounds.state import Progress, arrays_of, not_finite
 from corsage.strategies.rounds.turns import Parcel, Question, Script, T
@@ -80,6 +82,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     by_user: ClassVar[tuple[str, ...]] = ()  # arrays that come one row a user, not as their mean
     changes: ClassVar[tuple[str, ...]] = ()  # arrays that are sent as changes, not as new values
     unprotected: ClassVar[str] = ""  # why no robust average is possible, if none is
+    no_server_step: ClassVar[str] = ""  # why the server has no step of its own, if it has none
+    untrained: ClassVar[str] = ""  # why users take no gradient steps on batches, if they do not
     own_steps: ClassVar[str] = ""  # why it has its own number of steps, whatever others do
     solves: ClassVar[bool] = False  # linear models are solved for, by all their parameters
     draws: ClassVar[bool] = True  # a round is of some of the users
@@ -115,6 +119,9 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         self.prepare()
         self.averaging = Averaging(self.federation)
         self.averaging.check(self.name, self.unprotected)
+        self.server_step = ServerStep(self.federation)
+        self.server_step.check(self.name, self.no_server_step)
+        check_learning(self)
 
     @property
     def progress(self) -> Progress:
@@ -133,6 +140,10 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def prepare(self) -> None:
         """Refuse keys that cannot be meant, and make the parts; no user is known yet."""
+
+    def unused(self, name: str) -> str:
+        """Why a key of local training (core/train_keys.py, LEARNING) would do nothing or harm."""
+        return self.untrained
 
     def initial(self, network: Network) -> S:
         """What the server remembers before the first round."""
@@ -189,15 +200,17 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         options = {**self.train_options, **self.options(number)}
         numbers, sent = (*self.numbers("train"), GRADIENT_STEPS), Arrays()
         schema = Schema(self.template(), self.by_user, numbers)
+        if self.config.robust.on or self.config.server.on:
+            sent = self.averaged()
         if self.config.robust.on:
             self.averaging.check_enough(len(users))
             schema = replace(schema, by_user=tuple(schema.arrays))
-            options[BY_USER], sent = True, self.averaged()
+            options[BY_USER] = True
         parcel = self.send(users)
         question = self.federation.question("train", users, parcel, schema, options, number)
         replies = yield question
         self.accept_round(number, replies)
-        replies = self.averaging.merged(replies, sent)
+        replies = self.server_step.taken(self.averaging.merged(replies, sent), sent)
         self.state = lean(self.merge(replies))
         self.federation.count(question, replies)
         return replies
@@ -353,6 +366,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         self.federation.join(grid)
         if not hasattr(self, "state"):
             network = self.federation.network
+            check_fits(self, network)
             if self.solves and self.federation.convex:
                 check_whole(self.name, network)
             self.state = lean(self.initial(network))
@@ -400,7 +414,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     def _whole(self, what: str, script: Script[T]) -> Script[T]:
         """A script that either comes to a state whose numbers are finite, or changes nothing."""
         before, versions = self.snapshot(), dict(self.progress.versions)
-        lengths = dict(self.progress.lengths)
+        lengths, moments = dict(self.progress.lengths), self.progress.moments
         try:
             with failing(f"{self.name}: {what}"):
                 found = yield from script
@@ -412,7 +426,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
             return found
         except BaseException:
             self.state, now = before, self.progress.versions
-            self.progress.lengths = lengths
+            self.progress.lengths, self.progress.moments = lengths, moments
             self.progress.versions = {u: v for u, v in versions.items() if u in now}
             raise
 

@@ -321,12 +321,15 @@ class Federation:
         schema = self.expected(kind, {user: [user] for user in users}, schema)
         messages, tokens = [], {node: new_token() for node in asked}
         options = {**(options or {}), **(self.judging if kind == "evaluate" else {})}
+        train = self.train.of_round(number, self.config.run.num_rounds) if kind == "train" else None
+        sole = len(asked) == 1
         for node, group in asked.items():
             places = [place[user] for user in group]
             rows = parcel.rows if len(asked) == 1 else parcel.pick(places)
             weights = [schema.cut[user] for user in group] if schema.cut else []
-            sole = len(asked) == 1
-            task = self.task(number, group, dict(options), tokens[node], weights, sole=sole)
+            task = self.task(
+                number, group, dict(options), tokens[node], weights, train=train, sole=sole
+            )
             messages.append(self.message(kind, node, shared, rows, task))
         return Question(messages, asked, schema, down, tokens)
 
@@ -369,12 +372,13 @@ class Federation:
         exchange: str = "",
         weights: Sequence[float] = (),
         raw: bool = False,
+        train: TrainKeys | None = None,
         sole: bool = False,
     ) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run.
 
-        `raw`: it is asked who it is, and what its columns are before they are prepared. `sole`: no
-        other node is asked.
+        `raw`: it is asked who it is, and what its columns are before they are prepared. `train`
+        are the settings of a round that has its own. `sole`: no other node is asked.
         """
         versions = self.progress.versions
         kept = [*self.durable, self.before]
@@ -396,7 +400,7 @@ class Federation:
                 num_users=self.config.federation.num_users,
                 data=self.config.data,
                 device_data=self.config.device_data,
-                train=self.train,
+                train=train or self.train,
                 model=self.config.model,
                 keys=self.keys,
                 state_dir=self.state_dir,

@@ -60,6 +60,7 @@ class Progress:
     trained : the users whose training was merged at least once.
     dropped : how often each user's reply was not usable.
     lengths : for each array the median norms of the users' updates in the last rounds.
+    moments : what the server's optimizer remembers of each array.
     curve : (round, mean over users) of every evaluation.
     traffic, seconds : what it cost so far.
     gradient_steps : gradients that all users computed in training messages; None if none counts.
@@ -77,6 +78,7 @@ class Progress:
     trained: set[str] = field(default_factory=set)
     dropped: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, list[float]] = field(default_factory=dict)
+    moments: dict[str, Floats32] = field(default_factory=dict)
     curve: list[tuple[int, float]] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
     seconds: float = 0.0

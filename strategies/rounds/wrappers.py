@@ -107,6 +107,11 @@ def wrong(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> str:
         return "it clips a model that comes back as it was sent, and only such a one is averaged"
     if config.robust.on:
         return f"with robust={config.robust.robust} users' arrays come as rows; set robust=none"
+    if config.server.on:
+        return (
+            "its noise is for the users' mean, which server-optimizer="
+            f"{config.server.server_optimizer} does not take as it is; set server-optimizer=none"
+        )
     if config.train.weighting != "uniform":
         return f"its noise is for weighting=uniform, not {config.train.weighting}"
     hosts = [node for node, users in federation.roster.by_node(federation.users).items() if users]

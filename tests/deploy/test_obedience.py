@@ -300,10 +300,13 @@ def test_every_key_that_counts_work_has_a_limit() -> None:
         "fine-tune-epochs",  # checked where it is asked for
         "batch-size",  # at most the samples that there are
         "torch-threads",  # bounded by max-threads
+        "augment-padding",  # an image stays as large as it is
+        "lr-step-rounds",  # the server's: a device is told the lr of its round
     }
     server = {"l2gd-coins", "ifca-clusters", "lg-fedavg-warmup-rounds", "fedmtl-inner-rounds"}
     server |= {"convex-neighbours", "convex-certify-every", "local-clusters-number"}
     server |= {"known-iterations", "known-refine", "mixed-em-rounds", "fedrep-convex-neighbours"}
+    server |= {"fedrep-exact-components", "fedrep-exact-body-rounds"}
     free = {
         field.name.replace("_", "-")
         for group in (TrainKeys, ModelKeys, *algorithm_keys().values())

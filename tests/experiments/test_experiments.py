@@ -19,6 +19,7 @@ from corsage.clients import client_class
 from corsage.core.errors import ConfigError
 from corsage.experiments import EXPERIMENTS, experiment
 from corsage.experiments import __main__ as command
+from corsage.experiments.fedrep import table1
 from corsage.experiments.outcome import Figure, Outcome, picture
 from corsage.experiments.runner import differences, percents, run
 
@@ -89,6 +90,23 @@ def test_an_experiment_from_end_to_end(
     assert {row["seed"] for row in written["results"]} == {3, 4}
     assert all("per_user" not in row for row in written["results"])
     assert (out / f"{NAME}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_table_1_trains_local_as_its_reference_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five epochs where Fashion-MNIST's users have 50 samples; what the user changed wins."""
+    asked: dict[str, Any] = {}
+
+    def noted(names: list[str], seeds: Any, **keys: Any) -> dict[str, Any]:
+        asked.update(dict.fromkeys(names, keys["local_epochs"]))
+        return {}
+
+    monkeypatch.setattr(table1, "run", noted)
+    methods, small, large = ["fedavg", "local"], table1.fashion(2, 50), table1.fashion(2, 500)
+    fewer: dict[str, Any] = {"local_epochs": 3}
+    for column, changed, wanted in ((small, {}, 5), (large, {}, 1), (small, fewer, 3)):
+        keys = {**column.keys, **changed}
+        table1.run_column(column, methods, (0,), keys, changed)
+        assert asked == {"fedavg": keys["local_epochs"], "local": wanted}
 
 
 def test_runner_pairs_by_seed() -> None:

@@ -17,7 +17,8 @@ from corsage.networks.build import build_network
 from corsage.networks.gradients import AutogradLosses, StackedLosses, UserLosses, training
 from corsage.networks.network import Network
 from corsage.networks.parts import train_models
-from corsage.networks.steps import Momentum, in_groups
+from corsage.networks.rules import Momentum
+from corsage.networks.steps import in_groups
 from corsage.networks.training import batches
 
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}

@@ -7,14 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
 from corsage.clients import perfedavg
 from corsage.clients.perfedavg import meta_steps
-from corsage.core.groups import TrainKeys
+from corsage.core.errors import ModelError
+from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.datasets.dealing.federated import FederatedData
+from corsage.networks import stacked
+from corsage.networks.batches import Examples
+from corsage.networks.build import build_network
+from corsage.networks.gradients import AutogradLosses, StackedLosses, training
+from corsage.networks.hessian import hessian_product, second_derivatives
+from corsage.networks.network import Network
+from corsage.networks.objective import Objective
 from corsage.strategies.perfedavg import PerFedAvgKeys
 from corsage.strategies.rounds.base import Strategy
 from tests.support.quadratic import Quadratics
@@ -39,7 +47,7 @@ LINEAR = 650
 WEIGHTS = torch.cat([torch.full((s.numel(),), float(len(s) > 1)) for _, s in NAMES])
 
 
-@pytest.mark.parametrize("variant", ["fo", "hf"])
+@pytest.mark.parametrize("variant", ["exact", "fo", "hf"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_steps_on_quadratics_are_the_closed_form(variant: str, dtype: torch.dtype) -> None:
     """w <- w - beta (I - alpha A'') (A' (w - alpha (A w - b)) - b'), without A'' in FO."""
@@ -57,7 +65,7 @@ def test_steps_on_quadratics_are_the_closed_form(variant: str, dtype: torch.dtyp
         for _ in range(2 if u < 2 else 1):
             near = wanted - alpha * (a[0, u] @ wanted - b[0, u])
             meta = a[1, u] @ near - b[1, u]
-            wanted -= beta * ((eye - alpha * a[2, u]) @ meta if variant == "hf" else meta)
+            wanted -= beta * (meta if variant == "fo" else (eye - alpha * a[2, u]) @ meta)
         assert torch.allclose(w[u], wanted, atol=1e-4 if dtype == torch.float32 else 1e-10)
 
 
@@ -108,7 +116,7 @@ def plain_perfedavg(
     return w
 
 
-@pytest.mark.parametrize("variant", ["fo", "hf"])
+@pytest.mark.parametrize("variant", ["exact", "fo", "hf"])
 def test_perfedavg_is_algorithm_1(variant: str) -> None:
     data, alpha = users_data(size_sigma=0.8), 0.2
     keys = {"perfedavg_variant": variant, "perfedavg_alpha": alpha, "perfedavg_delta": 0.01}
@@ -119,8 +127,8 @@ def test_perfedavg_is_algorithm_1(variant: str) -> None:
     assert agrees(result, {u: adapted(w, examples(data, u), alpha, 2) for u in data.users}, data)
 
 
-@pytest.mark.parametrize(("variant", "how"), [("fo", "none"), ("hf", "exact")])
-def test_hf_takes_the_exact_hessian_product_of_a_smooth_loss(variant: str, how: str) -> None:
+@pytest.mark.parametrize(("variant", "how"), [("fo", "none"), ("hf", "exact"), ("exact", "exact")])
+def test_the_hessian_product_of_a_smooth_loss_is_exact(variant: str, how: str) -> None:
     """Softmax regression; FO is further from the exact product than the tolerance."""
     data, alpha = users_data(), 0.2
     keys = {"perfedavg_variant": variant, "perfedavg_alpha": alpha}
@@ -154,7 +162,7 @@ def test_users_of_any_size_take_their_step_with_all_their_data(
     assert agrees(plain, dict.fromkeys(data.users, w), data)
 
 
-@pytest.mark.parametrize("variant", ["fo", "hf"])
+@pytest.mark.parametrize("variant", ["exact", "fo", "hf"])
 def test_without_alpha_it_is_fedavg_on_the_second_stream(variant: str) -> None:
     data = users_data()
     strategy, result = run(
@@ -177,3 +185,73 @@ def test_a_new_user_takes_gradient_steps_from_the_common_start() -> None:
     w = final(result)
     found = {u: adapted(w, examples(data, u), 0.1, 4) for u in strategy.federation.new_users}
     assert found and agrees(result, found, data, row=-1)
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet", "tanh"])
+@pytest.mark.parametrize("objective", [None, Objective(0.1, torch.tensor([[1.0, 2.0, 0.5]] * 3))])
+def test_products_are_autograds_alone_and_together(model: str, objective: Any) -> None:
+    """Of ReLU networks, too, of which a difference of gradients is mostly noise."""
+    shape = (1, 12, 12) if model == "lenet" else (6,)
+    if model == "tanh":
+        module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        net = Network(module, "", torch.rand(3, 6))
+    else:
+        net = build_network(ModelKeys(model=model, hidden="9,7"), shape, 3, 0)
+    g, sizes = torch.Generator().manual_seed(0), np.array([9, 3, 6])
+    x, y = torch.randn((18, *shape), generator=g), torch.randint(3, (18,), generator=g)
+    data = Examples(x, y, sizes, objective=objective)
+    orders = [[np.arange(n)[i : i + 4] for i in range(0, n, 4)] for n in sizes]
+    theta = torch.from_numpy(np.tile(net.initial, (3, 1)))
+    v = torch.randn(theta.shape, generator=g)
+    ready = data.over(stacked.data_for(net, x)) if net.stackable else data
+    every = range(3)
+    losses = [StackedLosses(net, ready, [orders], every)] if net.stackable else []
+    losses += [AutogradLosses(net, data, [orders], [u]) for u in every]
+    trained = torch.zeros(theta.shape[1], dtype=torch.bool)
+    for b in net.blocks:
+        trained[b.where] = b.trained
+    for one in losses:
+        out = torch.ones(len(one.users), theta.shape[1])
+        with training(net):
+            one.product(theta[one.users], v[one.users], 0, out, -2.0)
+        for row, u in enumerate(one.users):
+            mine, mean = data.user(u), data.mean_of(u, F.cross_entropy)
+            wanted = hvp(net, theta[u], v[u], mine[0][orders[u][0]], mine[1][orders[u][0]], mean)
+            assert torch.allclose((out[row] - 1)[trained], -2.0 * wanted[trained], atol=1e-4)
+            assert (out[row] == 1)[~trained].all() and wanted.abs().max() > 1e-2
+
+
+def hvp(net: Network, theta: Tensor, v: Tensor, x: Tensor, y: Tensor, mean: Any) -> Tensor:
+    """By torch.autograd.functional, on the module as a function of all its parameters."""
+    names, module = [b.name for b in net.blocks], net.module.train()
+
+    def loss(flat_values: Tensor) -> Tensor:
+        pieces = torch.split(flat_values, [b.where.stop - b.where.start for b in net.blocks])
+        named = {b.name: p.view(b.shape) for b, p in zip(net.blocks, pieces, strict=True)}
+        buffers = {n: t.detach().clone() for n, t in named.items() if "running" in n}
+        return mean(functional_call(module, {**named, **buffers}, (x,)), y)
+
+    assert names
+    return torch.autograd.functional.hvp(loss, theta, v)[1]
+
+
+def test_a_model_without_second_derivatives_is_named() -> None:
+    x = torch.ones(3, requires_grad=True)
+    said = r"Hessian-vector product: .* take perfedavg-variant=hf or fo"
+    for power in (NoSecond.apply(x), NoSecond.apply(x) ** 2):
+        with pytest.raises(ModelError, match=said), second_derivatives():
+            hessian_product(power.sum(), [x], [torch.ones(3)])
+
+
+class NoSecond(torch.autograd.Function):
+    """x^2, once differentiable."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        return 2 * ctx.saved_tensors[0] * g

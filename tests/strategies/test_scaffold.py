@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from corsage.clients.base import Got, Sent
 from corsage.clients.scaffold import ScaffoldClient, gradients_taken
+from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
@@ -77,7 +78,9 @@ def test_with_momentum_a_variate_is_a_mean_of_the_users_gradients() -> None:
     steps = len(gradients)
     assert steps > 1
     counts = [sum(m**j for j in range(steps - k)) for k in range(steps)]
-    assert gradients_taken(steps, m) == pytest.approx(sum(counts))
+    assert gradients_taken(steps, TrainKeys(momentum=m)) == pytest.approx(sum(counts))
+    ahead = TrainKeys(momentum=m, nesterov=True)
+    assert gradients_taken(steps, ahead) == pytest.approx(sum(1 + m * count for count in counts))
     wanted = np.average(gradients, axis=0, weights=counts)
     assert np.allclose(12 * strategy.state.variate, wanted, atol=1e-4)
     assert np.allclose(final(result), flat(module), atol=1e-5)

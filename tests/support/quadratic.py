@@ -26,3 +26,10 @@ class Quadratics:
         g = torch.einsum("upq,uq->up", self.a[stream, :n], theta[:n]) - self.b[stream, :n]
         g = g * (scale[:n, None] if isinstance(scale, Tensor) else scale)
         out[:n] = beta * out[:n] + g if beta else g
+
+    def product(
+        self, theta: Tensor, v: Tensor, step: int, out: Tensor, scale: float, stream: int = 0
+    ) -> None:
+        """out <- out + scale A v."""
+        n = self.active[step]
+        out[:n] += scale * torch.einsum("upq,uq->up", self.a[stream, :n], v[:n])

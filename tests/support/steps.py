@@ -40,7 +40,19 @@ def counted() -> Iterator[Steps]:
         patch.setattr(parts, "train_alone", of_one)
         for cls in (AutogradLosses, StackedLosses):
             count_gradients(patch, cls, found)
+            count_products(patch, cls, found)
         yield found
+
+
+def count_products(patch: pytest.MonkeyPatch, cls: Any, found: Steps) -> None:
+    """A Hessian's product with a vector costs as much as two gradients."""
+    product = cls.product
+
+    def counting(self: Any, theta: Any, v: Any, step: int, *rest: Any, **more: Any) -> None:
+        found.count += found.on * 2 * self.active[step]
+        product(self, theta, v, step, *rest, **more)
+
+    patch.setattr(cls, "product", counting)
 
 
 def count_gradients(patch: pytest.MonkeyPatch, cls: Any, found: Steps) -> None:

@@ -1,0 +1,49 @@
+"""Keys of local training that would do nothing: refused before anything runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from corsage.core.errors import ConfigError
+from corsage.core.train_keys import LEARNING
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
+    from corsage.strategies.rounds.base import Strategy
+
+
+def check_learning(strategy: Strategy[Any, Any]) -> None:
+    """ConfigError for a key that the strategy's users have no use for."""
+    for name, value in strategy.config.train.changed(LEARNING).items():
+        if why := strategy.unused(name):
+            raise ConfigError(f"{name}={value}: not for strategy={strategy.name}: {why}.")
+
+
+def check_fits(strategy: Strategy[Any, Any], network: Network) -> None:
+    """ModelError for keys that neither the model's loss nor its samples have a use for."""
+    from corsage.networks.augment import check_images
+    from corsage.networks.objective import check_loss
+
+    check_learning(strategy)  # of some strategies it is the labels that say what is of no use
+    train = strategy.config.train
+    check_loss(train, network.criterion)
+    check_images(train, strategy.federation.roster.shape)
+    if train.changed(LEARNING) and network.stackable:
+        note_slower(strategy)
+
+
+def note_slower(strategy: Strategy[Any, Any]) -> None:
+    """Say which keys make a quick path one that is not as quick."""
+    train, note = strategy.config.train, strategy.federation.note
+    if train.mixed_precision != "none":
+        note(f"mixed-precision={train.mixed_precision}: users train one after the other")
+    elif slow := train.changed(SLOWER):
+        said = ", ".join(f"{name}={value}" for name, value in slow.items())
+        note(f"{said}: steps are taken apart from gradients, which is slower than plain SGD")
+    if train.augment:
+        kinds = ",".join(train.augment)
+        note(f"features are not cached: augment={kinds} makes others at each step")
+
+
+SLOWER = ("optimizer", "nesterov", "clip_gradient", "label_smoothing", "class_weights", "augment")
+"""Keys that the quickest kernels do not know."""
