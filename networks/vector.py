@@ -250,7 +250,8 @@ def as_block(values: NDArray[Any], block: Block) -> NDArray[Any]:
     if block.dtype == torch.float32:
         return shaped
     kind = torch.empty(0, dtype=block.dtype).numpy().dtype
-    return (np.rint(shaped) if kind.kind in "iub" else shaped).astype(kind)
+    whole = np.rint(shaped) if kind.kind in "iub" else shaped
+    return np.asarray(whole, kind)
 
 
 def untouched(size: int, device: torch.device) -> Tensor:
