@@ -145,6 +145,13 @@ def device_round() -> list[Measure]:
     return module.run()
 
 
+def large() -> list[Measure]:
+    """Large models: CPU seconds and memory of FedAvg, and bytes where most of a model is frozen."""
+    from corsage.benchmarks import large as module
+
+    return module.run()
+
+
 def million() -> list[Measure]:
     """A thousand to a million users that keep a state: a round, the start, memory and files."""
     from corsage.benchmarks import million as module
@@ -170,6 +177,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "million": million,
     "tables": tables,
     "device-round": device_round,
+    "large": large,
 }
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from corsage.clients.baseline import baselines
 from corsage.clients.contract import Got, Models, Sent, averages, named, whole_models
+from corsage.clients.features import Features, features_of
 from corsage.clients.units import units_of
 from corsage.core.arrays import Array, Arrays, Floats32, Ints, along_channels
 from corsage.core.asked import Takes
@@ -92,7 +93,8 @@ class Client(NumPyClient, Generic[K]):
         states: Sequence[Arrays],
         cache: Cache | None = None,
     ) -> None:
-        self.task, self.users, self.data, self.network = task, list(users), data, network
+        self.task, self.users, self.data = task, list(users), data
+        self.full = network  # `network` is what trains of it
         self.keys, self.settings = cast(K, task.keys), task.train
         self.states, self.cache = list(states), cache or Cache()
         self.judged: Models | None = None  # the models that were judged last
@@ -174,6 +176,15 @@ class Client(NumPyClient, Generic[K]):
         self.states = [{n: rows[i] for n, rows in kept.items()} for i in range(len(self.states))]
 
     # What algorithms build on.
+
+    @property
+    def network(self) -> Network:
+        """The network that trains: what follows a frozen front, on the features of that.
+
+        It is the whole of it for an app's own training, and for images that change at every step.
+        """
+        whole = self.training is not None or bool(self.settings.augment)
+        return self.full if whole else self.full.rear
 
     def remembered(self, name: str, initial: Array) -> Array:
         """What the users kept under a name, one row a user; `initial` for those that have none."""
@@ -298,7 +309,9 @@ class Client(NumPyClient, Generic[K]):
 
     def train_data(self, got: Got) -> Examples:
         """The users' training examples, one user after the other; new users may have fewer."""
-        data, keys = self._with_losses(self._examples(*self._training(got))), self.settings
+        part = f"train {got.options.get('adapt-samples', 0)}"
+        data = self._with_losses(self._examples(*self._training(got), part))
+        keys = self.settings
         labels = [data.user(u)[1] for u in range(len(self.users))]
         classes, criterion = self.task.num_classes, self.network.criterion
         aim = objective_of(keys, criterion, classes, labels)
@@ -346,7 +359,8 @@ class Client(NumPyClient, Generic[K]):
         Labels that are numbers are in double precision, so that errors are those of the labels.
         """
         types = self.types[0], torch.float64
-        return self._examples(*self._part(test=True), types=types)
+        part = "" if self.alone else "test"
+        return self._examples(*self._part(test=True), part, types=types)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -368,7 +382,7 @@ class Client(NumPyClient, Generic[K]):
     def outputs(self, models: Models, data: Examples) -> Tensor:
         """What models put out for the users' samples."""
         if self.alone:
-            return outputs_of_each(self.network, self.each(models), data)
+            return outputs_of_each(self.full, self.each(models), data)
         if models.heads is not None:
             return outputs_of_heads(self.network, models.whole, models.heads, data)
         if models.picked is not None:
@@ -419,10 +433,32 @@ class Client(NumPyClient, Generic[K]):
         except Exception as error:
             raise UserError(user, "load", str(error)) from error
 
-    def _examples(self, x: Array, y: Array, sizes: Ints, types: Types | None = None) -> Examples:
-        """Samples of the users, one after the other, as the model takes them."""
-        shift, scale = self.data.shift, self.data.scale
-        if self.data.vectors is not None:
+    def _examples(
+        self, x: Array, y: Array, sizes: Ints, part: str, types: Types | None = None
+    ) -> Examples:
+        """Samples of the users, one after the other, as `network` takes them.
+
+        `part` names them among what a user has; without a name they are as the whole model takes
+        them, whatever of it is frozen.
+        """
+        units = units_of(self.data, self.users)
+        if not part or self.network is self.full:
+            return Examples(*self._tensors(x, y, types), sizes, units=units)
+        own = zip(self.users, np.split(x, np.cumsum(sizes)[:-1]), strict=True)
+        features = torch.cat([self._features(user, part, piece) for user, piece in own])
+        targets = self._tensors(np.zeros(0), y, types)[1]
+        return Examples(features, targets, sizes, units=units)
+
+    def _tensors(self, x: Array, y: Array, types: Types | None) -> tuple[Tensor, Tensor]:
+        """Samples and labels as the model takes them."""
+        if self.data.vectors is not None and len(x):
             x = self.data.vectors[x]
-        tensors = to_tensors(x, y, shift, scale, self.network.device, types or self.types)
-        return Examples(*tensors, sizes, units=units_of(self.data, self.users))
+        shift, scale = self.data.shift, self.data.scale
+        return to_tensors(x, y, shift, scale, self.full.device, types or self.types)
+
+    def _features(self, user: str, part: str, x: Array) -> Tensor:
+        """What the frozen front makes of some of a user's samples, computed once."""
+        key = id(self.full), id(self.data), self.task.seed, user, part
+        held = self.cache.get("features", Features)
+        labels = np.zeros(len(x), np.int64)
+        return held.get(key, lambda: features_of(self.full, self._tensors(x, labels, None)[0]))

@@ -17,6 +17,8 @@ from corsage.core.text import line
 
 MOST_HEADER = 1024
 """Bytes of the header of an array: NumPy's has 128."""
+LARGE = 2**20
+"""Bytes from which on a second copy of an array is dear."""
 _NPY = b"\x93NUMPY\x01\x00"
 
 
@@ -34,8 +36,29 @@ def encode(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 def _array(array: NDArray[Any]) -> Array:
     """What `Array(array)` gives, without writing the same header with NumPy's slow writer again."""
-    data = _header(array.dtype.str, array.shape) + array.tobytes()
+    header, data = _header(array.dtype.str, array.shape), _bytes_of(array)
+    if data is None or len(data) != len(header) + array.nbytes or not data.startswith(header):
+        values = array.reshape(-1).view(np.uint8).data if array.size else b""
+        data = b"".join((header, values))  # one copy
     return Array(str(array.dtype), array.shape, "numpy.ndarray", data)
+
+
+def _bytes_of(array: NDArray[Any]) -> bytes | None:
+    """The bytes that an array is a view of, if it is one of a message."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base if isinstance(base, bytes) else None
+
+
+def as_sent(array: NDArray[Any]) -> NDArray[Any]:
+    """A large array as a view, not to be written to, of what a message has of it.
+
+    It is then sent without another copy; small ones stay what they are.
+    """
+    if array.nbytes < LARGE:
+        return array
+    return _numpy(_array(np.ascontiguousarray(array)))
 
 
 @lru_cache(maxsize=256)
@@ -53,7 +76,7 @@ def decode(record: ArrayRecord) -> Arrays:
 
 
 def _numpy(array: Array) -> NDArray[Any]:
-    """What `array.numpy()` gives, ten times as fast for small arrays.
+    """What `array.numpy()` gives, ten times as fast for small arrays, and read-only: no copy.
 
     Flower's arrays hold NumPy's file format; its header repeats what the array says of itself, so
     it need not be parsed. Anything unusual is left to NumPy.
@@ -66,7 +89,7 @@ def _numpy(array: Array) -> NDArray[Any]:
         not in (data[10 : (start := 10 + int.from_bytes(data[8:10], "little"))])
     ):
         return array.numpy()
-    return np.frombuffer(data, np.dtype(array.dtype), offset=start).reshape(array.shape).copy()
+    return np.frombuffer(data, np.dtype(array.dtype), offset=start).reshape(array.shape)
 
 
 def plain(

@@ -243,7 +243,24 @@ class ModelKeys(Keys):
     hidden: str = key(
         "200", "mlp: sizes of the hidden layers, with commas (femnist in FedRep's code: 512,256,64)"
     )
-    head: str = key("", "name of the module that is the head; empty: the last linear layer")
+    head: str = key(
+        "",
+        "the head: names of modules, or patterns, with commas (fc2,fc3); empty: the last linear "
+        "layer that runs",
+    )
+    shared: str = key(
+        "",
+        "instead of head: patterns of parameters, buffers or modules that all users share "
+        "(*.lora_a); the rest is a user's own. !PATTERN leaves some out",
+    )
+    personal: str = key(
+        "", "instead of head: patterns of what is a user's own (norm.*); the rest is shared"
+    )
+    frozen: str = key(
+        "",
+        "patterns of what nobody trains (backbone.*): it is the same for all, stays at the node "
+        "and never travels",
+    )
     loss: str = key(
         "auto",
         "cross-entropy, or, of two classes, logistic or squared-hinge; of numbers, squared or "
@@ -275,8 +292,9 @@ class ModelKeys(Keys):
         "average",
         "layers that normalise by the batch (BatchNorm). average: their weights and running "
         "statistics are averaged as all others; frozen: they normalise by the running statistics "
-        "that the model begins with, in training too, and only their weights learn",
-        choices=("average", "frozen"),
+        "that the model begins with, in training too, and only their weights learn; personal: they "
+        "are a user's own besides the head, in methods that split the model (FedBN)",
+        choices=("average", "frozen", "personal"),
     )
 
 

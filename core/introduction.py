@@ -29,6 +29,8 @@ MOST_SIDES = 8
 MOST_NUMBERS = 10**8
 """Numbers of one sample: a volume of 460 to each side."""
 PROOF_CHARACTERS = 64
+FINGERPRINT = 32
+"""Characters of the fingerprint of what of the model nobody trains."""
 SAMPLES = ("train", "test")
 WORDS = {str: "text", int: "whole number"}
 
@@ -56,6 +58,8 @@ class Introduction:
     users : whom it hosts.
     proof : what only this device can say in this run; none: it has nowhere to keep a secret.
     table : what it says of the columns of its table, if it has one: `shape` is then of raw cells.
+    frozen : the fingerprint of what nobody trains of the model for such samples, as this node has
+        it; none: it has nothing of the kind, or cannot say it yet.
     """
 
     shape: tuple[int, ...]
@@ -63,6 +67,7 @@ class Introduction:
     users: Mapping[str, Counts]
     proof: str = ""
     table: TableFacts | None = None
+    frozen: str = ""
 
 
 def read_introduction(content: RecordDict) -> Introduction:
@@ -89,6 +94,7 @@ def read_introduction(content: RecordDict) -> Introduction:
         users={user: kinds[own] for user, own in zip(users, columns, strict=True)},
         proof=_proof(config),
         table=_table(config, sum(train)),
+        frozen=_frozen(config),
     )
 
 
@@ -179,6 +185,26 @@ def _proof(config: ConfigRecord) -> str:
     if not isinstance(proof, str) or len(proof) > PROOF_CHARACTERS:
         raise BadIntroduction(f"proof: it is no text of at most {PROOF_CHARACTERS} characters")
     return proof
+
+
+def other_frozen(own: str, wanted: str) -> str:
+    """What to say of a node whose frozen part is another than the server's."""
+    here, there = (word[:8] or "none" for word in (own, wanted))
+    return (
+        f"its frozen part is not the server's (fingerprint {here}, there {there}): the same model, "
+        "seed and files of weights make the same"
+    )
+
+
+def _frozen(config: ConfigRecord) -> str:
+    found = config.get("frozen", "")
+    if (
+        not isinstance(found, str)
+        or len(found) > FINGERPRINT
+        or set(found) - set("0123456789abcdef")
+    ):
+        raise BadIntroduction("frozen: it is no fingerprint")
+    return found
 
 
 def _table(config: ConfigRecord, rows: int) -> TableFacts | None:

@@ -78,6 +78,9 @@ class Keywords(TypedDict, total=False):
     model: str | Callable[..., Any]
     hidden: str | float
     head: str | float
+    shared: str | float
+    personal: str | float
+    frozen: str | float
     loss: str
     huber_delta: float
     intercept: bool

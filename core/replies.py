@@ -10,6 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from corsage.core.arrays import Array, Arrays, Floats
+from corsage.core.blocks import mean_of
 from corsage.core.encoding import BadMessage, payload
 from corsage.core.schema import Schema, read_arrays, read_faults, read_numbers
 from corsage.core.text import line
@@ -269,14 +270,10 @@ def weighted_mean(parts: list[tuple[float, Arrays]], template: Mapping[str, Arra
     """
     if not parts:
         return {}
-    total = sum(weight for weight, _ in parts)
-    merged = {}
-    for name in parts[0][1]:
-        sums = np.zeros(template[name].shape, dtype=np.float64)
-        for weight, mean in parts:
-            sums += weight * mean[name].astype(np.float64)
-        merged[name] = (sums / total).astype(template[name].dtype)
-    return merged
+    return {
+        name: mean_of([(weight, mean[name]) for weight, mean in parts], template[name])
+        for name in parts[0][1]
+    }
 
 
 def _stack(parts: Sequence[Mapping[str, Array]], order: list[int]) -> dict[str, Array]:

@@ -53,6 +53,10 @@ class Task:
 
     `exchange` names the exchange: replies repeat it, so that none is taken for another's.
 
+    `frozen` is the fingerprint of what of the model nobody trains; empty: there is nothing of it.
+
+    `sole`: no other node is asked, so a mean may come in the precision of what it is of.
+
     `weights[i]` is what user i weighs in a mean by samples, if not what its samples say: none may
     have more than `max-share`.
 
@@ -71,6 +75,8 @@ class Task:
     num_users: int = 0
     round: int = 0
     exchange: str = ""
+    frozen: str = ""
+    sole: bool = False
     users: list[str] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     keep: list[list[int]] = field(default_factory=list)
@@ -103,6 +109,8 @@ def encode_task(task: Task) -> ConfigRecord:
             "settings": fixed,
             "round": task.round,
             "exchange": task.exchange,
+            "frozen": task.frozen,
+            **({"sole": True} if task.sole else {}),
             "users": task.users,
             "versions": task.versions,
             "keep": [version for kept in task.keep for version in kept],
@@ -152,6 +160,8 @@ def decode_task(record: ConfigRecord) -> Task:
         "settings",
         "round",
         "exchange",
+        "frozen",
+        "sole",
         "users",
         "versions",
         "keep",
@@ -163,6 +173,8 @@ def decode_task(record: ConfigRecord) -> Task:
         _settings(str(record["settings"])),
         round=int(record["round"]),  # type: ignore[arg-type]
         exchange=str(record.get("exchange", "")),
+        frozen=str(record.get("frozen", "")),
+        sole=bool(record.get("sole", False)),
         users=users,
         versions=list(record.get("versions", [])),  # type: ignore[arg-type]
         keep=by_user(list(record.get("keep", [])), len(users)),  # type: ignore[arg-type]

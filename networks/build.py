@@ -6,14 +6,17 @@ import copy
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.held import held, is_name
@@ -24,10 +27,13 @@ from corsage.networks import batch_norm
 from corsage.networks.answers import output_of
 from corsage.networks.choice import Choice, check_path, choose
 from corsage.networks.criterion import Criterion, criterion_of
+from corsage.networks.groups import Words
 from corsage.networks.network import Network
 from corsage.networks.zoo import ZOO
 
 Shape = tuple[int, ...]
+BATCH_NORM = "@*BatchNorm*"
+"""The pattern of layers that normalise by the batch."""
 MEANT = (
     *("shape", "input_shape", "outputs", "num_outputs", "out_features", "num_classes", "classes"),
     *("n_classes", "num_labels"),
@@ -36,14 +42,27 @@ MEANT = (
 
 
 def build_network(
-    keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str = "cpu"
+    keys: ModelKeys,
+    shape: Shape,
+    num_classes: int,
+    seed: int,
+    device: str = "cpu",
+    fixed: Arrays | None = None,
 ) -> Network:
     """The network of a configuration, built once a process; `num_classes` 0: labels are numbers.
 
     The caller sets the parameters before each use: another user's are in it. `initial` are
     those of the seed. The global random state is left alone.
+
+    `fixed` has what nobody trains, by name, as a file has it: where that is not what the factory
+    makes, the network is another, of which nobody else has a hold.
     """
-    return _build(keys, tuple(int(side) for side in shape), int(num_classes), int(seed), device)
+    facts = tuple(int(side) for side in shape), int(num_classes), int(seed), device
+    found = _build(keys, *facts)
+    for name, own in found.vector.fixed.arrays.items() if fixed else ():
+        if fixed and name in fixed and not np.array_equal(fixed[name], own):
+            return _made(keys, *facts, fixed)
+    return found
 
 
 @lru_cache(maxsize=8)
@@ -87,22 +106,61 @@ def check_available(device: str) -> None:
 
 @lru_cache(maxsize=8)
 def _build(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str) -> Network:
+    return _made(keys, shape, num_classes, seed, device, {})
+
+
+def _made(
+    keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str, fixed: Arrays
+) -> Network:
     check_available(device)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "model"))
-        criterion = criterion_of(keys, num_classes)
+    criterion = criterion_of(keys, num_classes)
+
+    def fresh() -> tuple[nn.Module, Tensor]:
+        """The module with its own values, and samples that it was tried on."""
         outputs = criterion.outputs(num_classes)
         module = make_module(keys, shape, outputs)
+        load_known(module, fixed)
         if keys.batch_norm == "frozen":
             batch_norm.freeze(module)
         example = torch.rand((3, *shape))
         check_output(keys, module, example, outputs, criterion)
+        return module, example
+
+    def again() -> nn.Module:
+        with seeded(seed):
+            return fresh()[0]
+
+    with seeded(seed):
+        module, example = fresh()
         try:
-            network = Network(module, keys.head, example, device, criterion, keys.training_path)
+            also = BATCH_NORM if keys.batch_norm == "personal" else ""
+            words = Words(keys.head, keys.shared, keys.personal, keys.frozen, also)
+            network = Network(module, words, example, device, criterion, keys.training_path)
             check_path(network, keys, shape, num_classes)
-            return network
         except RuntimeError as error:
             raise ModelError(f"model={said(keys)}: {first_line(error)}") from error
+    if not is_name(keys.model):  # an object of this process may be another one by then
+        network.vector.remake = again
+    return network
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Models are drawn from the seed, and the global random state is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, "model"))
+        yield
+
+
+def load_known(module: nn.Module, values: Arrays) -> None:
+    """Put values in the place of a module's own, as far as it has such; no others are read."""
+    with torch.no_grad():
+        for name, tensor in module.state_dict(keep_vars=True).items():
+            if isinstance(tensor, Tensor) and name in values:
+                given = values[name]
+                if given.shape != tuple(tensor.shape):
+                    raise ModelError(f"{name} is {tuple(tensor.shape)} there, not {given.shape}.")
+                tensor.copy_(torch.from_numpy(np.array(given)))
 
 
 def make_module(keys: ModelKeys, shape: Shape, outputs: int) -> nn.Module:

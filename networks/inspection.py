@@ -51,36 +51,6 @@ class HeadReached(BaseException):
         self.features = features
 
 
-def last_linear(module: nn.Module) -> str:
-    """The name of the last nn.Linear in module order."""
-    names = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
-    if not names:
-        raise ModelError(
-            "the model has no linear layer that could be its head: give one by head=NAME. "
-            f"Modules: {known(module)}."
-        )
-    return str(names[-1])
-
-
-def find_head(module: nn.Module, name: str) -> nn.Module:
-    """The submodule that is the head."""
-    try:
-        head = module.get_submodule(name)
-    except AttributeError:
-        raise ModelError(
-            f"head={name}: the model has no such module. Modules: {known(module)}."
-        ) from None
-    if head is not module and not any(p.numel() for p in head.parameters()):
-        raise ModelError(f"head={name}: has no parameters. Modules: {known(module)}.")
-    return head
-
-
-def known(module: nn.Module) -> str:
-    """The modules' names and types, for messages."""
-    names = (f"{n} ({type(m).__name__})" for n, m in module.named_modules() if n)
-    return ", ".join(names) or f"only {type(module).__name__} itself"
-
-
 def run_body(module: nn.Module, head: nn.Module, x: Tensor) -> Tensor:
     """Run the module up to its head and return the head's input."""
 
@@ -115,14 +85,20 @@ def training(module: nn.Module, mode: bool) -> Iterator[None]:
             m.training = was
 
 
-def inspect(network: Network, example: Tensor) -> Findings:
-    """Find out about a network; its parameters, buffers and the random state stay as they are."""
+def inspect(network: Network, example: Tensor, uncut: str = "") -> Findings:
+    """Find out about a network; its parameters, buffers and the random state stay as they are.
+
+    `uncut` says why a head of several modules could not be cut off.
+    """
     buffers = {n: b.clone() for n, b in network.module.named_buffers()}
     gpus = [network.device] if network.device.type == "cuda" else []
     network.channels_last = False
     found = Findings()
     with torch.no_grad(), torch.random.fork_rng(devices=gpus):
-        watch(network, example, found)
+        if network.head_name is not None:
+            watch(network, network.head_module, example, found)
+        else:
+            found.split_exact, found.why = network.split is not None, uncut
         if found.split_exact:
             check_cacheable(network, example, found)
         else:
@@ -143,7 +119,7 @@ def draws(module: nn.Module) -> bool:
     return isinstance(module, RANDOM) and getattr(module, "p", 1.0) > 0
 
 
-def watch(network: Network, example: Tensor, found: Findings) -> None:
+def watch(network: Network, head: nn.Module, example: Tensor, found: Findings) -> None:
     """See how the head is called, and whether what it returns is what the module returns.
 
     The head's result is replaced by other numbers: a ReLU that follows it would not show on
@@ -159,9 +135,9 @@ def watch(network: Network, example: Tensor, found: Findings) -> None:
         calls.append((args, other.clone()))
         return other
 
-    with training(network.module, False), network.head_module.register_forward_hook(replace):
+    with training(network.module, False), head.register_forward_hook(replace):
         output = output_of(network.module(example))
-    name = f"head {network.head_name}"
+    name = network.said
     if len(calls) != 1:
         found.split_exact, found.why = False, f"{name} is called {len(calls)} times"
     elif len(calls[0][0]) != 1 or not isinstance(calls[0][0][0], Tensor):
@@ -170,12 +146,14 @@ def watch(network: Network, example: Tensor, found: Findings) -> None:
         found.split_exact, found.why = False, f"something follows {name} in the model"
     else:
         # A subclass or a parametrised layer computes something else than x W' + b.
-        found.linear_head = type(network.head_module) is nn.Linear and calls[0][0][0].dim() == 2
+        own = sum(p.numel() for p in head.parameters()) == network.head.stop - network.head.start
+        found.linear_head = own and type(head) is nn.Linear and calls[0][0][0].dim() == 2
 
 
 def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
     """Caching is exact if training mode is eval mode: no randomness, no state, no mixing."""
     mine = {id(m) for m in network.head_module.modules()}
+    mine |= {id(m) for one in network.still for m in one.modules()}
     for name, module in network.module.named_modules():
         if id(module) not in mine and (draws(module) or keeps_statistics(module)):
             kind = type(module).__name__
@@ -183,10 +161,10 @@ def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
     if tied(network):
         found.cacheable, found.why = False, "the body uses parameters of the head"
     before = [b.clone() for b in network.module.buffers()]
-    with training(network.module, False):
+    with running(network, False):
         calm = network.features(example)
         alone = network.features(example[:1])
-    with training(network.module, True):
+    with running(network, True):
         first, second = network.features(example), network.features(example)
     if not same(first, second):
         found.stochastic = True
@@ -198,6 +176,14 @@ def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
         found.cacheable, found.why = False, found.why or "the body changes buffers in training"
     if not torch.allclose(alone, calm[:1], rtol=1e-3, atol=1e-4):
         found.cacheable, found.why = False, found.why or "the body mixes the samples of a batch"
+
+
+@contextmanager
+def running(network: Network, mode: bool) -> Iterator[None]:
+    """A network in another mode for a while."""
+    with training(network.module, mode):
+        network.train(mode)
+        yield
 
 
 def keeps_statistics(module: nn.Module) -> bool:
@@ -256,8 +242,10 @@ def same(a: Any, b: Any) -> bool:
 
 def tied(network: Network) -> bool:
     """Whether a parameter of the head is used under another name outside it."""
+    if network.head_name is None:
+        return False  # it is cut off where these come in first
     prefix = f"{network.head_name}." if network.head_name else ""
-    every = network.module.named_parameters(remove_duplicate=False)
+    every = network.vector.module.named_parameters(remove_duplicate=False)
     mine = {id(p) for p in network.head_module.parameters()}
     return any(id(p) in mine and not name.startswith(prefix) for name, p in every)
 
@@ -266,9 +254,10 @@ def stackable(network: Network) -> bool:
     """Whether `Stacked` computes the same function as the network's module."""
     layers = network.layers
     ends = bool(layers) and layers[-1] is network.head_module and network.linear_head
-    own = [id(m) for m in layers if any(True for _ in m.parameters())]
-    once = len({*own}) == len(own)
-    trained = all(b.trained for b in network.blocks) and not network.has_buffers
+    shaped = [id(m) for m in layers if any(True for _ in m.parameters())]
+    once = len({*shaped}) == len(shaped)
+    own = {id(b.tensor) for b in network.blocks if b.trained}
+    trained = all(id(p) in own for p in network.module.parameters()) and not network.has_buffers
     return ends and once and trained and all(is_plain(m) for m in layers) and in_order(layers)
 
 

@@ -1,43 +1,41 @@
-"""A torch model as one flat vector, split into a body and a head.
+"""A torch model as a network that algorithms split into a body and a head.
 
-The parameters (and float buffers) of a `Network` are views of one float32 vector laid out as
-[body | head]. What the papers write as theta = (phi, h) is `flat`, `flat[body]`, `flat[head]`;
-averages, proximal pulls and control variates are plain vector arithmetic on it.
+What travels of it is a `Vector`, [body | head]: what is shared, and what is a user's own. What the
+papers write as theta = (phi, h) is `flat`, `flat[body]`, `flat[head]`; averages, proximal pulls and
+control variates are plain vector arithmetic on it.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from corsage.core.arrays import Floats32
-from corsage.core.errors import ModelError
+from corsage.core.arrays import Arrays, Floats32
 from corsage.core.paths import AUTO, LAYERS, PATHS, Path
 from corsage.networks import batch_norm, inspection
 from corsage.networks.answers import output_of
 from corsage.networks.chain import chain_of
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion
+from corsage.networks.cut import Cut, Uncut, cut
+from corsage.networks.groups import Words
+from corsage.networks.running import divided
+from corsage.networks.vector import Block, Vector, is_weight
 
-
-@dataclass(frozen=True)
-class Block:
-    """One parameter or float buffer: its name, shape and place in the flat vector."""
-
-    name: str
-    shape: torch.Size
-    where: slice
-    tensor: Tensor
-    trained: bool
+__all__ = ["Block", "Network", "is_weight"]
 
 
 class Network:
-    """A module whose parameters are views of `flat`, with its head found by name.
+    """A module whose parameters are views of `flat`, with a body and a head.
+
+    The head is found by running the module, or said by `words`, patterns (`groups.py`), or the name
+    of a module; it need not be one. `rear` is the network behind what is frozen in front of all
+    that trains, on the features of that; it has the same vector, and is the network itself where
+    there is no such front.
 
     `split_exact`: logits(features(x)) is the module's output. `cacheable`: features computed once
     are those of every later head epoch. `why` says what stands against either. `stochastic`:
@@ -52,138 +50,127 @@ class Network:
     def __init__(
         self,
         module: nn.Module,
-        head_name: str,
+        words: Words | str,
         example: Tensor,
         device: str = "cpu",
         criterion: Criterion = CROSS_ENTROPY,
         path: str = AUTO,
     ) -> None:
-        self.criterion = criterion
+        self.criterion, self.device = criterion, torch.device(device)
+        self._asked = path
         self.module = module.float().to(device)
-        self.device = torch.device(device)
-        self.head_name = head_name or inspection.last_linear(module)
-        self.head_module = inspection.find_head(module, self.head_name)
-        self._flatten_storage()
-        self.initial: Floats32 = self.flat.cpu().numpy().copy()
-        self._active: slice | None = None
-        found = inspection.inspect(self, example.to(self.device, torch.float32))
+        example = example.to(self.device, torch.float32)
+        words = Words(words) if isinstance(words, str) else words
+        division = divided(self.module, words, example)
+        self.still, owners = division.still, division.owners
+        self.said, self.head_name = owners.said, owners.head
+        self.vector = vector = Vector(self.module, division, self.device)
+        self.flat, self.grad, self.blocks = vector.flat, vector.grad, vector.blocks
+        self.body, self.head, self.whole = vector.body, vector.head, vector.whole
+        self.has_buffers = vector.has_buffers
+        self.front: nn.Module | None = None
+        self._look(example)
+        self.rear, self.in_front = self._behind(example)
+        vector.set(self.whole, self.initial)
+        vector.fixed.seal()
+
+    def _look(self, example: Tensor) -> None:
+        """Find out what the module does with its head."""
+        self.head_module = self.module  # all that follows the body
+        self.split: Cut | None = None
+        uncut = ""
+        if self.head_name is not None:
+            self.head_module = self.vector.module.get_submodule(self.head_name)
+        else:
+            own, others = self.vector.tensors(self.head), self.vector.tensors(self.body)
+            try:
+                self.split = cut(self.module, own, example, self.still, others)
+                uncut = f"{self.said}: what is shared comes after it" * self.split.mixed
+                self.head_module = self.split.back
+            except Uncut as why:
+                uncut = f"{self.said}: {why}"
+            if uncut:
+                self.split, self.head_module = None, self.module
+        found = inspection.inspect(self, example, uncut)
         self.split_exact, self.cacheable, self.why = found.split_exact, found.cacheable, found.why
         self.stochastic = found.stochastic
         self.linear_head = found.linear_head
-        self.layers = chain_of(module, example.to(self.device, torch.float32))
-        self.stackable = inspection.stackable(self) and path in (AUTO, LAYERS)
-        self.path = PATHS.get(path) or Path(0, found.channels_last)
+        self.layers = chain_of(self.module, example)
+        self.stackable = inspection.stackable(self) and self._asked in (AUTO, LAYERS)
+        self.path = PATHS.get(self._asked) or Path(0, found.channels_last)
         self.takes_channels_last = found.channels_last
         self.channels_last = self.path.channels_last and self.takes_channels_last
-        self.batch_statistics = batch_norm.needs_two(module)
-        self.widest_convolution = inspection.widest_convolution(module)
-        self.flat.copy_(torch.from_numpy(self.initial))
+        self.batch_statistics = batch_norm.needs_two(self.module)
+        self.widest_convolution = inspection.widest_convolution(self.module)
 
-    def _flatten_storage(self) -> None:
-        """Move every float tensor of the module into `flat`, the head's last."""
-        tensors: list[tuple[str, Tensor, bool]] = [
-            (n, p, p.requires_grad) for n, p in self.module.named_parameters()
-        ]
-        tensors += [(n, b, False) for n, b in self.module.named_buffers() if b.is_floating_point()]
-        mine = {id(t) for t in (*self.head_module.parameters(), *self.head_module.buffers())}
-        body = [t for t in tensors if id(t[1]) not in mine]
-        head = [t for t in tensors if id(t[1]) in mine]
-        size = sum(t.numel() for _, t, _ in tensors)
-        self.flat = torch.zeros(size, device=self.device)
-        self.grad = torch.zeros_like(self.flat)
-        self.decay = torch.zeros_like(self.flat)
-        self.blocks: list[Block] = []
-        start = 0
-        for name, tensor, trained in (*body, *head):
-            where = slice(start, start + tensor.numel())
-            self.flat[where] = tensor.detach().reshape(-1)
-            tensor.data = self.flat[where].view(tensor.shape)
-            if trained:
-                tensor.grad = self.grad[where].view(tensor.shape)
-                self.decay[where] = 1.0 if is_weight(name, tensor) else 0.0
-            self.blocks.append(Block(name, tensor.shape, where, tensor, trained))
-            start = where.stop
-        split = sum(t.numel() for _, t, _ in body)
-        self.body, self.head, self.whole = slice(0, split), slice(split, size), slice(0, size)
-        self.has_buffers = any(not isinstance(b.tensor, nn.Parameter) for b in self.blocks)
+    def _behind(self, example: Tensor) -> tuple[Network, str]:
+        """The network behind a frozen front, and why there is none if something is frozen."""
+        if not any(isinstance(t, nn.Parameter) for t in self.vector.fixed.tensors.values()):
+            return self, ""
+        try:
+            found = cut(self.module, self.vector.tensors(self.whole), example, self.still)
+        except Uncut as why:
+            return self, str(why)
+        if not any(True for _ in found.front.parameters()):
+            return self, "what trains comes first"
+        rear = copy.copy(self)
+        rear.module, rear.front = found.back, found.front
+        with torch.no_grad():
+            self.train(False)
+            found.front.eval()
+            rear._look(found.front(example))
+        rear.rear = rear
+        return rear, ""
 
     # -- the flat vector ---------------------------------------------------------------------
 
+    @property
+    def initial(self) -> Floats32:
+        """The model's own values, before anybody trains it."""
+        return self.vector.initial
+
+    @property
+    def decay(self) -> Tensor:
+        """1 where weight decay applies, else 0."""
+        return self.vector.decay
+
     def set(self, part: slice, values: Floats32 | Tensor) -> None:
         """Overwrite one part of the flat vector."""
-        if isinstance(values, np.ndarray):
-            values = torch.from_numpy(np.require(values, np.float32, ["C", "W"]))
-        given = values.to(torch.float32)
-        wanted = self.flat[part].shape
-        if given.shape != wanted:
-            raise ModelError(
-                f"parameters of shape {tuple(given.shape)} given, {tuple(wanted)} wanted: "
-                "they are those of another model."
-            )
-        self.flat[part].copy_(given)
+        self.vector.set(part, values)
 
     def get(self, part: slice) -> Floats32:
         """A copy of one part of the flat vector."""
-        copy: Floats32 = self.flat[part].detach().cpu().numpy().copy()
-        return copy
+        return self.vector.get(part)
 
     def blocks_of(self, part: slice) -> Iterator[Block]:
         """The parameters and buffers that lie in one part."""
-        return (b for b in self.blocks if part.start <= b.where.start and b.where.stop <= part.stop)
+        return self.vector.blocks_of(part)
 
-    def named(self, flat: Floats32, part: slice | None = None) -> dict[str, Floats32]:
+    def named(self, flat: NDArray[Any], part: slice | None = None) -> Arrays:
         """One part's flat values as arrays with the names and shapes of the state dict."""
-        part = part or self.whole
-        flat = np.asarray(flat, dtype=np.float32)
-        if flat.shape != (part.stop - part.start,):
-            raise ModelError(
-                f"{flat.size} parameters given, the model has {part.stop - part.start} here."
-            )
-        return {
-            b.name: flat[b.where.start - part.start : b.where.stop - part.start].reshape(b.shape)
-            for b in self.blocks_of(part)
-        }
+        return self.vector.named(flat, part)
 
     def flatten(self, named: Mapping[str, NDArray[Any]], part: slice | None = None) -> Floats32:
         """The inverse of `named`; a key that is missing or misshapen is named."""
-        part = part or self.whole
-        flat = np.empty(part.stop - part.start, np.float32)
-        for b in self.blocks_of(part):
-            if b.name not in named:
-                raise ModelError(f"parameter {b.name} is missing. Given: {', '.join(named)}.")
-            values = np.asarray(named[b.name])
-            if values.shape != tuple(b.shape):
-                raise ModelError(
-                    f"parameter {b.name} has shape {values.shape}, not {tuple(b.shape)}."
-                )
-            flat[b.where.start - part.start : b.where.stop - part.start] = values.reshape(-1)
-        return flat
+        return self.vector.flatten(named, part)
 
     def activate(self, part: slice) -> None:
         """Let only `part` require gradients: no work is done for what is frozen."""
-        if self._active != part:
-            for b in self.blocks:
-                if b.trained:
-                    inside = part.start <= b.where.start and b.where.stop <= part.stop
-                    b.tensor.requires_grad_(inside)
-            self._active = part
+        self.vector.activate(part)
 
     def gather(self) -> None:
         """Take in what somebody else did to the module: where its tensors are, what is frozen."""
-        for b in self.blocks:
-            values = b.tensor.data
-            if values.data_ptr() != self.flat[b.where].data_ptr():  # moved to a device, or replaced
-                self.flat[b.where] = values.detach().reshape(-1).to(self.flat)
-                b.tensor.data = self.flat[b.where].view(b.shape)
-            if b.trained:
-                b.tensor.grad = self.grad[b.where].view(b.shape)
-        self._active = None
+        self.vector.gather()
 
     # -- the function ------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> None:
-        """Training mode, or evaluation mode."""
+        """Training mode, or evaluation mode; what is frozen as a whole stays in the latter."""
         self.module.train(mode)
+        for half in (self.split.front, self.split.back) if self.split else ():
+            half.train(mode)
+        for module in self.still:
+            module.eval()
 
     def __call__(self, x: Tensor) -> Tensor:
         """The same as `forward`."""
@@ -191,16 +178,40 @@ class Network:
 
     def forward(self, x: Tensor) -> Tensor:
         """The module's output: logits (batch, classes), or (batch, 1)."""
-        return output_of(self.module(self.arrange(x)))
+        if not self.vector.loose:
+            return output_of(self.module(self.arrange(x)))
+        self.vector.lend()
+        output = output_of(self.module(self.arrange(x)))
+        self.vector.take_back()
+        return output
 
     def features(self, x: Tensor) -> Tensor:
         """phi(x): what goes into the head."""
-        return inspection.run_body(self.module, self.head_module, self.arrange(x))
+        self.vector.lend()
+        if self.split is not None:
+            found: Tensor = self.split.front(self.arrange(x))
+        else:
+            found = inspection.run_body(self.module, self.head_module, self.arrange(x))
+        self.vector.take_back()
+        return found
 
     def logits(self, features: Tensor) -> Tensor:
         """The head on features."""
-        output: Tensor = self.head_module(features)
+        self.vector.lend()
+        if self.split is not None:
+            output = output_of(self.split.back(features))
+        else:
+            output = self.head_module(features)
+        self.vector.take_back()
         return output
+
+    @torch.no_grad()
+    def in_front_of(self, x: Tensor) -> Tensor:
+        """What the frozen front makes of samples: its features, which stay the same all run."""
+        assert self.front is not None
+        self.front.eval()
+        found: Tensor = self.front(x)
+        return found
 
     def arrange(self, x: Tensor) -> Tensor:
         """Images in the memory layout that the module is quickest with; the values are the same.
@@ -211,7 +222,17 @@ class Network:
         """
         return inspection.as_channels_last(x) if self.channels_last and x.dim() == 4 else x
 
-
-def is_weight(name: str, tensor: Tensor) -> bool:
-    """Whether weight decay applies: to weights, not to biases."""
-    return name.rpartition(".")[2] != "bias" and (tensor.dim() > 1 or "bias" not in name)
+    def described(self) -> str:
+        """How the model is divided, in one line."""
+        trained = self.whole.stop
+        fixed = self.vector.fixed.size
+        own = self.head.stop - self.head.start
+        words = f"{trained:,} of {trained + fixed:,} parameters train, {own:,} are a user's own"
+        words += f" ({self.said})"
+        if fixed and self.rear is not self:
+            words += "; features of the frozen front are computed once a run"
+        elif self.in_front:
+            words += f"; the frozen part is computed in every step: {self.in_front}"
+        if not self.rear.cacheable:
+            words += f"; features are not cached: {self.rear.why}"
+        return words

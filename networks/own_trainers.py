@@ -104,7 +104,10 @@ class ClientTrainer:
                 f"{len(state)}: all of its state dict, in order."
             )
         with torch.no_grad():
-            for tensor, value in zip(state.values(), back, strict=True):
+            fixed = network.vector.fixed.arrays
+            for (name, tensor), value in zip(state.items(), back, strict=True):
+                if name in fixed:  # what is not trained is not read either
+                    continue
                 tensor.copy_(torch.as_tensor(np.asarray(value)).reshape(tensor.shape))
 
 

@@ -187,7 +187,7 @@ class OwnTraining:
         network.activate(part)
         network.train()
         devices = [network.device] if network.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with network.vector.fixed.guarded(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
             given = TensorDataset(*pair) if original is None else original
             self.trainer(network, given, lesson.words(user, network.device), pulling)

@@ -85,7 +85,7 @@ def train_heads(
     for u in range(len(orders)):
         network.set(network.head, out[u])
         train_alone(job, u)
-        out[u] = network.get(network.head)
+        out[u] = network.vector.view(network.head)
     return out
 
 
@@ -128,7 +128,7 @@ def train_part(
     pull: Pull | None = None,
 ) -> Floats32:
     """One part of the models `rows` (users, P), the other part frozen; `pull` is on that part."""
-    out = np.array(rows[:, part], np.float32)
+    out = np.empty((len(orders), part.stop - part.start), np.float32)  # user by user in memory
     if part.stop == part.start:
         return out
     pull = active(pull)
@@ -142,7 +142,7 @@ def train_part(
     for u in range(len(orders)) if not together else []:
         network.set(network.whole, rows[u])
         train_alone(job, u)
-        out[u] = network.get(part)
+        out[u] = network.vector.view(part)
     return out
 
 
@@ -188,12 +188,21 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
         job.pull.centre[users] = centres.cpu().numpy()
 
 
+def starts_of(job: Job, rows: Floats32, users: list[int]) -> torch.Tensor:
+    """A copy of some users' rows; of one whole model it is the network's own vector."""
+    network = job.network
+    if len(users) > 1 or job.head or job.part != network.whole:
+        return torch.from_numpy(rows[users]).to(job.data.x.device)
+    network.set(network.whole, rows[users[0]])
+    return network.flat.unsqueeze(0)
+
+
 def trained_together(
     job: Job, rows: Floats32, group: list[int]
 ) -> tuple[list[int], Tensor, Tensor | None]:
     """Users in the order of the rows, their trained part, and the centres if these followed."""
     plan = Plan.build(job.orders, job.data.offsets, group)
-    starts = torch.from_numpy(rows[plan.users]).to(job.data.x.device)
+    starts = starts_of(job, rows, plan.users)
     pull = job.pull and job.pull.pick(plan.users)
     result, centres = stacked.train_stacked(
         job.network, starts, job.part, (job.data, plan), job.keys, pull, job.head

@@ -72,7 +72,9 @@ class Stacked:
             block = blocks[id(tensor)]
             trained = self.part.start <= block.where.start and block.where.stop <= self.part.stop
             values = self.rows[:, moved(block.where, self.first)]
-            copy = values.reshape(len(self.rows), *block.shape).clone()
+            copy = values.reshape(len(self.rows), *block.shape)
+            if len(self.rows) > 1:  # of one user they are trained where they are
+                copy = copy.clone()
             pair.append(copy)
             if trained:
                 where = moved(block.where, self.part.start)
@@ -95,7 +97,8 @@ class Stacked:
 
     def result(self) -> Tensor:
         """The trained part of every user, (users, P_part)."""
-        return joined(self.rows[:, moved(self.part, self.first)].clone(), self.copies)
+        rows = self.rows[:, moved(self.part, self.first)]
+        return joined(rows.clone(), self.copies) if len(rows) > 1 else rows
 
     def centre(self) -> Tensor:
         """The centres of every user's pull at the end, if they followed."""
@@ -192,8 +195,8 @@ def train_stacked(
 ) -> tuple[Tensor, Tensor | None]:
     """Train one part of the models `rows` (users, P), which are in the plan's order of users.
 
-    Also returns the centres of the pull (its users in the same order), if they followed. With
-    `head`, `rows` are linear heads, the examples are features.
+    Of one user they are trained in place. Also returns the centres of the pull (its users in the
+    same order), if they followed. With `head`, `rows` are linear heads, the examples are features.
     """
     stacked = Stacked(network, rows, part, keys, pull, head)
     every = pull.every if pull is not None else 0

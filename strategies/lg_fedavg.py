@@ -53,7 +53,13 @@ class LGFedAvg(Strategy[LGFedAvgKeys, LGFedAvgState]):
     name = "lg-fedavg"
 
     def prepare(self) -> None:
-        """The warm-up must not be all there is."""
+        """The head is what is shared, and the warm-up must not be all there is."""
+        model = self.config.model
+        if model.personal or model.shared:
+            raise ConfigError(
+                f"lg-fedavg: its head is what all share: say head=... in the place of "
+                f"{'personal' if model.personal else 'shared'}=...; fedper takes both."
+            )
         warmup, rounds = self.keys.lg_fedavg_warmup_rounds, self.config.run.num_rounds
         if warmup >= rounds:
             raise ConfigError(

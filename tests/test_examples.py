@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -52,6 +53,14 @@ def test_the_cells_of_a_notebook_run(
     found = names["found"]
     assert row in found and row in str(found)
     assert found[row].evaluate() == found[row].per_user
+
+
+def test_adapters_over_a_frozen_backbone(capsys: pytest.CaptureFixture[str]) -> None:
+    """A user sends the A of two adapters of rank 4, and gets a whole model."""
+    found = runpy.run_path(str(EXAMPLES / "adapters.py"))["main"](1)
+    assert {"fedper", "fedavg", "fedavg+ft"} == set(found)
+    said = capsys.readouterr().out
+    assert "138,058 parameters, 552,232 bytes; a user sends 2,048 bytes a round." in said
 
 
 @pytest.mark.slow

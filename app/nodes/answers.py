@@ -17,7 +17,7 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from corsage.app.nodes.deployed import is_device
-from corsage.app.nodes.device import admitted, experiment_of, read_task
+from corsage.app.nodes.device import admitted, experiment_of, frozen_of, read_task
 from corsage.app.nodes.identity import proof_of
 from corsage.app.nodes.node import Node, Nodes
 from corsage.app.nodes.outward import describe, outward
@@ -165,10 +165,13 @@ def say(message: Message, context: Context, nodes: Nodes, guard: str) -> Message
     node = nodes.of(context, task)
     if line := untested():
         log(WARNING, line)
-    return introduced(message, node, guard, proof_of(node.state_dir, task.experiment))
+    proof = proof_of(node.state_dir, task.experiment)
+    return introduced(message, node, guard, proof, frozen_of(task, node, nodes.limits(context)))
 
 
-def introduced(message: Message, node: Node, guard: str, proof: str = "") -> Message:
+def introduced(
+    message: Message, node: Node, guard: str, proof: str = "", frozen: str = ""
+) -> Message:
     """A node's introduction, or why it cannot take part."""
     if guard and len(node.users) > 1:
         return _failure(
@@ -176,10 +179,10 @@ def introduced(message: Message, node: Node, guard: str, proof: str = "") -> Mes
             f"{guard} protects what a node sends, and this node hosts {len(node.users)} users: "
             "give each user a node of its own, in a simulation by num-nodes as large as num-users",
         )
-    return Message(introduction(node, proof), reply_to=message)
+    return Message(introduction(node, proof, frozen), reply_to=message)
 
 
-def introduction(node: Node, proof: str = "") -> RecordDict:
+def introduction(node: Node, proof: str = "", frozen: str = "") -> RecordDict:
     """A node's users, what their data look like, and what only a device can say of itself."""
     data = node.data
     places = [data.index[user] for user in node.users]
@@ -192,6 +195,7 @@ def introduction(node: Node, proof: str = "") -> RecordDict:
                     "input-shape": list(data.shape),
                     "num-classes": data.num_classes,
                     "proof": proof,
+                    "frozen": frozen,
                     "table": node.table,
                 }
             ),

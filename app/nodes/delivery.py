@@ -13,7 +13,7 @@ from flwr.supercore import log
 
 from corsage.app.nodes.node import Node
 from corsage.app.results.header import Header, spec
-from corsage.app.results.rowfile import MODELS, PICKED, SCALES, SHARED, USERS, encoded
+from corsage.app.results.rowfile import CODES, MODELS, PICKED, SCALES, SHARED, USERS, encoded
 from corsage.app.states.models import ModelShelf
 from corsage.clients.base import Client, Models
 from corsage.core.arrays import Array, Arrays
@@ -66,11 +66,13 @@ class ModelDelivery:
     ) -> tuple[Header, Arrays]:
         """The header and the tensors of some of the client's users."""
         task, data, form = self.task, self.node.data, client.arithmetic
-        arrays = tensors(client.network, models, list(places))
+        arrays = tensors(client.full, models, list(places))
         own = sum(a[:1].nbytes for name, a in arrays.items() if name.startswith(USERS))
         kept = self.room is None or own <= self.room
         if not kept:
             arrays = {n: a for n, a in arrays.items() if not n.startswith(USERS)}
+        if not self.count or (self.shelf and self.shelf.each_alone):
+            arrays |= fixed(client.full)  # of the pieces of a row, its file takes the first's
         head = Header(
             strategy=task.algorithm,
             row=str(task.options[ROW]),
@@ -92,6 +94,12 @@ class ModelDelivery:
         if data.preparation is not None:
             head = replace(head, preparation=data.preparation.json())
         return head, {**arrays, **scales(data, head.users)}
+
+
+def fixed(network: Network) -> Arrays:
+    """What nobody trains, by name, as far as a file can hold it."""
+    kept = network.vector.fixed.arrays.items()
+    return {SHARED + name: array for name, array in kept if str(array.dtype) in CODES}
 
 
 def scales(data: FederatedData, users: Sequence[str]) -> Arrays:

@@ -36,6 +36,8 @@ from corsage.core.asked import (
 from corsage.core.columns import BadColumns
 from corsage.core.errors import ConfigError, ModelError, Refused
 from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.held import is_name
+from corsage.core.introduction import FINGERPRINT
 from corsage.core.keys import EPOCHS, STEPS, Keys, kebab, names, read
 from corsage.core.limits import ZOO, Limits
 from corsage.core.preparation import Preparation
@@ -63,6 +65,8 @@ SETTINGS: Mapping[str, Check] = {
 RECORD: Mapping[str, Check] = {
     "round": whole(),
     "exchange": text(100),
+    "frozen": text(FINGERPRINT),
+    "sole": flag,
     "users": listed(text(400)),
     "versions": listed(whole()),
     "keep": listed(whole()),
@@ -268,6 +272,26 @@ def check_model(task: Task, node: Node, limits: Limits) -> None:
         raise Refused(str(error)) from None
     limits.check("max-parameters", "parameters of the model", size)
     limits.check_space("the widest layer for all samples", widest * samples(node))
+
+
+def frozen_of(task: Task, node: Node, limits: Limits) -> str:
+    """The fingerprint of what nobody trains of the model, for this device's samples.
+
+    Empty where there is nothing of it, or the model for all is not known yet: then it is compared
+    when the device is asked to train.
+    """
+    own, keys = node.data, task.model
+    of_ours = ":" not in keys.model and not is_name(keys.model)
+    if not own.shape or own.facts is not None or (of_ours and not keys.frozen):
+        return ""
+    try:
+        check_model(replace(task, shape=own.shape, num_classes=own.num_classes), node, limits)
+        from corsage.networks.build import build_network
+
+        network = build_network(keys, own.shape, own.num_classes, task.seed, node.device)
+    except (ConfigError, ModelError):
+        return ""
+    return network.vector.fixed.fingerprint
 
 
 def check_work(task: Task, node: Node, each: list[dict[str, Any]], limits: Limits) -> None:

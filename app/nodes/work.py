@@ -25,9 +25,12 @@ from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Array, Arrays, Bools
-from corsage.core.errors import CheckpointError, StateLost, StorageError, UserError
+from corsage.core.blocks import add_weighted, finite_rows, mean_of
+from corsage.core.errors import CheckpointError, Refused, StateLost, StorageError, UserError
+from corsage.core.introduction import other_frozen
 from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task
 from corsage.networks.build import build_network
+from corsage.networks.network import Network
 
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
@@ -113,10 +116,12 @@ class Worker:
     ) -> None:
         self.kind, self.task, self.node, self.store = kind, task, node, store
         self.arrays, self.rows, self.report = arrays, rows, Report(device=not node.simulated)
+        self.single: set[str] = set()  # the means of what is in single precision
         self.rows_sent: dict[str, list[Array]] = {}  # of each group, put together at the end
         self.cls = client_class(task.algorithm)
         device = node.device or task.train.device
         self.network = build_network(task.model, task.shape, task.num_classes, task.seed, device)
+        check_frozen(task, self.network)
         self.delivery = ModelDelivery(task, node, store.models)
         self.members: dict[str, list[str]] = json.loads(str(task.options.get(MEMBERS, "{}")))
 
@@ -135,6 +140,7 @@ class Worker:
             self.delivery.add(client)
             return
         sent = client.respond(got)
+        self.network.vector.fixed.check()
         if self.task.options.get(BY_USER):
             sent = replace(sent, mean={}, rows={**sent.mean, **sent.rows})
         self.check_shapes(group, sent)
@@ -186,8 +192,7 @@ class Worker:
         """Which participants' results are finite throughout; the others are named."""
         good = np.ones(len(group), dtype=bool)
         for name, values in {**sent.metrics, **sent.mean, **sent.rows, **sent.keep}.items():
-            rows = np.asarray(values).reshape(len(group), -1)
-            fine = np.isfinite(rows).all(axis=1)
+            fine = finite_rows(np.asarray(values))
             for place in np.flatnonzero(good & ~fine):
                 user = self.task.users[group[place]]
                 self.report.failed[user] = f"{self.kind}: {name} is not finite{DIVERGED}"
@@ -231,10 +236,8 @@ class Worker:
             if len(self.task.users) == 1:
                 report.mean[name] = chosen[0]
             else:
-                sums = np.einsum(
-                    "u,u...->...", weights, chosen, dtype=np.float64, casting="same_kind"
-                )
-                report.mean[name] = report.mean.get(name, 0.0) + sums
+                report.mean[name] = add_weighted(report.mean.get(name), chosen, weights)
+                self.single |= {name} if rows.dtype == np.float32 else set()
 
     def add_evaluation(self, users: list[str], metrics: Numbers) -> None:
         """Add an evaluation, user by user; one whose numbers are not finite is named."""
@@ -263,9 +266,18 @@ class Worker:
             for name, groups in self.rows_sent.items()
         }
         if report.mean and len(self.task.users) > 1 and report.weight != 1.0:
-            scale = 1.0 / report.weight
-            report.mean = {name: array * scale for name, array in report.mean.items()}
+            for sums in report.mean.values():  # they are the report's own
+                np.multiply(sums, 1.0 / report.weight, out=sums)
+        for name in self.single if self.task.sole and report.weight else ():
+            like = np.empty(0, np.float32)
+            report.mean[name] = mean_of([(report.weight, report.mean.pop(name))], like)
         return report
+
+
+def check_frozen(task: Task, network: Network) -> None:
+    """Refuse to train under another frozen part than the server's: nobody would notice."""
+    if task.frozen != network.vector.fixed.fingerprint:
+        raise Refused(other_frozen(network.vector.fixed.fingerprint, task.frozen))
 
 
 def write_members(users: list[str]) -> NDArray[np.uint8]:

@@ -206,6 +206,7 @@ class Row:
             start = f"what all share, {', '.join(missing)} untrained"
         else:
             start = "what all share"
+        names += [name for name in network.vector.fixed.tensors if name in known]
         return UserModel("", head, {name: known[name] for name in names}, self._vectors, start)
 
     # The same numbers again.

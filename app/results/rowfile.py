@@ -32,6 +32,8 @@ from corsage.core.errors import CheckpointError
 SHARED, USERS, MODELS, PICKED = "shared/", "users/", "models/", "picked"
 SCALES = "scales/"
 CODES = {"float32": "F32", "float64": "F64", "int64": "I64"}
+CODES |= {"float16": "F16", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8"}
+CODES |= {"bool": "BOOL"}
 ALIGNED = 8
 
 

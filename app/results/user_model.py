@@ -23,10 +23,13 @@ from corsage.networks.build import build_network, measure_model
 from corsage.networks.network import Network
 from corsage.networks.outputs import linear_outputs, outputs_of
 from corsage.networks.training import to_tensors
+from corsage.networks.vector import as_block
 from corsage.networks.zoo import ZOO
 
 MOST_PARAMETERS = 10**9
 """No file's header may ask for a larger model: it would be made before a parameter is read."""
+TYPES = ("float32", "float64", "int64")
+"""Those of parameters, and of counters."""
 Vectors = Callable[[], Array]
 """The vectors that samples are numbers of, if they are."""
 
@@ -163,7 +166,7 @@ class UserModel:
             size, _ = measure_model(head.keys, head.shape, head.num_classes)
             if size > MOST_PARAMETERS or (self.user and size > count):
                 raise ModelError(f"{head.row}: the file has {count:,} of {size:,} parameters.")
-        return build_network(head.keys, head.shape, head.num_classes, head.seed)
+        return build_network(head.keys, head.shape, head.num_classes, head.seed, fixed=self.arrays)
 
     @cached_property
     def flat(self) -> Array:
@@ -171,6 +174,10 @@ class UserModel:
         blocks = self.network.blocks
         for b in blocks:
             shape = self.arrays[b.name].shape if b.name in self.arrays else None
+            if shape == tuple(b.shape) and self.arrays[b.name].dtype.name not in TYPES:
+                raise CheckpointError(
+                    f"{self.head.row}: {b.name} is of no type of numbers: damaged."
+                )
             if shape != tuple(b.shape):
                 raise ModelError(
                     f"model={self.head.model['model']}: {b.name} is {tuple(b.shape)} there, and "
@@ -194,7 +201,7 @@ class UserModel:
         module = copy.deepcopy(network.module)
         owned = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
         for b in network.blocks:  # of convex models in double precision
-            owned[b.name] = torch.from_numpy(np.array(self.arrays[b.name]))
+            owned[b.name] = torch.from_numpy(np.array(as_block(self.arrays[b.name].reshape(-1), b)))
         module.load_state_dict(owned, strict=True, assign=True)
         trained = {b.name for b in network.blocks if b.trained}
         for name, parameter in module.named_parameters():

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from flwr.supercore import log
 
-from corsage.app.nodes.delivery import tensors
+from corsage.app.nodes.delivery import fixed, tensors
 from corsage.app.results.header import Header, spec
 from corsage.app.results.rowfile import USERS, encoded
 from corsage.clients import client_class
@@ -52,6 +52,7 @@ def held(strategy: Strategy[Any, Any], delivery: Delivery) -> bytes:
     own = sum(array.nbytes for name, array in found.items() if name.startswith(USERS))
     if own > {"auto": AUTO_BYTES, "none": 0}.get(strategy.config.run.keep_models, own):
         found = Arrays()
+    found |= fixed(federation.network) if found else {}
     clusters = strategy.user_clusters(delivery.row)
     known = {user: clusters[user] for user in users if user in clusters}
     head = header_of(task, delivery, bool(found), own)

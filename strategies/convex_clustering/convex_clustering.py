@@ -94,6 +94,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     """The server of convex clustering: it holds all models, the duals, and the graph."""
 
     name = "convex-clustering"
+    solves = True
     by_user = ("x",)
     own_steps = "users minimise"
     unprotected = "users' models are solved for together, nothing is averaged"

@@ -71,6 +71,7 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
 
     name = "local-clusters"
     own_steps = "users minimise"
+    solves = True
     draws = False
     unprotected = "clusters' models minimise sums of their users' losses, nothing is averaged"
     no_server_step = unprotected

@@ -50,6 +50,7 @@ class CoinMethod(Strategy[K, S]):
     """A method whose iterations are told by coins."""
 
     own_steps = "coins draw its steps"
+    solves = True
     draws = False
     by_cohort = True
     unprotected = "nodes take the means of their clusters themselves, step by step"

@@ -175,6 +175,7 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     name = "mixed-model"
     own_steps = "it is solved exactly"
+    solves = True
     draws = False
     by_cohort = True
     unprotected = "users send sums that are solved, nothing is averaged"

@@ -36,7 +36,14 @@ from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.delivery import Deliveries
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.learning import check_fits, check_learning
-from corsage.strategies.rounds.model_arrays import by_parameter, check_numbers, fitted, parts_of
+from corsage.strategies.rounds.model_arrays import (
+    by_parameter,
+    check_numbers,
+    check_whole,
+    fitted,
+    lean,
+    parts_of,
+)
 from corsage.strategies.rounds.outside import Outside
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Finding, Result, weighted_metrics
@@ -82,6 +89,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     no_server_step: ClassVar[str] = ""  # why the server has no step of its own, if it has none
     untrained: ClassVar[str] = ""  # why users take no gradient steps on batches, if they do not
     own_steps: ClassVar[str] = ""  # why it has its own number of steps, whatever others do
+    solves: ClassVar[bool] = False  # linear models are solved for, by all their parameters
     draws: ClassVar[bool] = True  # a round is of some of the users
     by_cohort: ClassVar[bool] = False  # nodes answer for cohorts: all of their users are evaluated
     __signature__ = Parameters()
@@ -208,7 +216,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         replies = yield question
         self.accept_round(number, replies)
         replies = self.server_step.taken(self.averaging.merged(replies, sent), sent)
-        self.state = self.merge(replies)
+        self.state = lean(self.merge(replies))
         self.federation.count(question, replies)
         return replies
 
@@ -283,7 +291,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def named_arrays(self) -> ArrayRecord:
         """The shared arrays at the end, under the names that a Flower user expects."""
-        return encode(by_parameter(self.federation.network, self.shared()))
+        network = self.federation.network
+        return encode(network.vector.whole_state(by_parameter(network, self.shared())))
 
     def arrays(self, grid: Grid) -> ArrayRecord:
         """What all users get now: the arrays that a wrapper of Flower's is to begin with."""
@@ -330,6 +339,8 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """Log the settings."""
         settings = {**flatten(self.federation.train), **flatten(self.keys)}
         log(INFO, "%s: %s", self.name, ", ".join(f"{k}={v}" for k, v in settings.items()))
+        if self.federation.roster.shape:
+            log(INFO, "%s: %s", self.name, self.federation.network.described())
 
     def start(
         self,
@@ -375,8 +386,12 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         self.federation.join(grid)
         if not hasattr(self, "state"):
             settle(self.federation)
-            check_fits(self, self.federation.network)
-            self.state = self.initial(self.federation.network)
+            network = self.federation.network
+            check_fits(self, network)
+            if self.solves and self.federation.convex:
+                check_whole(self.name, network)
+            self.state = lean(self.initial(network))
+            network.vector.forget()
 
     def take(self, arrays: Arrays) -> None:
         """Take over arrays from outside: a wrapper's, or a model to begin with."""
@@ -415,7 +430,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         )
         self.progress.round = number
         self.progress.trained.update(replies.users)
-        return replies
+        return replace(replies, mean={}, rows={})  # a model more would be held for nobody
 
     def _whole(self, what: str, script: Script[T]) -> Script[T]:
         """A script that either comes to a state whose numbers are finite, or changes nothing."""

@@ -21,6 +21,7 @@ from corsage.core.errors import (
     CheckpointError,
     ConfigError,
     DataError,
+    ModelError,
     NodeError,
     RoundFailed,
     StatesGone,
@@ -130,6 +131,7 @@ class Federation:
             patience=self.patience,
             arrived=lambda node, users: self.conduct.came(users, self.roster.mark(node)),
             policy=policy_of(config),
+            frozen=self.frozen,
         )
 
     def beside(self, name: str, purpose: str) -> Federation:
@@ -208,6 +210,16 @@ class Federation:
         roster = self.roster
         seed = self.config.run.seed
         return build_network(self.model, roster.shape, roster.num_classes, seed)
+
+    def frozen(self, shape: tuple[int, ...], num_classes: int) -> str:
+        """The fingerprint of what nobody trains of the model, for such samples."""
+        from corsage.networks.build import build_network
+
+        keys, seed = self.config.model, self.config.run.seed
+        try:
+            return build_network(keys, shape, num_classes, seed).vector.fixed.fingerprint
+        except ModelError:
+            return ""
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -354,11 +366,14 @@ class Federation:
         messages, tokens = [], {node: new_token() for node in asked}
         options = {**(options or {}), **(self.judging if kind == "evaluate" else {})}
         train = self.train.of_round(number, self.config.run.num_rounds) if kind == "train" else None
+        sole = len(asked) == 1
         for node, group in asked.items():
             places = [place[user] for user in group]
             rows = parcel.rows if len(asked) == 1 else parcel.pick(places)
             weights = [schema.cut[user] for user in group] if schema.cut else []
-            task = self.task(number, group, dict(options), tokens[node], weights, train=train)
+            task = self.task(
+                number, group, dict(options), tokens[node], weights, train=train, sole=sole
+            )
             messages.append(self.message(kind, node, shared, rows, task))
         return Question(messages, asked, schema, down, tokens)
 
@@ -402,11 +417,12 @@ class Federation:
         weights: Sequence[float] = (),
         raw: bool = False,
         train: TrainKeys | None = None,
+        sole: bool = False,
     ) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run.
 
         `raw`: it is asked who it is, and what its columns are before they are prepared. `train`
-        are the settings of a round that has its own.
+        are the settings of a round that has its own. `sole`: no other node is asked.
         """
         versions = self.progress.versions
         kept = [*self.durable, self.before]
@@ -416,7 +432,9 @@ class Federation:
                 experiment=self.experiment,
                 round=number,
                 exchange=exchange,
+                frozen="" if raw else self.network.vector.fixed.fingerprint,
                 seed=self.config.run.seed,
+                sole=sole,
                 users=users,
                 versions=[versions.get(user, 0) for user in users],
                 keep=[[held.get(user, 0) for held in kept] for user in users],

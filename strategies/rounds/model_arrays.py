@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from corsage.core.arrays import Array, Arrays, Bools, Floats32
+from corsage.core.encoding import as_sent
 from corsage.core.errors import ModelError
+from corsage.strategies.rounds.state import arrays_of
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
+S = TypeVar("S")
 PARTS = ("body", "head", "model")  # arrays of these names are parts of the model
 
 
@@ -35,6 +39,12 @@ def without_statistics(network: Network, models: Floats32) -> Floats32:
     return models if own.all() else np.where(own, models, np.float32(0.0))
 
 
+def lean(state: S) -> S:
+    """A state whose large parts of the model are those of the message that will be sent."""
+    own = {n: as_sent(a) for n, a in arrays_of(state).items() if n in PARTS}
+    return cast(S, replace(cast(Any, state), **own)) if own else state
+
+
 def by_parameter(network: Network, arrays: Mapping[str, Array]) -> Arrays:
     """The parts of the model among some arrays, parameter by parameter."""
     named = Arrays()
@@ -52,6 +62,15 @@ def parts_of(strategy: str, network: Network, named: Arrays, names: Sequence[str
             f"{strategy}: initial_arrays cannot be given: users begin with the run's own."
         )
     return {name: network.flatten(named, part(network, name)) for name in own}
+
+
+def check_whole(strategy: str, network: Network) -> None:
+    """ModelError if some of a linear model is frozen that is solved for as a whole."""
+    if fixed := network.vector.fixed.tensors:
+        raise ModelError(
+            f"{strategy}: it solves for all of a linear model, and {', '.join(fixed)} is frozen: "
+            "leave frozen=... out, or take a method that trains by SGD."
+        )
 
 
 def check_numbers(strategy: str, arrays: Mapping[str, Array]) -> None:

@@ -17,7 +17,13 @@ from flwr.serverapp import Grid
 
 from corsage.core.agreement import misfit
 from corsage.core.errors import DataError, NodeError
-from corsage.core.introduction import BadIntroduction, Counts, Introduction, read_introduction
+from corsage.core.introduction import (
+    BadIntroduction,
+    Counts,
+    Introduction,
+    other_frozen,
+    read_introduction,
+)
 from corsage.core.preparation import Preparation
 from corsage.core.replies import in_reading_order, name_users
 from corsage.core.text import line
@@ -87,6 +93,7 @@ class Roster:
     owners : whose the ids of users are.
     patience : how long nodes are waited for.
     arrived : told of every node that is let in, with its users.
+    frozen : the fingerprint of what nobody trains of the model, for such samples.
     policy, preparation : how tables are prepared, and what was agreed on; none: there are none.
     users : ids in an order that depends on nothing but the ids.
     """
@@ -102,6 +109,7 @@ class Roster:
     patience: Patience = field(default_factory=Patience)
     arrived: Callable[[int, Iterable[str]], None] = lambda node, users: None
     policy: Policy = Policy()
+    frozen: Callable[[tuple[int, ...], int], str] = lambda shape, classes: ""
     preparation: Preparation | None = None
     users: list[str] = field(default_factory=list)
     refusals: Refusals = field(default_factory=Refusals)
@@ -333,7 +341,14 @@ class Roster:
             return "it has a table, the others have not"
         if said.users and said.shape != self.shape:
             return f"its samples have shape {said.shape}, the others' {self.shape}"
-        return self._other_labels(said)
+        return self._other_labels(said) or self._other_frozen(said)
+
+    def _other_frozen(self, said: Introduction) -> str:
+        """Why a node's frozen part does not fit, if it says one."""
+        if not said.frozen:
+            return ""
+        here = self.frozen(said.shape, said.num_classes)
+        return other_frozen(said.frozen, here) if here != said.frozen else ""
 
     def _other_labels(self, said: Introduction) -> str:
         """Why a node's labels do not fit the model, if they do not."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats32
+from corsage.core.blocks import finite
 from corsage.core.errors import CheckpointError
 from corsage.strategies.rounds.ledger import Crowd, Ledger
 from corsage.strategies.rounds.owners import Owner
@@ -122,9 +123,8 @@ def _unsound(value: object, name: str, allowed: bool) -> Iterator[str]:
     if isinstance(value, float | np.floating):
         value = np.asarray(value)
     if isinstance(value, np.ndarray):
-        if (
-            value.dtype.kind == "f"
-            and not (~np.isnan(value) if allowed else np.isfinite(value)).all()
+        if value.dtype.kind == "f" and not (
+            not np.isnan(value).any() if allowed else finite(value)
         ):
             yield name
     elif dataclasses.is_dataclass(value):

@@ -218,7 +218,7 @@ def torch_sgd(net: Network, loss: str, data: Any, order: Any, part: slice, keys:
     trained = [b.tensor for b in net.blocks_of(part)]
     for b in net.blocks:
         b.tensor.requires_grad_(any(b.tensor is t for t in trained))
-    net._active = None
+    net.vector.active = None
     groups = [
         {"params": [p for p in trained if p.dim() > 1], "weight_decay": keys.weight_decay},
         {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0},

@@ -224,7 +224,8 @@ def test_buffers_are_in_the_vector():
     net(X + 3.0)
     mean = net.named(net.get(net.whole))["1.running_mean"]
     assert np.abs(mean).sum() > 0
-    assert "1.num_batches_tracked" not in net.named(net.initial)
+    assert net.named(net.get(net.whole))["1.num_batches_tracked"] == np.int64(1)
+    assert net.named(net.initial)["1.num_batches_tracked"].dtype == np.int64
 
 
 def test_no_linear_layer_lists_the_modules():

@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional as F
 
 from corsage.core.config import Config
-from corsage.core.encoding import decode
 from corsage.core.errors import ConfigError
 from corsage.core.registry import ALGORITHMS
 from corsage.core.seeding import generator
@@ -42,7 +41,7 @@ def test_new_users_take_no_part_and_are_evaluated_in_every_case(name: str) -> No
 
 def test_fedrep_adapts_the_head_and_nothing_else() -> None:
     strategy, result, _ = federate("fedrep", **NEW, adapt_samples="6", adapt_epochs="15")
-    body = {k: torch.from_numpy(v) for k, v in decode(result.arrays).items()}
+    body = result.arrays.to_torch_state_dict()
     config = Config.parse({**SMALL, **{k.replace("_", "-"): v for k, v in NEW.items()}})
     data = simulated(config.data, 12, 0)
     network = strategy.federation.network

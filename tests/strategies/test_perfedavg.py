@@ -228,7 +228,8 @@ def hvp(net: Network, theta: Tensor, v: Tensor, x: Tensor, y: Tensor, mean: Any)
     def loss(flat_values: Tensor) -> Tensor:
         pieces = torch.split(flat_values, [b.where.stop - b.where.start for b in net.blocks])
         named = {b.name: p.view(b.shape) for b, p in zip(net.blocks, pieces, strict=True)}
-        buffers = {n: t.detach().clone() for n, t in named.items() if "running" in n}
+        own = {b.name: b.dtype for b in net.blocks if not b.trained}
+        buffers = {n: named[n].detach().to(kind, copy=True) for n, kind in own.items()}
         return mean(functional_call(module, {**named, **buffers}, (x,)), y)
 
     assert names
