@@ -20,7 +20,7 @@ from corsage.strategies.rounds.work import as_set, effort, said, unequal, whole_
 from tests.support.federations import CLUSTER_MAP, CONVEX
 from tests.support.steps import Steps, counted
 
-OWN_STEPS = ("l2gd",)
+OWN_STEPS = ("l2gd", "fedrep-exact")
 SGD = [name for name in ALGORITHMS if name not in (*CONVEX, *OWN_STEPS)]
 ROUNDS, BUDGET = 4, 11
 KEYS: dict[str, Any] = {
@@ -58,9 +58,9 @@ def gradients(name: str, **keys: Any) -> int:
 def no_work(evaluation: Any, steps: Steps) -> Any:
     """An evaluation from whose question on nothing counts: here only the last round has one."""
 
-    def asked(options: Any) -> Any:
+    def asked(*words: Any) -> Any:
         steps.on = False
-        return evaluation(options)
+        return evaluation(*words)
 
     return asked
 
