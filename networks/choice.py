@@ -100,7 +100,7 @@ def seconds(
     network: Network, path: Path, shape: tuple[int, ...], num_classes: int, keys: TrainKeys
 ) -> float:
     """CPU seconds of a step of one user on a path, after a first one."""
-    users, batch = max(path.users, 1), keys.batch_size
+    users, batch = max(path.users, 1), max(keys.batch_size, 2)  # BatchNorm takes no batch of one
     data = examples(shape, num_classes, [batch] * users)
     data = data.over(data.x.to(network.device))
     orders, best, spent = [[np.arange(batch)] * STEPS] * users, float("inf"), 0.0

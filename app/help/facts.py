@@ -132,9 +132,9 @@ FACTS: dict[str, Facts] = {
         beside="exact-local",
     ),
     "mixed-model": Facts(
-        "centre / sums P, q",
+        "centre, covariance / sums A, b, y'y (given strengths: P, q)",
         "a model theta / centres, strengths",
-        "d(d+1)/2 + d up",
+        "d(d+1)/2 + d + 1 up",
         "a table and known groups, or a mixed model in mind",
         on=GROUPED,
         beside="exact-local",

@@ -271,7 +271,9 @@ def test_users_with_different_numbers_of_steps_are_the_loop(
     assert parts.users_together(net, where) == 4
     got = parts.train_part(net, rows, where, data, orders, keys)
     np.testing.assert_allclose(got, loop(net, rows, where, data, orders, keys), atol=2e-5)
-    assert (np.abs(got - rows[:, where]).max(initial=0.0) > 1e-3) == (part != "body" or name != "frozen")
+    assert (np.abs(got - rows[:, where]).max(initial=0.0) > 1e-3) == (
+        part != "body" or name != "frozen"
+    )
     assert (got[2] == rows[2, where]).all()
 
 
