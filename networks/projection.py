@@ -2,7 +2,8 @@
 
 Random features (Rahimi, Recht 2007) of what the inputs vary in: the layer's rows are normal
 combinations of the leading principal components, each of which is divided by its deviation, so that
-a strong one does not drown the others. Nothing is trained.
+a strong one does not drown the others. Nothing is trained. The components come from a sketch: users
+send their mean of x x' times a random matrix that everybody knows, a fraction of the whole.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from corsage.core.arrays import Floats, Floats32
 from corsage.core.errors import ModelError
+from corsage.core.seeding import generator
 from corsage.networks.batches import Examples
 from corsage.networks.network import Block, Network
 
@@ -22,8 +24,14 @@ WEAK = 0.3
 """What is added to a component's variance before it is divided by, as a share of the largest."""
 SPREAD = 3.0
 """The deviation of what a unit of the layer puts out, before its bias."""
-MOST_INPUTS = 4096
-"""Second moments of more inputs are too many numbers to send."""
+MOST_INPUTS = 65_536
+"""A layer of more inputs is no layer of random directions."""
+MOST_COMPONENTS = 2048
+"""More are not asked of a device."""
+BEYOND = 20
+"""Columns of a sketch beyond the components that are looked for."""
+ROUNDING = 1e-6
+"""What single precision leaves open, as a share of the largest."""
 
 
 def first_layer(network: Network, shape: Sequence[int]) -> tuple[Block, Block | None]:
@@ -37,7 +45,7 @@ def first_layer(network: Network, shape: Sequence[int]) -> tuple[Block, Block | 
         )
     if module.in_features > MOST_INPUTS:
         raise ModelError(
-            f"{module.in_features:,} inputs are too many for their second moments (at most "
+            f"{module.in_features:,} inputs are too many for random directions (at most "
             f"{MOST_INPUTS:,}): take fedrep-exact-body=initial."
         )
     blocks = {id(block.tensor): block for block in network.blocks_of(network.body)}
@@ -62,33 +70,55 @@ def first_module(network: Network, shape: Sequence[int]) -> nn.Module | None:
     return ran[0] if ran else None
 
 
-def moments(data: Examples) -> tuple[Floats, Floats]:
-    """Each user's mean input (n, p), and its mean of x x' (n, p (p+1)/2), the lower triangle."""
+def moments(data: Examples, rank: int) -> tuple[Floats, Floats]:
+    """Each user's mean input (n, p), and its mean of x x' times the test matrix (n, p, q)."""
     users = [data.user(u)[0].flatten(1) for u in range(len(data))]
     mean = torch.stack([x.mean(0) for x in users]).double()
-    below = torch.tril_indices(mean.shape[1], mean.shape[1])
-    square = torch.stack([lower(x.t() @ x / len(x), below) for x in users])
-    return mean.cpu().numpy(), square.cpu().numpy()
+    test = torch.from_numpy(probes(mean.shape[1], rank)).to(users[0])
+    sketch = torch.stack([x.t() @ (x @ test) / len(x) for x in users])
+    return mean.cpu().numpy(), sketch.cpu().numpy()
 
 
-def lower(matrix: Tensor, below: Tensor) -> Tensor:
-    """The lower triangle of a matrix as a row."""
-    return matrix[below[0], below[1]]
+def sketched(rank: int, p: int) -> int:
+    """The columns of a sketch: some more than there are components to be found."""
+    return min(rank + BEYOND, p)
+
+
+def probes(p: int, rank: int) -> Floats:
+    """Omega (p, q), the same for everybody."""
+    return generator(0, "sketch of inputs").normal(size=(p, sketched(rank, p)))
+
+
+def components(mean: Floats, sketch: Floats, rank: int) -> tuple[Floats, Floats]:
+    """The leading variances of the inputs, and their directions (p, r), from S Omega.
+
+    Nystrom's S ~ Y (Omega'Y)^-1 Y' with Y = S Omega (Halko et al. 2011): exact if S has no more
+    than q directions, and where q = p.
+    """
+    test = probes(len(mean), rank)
+    y = sketch - np.outer(mean, mean @ test)
+    middle = test.T @ y
+    values, vectors = np.linalg.eigh((middle + middle.T) / 2)
+    sound = values > ROUNDING * max(values[-1], 0.0)
+    if not sound.any():
+        raise ModelError("the inputs do not vary: there are no principal components.")
+    half = y @ (vectors[:, sound] / np.sqrt(values[sound]))
+    directions, deviations, _ = np.linalg.svd(half, full_matrices=False)
+    return np.square(deviations[:rank]), directions[:, :rank]
 
 
 def projected(
     layer: tuple[Block, Block | None],
     body: Floats32,
     mean: Floats,
-    square: Floats,
+    sketch: Floats,
     rank: int,
     rng: np.random.Generator,
 ) -> Floats32:
-    """The body with its first layer set from the inputs' mean (p,) and mean of x x' (p, p)."""
+    """The body with its first layer set from the inputs' mean (p,) and sketch (p, q)."""
     weight, bias = layer
-    variance, directions = np.linalg.eigh(square - np.outer(mean, mean))
-    variance, directions = variance[::-1][:rank], directions[:, ::-1][:, :rank]
-    scaled = directions / np.sqrt(np.maximum(variance, 0.0) + WEAK * variance[0])
+    variance, directions = components(mean, sketch, rank)
+    scaled = directions / np.sqrt(variance + WEAK * variance[0])
     mix = rng.normal(size=(weight.shape[0], len(variance))) * SPREAD / np.sqrt(len(variance))
     rows = mix @ scaled.T
     out = np.array(body)

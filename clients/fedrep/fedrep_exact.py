@@ -12,13 +12,15 @@ import numpy as np
 
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Array, Floats32
-from corsage.core.asked import Takes, floats, number, word
+from corsage.core.asked import Takes, floats, number, whole, word
 from corsage.core.errors import UserError
-from corsage.networks import exact_heads, projection
+from corsage.networks import exact_heads, projection, softmax_heads
 from corsage.networks.batches import Examples
 from corsage.networks.exact_heads import Designs
 from corsage.strategies.fedrep.fedrep_exact import QUESTIONS, FedRepExactKeys
 
+MOST = 1e15
+"""No strength is larger."""
 Answer = Callable[[Got, Examples], Sent]
 
 
@@ -28,7 +30,13 @@ class FedRepExactClient(Client[FedRepExactKeys]):
     takes = Takes(
         shared={"body": floats("B")},
         rows={"centre": floats("H")},
-        options={"ask": word(*QUESTIONS), "gamma": number(0), "heat": number(0)},
+        options={
+            "ask": word(*QUESTIONS),
+            "gamma": number(0, MOST),
+            "heat": number(1e-3, MOST),
+            "pull": number(0, MOST),
+            "components": whole(1, projection.MOST_COMPONENTS),
+        },
         squares=0,
     )
 
@@ -38,6 +46,8 @@ class FedRepExactClient(Client[FedRepExactKeys]):
             "moments": self.moments,
             "sums": self.sums,
             "calibration": self.calibration,
+            "strength": self.strength,
+            "softmax": self.softmax,
             "body": self.body,
         }
 
@@ -49,9 +59,9 @@ class FedRepExactClient(Client[FedRepExactKeys]):
         return self.answers()[asked](got, data)
 
     def moments(self, got: Got, data: Examples) -> Sent:
-        """The mean of the inputs, and of their products."""
-        mean, square = projection.moments(data)
-        return Sent(mean={"mean": mean.astype(np.float32), "square": square.astype(np.float32)})
+        """The mean of the inputs, and a sketch of that of their products."""
+        mean, sketch = projection.moments(data, int(got.options["components"]))
+        return Sent(mean={"mean": mean.astype(np.float32), "sketch": sketch.astype(np.float32)})
 
     def sums(self, got: Got, data: Examples) -> Sent:
         """A_i = Z'Z, b_i = Z'Y and |Y|^2."""
@@ -63,6 +73,18 @@ class FedRepExactClient(Client[FedRepExactKeys]):
         """The cross-entropy of records that were left out, by what scores are multiplied with."""
         found = exact_heads.calibration(self.designs(got, data), *self.pull(got))
         return Sent(mean={"calibration": found.astype(np.float32)})
+
+    def strength(self, got: Got, data: Examples) -> Sent:
+        """The cross-entropy of records that were held out, by the pull of the multinomial loss."""
+        centre, gamma = self.pull(got)
+        heat = float(got.options["heat"])
+        gammas = softmax_heads.PULLS * (gamma / heat)
+        found = softmax_heads.held_out(self.designs(got, data), heat * centre, gammas)
+        return Sent(mean={"strength": found.astype(np.float32)})
+
+    def softmax(self, got: Got, data: Examples) -> Sent:
+        """h_i of the multinomial loss."""
+        return Sent(rows={"head": self.heads(got, data)})
 
     def body(self, got: Got, data: Examples) -> Sent:
         """phi_i <- SGD at (h_i, phi), as in FedRep."""
@@ -77,7 +99,10 @@ class FedRepExactClient(Client[FedRepExactKeys]):
         return Models(got.shared["body"], self.heads(got, data))
 
     def heads(self, got: Got, data: Examples) -> Floats32:
-        """h_i in closed form, its scores multiplied by the heat."""
+        """h_i in closed form, its scores multiplied by the heat; or of the multinomial loss."""
+        if pull := float(got.options["pull"]):
+            theta = softmax_heads.heads(self.designs(got, data), self.pull(got)[0], pull)
+            return exact_heads.as_rows(self.network, theta)
         theta = exact_heads.heads(self.designs(got, data), *self.pull(got))
         return exact_heads.as_rows(self.network, theta * float(got.options["heat"]))
 

@@ -14,6 +14,10 @@ known_clusters/shared_rows.py). So there is no step size, no strength and no num
 3. calibration: of classes, users send the cross-entropy of their records that were left out, and
    the server finds what scores are multiplied by before the softmax.
 
+With `fedrep-exact-loss=multinomial` two more follow, of classes (strategies/fedrep/
+softmax_centres.py): some users compare strengths of the pull for the multinomial loss, and all
+send their minimisers of it, from which w_j follow anew.
+
 With `fedrep-exact-body-rounds` more rounds follow: some users take FedRep's step on the body under
 their exact heads, and the heads are solved anew. A user that comes later has its head in closed
 form, from the others' w_j and its own rows.
@@ -35,6 +39,7 @@ from corsage.core.replies import Replies, name_users, reading_order
 from corsage.core.schema import Number, Schema
 from corsage.core.seeding import generator
 from corsage.strategies.fedrep.pulled_heads import named_heads
+from corsage.strategies.fedrep.softmax_centres import limits, refine
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import BodyState
@@ -44,7 +49,7 @@ if TYPE_CHECKING:
     from corsage.networks.network import Network
     from corsage.solvers.known_clusters.shared_rows import Rows, Shared
 
-QUESTIONS = ("moments", "sums", "calibration", "body")
+QUESTIONS = ("moments", "sums", "calibration", "strength", "softmax", "body")
 EVERYBODY = ""
 """The name of the one cluster, where none are known."""
 SQUARE = Number("square", low=0.0)
@@ -66,7 +71,7 @@ class FedRepExactKeys(Keys):
         "pca if that layer is linear",
         choices=("auto", "pca", "initial"),
     )
-    fedrep_exact_components: int = key(100, "principal components of pca", low=1)
+    fedrep_exact_components: int = key(100, "principal components of pca", low=1, high=2048)
     fedrep_exact_body_rounds: int = key(
         0,
         "rounds after the first: FedRep's step on the body, then heads are solved again",
@@ -77,6 +82,12 @@ class FedRepExactKeys(Keys):
         "what heads are drawn to: known (each known cluster's own centre), one (of all users), or "
         "auto: known if every user has a cluster",
         choices=("auto", "known", "one"),
+    )
+    fedrep_exact_loss: str = key(
+        "squared",
+        "the heads' loss: squared (of each class, in closed form), or multinomial: the "
+        "cross-entropy, in two exchanges more",
+        choices=("squared", "multinomial"),
     )
 
 
@@ -91,6 +102,8 @@ class FedRepExactState(BodyState):
     clusters : the names of these rows.
     rho, tau, sigma2 : s^2/sigma^2, sb^2/sigma^2 and sigma^2; rho is 0 before the first sums.
     heat : what scores are multiplied by.
+    pull : the strength of the pull under the multinomial loss, w_j and wbar then being of it; 0
+        where heads are of the squared loss.
     answered : how many users' sums that is from.
     at_boundary : whether rho is at an end of where it is looked for.
     projected : whether the body's first layer was set.
@@ -103,6 +116,7 @@ class FedRepExactState(BodyState):
     tau: float = 0.0
     sigma2: float = 0.0
     heat: float = 1.0
+    pull: float = 0.0
     answered: int = 0
     at_boundary: bool = False
     projected: bool = False
@@ -112,7 +126,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
     """The server: it holds the body phi, w_j, wbar and the variances."""
 
     name = "fedrep-exact"
-    by_user = ("a", "b")
+    by_user = ("a", "b", "head")
     own_steps = "its heads are solved exactly"
     draws = False  # all users' sums in every round
     unprotected = "users send sums that are solved, only the body would be protected"
@@ -124,7 +138,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     def initial(self, network: Network) -> FedRepExactState:
         """phi^0; nothing is known of heads yet."""
-        check_exact(network)
+        check_exact(network, self.keys.fedrep_exact_loss)
         zero = np.zeros_like(network.initial[network.head])
         return FedRepExactState(network.initial[network.body], zero, zero[None][:0], [])
 
@@ -141,7 +155,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         """From the second round on FedRep's step on the body; then the heads' problem is solved."""
         if number > 1:
             users = self.choose(number, self.federation.users)
-            moved = yield from self._ask("body", users, number, template={"body": self.state.body})
+            moved = yield from self.ask("body", users, number, template={"body": self.state.body})
             self.state = replace(self.state, body=moved.mean["body"])
         return (yield from self._solve(number))
 
@@ -166,19 +180,21 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     # The exchanges.
 
-    def _ask(
+    def ask(
         self,
         what: str,
         users: list[str],
         number: int,
         parcel: Parcel | None = None,
         template: Arrays | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> Script[Replies]:
         """One exchange with some users, of whom enough must answer."""
         sums = what == "sums"
-        schema = Schema(template or {}, self.by_user * sums, (SQUARE,) * sums)
+        rows = tuple(name for name in self.by_user if name in (template or {}))
+        schema = Schema(template or {}, rows, (SQUARE,) * sums)
         parcel = parcel or self.show(users, {})
-        options = {**self.train_options, **self._told(), "ask": what}
+        options = {**self.train_options, **self._told(), **(more or {}), "ask": what}
         question = self.federation.question("train", users, parcel, schema, options, number)
         replies = yield question
         self.accept_round(number, replies)
@@ -187,23 +203,22 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     def _project(self) -> Script[None]:
         """The first exchange."""
-        from corsage.networks.exact_heads import unpacked
-        from corsage.networks.projection import first_layer, projected
+        from corsage.networks.projection import first_layer, projected, sketched
 
         federation, network = self.federation, self.federation.network
         layer = first_layer(network, federation.progress.shape)
         p = layer[0].shape[1]
+        rank = min(self.keys.fedrep_exact_components, p)
         template: Arrays = {
             "mean": np.zeros(p, np.float32),
-            "square": np.zeros(p * (p + 1) // 2, np.float32),
+            "sketch": np.zeros((p, sketched(rank, p)), np.float32),
         }
+        options = {"components": rank}
         nothing = Parcel()
-        replies = yield from self._ask("moments", federation.users, 0, nothing, template)
-        mean = np.asarray(replies.mean["mean"], np.float64)
-        square = unpacked(np.asarray(replies.mean["square"], np.float64)[None], p)[0]
-        rank = min(self.keys.fedrep_exact_components, p)
+        replies = yield from self.ask("moments", federation.users, 0, nothing, template, options)
+        mean, sketch = (np.asarray(replies.mean[x], np.float64) for x in ("mean", "sketch"))
         rng = generator(self.config.run.seed, "projection")
-        body = projected(layer, self.state.body, mean, square, rank, rng)
+        body = projected(layer, self.state.body, mean, sketch, rank, rng)
         self.state = replace(self.state, body=body, projected=True)
 
     def _solve(self, number: int) -> Script[Replies]:
@@ -217,17 +232,19 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
             "a": np.zeros(d * (d + 1) // 2, np.float32),
             "b": np.zeros(d * outputs, np.float32),
         }
-        replies = yield from self._ask("sums", users, number, Parcel(self.shared()), like)
+        replies = yield from self.ask("sums", users, number, Parcel(self.shared()), like)
         rows, answered = self._sound(rows_of(replies, d, outputs), replies.users)
-        names, cluster = self._numbered(answered)
+        names, cluster = self.numbered(answered)
         found = fit(rows, cluster, len(names))
         middle, w = as_rows(network, found.wbar[None])[0], as_rows(network, found.w)
         self.state = self._after(found, names, middle, w, len(answered))
         if not network.criterion.numbers:
             like = {"calibration": np.zeros(len(HEATS), np.float32)}
-            answers = yield from self._ask("calibration", users, number, template=like)
+            answers = yield from self.ask("calibration", users, number, template=like)
             heat = float(HEATS[np.argmin(answers.mean["calibration"])])
             self.state = replace(self.state, heat=heat)
+        if self.keys.fedrep_exact_loss == "multinomial":
+            yield from refine(self, number, dict(zip(answered, limits(rows), strict=True)))
         return replies
 
     def _after(
@@ -241,6 +258,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
             clusters=names,
             rho=found.rho,
             tau=found.tau,
+            pull=0.0,
             sigma2=found.sigma2,
             answered=answered,
             at_boundary=found.at_boundary,
@@ -287,16 +305,16 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
             )
         return [members[user].cluster if known else EVERYBODY for user in users]
 
-    def _numbered(self, users: list[str]) -> tuple[list[str], Ints]:
+    def numbered(self, users: list[str]) -> tuple[list[str], Ints]:
         """The clusters' names, and the number of each user's."""
         own = self._clusters(users)
         names = sorted(set(own), key=reading_order)
         return names, np.array([names.index(name) for name in own])
 
     def _told(self) -> dict[str, Any]:
-        """gamma, infinite before anything is known, and the heat."""
-        rho = self.state.rho
-        return {"gamma": 1 / rho if rho else MOST_GAMMA, "heat": self.state.heat}
+        """gamma, infinite before anything is known, the heat and the multinomial loss's pull."""
+        rho, heat = self.state.rho, self.state.heat
+        return {"gamma": 1 / rho if rho else MOST_GAMMA, "heat": heat, "pull": self.state.pull}
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster, where these have centres of their own."""
@@ -318,6 +336,8 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
             ("users' sums", str(state.answered)),
             ("scores are multiplied by", f"{state.heat:.3g}"),
         ]
+        if state.pull:
+            rows.append(("pull of the multinomial loss", f"{state.pull:.3g}"))
         return [Finding("heads by restricted maximum likelihood", rows)]
 
     def named_arrays(self) -> ArrayRecord:
@@ -327,7 +347,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         return named_heads(self.federation.network, state.body, heads)
 
 
-def check_exact(network: Network) -> None:
+def check_exact(network: Network, loss: str) -> None:
     """Refuse a head or a loss whose problem has no closed form."""
     if not network.linear_head or not network.split_exact:
         raise ModelError(f"fedrep-exact: the head must be one linear layer: {network.why}")
@@ -335,6 +355,11 @@ def check_exact(network: Network) -> None:
         raise ConfigError(
             f"fedrep-exact: heads are solved for squared errors, of numbers or of each class; "
             f"loss={network.criterion.name} is neither (loss=auto is)."
+        )
+    if loss == "multinomial" and network.criterion.numbers:
+        raise ConfigError(
+            "fedrep-exact-loss=multinomial is of classes, the labels are numbers: "
+            "take fedrep-exact-loss=squared."
         )
 
 

@@ -1,0 +1,91 @@
+"""What exact heads are drawn to under the multinomial loss: two exchanges after the squared loss.
+
+The squared loss gave w_j, gamma and the heat that scores are multiplied by. Under the multinomial
+loss a pull of gamma/heat towards heat w_j has the same force, which is where it begins:
+
+1. strength: some users hold out a part of their records and say how well these are told with a
+   pull of so many times that; the one of the least cross-entropy is taken.
+2. softmax: all users send their minimisers h_i, and
+
+    min over w, wbar of  sum_i g/2 |h_i - w_j|^2 + sum_j (lambda/gamma) g/2 |w_j - wbar|^2
+
+   gives w_j in closed form. lambda/gamma is that of the squared loss.
+
+The h_i are checked: g |h_i - w_j| is the norm of Z_i'(Y_i - P_i), at most that of Z_i times
+sqrt(2 m_i), which follows from the user's own sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corsage.core.arrays import Floats, Ints
+from corsage.core.errors import RoundFailed
+from corsage.core.replies import name_users
+from corsage.core.seeding import generator
+from corsage.strategies.rounds.turns import Script
+
+if TYPE_CHECKING:
+    from corsage.solvers.known_clusters.shared_rows import Rows
+    from corsage.strategies.fedrep.fedrep_exact import FedRepExact
+
+VOTERS = 32
+"""So many users say which pull is best; they have thousands of records."""
+LOOSE = 1.01
+"""What rounding may add to a norm."""
+
+
+def refine(strategy: FedRepExact, number: int, limits: Mapping[str, float]) -> Script[None]:
+    """The pull, and w_j and wbar of the multinomial loss. `limits`: g |h_i - w_j| at most."""
+    from corsage.networks.softmax_heads import PULLS
+
+    state, users = strategy.state, list(limits)
+    rng = generator(strategy.config.run.seed, "strength", number)
+    some = [users[i] for i in sorted(rng.permutation(len(users))[:VOTERS].tolist())]
+    like = {"strength": np.zeros(len(PULLS), np.float32)}
+    votes = yield from strategy.ask("strength", some, number, template=like)
+    pull = float(PULLS[np.argmin(votes.mean["strength"])]) / (state.rho * state.heat)
+    hot = np.float32(state.heat)
+    strategy.state = replace(state, pull=pull, w=hot * state.w, wbar=hot * state.wbar)
+    template = {"head": state.wbar}
+    replies = yield from strategy.ask("softmax", users, number, template=template)
+    centre = strategy.show(replies.users, {}).rows["centre"]
+    far = np.linalg.norm(replies.rows["head"].astype(np.float64) - centre, axis=1)
+    most = np.array([limits[user] for user in replies.users])
+    sound = pull * far <= LOOSE * most
+    if wrong := [user for user, fine in zip(replies.users, sound, strict=True) if not fine]:
+        strategy.federation.note(f"{name_users(wrong)} left out: their heads are of no data")
+    if not sound.any():
+        raise RoundFailed(f"{strategy.name}: no user's head can be of its data.")
+    kept = [user for user, fine in zip(replies.users, sound, strict=True) if fine]
+    names, cluster = strategy.numbered(kept)
+    ratio = state.tau / state.rho
+    w, wbar = centres(replies.rows["head"][sound], cluster, len(names), ratio)
+    strategy.state = replace(
+        strategy.state, w=w.astype(np.float32), wbar=wbar.astype(np.float32), clusters=names
+    )
+
+
+def centres(heads: Floats, cluster: Ints, k: int, ratio: float) -> tuple[Floats, Floats]:
+    """w_j (k, H) and wbar (H,) of heads (n, H); `ratio` = tau/rho = gamma/lambda."""
+    count = np.bincount(cluster, minlength=k).astype(np.float64)
+    mean = np.zeros((k, heads.shape[1]))
+    np.add.at(mean, cluster, heads)
+    mean /= count[:, None]
+    own = count * ratio / (count * ratio + 1)  # w_j = own mean_j + (1 - own) wbar
+    weight = count / (count * ratio + 1)
+    wbar = weight @ mean / weight.sum()
+    if k == 1:
+        return mean, wbar
+    return own[:, None] * mean + (1 - own)[:, None] * wbar, wbar
+
+
+def limits(rows: Rows) -> list[float]:
+    """sqrt(2 m_i tr A_i): no user's Z'(Y - P) is larger."""
+    trace = np.einsum("nii->n", rows.a)
+    found: list[float] = np.sqrt(2 * rows.records * trace).tolist()
+    return found
