@@ -139,6 +139,7 @@ class Keywords(TypedDict, total=False):
     fedrep_exact_components: int
     fedrep_exact_body_rounds: int
     fedrep_exact_centre: str
+    fedrep_exact_loss: str
     local_always: bool
     fedprox_mu: float
     scaffold_server_lr: float

@@ -22,9 +22,9 @@ from torch.nn import functional as F
 from corsage.core.arrays import Floats
 from corsage.networks.exact_heads import Designs, factor
 
-PULLS: Floats = np.geomspace(0.1, 100.0, 4)
-"""What the squared loss's gamma, over the heat, may be multiplied by."""
-CLOSE = 1e-3
+PULLS: Floats = np.geomspace(1.0, 100.0, 4)
+"""What gamma/heat may be multiplied by: the loss curves less than the squared one."""
+CLOSE = 3e-3
 """A step that lowers the loss of a record by less than the square of this is the last."""
 MOST_STEPS = 200
 FOLDS = 5
@@ -42,46 +42,57 @@ def fit(z: Tensor, labels: Tensor, w: Tensor, gamma: float, start: Tensor) -> Te
         x, before = v - step, x
         if float((gradient * step).sum()) <= CLOSE**2 * len(z):
             return x
-        if float((gradient * (x - before)).sum()) > 0:
-            v, t = x, 1.0
-            continue
-        after = (1 + (1 + 4 * t * t) ** 0.5) / 2
-        v, t = x + (t - 1) / after * (x - before), after
+        uphill = float((gradient * (x - before)).sum()) > 0
+        after = 1.0 if uphill else (1 + (1 + 4 * t * t) ** 0.5) / 2
+        v, t = x + (t - 1) / after * (x - before) * (not uphill), after
     return x
 
 
 def solver(z: Tensor, gamma: float) -> Callable[[Tensor], Tensor]:
-    """g -> (Z'Z/2 + gamma I)^-1 g, from the smaller system."""
+    """g -> (Z'Z/2 + gamma I)^-1 g, from the smaller system; its factor is found in 64 bits."""
+    wide = z.double()
     if len(z) < z.shape[1]:
-        low = factor(z @ z.t(), 2 * gamma)
+        low = factor(wide @ wide.t(), 2 * gamma).to(z)
         return lambda g: (g - z.t() @ torch.cholesky_solve(z @ g, low)) / gamma
-    low = factor(z.t() @ z, 2 * gamma)
+    low = factor(wide.t() @ wide, 2 * gamma).to(z)
     return lambda g: 2 * torch.cholesky_solve(g, low)
 
 
 def heads(of: Designs, centres: Floats, gamma: float) -> Floats:
     """Theta of each user (n, d, C) around its centre."""
-    found = []
-    for (z, _, labels), centre in zip(of.users(), centres, strict=True):
-        w = torch.from_numpy(centre).to(z)
-        found.append(fit(z, labels, w, gamma, w))
-    return torch.stack(found).cpu().numpy()
+    return along(of, centres[:, None], np.array([gamma]))[:, 0]
+
+
+def along(of: Designs, centres: Floats, gammas: Floats) -> Floats:
+    """Theta of each user (n, K, d, C) for K strengths, around one centre or one for each.
+
+    From the strongest on, each begins where the one before came to.
+    """
+    users = zip(of.users(), centres, strict=True)
+    return np.stack([chain(z, y, w, gammas).cpu().numpy() for (z, _, y), w in users])
+
+
+def chain(z: Tensor, labels: Tensor, centres: Floats, gammas: Floats) -> Tensor:
+    """The same for one user."""
+    z, w = z.float(), torch.from_numpy(centres).to(z.device).float()
+    w = w.expand(len(gammas), -1, -1)
+    theta, last = w.clone(), int(np.argmax(gammas))
+    for k in np.argsort(-gammas).tolist():
+        theta[k] = fit(z, labels, w[k], float(gammas[k]), theta[last] + w[k] - w[last])
+        last = k
+    return theta
 
 
 def held_out(of: Designs, centres: Floats, gammas: Floats) -> Floats:
-    """Each user's cross-entropy on every fifth record, found from the others (n, gammas).
+    """Each user's cross-entropy on every fifth record, found from the others (n, K).
 
-    From the strongest pull on, each begins where the one before came to. Users with too few
-    records have no say.
+    Users with too few records have no say.
     """
-    found = []
-    for (z, _, labels), centre in zip(of.users(), centres, strict=True):
-        w = torch.from_numpy(centre).to(z)
+    found = np.zeros((len(of.sizes), len(gammas)))
+    for user, (z, _, labels) in enumerate(of.users()):
         out = torch.arange(len(z), device=z.device) % FOLDS == FOLDS - 1
-        losses, theta = z.new_zeros(len(gammas)), w
         if bool(out.any()):
-            for k in np.argsort(-gammas).tolist():
-                theta = fit(z[~out], labels[~out], w, float(gammas[k]), theta)
-                losses[k] = F.cross_entropy(z[out] @ theta, labels[out])
-        found.append(losses)
-    return torch.stack(found).cpu().numpy()
+            heads = chain(z[~out], labels[~out], centres[user], gammas)
+            scores = z[out].float() @ heads
+            found[user] = [float(F.cross_entropy(one, labels[out])) for one in scores]
+    return found

@@ -3,13 +3,13 @@
 The squared loss gave w_j, gamma and the heat that scores are multiplied by. Under the multinomial
 loss a pull of gamma/heat towards heat w_j has the same force, which is where it begins:
 
-1. strength: some users hold out a part of their records and say how well these are told with a
-   pull of so many times that; the one of the least cross-entropy is taken.
-2. softmax: all users send their minimisers h_i, and
+1. softmax: all users send their minimisers h_i for a few multiples of that strength, and for each
 
     min over w, wbar of  sum_i g/2 |h_i - w_j|^2 + sum_j (lambda/gamma) g/2 |w_j - wbar|^2
 
    gives w_j in closed form. lambda/gamma is that of the squared loss.
+2. strength: some users hold out a part of their records and say how well these are told with each
+   strength and its w_j; the one of the least cross-entropy is taken.
 
 The h_i are checked: g |h_i - w_j| is the norm of Z_i'(Y_i - P_i), at most that of Z_i times
 sqrt(2 m_i), which follows from the user's own sums.
@@ -25,9 +25,9 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import RoundFailed
-from corsage.core.replies import name_users
+from corsage.core.replies import Replies, name_users
 from corsage.core.seeding import generator
-from corsage.strategies.rounds.turns import Script
+from corsage.strategies.rounds.turns import Parcel, Script
 
 if TYPE_CHECKING:
     from corsage.solvers.known_clusters.shared_rows import Rows
@@ -43,31 +43,45 @@ def refine(strategy: FedRepExact, number: int, limits: Mapping[str, float]) -> S
     """The pull, and w_j and wbar of the multinomial loss. `limits`: g |h_i - w_j| at most."""
     from corsage.networks.softmax_heads import PULLS
 
-    state, users = strategy.state, list(limits)
+    state, k = strategy.state, len(PULLS)
+    pulls = PULLS / (state.rho * state.heat)
+    template = {"head": np.zeros((k, len(state.wbar)), np.float32)}
+    replies = yield from strategy.ask("softmax", list(limits), number, template=template)
+    heads, users = _sound(strategy, replies, pulls, limits)
+    names, cluster = strategy.numbered(users)
+    ratio = state.tau / state.rho
+    w, wbar = centres(heads.reshape(len(users), -1), cluster, len(names), ratio)
+    w, wbar = w.reshape(len(names), k, -1), wbar.reshape(k, -1)
     rng = generator(strategy.config.run.seed, "strength", number)
-    some = [users[i] for i in sorted(rng.permutation(len(users))[:VOTERS].tolist())]
-    like = {"strength": np.zeros(len(PULLS), np.float32)}
-    votes = yield from strategy.ask("strength", some, number, template=like)
-    pull = float(PULLS[np.argmin(votes.mean["strength"])]) / (state.rho * state.heat)
-    hot = np.float32(state.heat)
-    strategy.state = replace(state, pull=pull, w=hot * state.w, wbar=hot * state.wbar)
-    template = {"head": state.wbar}
-    replies = yield from strategy.ask("softmax", users, number, template=template)
-    centre = strategy.show(replies.users, {}).rows["centre"]
-    far = np.linalg.norm(replies.rows["head"].astype(np.float64) - centre, axis=1)
-    most = np.array([limits[user] for user in replies.users])
-    sound = pull * far <= LOOSE * most
+    some = np.sort(rng.permutation(len(users))[:VOTERS])
+    rows = {"centres": w[cluster[some]].astype(np.float32)}
+    voters, like = [users[i] for i in some], {"strength": np.zeros(k, np.float32)}
+    parcel = Parcel(strategy.shared(), rows)
+    votes = yield from strategy.ask("strength", voters, number, parcel, like)
+    best = int(np.argmin(votes.mean["strength"]))
+    strategy.state = replace(
+        state,
+        pull=float(pulls[best]),
+        w=w[:, best].astype(np.float32),
+        wbar=wbar[best].astype(np.float32),
+        clusters=names,
+    )
+
+
+def _sound(
+    strategy: FedRepExact, replies: Replies, pulls: Floats, limits: Mapping[str, float]
+) -> tuple[Floats, list[str]]:
+    """The heads (n, K, H) that can be of their users' data; the others are left out, and named."""
+    heads = np.asarray(replies.rows["head"], np.float64)
+    centre = strategy.state.heat * strategy.show(replies.users, {}).rows["centre"]
+    far = np.linalg.norm(heads - centre[:, None], axis=2)
+    most = LOOSE * np.array([limits[user] for user in replies.users])
+    sound = (pulls * far <= most[:, None]).all(1)
     if wrong := [user for user, fine in zip(replies.users, sound, strict=True) if not fine]:
         strategy.federation.note(f"{name_users(wrong)} left out: their heads are of no data")
     if not sound.any():
-        raise RoundFailed(f"{strategy.name}: no user's head can be of its data.")
-    kept = [user for user, fine in zip(replies.users, sound, strict=True) if fine]
-    names, cluster = strategy.numbered(kept)
-    ratio = state.tau / state.rho
-    w, wbar = centres(replies.rows["head"][sound], cluster, len(names), ratio)
-    strategy.state = replace(
-        strategy.state, w=w.astype(np.float32), wbar=wbar.astype(np.float32), clusters=names
-    )
+        raise RoundFailed(f"{strategy.name}: no user's heads can be of its data.")
+    return heads[sound], [u for u, fine in zip(replies.users, sound, strict=True) if fine]
 
 
 def centres(heads: Floats, cluster: Ints, k: int, ratio: float) -> tuple[Floats, Floats]:
