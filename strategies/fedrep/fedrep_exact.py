@@ -11,7 +11,7 @@ known_clusters/shared_rows.py). So there is no step size, no strength and no num
 
 1. moments: the users' second moments set the body's first layer (networks/projection.py).
 2. sums: users send Z'Z and Z'Y of their features; the server finds gamma, lambda, w_j and wbar.
-3. calibration: of classes, users send the cross-entropy of their records that were left out, and
+3. calibration: of classes, some users send the cross-entropy of their records that were left out, and
    the server finds what scores are multiplied by before the softmax.
 
 With `fedrep-exact-loss=multinomial` two more follow, of classes (strategies/fedrep/
@@ -39,7 +39,7 @@ from corsage.core.replies import Replies, name_users, reading_order
 from corsage.core.schema import Number, Schema
 from corsage.core.seeding import generator
 from corsage.strategies.fedrep.pulled_heads import named_heads
-from corsage.strategies.fedrep.softmax_centres import limits, refine
+from corsage.strategies.fedrep.softmax_centres import limits, refine, voters
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import BodyState
@@ -240,7 +240,8 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         self.state = self._after(found, names, middle, w, len(answered))
         if not network.criterion.numbers:
             like = {"calibration": np.zeros(len(HEATS), np.float32)}
-            answers = yield from self.ask("calibration", users, number, template=like)
+            some = voters(self, "calibration", number, answered)
+            answers = yield from self.ask("calibration", some, number, template=like)
             heat = float(HEATS[np.argmin(answers.mean["calibration"])])
             self.state = replace(self.state, heat=heat)
         if self.keys.fedrep_exact_loss == "multinomial":

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 
 VOTERS = 32
-"""So many users say which pull is best; they have thousands of records."""
+"""So many users say which heat and which pull is best; they have hundreds of records and more."""
 LOOSE = 1.01
 """What rounding may add to a norm."""
 
@@ -52,12 +52,10 @@ def refine(strategy: FedRepExact, number: int, limits: Mapping[str, float]) -> S
     ratio = state.tau / state.rho
     w, wbar = centres(heads.reshape(len(users), -1), cluster, len(names), ratio)
     w, wbar = w.reshape(len(names), k, -1), wbar.reshape(k, -1)
-    rng = generator(strategy.config.run.seed, "strength", number)
-    some = np.sort(rng.permutation(len(users))[:VOTERS])
-    rows = {"centres": w[cluster[some]].astype(np.float32)}
-    voters, like = [users[i] for i in some], {"strength": np.zeros(k, np.float32)}
-    parcel = Parcel(strategy.shared(), rows)
-    votes = yield from strategy.ask("strength", voters, number, parcel, like)
+    some, like = voters(strategy, "strength", number, users), {"strength": np.zeros(k, np.float32)}
+    own = cluster[[users.index(user) for user in some]]
+    parcel = Parcel(strategy.shared(), {"centres": w[own].astype(np.float32)})
+    votes = yield from strategy.ask("strength", some, number, parcel, like)
     best = int(np.argmin(votes.mean["strength"]))
     strategy.state = replace(
         state,
@@ -82,6 +80,12 @@ def _sound(
     if not sound.any():
         raise RoundFailed(f"{strategy.name}: no user's heads can be of its data.")
     return heads[sound], [u for u, fine in zip(replies.users, sound, strict=True) if fine]
+
+
+def voters(strategy: FedRepExact, what: str, number: int, users: list[str]) -> list[str]:
+    """Some users, drawn by seed: a number that all share needs no more."""
+    rng = generator(strategy.config.run.seed, what, number)
+    return [users[i] for i in np.sort(rng.permutation(len(users))[:VOTERS])]
 
 
 def centres(heads: Floats, cluster: Ints, k: int, ratio: float) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""Exact heads under the multinomial loss: against plain minimisation, and what hostile users send."""
+"""Exact heads under the multinomial loss, and what hostile users send."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from corsage.networks import softmax_heads
 from corsage.networks.exact_heads import Designs
 from corsage.networks.softmax_heads import PULLS, fit
 from corsage.solvers.known_clusters.shared_rows import Rows
-from corsage.strategies.fedrep.fedrep_exact import FedRepExact
+from corsage.strategies.fedrep.fedrep_exact import FedRepExact, check_exact
 from corsage.strategies.fedrep.softmax_centres import _sound, centres, limits
 from tests.support.federations import CLUSTER_MAP, federate
 
@@ -139,5 +139,9 @@ def test_heads_of_no_data_are_left_out() -> None:
 
 
 def test_numbers_have_no_multinomial_loss() -> None:
+    network: Any = SimpleNamespace(
+        linear_head=True, split_exact=True, criterion=SimpleNamespace(name="squared", numbers=True)
+    )
+    check_exact(network, "squared")
     with pytest.raises(ConfigError, match="multinomial is of classes"):
-        federate("fedrep-exact", **KEYS, labels="numbers")
+        check_exact(network, "multinomial")
