@@ -41,6 +41,7 @@ from corsage.solvers.convex_clustering.reading import agreement, in_order
 from corsage.strategies import strategy_class
 from corsage.strategies.cfl import CFLState
 from corsage.strategies.fedrep.fedrep_convex import FedRepConvexState
+from corsage.strategies.fedrep.fedrep_exact import FedRepExactState
 from corsage.strategies.ifca import IFCAState
 from corsage.strategies.rounds.base import Strategy
 
@@ -57,6 +58,7 @@ HIDDEN: dict[str, Any] = {
 }
 ALL_PAIRS = {"fedrep_convex_neighbours": 0, "fedrep_convex_lambda": 0.01}
 OURS = "fedrep, convex heads"
+EXACT = "exact heads, clusters appear"
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Method:
 METHODS = [
     Method("fedrep", "fedrep"),
     Method(OURS, "fedrep-convex"),
+    Method(EXACT, "fedrep-exact", {"fedrep_exact_centre": "clusters"}),
     Method("fedrep, all pairs", "fedrep-convex", ALL_PAIRS),
     Method("fedrep, known heads (told)", "fedrep-known"),
     Method("ifca (told)", "ifca", {"ifca_clusters": GROUPS}),
@@ -144,6 +147,9 @@ def clusters(strategy: Strategy[Any, Any]) -> dict[str, int]:
     state = strategy.state
     if isinstance(state, FedRepConvexState):
         return dict(zip(state.users, state.labels.tolist(), strict=True))
+    if isinstance(state, FedRepExactState):
+        own = dict(zip(state.members, state.own, strict=True))
+        return dict(zip(own, numbered(own).tolist(), strict=True)) if own else {}
     return state.clusters if isinstance(state, IFCAState | CFLState) else {}
 
 
@@ -156,7 +162,10 @@ def figures(results: Results, claims: bool) -> list[Figure]:
     """Accuracy, what sharing heads is worth, the clusters; bands where the groups are ours."""
     low, least = (0.0, 0.9) if claims else (-np.inf, -np.inf)
     rows = [Figure("accuracy %", name, percents(results, name)) for name in results]
-    rows.append(Figure("points", f"{OURS} - fedrep", differences(results, OURS, "fedrep"), low=low))
+    for name in (OURS, EXACT):
+        rows.append(
+            Figure("points", f"{name} - fedrep", differences(results, name, "fedrep"), low=low)
+        )
     for name, own in results.items():
         if all("clusters-found" in row for row in own):
             count = tuple(float(row["clusters-found"]) for row in own)

@@ -11,7 +11,7 @@ known_clusters/shared_rows.py). So there is no step size, no strength and no num
 
 1. moments: the users' second moments set the body's first layer (networks/projection.py).
 2. sums: users send Z'Z and Z'Y of their features; the server finds gamma, lambda, w_j and wbar.
-3. calibration: of classes, some users send the cross-entropy of their records that were left out, and
+3. calibration: of classes, some users send the cross-entropy of records that were left out, and
    the server finds what scores are multiplied by before the softmax.
 
 With `fedrep-exact-loss=multinomial` two more follow, of classes (strategies/fedrep/
@@ -26,7 +26,7 @@ form, from the others' w_j and its own rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,9 +79,9 @@ class FedRepExactKeys(Keys):
     )
     fedrep_exact_centre: str = key(
         "auto",
-        "what heads are drawn to: known (each known cluster's own centre), one (of all users), or "
-        "auto: known if every user has a cluster",
-        choices=("auto", "known", "one"),
+        "what heads are drawn to: known (each known cluster's own centre), one (of all users), "
+        "clusters (centres of clusters that appear), or auto: known if every user has a cluster",
+        choices=("auto", "known", "one", "clusters"),
     )
     fedrep_exact_loss: str = key(
         "squared",
@@ -104,6 +104,7 @@ class FedRepExactState(BodyState):
     heat : what scores are multiplied by.
     pull : the strength of the pull under the multinomial loss, w_j and wbar then being of it; 0
         where heads are of the squared loss.
+    members, own : users, and the cluster that was found for each; none where none are looked for.
     answered : how many users' sums that is from.
     at_boundary : whether rho is at an end of where it is looked for.
     projected : whether the body's first layer was set.
@@ -112,6 +113,8 @@ class FedRepExactState(BodyState):
     wbar: Floats32
     w: Floats32
     clusters: list[str]
+    members: list[str] = field(default_factory=list)
+    own: list[str] = field(default_factory=list)
     rho: float = 0.0
     tau: float = 0.0
     sigma2: float = 0.0
@@ -234,8 +237,12 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         }
         replies = yield from self.ask("sums", users, number, Parcel(self.shared()), like)
         rows, answered = self._sound(rows_of(replies, d, outputs), replies.users)
-        names, cluster = self.numbered(answered)
-        found = fit(rows, cluster, len(names))
+        if self.keys.fedrep_exact_centre == "clusters":
+            found = self._grouped(rows, answered)
+            names, _ = self.numbered(answered)
+        else:
+            names, cluster = self.numbered(answered)
+            found = fit(rows, cluster, len(names))
         middle, w = as_rows(network, found.wbar[None])[0], as_rows(network, found.w)
         self.state = self._after(found, names, middle, w, len(answered))
         if not network.criterion.numbers:
@@ -247,6 +254,16 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         if self.keys.fedrep_exact_loss == "multinomial":
             yield from refine(self, number, dict(zip(answered, limits(rows), strict=True)))
         return replies
+
+    def _grouped(self, rows: Rows, users: list[str]) -> Shared:
+        """The clusters that appear, which the state then has, and their centres."""
+        from corsage.solvers.convex_clustering.shared_groups import groups
+
+        found = groups(rows)
+        several = bool(found.labels.any())
+        own = [str(1 + c) if several else EVERYBODY for c in found.labels.tolist()]
+        self.state = replace(self.state, members=users, own=own)
+        return found.shared
 
     def _after(
         self, found: Shared, names: list[str], middle: Floats32, w: Floats32, answered: int
@@ -298,6 +315,9 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
     def _clusters(self, users: list[str]) -> list[str]:
         """The name of each user's cluster; that of everybody where none are used."""
         members, wanted = self.federation.roster.members, self.keys.fedrep_exact_centre
+        if wanted == "clusters":
+            found = dict(zip(self.state.members, self.state.own, strict=True))
+            return [found.get(user, EVERYBODY) for user in users]
         known = wanted != "one" and all(members[u].cluster for u in self.federation.users)
         if wanted == "known" and not known:
             raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,3 +129,24 @@ def test_sums_of_no_data_are_left_out() -> None:
     a[0] -= 2 * np.eye(4) * np.linalg.eigvalsh(a[0])[-1]
     b[1] *= 1e3
     assert possible(Rows(a, b, square, records)).tolist() == [False, False, True]
+
+
+def test_clusters_appear(tmp_path: Path) -> None:
+    """Users whose classes have other names are found; each of them is drawn to its own centre."""
+    rng = np.random.default_rng(0)
+    means, names = rng.normal(size=(4, 12)), np.stack([rng.permutation(4) for _ in range(2)])
+    user = np.repeat(np.arange(16), 60)
+    kind = rng.integers(0, 4, len(user))
+    x = (means[kind] + 0.5 * rng.normal(size=(len(user), 12))).astype(np.float32)
+    np.savez(tmp_path / "own.npz", x=x, label=names[user % 2, kind], user=user.astype(str))
+    strategy, result, _ = run(
+        dataset="npz",
+        partition="natural",
+        num_users=0,
+        fedrep_exact_centre="clusters",
+        data_file=str(tmp_path / "own.npz"),
+    )
+    found = strategy.user_clusters("fedrep-exact")
+    assert {u: found[u] for u in found} == {u: found[str(int(u) % 2)] for u in found}
+    assert len(set(found.values())) == 2 == len(strategy.state.w)
+    assert result.json()[0]["accuracy"]["mean"] > 0.95
