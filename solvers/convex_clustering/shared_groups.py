@@ -98,7 +98,7 @@ def proposals(models: Floats) -> Iterator[tuple[str, Ints]]:
     weights = neighbours(models, min(NEAR, len(models) - 1))
     scale = float(np.median(gaps[weights > 0])) / weights.sum(1).mean()
     y = models
-    for t in np.geomspace(0.1, 10.0, PATH) * scale:
+    for t in np.geomspace(0.03, 3.0, PATH) * scale:
         found = wide_prox(models, float(t), y, weights)
         y = found.rows
         if found.labels.max() < MOST:

@@ -134,7 +134,7 @@ def test_sums_of_no_data_are_left_out() -> None:
 def test_clusters_appear(tmp_path: Path) -> None:
     """Users whose classes have other names are found; each of them is drawn to its own centre."""
     rng = np.random.default_rng(0)
-    means, names = rng.normal(size=(4, 12)), np.stack([rng.permutation(4) for _ in range(2)])
+    means, names = rng.normal(size=(4, 12)), np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
     user = np.repeat(np.arange(16), 60)
     kind = rng.integers(0, 4, len(user))
     x = (means[kind] + 0.5 * rng.normal(size=(len(user), 12))).astype(np.float32)
