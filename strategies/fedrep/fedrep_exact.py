@@ -257,9 +257,10 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     def _grouped(self, rows: Rows, users: list[str]) -> Shared:
         """The clusters that appear, which the state then has, and their centres."""
-        from corsage.solvers.convex_clustering.shared_groups import groups
+        from corsage.solvers.convex_clustering.proposals import proposals
+        from corsage.solvers.known_clusters.shared_groups import groups
 
-        found = groups(rows)
+        found = groups(rows, proposals)
         several = bool(found.labels.any())
         own = [str(1 + c) if several else EVERYBODY for c in found.labels.tolist()]
         self.state = replace(self.state, members=users, own=own)

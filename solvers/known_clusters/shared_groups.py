@@ -3,8 +3,8 @@
 The model is that of solvers/known_clusters/shared_rows.py, but nobody says whose w_j a user's is.
 All is found from the users' sums:
 
-1. Partitions are proposed by the sum of norms (Armacki et al. 2022, (3), pairs of near users only)
-   over the users' models drawn to one centre, for a path of lam; and by average linkage of these.
+1. Partitions are proposed from the users' models drawn to one centre (the sum of norms and linkage:
+   solvers/convex_clustering/proposals.py).
 2. Users move to the cluster that explains their rows best, until nobody does.
 3. The partition of the largest likelihood is taken, in which a user's cluster is a draw of one of k
    (the classification likelihood of Celeux, Govaert 1992): -2 log L + 2 N log k. One cluster for
@@ -14,14 +14,12 @@ All is found from the users' sums:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.convex_clustering.reading import in_order, linked
-from corsage.solvers.convex_clustering.wide_prox import distances, neighbours, wide_prox
 from corsage.solvers.known_clusters.shared_rows import (
     Level,
     Rows,
@@ -35,18 +33,16 @@ from corsage.solvers.known_clusters.shared_rows import (
     pieces,
 )
 
-MOST = 8
-"""Clusters there are at most."""
 CODE = 4.0
 """What a user's cluster costs for each log k: the code, and as much again."""
-NEAR = 10
-"""Pairs of the sum of norms are those of which one is among the other's so many nearest."""
-PATH = 6
-"""Values of lam."""
 MOVES = 20
 """Times that all users may move."""
 FINAL = 2
 """Partitions whose variances are found anew."""
+
+
+Propose = Callable[[Floats], Iterable[tuple[str, Ints]]]
+"""Partitions (n,) of models (n, P), and where they are from."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class Groups:
 
     Parameters
     ----------
-    labels : the cluster of each user (n,), numbered as they first appear.
+    labels : the cluster of each user (n,), numbered from 0 on.
     shared : the variances and centres.
     source : what proposed them.
     gain : by how much -2 log L + CODE N log k is below that of one cluster.
@@ -67,7 +63,7 @@ class Groups:
     gain: float
 
 
-def groups(rows: Rows) -> Groups:
+def groups(rows: Rows, propose: Propose) -> Groups:
     """The clusters of the largest likelihood; one where more explain nothing."""
     n = len(rows.a)
     alone = np.zeros(n, np.int64)
@@ -78,7 +74,7 @@ def groups(rows: Rows) -> Groups:
     level = every(rows, one.rho)
     models = drawn_to(rows.a, rows.b, one.rho, one.wbar).reshape(n, -1)
     seen: dict[bytes, tuple[float, str, Ints]] = {}
-    for source, start in proposals(models):
+    for source, start in propose(models):
         labels = settled(level, start, one)
         if labels.max() and labels.tobytes() not in seen:
             score = scored(level, labels, float(rows.records.sum()))
@@ -92,21 +88,6 @@ def groups(rows: Rows) -> Groups:
     return best
 
 
-def proposals(models: Floats) -> Iterator[tuple[str, Ints]]:
-    """Partitions (n,) of models (n, P), and where they are from."""
-    gaps = distances(models)
-    weights = neighbours(models, min(NEAR, len(models) - 1))
-    scale = float(np.median(gaps[weights > 0])) / weights.sum(1).mean()
-    y = models
-    for t in np.geomspace(0.03, 3.0, PATH) * scale:
-        found = wide_prox(models, float(t), y, weights)
-        y = found.rows
-        if found.labels.max() < MOST:
-            yield "sum of norms", in_order(found.labels)
-    for k in range(2, min(MOST, len(models) - 1) + 1):
-        yield "linkage", in_order(linked(models, k))
-
-
 def every(rows: Rows, rho: float) -> Level:
     """P_i, q_i, yy_i and log det of each user."""
     some = pieces(len(rows.a))
@@ -116,11 +97,8 @@ def every(rows: Rows, rho: float) -> Level:
 
 def total(level: Level, labels: Ints) -> Level:
     """Their sums over clusters."""
-    k = int(labels.max()) + 1
-    whole = Level(*(np.zeros((k, *part.shape[1:])) for part in level))
-    for all_of, part in zip(whole, level, strict=True):
-        np.add.at(all_of, labels, part)
-    return whole
+    member = (np.arange(int(labels.max()) + 1)[:, None] == labels).astype(np.float64)
+    return Level(*(np.tensordot(member, part, 1) for part in level))
 
 
 def settled(level: Level, labels: Ints, one: Shared) -> Ints:
@@ -129,7 +107,7 @@ def settled(level: Level, labels: Ints, one: Shared) -> Ints:
         whole = total(level, labels)
         w = drawn_to(whole.p, whole.q, one.rho, one.wbar)
         cost = np.stack([costs(level, centre) for centre in w], 1)
-        moved = in_order(np.argmin(cost, 1))
+        moved = np.unique(np.argmin(cost, 1), return_inverse=True)[1].ravel()
         if np.array_equal(moved, labels):
             break
         labels = moved
