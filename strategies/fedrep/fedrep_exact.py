@@ -53,6 +53,8 @@ QUESTIONS = ("moments", "sums", "calibration", "strength", "softmax", "body")
 EVERYBODY = ""
 """The name of the one cluster, where none are known."""
 SQUARE = Number("square", low=0.0)
+ONE_HOT = Number("square", low=0.0, per_sample=1.0)
+"""|Y|^2 of numbers, and of classes: there it is the number of samples."""
 MOST_GAMMA = 1e12
 """The strength of a pull that nothing is known of yet."""
 BOUNDARY = ", at the end of where it was looked for"
@@ -195,7 +197,8 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         """One exchange with some users, of whom enough must answer."""
         sums = what == "sums"
         rows = tuple(name for name in self.by_user if name in (template or {}))
-        schema = Schema(template or {}, rows, (SQUARE,) * sums)
+        square = SQUARE if self.federation.network.criterion.numbers else ONE_HOT
+        schema = Schema(template or {}, rows, (square,) * sums)
         parcel = parcel or self.show(users, {})
         options = {**self.train_options, **self._told(), **(more or {}), "ask": what}
         question = self.federation.question("train", users, parcel, schema, options, number)

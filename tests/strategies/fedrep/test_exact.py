@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from corsage.core.errors import ConfigError, ModelError
 from corsage.networks import exact_heads
+from corsage.networks.batches import Examples
 from corsage.solvers.known_clusters.shared_rows import Rows, fit, possible
-from corsage.strategies.fedrep.fedrep_exact import FedRepExact
+from corsage.strategies.fedrep.fedrep_exact import ONE_HOT, FedRepExact
 from tests.support.federations import CLUSTER_MAP, federate
 
 KEYS: dict[str, Any] = {"fedrep_exact_body_rounds": 0, "num_rounds": 1, "evaluate_every": 1}
@@ -105,6 +106,22 @@ def test_the_first_layer_is_of_the_inputs_components() -> None:
     assert np.array_equal(left.state.body, network.initial[network.body])
 
 
+def test_a_new_users_head_is_a_plain_ridge_regression() -> None:
+    """From its own rows and the others' centre: what the client makes, beside lstsq."""
+    strategy, _, _ = run(num_users=20, new_users=0.3)
+    state, network = strategy.state, strategy.federation.network
+    rng = np.random.default_rng(1)
+    x = torch.from_numpy(rng.normal(size=(9, 64)).astype(np.float32))
+    y = torch.from_numpy(rng.integers(0, 10, 9))
+    of = exact_heads.designs(network, state.body, Examples(x, y, np.array([9])), 10)
+    w = exact_heads.as_theta(network, state.wbar[None])[0]
+    root = state.rho**-0.5
+    z = np.vstack([of.z.numpy(), root * np.eye(len(w))])
+    wanted = np.linalg.lstsq(z, np.vstack([np.eye(10)[y], root * w]), rcond=None)[0]
+    found = exact_heads.heads(of, w[None], 1 / state.rho)[0]
+    assert np.allclose(found, wanted, atol=1e-6)
+
+
 def test_new_users_have_a_head_at_once() -> None:
     _, result, _ = run(num_users=20, new_users=0.3)
     rows = {row["strategy"]: row for row in result.json()}
@@ -117,6 +134,25 @@ def test_what_has_no_closed_form_is_refused() -> None:
         run(fedrep_exact_centre="known")
     with pytest.raises(ModelError, match="no body"):
         run(model="linear", fedrep_exact_body="pca")
+
+
+def test_a_user_cannot_claim_more_than_its_labels() -> None:
+    """|Y|^2 of classes is the number of samples: what b explains is bounded by it."""
+    said, samples = np.array([20.0, 21.0, 1e30]), np.full(3, 20.0)
+    assert ONE_HOT.wrong(said, samples).tolist() == [False, True, True]
+    rng = np.random.default_rng(0)
+    z, labels = rng.normal(size=(6, 40, 4)), rng.integers(0, 2, (6, 40))
+    y = np.eye(2)[labels]
+    y[..., 0] = z[..., 0] > 0
+    y[..., 1] = 1 - y[..., 0]
+    a, b = np.einsum("nmd,nme->nde", z, z), np.einsum("nmd,nmc->ndc", z, y)
+    count = np.full(6, 40.0)
+    honest = fit(Rows(a, b, count, count), np.zeros(6, int), 1)
+    a[0], b[0] = 1e12 * np.eye(4), -1e6 * b[0] / np.abs(b[0]).max()  # as wrong as it may be
+    assert possible(Rows(a, b, count, count)).all()
+    attacked = fit(Rows(a, b, count, count), np.zeros(6, int), 1)
+    gap = np.abs(attacked.wbar - honest.wbar).max()
+    assert gap < 0.5 * np.abs(honest.wbar).max()
 
 
 def test_sums_of_no_data_are_left_out() -> None:
