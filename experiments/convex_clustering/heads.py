@@ -170,7 +170,7 @@ def figures(results: Results, claims: bool) -> list[Figure]:
         if all("clusters-found" in row for row in own):
             count = tuple(float(row["clusters-found"]) for row in own)
             agree = tuple(row["agreement"] for row in own)
-            ours = least if name == OURS else -np.inf
+            ours = least if name in (OURS, EXACT) else -np.inf
             rows.append(Figure("clusters found", name, count, form=".0f"))
             rows.append(Figure("agreement with the groups", name, agree, low=ours, form=".2f"))
     return sorted(rows, key=lambda row: [r.case for r in rows].index(row.case))

@@ -26,6 +26,7 @@ def results(ours: float, agreement: float) -> heads.Results:
     return {
         "fedrep": [row(0.6), row(0.6)],
         heads.OURS: [row(ours - 0.1, **found), row(ours + 0.1, **found)],
+        heads.EXACT: [row(ours, **found), row(ours, **found)],
     }
 
 
@@ -79,7 +80,7 @@ def test_every_method_runs_and_says_which_clusters_it_finds(tmp_path: Path) -> N
     keys = {**two_kinds(tmp_path), "num_rounds": 2, "fine_tune_epochs": 0, "seed": 0}
     for method in heads.METHODS:
         row = heads.once(method, {**keys, "fraction_train": 1.0, **method.keys})
-        finds = method.strategy in ("fedrep-convex", "ifca", "cfl")
+        finds = method.strategy in ("fedrep-convex", "fedrep-exact", "ifca", "cfl")
         assert row["strategy"] == method.label and row["users"] == 10
         assert ("clusters-found" in row, "agreement" in row) == (finds, finds)
         if finds:
