@@ -38,6 +38,7 @@ from corsage.strategies.known_clusters.cohorts import ClusterNames, Cohort, Know
 from corsage.strategies.known_clusters.conversation import evaluation_of
 from corsage.strategies.known_clusters.estimation import Estimates
 from corsage.strategies.known_clusters.inference import inferred
+from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.neighbours import Neighbours, compared
@@ -98,6 +99,11 @@ class MixedModelKeys(ClusterKeys):
         "each user's estimates (users), or nothing (none); devices send sums only",
         choices=("users", "federation", "none"),
     )
+    mixed_keep_sums: bool = key(
+        True,
+        "auto, squared loss: checkpoints hold the sums that each user sent, so that corsage forget "
+        "can take one out",
+    )
 
 
 @dataclass
@@ -115,6 +121,7 @@ class MixedModelState:
     unknown : directions of wbar that the data leave open (d, r).
     clusters, strengths : the clusters, and the strengths as they are given or estimated.
     estimates : what those on auto were estimated from.
+    sums : those that each user sent, where they are kept.
     quadratics : what the quadratics of the last sums were; empty before the first.
     pace : which ones are next.
     change : how far the last round moved the models, as a share of them.
@@ -132,6 +139,7 @@ class MixedModelState:
     clusters: ClusterNames = field(default_factory=ClusterNames)
     strengths: Strengths = field(default_factory=Strengths)
     estimates: Estimates = field(default_factory=Estimates)
+    sums: KeptSums = field(default_factory=KeptSums)
     quadratics: str = ""
     pace: Pace = field(default_factory=Pace)
     change: float = 0.0

@@ -32,8 +32,9 @@ from corsage.solvers.known_clusters.shapes import ONE
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree, levels_of
 from corsage.strategies.known_clusters.cohorts import Cohort, Present
-from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
+from corsage.strategies.known_clusters.conversation import Request, ask_each, check_enough
 from corsage.strategies.known_clusters.covariance_fit import CovarianceFit, Told, held_out
+from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.possible import quadratic_fault
 from corsage.strategies.known_clusters.strengths import AUTO
 from corsage.strategies.known_clusters.units import Units
@@ -129,22 +130,35 @@ class OwnSums:
     # A round.
 
     def round(self, present: Present, number: int) -> Script[Replies]:
-        """One exchange of sums, and the most likely covariances."""
+        """One exchange of sums, and the most likely covariances.
+
+        With the squared loss sums that are kept of all users are what they would send again.
+        """
+        if self.exact and self.state.sums.are_of(present):
+            self.step(self.state.sums, present, np.zeros(2), True, number)
+            return Replies(users=list(self.state.sums.users))
         asked = ask_each(self.federation, present, self.question, counted=True)
         replies = yield asked
         check_enough(self.federation, number, replies)
         answers = [answer for name in present.names for answer in asked.found.get(name, [])]
         if not answers:
             return replies
-        heard, members = (
-            [n for n in present.names if n in asked.found],
-            self.federation.roster.members,
-        )
-        self.state.enter(self.varies)
-        d = len(self.state.model)
-        self.solve(Users.of(answers, heard, d, lambda u: members[u].train), heard, number)
-        self.judge(answers, not replies.dropped)
+        members = self.federation.roster.members
+        sums = KeptSums.of(answers, lambda user: members[user].train)
+        if self.exact and self.keys.mixed_keep_sums:
+            self.state.sums = sums.worth_keeping()
+        moved = np.sum([[a.metrics["moved"], a.metrics["length"]] for a in answers], axis=0)
+        self.step(sums, present, moved, not replies.dropped, number)
         return replies
+
+    def step(
+        self, sums: KeptSums, present: Present, moved: Floats, whole: bool, number: int
+    ) -> None:
+        """The server's step, from these sums; `whole`: everybody's."""
+        heard = [name for name in present.names if name in set(sums.clusters)]
+        self.state.enter(self.varies)
+        self.solve(Users.of(sums, heard, len(self.state.model)), heard, number)
+        self.judge(moved, whole)
 
     def question(self, cohort: Cohort) -> Request:
         """The sums of each of a cohort's users, after a step of theirs if there is a centre."""
@@ -241,11 +255,13 @@ class OwnSums:
         half = [(one + other) / 2 for one, other in zip(start, found.x, strict=True)]
         return replace(search.fitted(half, 0), gain=found.gain, first=found.first)
 
-    def judge(self, answers: list[Answer], whole: bool) -> None:
-        """Whether there is more to do; who was not heard is asked again."""
+    def judge(self, moved: Floats, whole: bool) -> None:
+        """Whether there is more to do; who was not heard is asked again.
+
+        `moved`: squares of how far all models moved, and of how long they are.
+        """
         state = self.state
-        sums = [[answer.metrics["moved"], answer.metrics["length"]] for answer in answers]
-        state.change, state.quadratics = change(np.sum(sums, axis=0)), self.kind
+        state.change, state.quadratics = change(moved), self.kind
         still = state.change < max(self.keys.mixed_tolerance, self.least) or self.exact
         state.done = whole and still and self.settled
 
