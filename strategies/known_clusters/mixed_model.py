@@ -42,6 +42,7 @@ from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.neighbours import Neighbours, compared
+from corsage.strategies.known_clusters.paths import parents
 from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, tied, value_of
 from corsage.strategies.rounds.base import AT_ONCE, Strategy
 from corsage.strategies.rounds.federation import Federation
@@ -99,6 +100,11 @@ class MixedModelKeys(ClusterKeys):
         "each user's estimates (users), or nothing (none); devices send sums only",
         choices=("users", "federation", "none"),
     )
+    mixed_paths: bool = key(
+        True,
+        "auto: clusters whose names are paths, a/b/c, are in units of further levels, a/b and a, "
+        "each level with a variance of its own; false: names like any others",
+    )
     mixed_keep_sums: bool = key(
         True,
         "auto, squared loss: checkpoints hold the sums that each user sent, so that corsage forget "
@@ -114,6 +120,7 @@ class MixedModelState:
     ----------
     model : wbar (d,).
     w : w_j (k, d).
+    above : of each level above the clusters, from below, the models of its units by name.
     gamma, lam : gamma_j and lambda_j by coordinate (k, d), of the next sums.
     used : gamma_j of the sums that w_j came from (k, d).
     covariance, around : of w_j (k, d, d) and of wbar (d, d) given the data, in units of the noise;
@@ -136,6 +143,7 @@ class MixedModelState:
     covariance: Floats
     around: Floats
     unknown: Floats
+    above: list[dict[str, Floats]] = field(default_factory=list)
     clusters: ClusterNames = field(default_factory=ClusterNames)
     strengths: Strengths = field(default_factory=Strengths)
     estimates: Estimates = field(default_factory=Estimates)
@@ -173,6 +181,13 @@ class MixedModelState:
         """The row of a cluster; None if it is not part of the problem."""
         known = self.clusters.known[: len(self.w)]
         return known.index(cluster) if cluster in known else None
+
+    def centre(self, cluster: str) -> Floats:
+        """w_j; of a cluster that came later the model of the unit that it is in, or wbar."""
+        if (place := self.place(cluster)) is not None:
+            return self.w[place]
+        known = {name: model for level in self.above for name, model in level.items()}
+        return next((known[unit] for unit in parents(cluster) if unit in known), self.model)
 
 
 K = TypeVar("K", bound=MixedModelKeys)

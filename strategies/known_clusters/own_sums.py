@@ -30,11 +30,17 @@ from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.scoring import Fitted, Scoring
 from corsage.solvers.known_clusters.shapes import ONE
 from corsage.solvers.known_clusters.standard import Standard
-from corsage.solvers.known_clusters.tree import Tree, levels_of
+from corsage.solvers.known_clusters.tree import Tree
 from corsage.strategies.known_clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.conversation import Request, ask_each, check_enough
-from corsage.strategies.known_clusters.covariance_fit import CovarianceFit, Told, held_out
+from corsage.strategies.known_clusters.covariance_fit import (
+    CovarianceFit,
+    Told,
+    held_out,
+    level_name,
+)
 from corsage.strategies.known_clusters.kept_sums import KeptSums
+from corsage.strategies.known_clusters.paths import check_paths, tree_levels, units_above
 from corsage.strategies.known_clusters.possible import quadratic_fault
 from corsage.strategies.known_clusters.strengths import AUTO
 from corsage.strategies.known_clusters.units import Units
@@ -56,6 +62,8 @@ MOST_NUMBERS = 40_000_000
 """Numbers of all users' sums that are held at once."""
 MOST_WORK = 400_000_000
 """n d^3: what one look at all users takes."""
+SHOWN = 12
+"""Units of a level above the clusters that are printed."""
 CHOICE = 3
 """The exchange in which shapes are chosen, where quadratics follow the models."""
 SETTLED, SETTLED_SINGLE = 1e-9, 1e-3
@@ -92,6 +100,8 @@ class OwnSums:
         if self.state.estimates.way or not self.keys.estimated:
             return
         obstacle = self.obstacle(present)
+        if not obstacle and self.keys.mixed_paths:
+            check_paths(present.names)
         self.state.estimates.way = SUMMED if obstacle else USERS
         if obstacle and self.keys.mixed_variances not in (AUTO, SUMMED):
             raise ConfigError(f"mixed-variances={self.keys.mixed_variances}: {obstacle}.")
@@ -183,8 +193,7 @@ class OwnSums:
 
     def rows(self, cohort: Cohort) -> Arrays:
         """The centre of a cohort, and the root of its users' covariance over sigma^2."""
-        place = self.state.place(cohort.cluster)
-        w = self.state.model if place is None else self.state.w[place]
+        w = self.state.centre(cohort.cluster)
         return {"w": w, "root": self.state.estimates.covariance.root(cohort.cluster)}
 
     def findings(self, units: Units, density: float) -> list[Finding]:
@@ -194,7 +203,21 @@ class OwnSums:
             return []
         varies = np.ones(len(self.state.model)) if self.varies is None else self.varies
         told = Told(units.names, units.matrix, units.label, density, varies, self.exact, self.flat)
-        return fit.findings(told)
+        return [*fit.findings(told), *self.units_found(units)]
+
+    def units_found(self, units: Units) -> list[Finding]:
+        """The units above the clusters: their models."""
+        found = []
+        for number, level in enumerate(self.state.above):
+            names = list(level)[:SHOWN]
+            models = [units.by_name(units.estimate(level[name])) for name in names]
+            rows = [
+                (name, ", ".join(f"{what} {value:.4g}" for what, value in model.items()))
+                for name, model in zip(names, models, strict=True)
+            ]
+            more = [("...", f"{len(level)} in all")] if len(level) > SHOWN else []
+            found.append(Finding(f"{level_name(2 + number)}' estimates", [*rows, *more]))
+        return found
 
     # The server's step.
 
@@ -203,7 +226,8 @@ class OwnSums:
         units = self.units(users)
         parts = units.sums(users.a, users.b, users.yy)
         noise = None if self.exact else 1.0
-        tree = Tree(parts, levels_of(users.cluster, len(names)), users.counts, noise)
+        above = units_above(names) if self.keys.mixed_paths else []
+        tree = Tree(parts, tree_levels(users.cluster, names, above), users.counts, noise)
         varies = units.sound if self.varies is None else units.sound * self.varies
         found, tried = self.fitted(tree, users, varies, number)
         shares = explained(tree, found) if self.exact else self.latent(found)
@@ -212,7 +236,7 @@ class OwnSums:
         fit.held_out = held_out(tried) if tried else before.held_out
         fit.gain = found.gain if self.exact else found.first
         self.state.estimates.covariance = fit
-        remember(self.state, found, units, names)
+        remember(self.state, found, units, names, above)
 
     def latent(self, found: Fitted) -> list[float]:
         """Shares on the scale of scores, of random intercepts under the logistic loss."""

@@ -77,12 +77,25 @@ def explained(tree: Tree, found: Fitted) -> list[float]:
     return [part / sum(parts) for part in parts]
 
 
-def remember(state: MixedModelState, found: Fitted, units: Standard, names: list[str]) -> None:
-    """Centres, how sure they are, and strengths by coordinate, of these clusters."""
+def remember(
+    state: MixedModelState,
+    found: Fitted,
+    units: Standard,
+    names: list[str],
+    above: list[list[str]],
+) -> None:
+    """Centres, how sure they are, and strengths by coordinate, of these clusters.
+
+    Of the units `above` them, level by level, their models.
+    """
     places = [state.clusters.known.index(name) for name in names]
     known, fit = found.found.known(), state.estimates.covariance
     state.w[places] = units.models(known[1].mean)
     state.model = units.models(known[-1].mean[0])
+    state.above = [
+        dict(zip(level, units.models(own.mean), strict=True))
+        for level, own in zip(above, known[2:-1], strict=True)
+    ]
     state.covariance[places] = units.covariances(known[1].covariance)
     state.around = units.covariances(known[-1].covariance[0])
     state.unknown = units.matrix @ found.found.middle.unknown
