@@ -37,10 +37,14 @@ from corsage.strategies.known_clusters.covariance_fit import (
     CovarianceFit,
     Told,
     held_out,
-    level_name,
 )
 from corsage.strategies.known_clusters.kept_sums import KeptSums
-from corsage.strategies.known_clusters.paths import check_paths, tree_levels, units_above
+from corsage.strategies.known_clusters.paths import (
+    check_paths,
+    tree_levels,
+    unit_models,
+    units_above,
+)
 from corsage.strategies.known_clusters.possible import quadratic_fault
 from corsage.strategies.known_clusters.strengths import AUTO
 from corsage.strategies.known_clusters.units import Units
@@ -62,8 +66,6 @@ MOST_NUMBERS = 40_000_000
 """Numbers of all users' sums that are held at once."""
 MOST_WORK = 400_000_000
 """n d^3: what one look at all users takes."""
-SHOWN = 12
-"""Units of a level above the clusters that are printed."""
 CHOICE = 3
 """The exchange in which shapes are chosen, where quadratics follow the models."""
 SETTLED, SETTLED_SINGLE = 1e-9, 1e-3
@@ -100,8 +102,10 @@ class OwnSums:
         if self.state.estimates.way or not self.keys.estimated:
             return
         obstacle = self.obstacle(present)
-        if not obstacle and self.keys.mixed_paths:
+        if self.keys.mixed_paths:
             check_paths(present.names)
+            if obstacle and units_above(present.names):
+                self.federation.note(f"clusters are in the middle, not in units above: {obstacle}")
         self.state.estimates.way = SUMMED if obstacle else USERS
         if obstacle and self.keys.mixed_variances not in (AUTO, SUMMED):
             raise ConfigError(f"mixed-variances={self.keys.mixed_variances}: {obstacle}.")
@@ -203,21 +207,7 @@ class OwnSums:
             return []
         varies = np.ones(len(self.state.model)) if self.varies is None else self.varies
         told = Told(units.names, units.matrix, units.label, density, varies, self.exact, self.flat)
-        return [*fit.findings(told), *self.units_found(units)]
-
-    def units_found(self, units: Units) -> list[Finding]:
-        """The units above the clusters: their models."""
-        found = []
-        for number, level in enumerate(self.state.above):
-            names = list(level)[:SHOWN]
-            models = [units.by_name(units.estimate(level[name])) for name in names]
-            rows = [
-                (name, ", ".join(f"{what} {value:.4g}" for what, value in model.items()))
-                for name, model in zip(names, models, strict=True)
-            ]
-            more = [("...", f"{len(level)} in all")] if len(level) > SHOWN else []
-            found.append(Finding(f"{level_name(2 + number)}' estimates", [*rows, *more]))
-        return found
+        return [*fit.findings(told), *unit_models(self.state.above, units)]
 
     # The server's step.
 

@@ -7,16 +7,21 @@ for each part of a path but the last.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from corsage.core.arrays import Ints
+from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ConfigError
 from corsage.core.replies import reading_order
 from corsage.solvers.known_clusters.tree import Level, levels_of
+from corsage.strategies.known_clusters.covariance_fit import level_name
+from corsage.strategies.known_clusters.units import Units
+from corsage.strategies.rounds.results import Finding
 
 BETWEEN = "/"
+SHOWN = 12
+"""Units of a level that are printed."""
 
 
 def parents(path: str) -> list[str]:
@@ -72,3 +77,19 @@ def tree_levels(
         levels.append(Level.plain(parent, len(units)))
         below = units
     return (*levels, Level.plain(np.zeros(len(below), np.int64), 1))
+
+
+def unit_models(above: Sequence[Mapping[str, Floats]], units: Units) -> list[Finding]:
+    """The models of the units of each level above the clusters, in the data's units."""
+    found = []
+    for number, level in enumerate(above):
+        rows = [(name, in_words(units, level[name])) for name in list(level)[:SHOWN]]
+        more = [("...", f"{len(level)} in all")] if len(level) > SHOWN else []
+        found.append(Finding(f"{level_name(2 + number)}' estimates", [*rows, *more]))
+    return found
+
+
+def in_words(units: Units, model: Floats) -> str:
+    """A model's coefficients in one line."""
+    told = units.by_name(units.estimate(model))
+    return ", ".join(f"{name} {value:.4g}" for name, value in told.items())
