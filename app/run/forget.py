@@ -45,7 +45,15 @@ written anew, too; nothing of the user is left in them. The data set is not touc
 """
 WRITTEN = {
     *("config.json", "summary.json", "report.html", "status.json", "lock.json", ".lock"),
-    *("users.csv", "clusters.csv", "coefficients.csv", "learning.png", "users.png", "bytes.png"),
+    *(
+        "training-path.json",
+        "users.csv",
+        "clusters.csv",
+        "coefficients.csv",
+        "learning.png",
+        "users.png",
+        "bytes.png",
+    ),
 }
 """What a run folder holds beside the folders of its strategies."""
 TEMPORARY = ".forgetting-"

@@ -187,7 +187,8 @@ class MixedModelState:
         if (place := self.place(cluster)) is not None:
             return self.w[place]
         known = {name: model for level in self.above for name, model in level.items()}
-        return next((known[unit] for unit in parents(cluster) if unit in known), self.model)
+        units = [known[unit] for unit in parents(cluster) if unit in known]
+        return units[0] if units else np.asarray(self.model)
 
 
 K = TypeVar("K", bound=MixedModelKeys)
