@@ -185,7 +185,7 @@ class MixedModelState:
     def centre(self, cluster: str) -> Floats:
         """w_j; of a cluster that came later the model of the unit that it is in, or wbar."""
         if (place := self.place(cluster)) is not None:
-            return self.w[place]
+            return np.asarray(self.w[place])
         known = {name: model for level in self.above for name, model in level.items()}
         units = [known[unit] for unit in parents(cluster) if unit in known]
         return units[0] if units else np.asarray(self.model)
