@@ -38,6 +38,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "sweep": Command("app.study", "a study: several seeds, several values of keys", "sweep"),
         "compare": Command("app.study", "finished runs and studies in one table", "compare"),
         "report": Command("app.run.report_again", "make the report of a run anew from its files"),
+        "forget": Command("app.run.forget", "a run's model as if a user had never been there"),
         "wait": Command("app.run.wait", "until a run is over; leave with its exit code"),
         "clean": Command("app.run.clean", "remove old runs, or old states in a device's state-dir"),
     },

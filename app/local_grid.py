@@ -6,9 +6,10 @@ objects as on Flower's own engines, so strategies and clients cannot tell the di
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -27,6 +28,7 @@ class LocalGrid(Grid):
     ----------
     client_app : what a node runs.
     num_nodes : how many nodes there are; each has its own context, as a Flower simulation gives it.
+    users : those of the data that nodes have; None: all.
     """
 
     closed = True
@@ -34,10 +36,13 @@ class LocalGrid(Grid):
     simulated = True
     """Users' data are this process's own: there is nobody to keep them from."""
 
-    def __init__(self, client_app: ClientApp, num_nodes: int) -> None:
+    def __init__(
+        self, client_app: ClientApp, num_nodes: int, users: Sequence[str] | None = None
+    ) -> None:
         if num_nodes < 1:
             raise ConfigError(f"LocalGrid: num_nodes={num_nodes}: must be at least 1.")
         self._app = client_app
+        own = {} if users is None else {"users": json.dumps(list(users))}
         self._run = Run.create_empty(run_id=secrets.randbits(62))
         TaskIdentity.run_id = self._run.run_id
         TaskIdentity.node_id = SUPERLINK_NODE_ID
@@ -46,7 +51,7 @@ class LocalGrid(Grid):
             secrets.randbits(62) + 2: Context(
                 run_id=self._run.run_id,
                 node_id=number,
-                node_config={"partition-id": number, "num-partitions": num_nodes},
+                node_config={"partition-id": number, "num-partitions": num_nodes, **own},
                 state=RecordDict(),
                 run_config={},
             )

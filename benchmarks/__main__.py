@@ -159,6 +159,13 @@ def million() -> list[Measure]:
     return module.run()
 
 
+def forgetting() -> list[Measure]:
+    """A run that forgets a user beside a run without that user."""
+    from corsage.benchmarks import forgetting as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "user-round": user_round,
     "own-models": own_models,
@@ -172,6 +179,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "silent": silent,
     "robust": robust,
     "statistics": statistics,
+    "forgetting": forgetting,
     "first-line": first_line,
     "hessian": hessian,
     "million": million,

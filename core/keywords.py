@@ -189,6 +189,8 @@ class Keywords(TypedDict, total=False):
     mixed_variances: str
     mixed_neighbours: str
     mixed_summary: str
+    mixed_paths: bool
+    mixed_keep_sums: bool
     single_cluster_lambda: str | float
     convex_lambda: str | float
     convex_solver: str

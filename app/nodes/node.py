@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -170,6 +171,9 @@ def simulated_node(
     number, count = int(node_config["partition-id"]), int(node_config["num-partitions"])
     data = simulated(keys, num_users, seed)
     users = hosted_together(data, number, count) if together else data.users[number::count]
+    if "users" in node_config:
+        some = set(json.loads(node_config["users"]))
+        users = [user for user in users if user in some]
     return Node(data, tuple(users), simulated=True, sums=wants_sums(keys))
 
 

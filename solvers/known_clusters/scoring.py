@@ -3,7 +3,7 @@
 A step solves H dx = -g, where g is the slope of the deviance and H its curvature on average (units
 of a level taken as independent, levels too) with what the roots' own curvature adds. It is damped
 as Levenberg and Marquardt do until the deviance falls. It ends when the step would gain less than
-`GAIN`: then each number is within some 1e-6 of its own standard error.
+`GAIN`: then each number is within some 1e-7 of its own standard error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from corsage.core.arrays import Bools, Floats
 from corsage.solvers.known_clusters.shapes import FULL, Shape
 from corsage.solvers.known_clusters.tree import Derivative, Integrated, Tree
 
-GAIN = 1e-11
+GAIN = 1e-13
 """A step that would make the deviance less by less than this is not taken any more."""
 BLIND = 1e-6
 """Below this gain rounding of the deviance may hide it: steps are trusted."""

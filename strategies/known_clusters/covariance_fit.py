@@ -17,7 +17,6 @@ from corsage.strategies.rounds.results import Finding
 NONE = 1e-12
 """A variance below this share of the level's is none."""
 WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: "any covariance"}
-LEVELS = ("users", "clusters")
 SYMBOLS = {"users": "s^2", "clusters": "sb^2"}
 BOUNDARY = "0, at the boundary: as far as these data tell, {} do not differ"
 NO_VARIANCE = "0, at the boundary: as far as these data tell, it is the same for all"
@@ -41,6 +40,7 @@ class CovarianceFit:
     units : from standard units to those of the model.
     sigma2 : sigma^2, between records; 1 where losses are log likelihoods themselves.
     users, clusters : covariances (g, d, d) and (1, d, d), or (0, d, d) if there is one cluster.
+    above : of the levels above the clusters, from below, each (d, d).
     loglik : the restricted log likelihood.
     gain : what following its slope would add to twice that: 0 if it has converged.
     shares : of records, users and clusters in the variance of a record; empty if unknown.
@@ -54,6 +54,7 @@ class CovarianceFit:
     sigma2: float = 1.0
     users: Floats = field(default_factory=lambda: np.zeros((0, 0, 0)))
     clusters: Floats = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    above: list[Floats] = field(default_factory=list)
     loglik: float = 0.0
     gain: float = 0.0
     shares: list[float] = field(default_factory=list)
@@ -74,6 +75,7 @@ class CovarianceFit:
             sigma2=sigma2,
             users=own[0],
             clusters=own[1] if len(own) > 1 else np.zeros((0, d, d)),
+            above=[one[0] for one in own[2:]],
             loglik=units.density - found.deviance / 2,
             gain=found.gain,
             shares=shares,
@@ -97,8 +99,8 @@ class CovarianceFit:
     @property
     def levels(self) -> dict[str, Floats]:
         """The covariance of each level that there is; of users with several, on average."""
-        found = {"users": self.users.mean(0)}
-        return {**found, "clusters": self.clusters[0]} if len(self.clusters) else found
+        found = [self.users.mean(0), *self.clusters[:1], *self.above]
+        return {level_name(place): one for place, one in enumerate(found)}
 
     def told(self) -> str:
         """The shapes in words."""
@@ -131,9 +133,10 @@ class CovarianceFit:
 
     def _level(self, level: str, covariance: Floats, told: Told) -> Iterable[tuple[str, str]]:
         """A row for each coefficient that varies, and the level's share."""
-        title, share = f"between {level} ({SYMBOLS[level]})", ""
+        symbol = f" ({SYMBOLS[level]})" if level in SYMBOLS else ""
+        title, share = f"between {level}{symbol}", ""
         if self.shares:
-            share = percent(self.shares[1 + LEVELS.index(level)])
+            share = percent(self.shares[1 + list(self.levels).index(level)])
         variances, shown = np.diag(covariance), np.flatnonzero(told.varies)
         if variances.max() <= 0.0:
             yield title, BOUNDARY.format(level)
@@ -176,6 +179,11 @@ class Told:
     flat: float
 
 
+def level_name(place: int) -> str:
+    """What a level's units are called: users, clusters, superclusters, ..."""
+    return "users" if place == 0 else "super" * (place - 1) + "clusters"
+
+
 def percent(share: float) -> str:
     """A share in words."""
     return f"{100 * share:.2f}% of the variance"
@@ -201,7 +209,7 @@ def none(covariance: Floats, number: int) -> bool:
 
 def described(kinds: Sequence[str], groups: int) -> str:
     """Shapes in words."""
-    own = [f"{level}: {WORDS[kind]}" for level, kind in zip(LEVELS, kinds, strict=False)]
+    own = [f"{level_name(place)}: {WORDS[kind]}" for place, kind in enumerate(kinds)]
     if groups > 1:
         own[0] += ", of another size in each cluster"
     return "; ".join(own)

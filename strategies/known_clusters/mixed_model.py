@@ -38,9 +38,11 @@ from corsage.strategies.known_clusters.cohorts import ClusterNames, Cohort, Know
 from corsage.strategies.known_clusters.conversation import evaluation_of
 from corsage.strategies.known_clusters.estimation import Estimates
 from corsage.strategies.known_clusters.inference import inferred
+from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.neighbours import Neighbours, compared
+from corsage.strategies.known_clusters.paths import parents
 from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, tied, value_of
 from corsage.strategies.rounds.base import AT_ONCE, Strategy
 from corsage.strategies.rounds.federation import Federation
@@ -98,6 +100,16 @@ class MixedModelKeys(ClusterKeys):
         "each user's estimates (users), or nothing (none); devices send sums only",
         choices=("users", "federation", "none"),
     )
+    mixed_paths: bool = key(
+        True,
+        "auto: clusters whose names are paths, a/b/c, are in units of further levels, a/b and a, "
+        "each level with a variance of its own; false: names like any others",
+    )
+    mixed_keep_sums: bool = key(
+        True,
+        "auto, squared loss: checkpoints hold the sums that each user sent, so that corsage forget "
+        "can take one out",
+    )
 
 
 @dataclass
@@ -108,6 +120,7 @@ class MixedModelState:
     ----------
     model : wbar (d,).
     w : w_j (k, d).
+    above : of each level above the clusters, from below, the models of its units by name.
     gamma, lam : gamma_j and lambda_j by coordinate (k, d), of the next sums.
     used : gamma_j of the sums that w_j came from (k, d).
     covariance, around : of w_j (k, d, d) and of wbar (d, d) given the data, in units of the noise;
@@ -115,6 +128,7 @@ class MixedModelState:
     unknown : directions of wbar that the data leave open (d, r).
     clusters, strengths : the clusters, and the strengths as they are given or estimated.
     estimates : what those on auto were estimated from.
+    sums : those that each user sent, where they are kept.
     quadratics : what the quadratics of the last sums were; empty before the first.
     pace : which ones are next.
     change : how far the last round moved the models, as a share of them.
@@ -129,9 +143,11 @@ class MixedModelState:
     covariance: Floats
     around: Floats
     unknown: Floats
+    above: list[dict[str, Floats]] = field(default_factory=list)
     clusters: ClusterNames = field(default_factory=ClusterNames)
     strengths: Strengths = field(default_factory=Strengths)
     estimates: Estimates = field(default_factory=Estimates)
+    sums: KeptSums = field(default_factory=KeptSums)
     quadratics: str = ""
     pace: Pace = field(default_factory=Pace)
     change: float = 0.0
@@ -165,6 +181,14 @@ class MixedModelState:
         """The row of a cluster; None if it is not part of the problem."""
         known = self.clusters.known[: len(self.w)]
         return known.index(cluster) if cluster in known else None
+
+    def centre(self, cluster: str) -> Floats:
+        """w_j; of a cluster that came later the model of the unit that it is in, or wbar."""
+        if (place := self.place(cluster)) is not None:
+            return np.asarray(self.w[place])
+        known = {name: model for level in self.above for name, model in level.items()}
+        units = [known[unit] for unit in parents(cluster) if unit in known]
+        return units[0] if units else np.asarray(self.model)
 
 
 K = TypeVar("K", bound=MixedModelKeys)

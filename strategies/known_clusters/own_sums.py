@@ -30,10 +30,21 @@ from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.scoring import Fitted, Scoring
 from corsage.solvers.known_clusters.shapes import ONE
 from corsage.solvers.known_clusters.standard import Standard
-from corsage.solvers.known_clusters.tree import Tree, levels_of
+from corsage.solvers.known_clusters.tree import Tree
 from corsage.strategies.known_clusters.cohorts import Cohort, Present
-from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
-from corsage.strategies.known_clusters.covariance_fit import CovarianceFit, Told, held_out
+from corsage.strategies.known_clusters.conversation import Request, ask_each, check_enough
+from corsage.strategies.known_clusters.covariance_fit import (
+    CovarianceFit,
+    Told,
+    held_out,
+)
+from corsage.strategies.known_clusters.kept_sums import KeptSums
+from corsage.strategies.known_clusters.paths import (
+    check_paths,
+    tree_levels,
+    unit_models,
+    units_above,
+)
 from corsage.strategies.known_clusters.possible import quadratic_fault
 from corsage.strategies.known_clusters.strengths import AUTO
 from corsage.strategies.known_clusters.units import Units
@@ -91,6 +102,10 @@ class OwnSums:
         if self.state.estimates.way or not self.keys.estimated:
             return
         obstacle = self.obstacle(present)
+        if self.keys.mixed_paths:
+            check_paths(present.names)
+            if obstacle and units_above(present.names):
+                self.federation.note(f"clusters are in the middle, not in units above: {obstacle}")
         self.state.estimates.way = SUMMED if obstacle else USERS
         if obstacle and self.keys.mixed_variances not in (AUTO, SUMMED):
             raise ConfigError(f"mixed-variances={self.keys.mixed_variances}: {obstacle}.")
@@ -129,22 +144,35 @@ class OwnSums:
     # A round.
 
     def round(self, present: Present, number: int) -> Script[Replies]:
-        """One exchange of sums, and the most likely covariances."""
+        """One exchange of sums, and the most likely covariances.
+
+        With the squared loss sums that are kept of all users are what they would send again.
+        """
+        if self.exact and self.state.sums.are_of(present):
+            self.step(self.state.sums, present, np.zeros(2), True, number)
+            return Replies(users=list(self.state.sums.users))
         asked = ask_each(self.federation, present, self.question, counted=True)
         replies = yield asked
         check_enough(self.federation, number, replies)
         answers = [answer for name in present.names for answer in asked.found.get(name, [])]
         if not answers:
             return replies
-        heard, members = (
-            [n for n in present.names if n in asked.found],
-            self.federation.roster.members,
-        )
-        self.state.enter(self.varies)
-        d = len(self.state.model)
-        self.solve(Users.of(answers, heard, d, lambda u: members[u].train), heard, number)
-        self.judge(answers, not replies.dropped)
+        members = self.federation.roster.members
+        sums = KeptSums.of(answers, lambda user: members[user].train)
+        if self.exact and self.keys.mixed_keep_sums:
+            self.state.sums = sums.worth_keeping()
+        moved = np.sum([[a.metrics["moved"], a.metrics["length"]] for a in answers], axis=0)
+        self.step(sums, present, moved, not replies.dropped, number)
         return replies
+
+    def step(
+        self, sums: KeptSums, present: Present, moved: Floats, whole: bool, number: int
+    ) -> None:
+        """The server's step, from these sums; `whole`: everybody's."""
+        heard = [name for name in present.names if name in set(sums.clusters)]
+        self.state.enter(self.varies)
+        self.solve(Users.of(sums, heard, len(self.state.model)), heard, number)
+        self.judge(moved, whole)
 
     def question(self, cohort: Cohort) -> Request:
         """The sums of each of a cohort's users, after a step of theirs if there is a centre."""
@@ -169,8 +197,7 @@ class OwnSums:
 
     def rows(self, cohort: Cohort) -> Arrays:
         """The centre of a cohort, and the root of its users' covariance over sigma^2."""
-        place = self.state.place(cohort.cluster)
-        w = self.state.model if place is None else self.state.w[place]
+        w = self.state.centre(cohort.cluster)
         return {"w": w, "root": self.state.estimates.covariance.root(cohort.cluster)}
 
     def findings(self, units: Units, density: float) -> list[Finding]:
@@ -180,7 +207,7 @@ class OwnSums:
             return []
         varies = np.ones(len(self.state.model)) if self.varies is None else self.varies
         told = Told(units.names, units.matrix, units.label, density, varies, self.exact, self.flat)
-        return fit.findings(told)
+        return [*fit.findings(told), *unit_models(self.state.above, units)]
 
     # The server's step.
 
@@ -189,7 +216,8 @@ class OwnSums:
         units = self.units(users)
         parts = units.sums(users.a, users.b, users.yy)
         noise = None if self.exact else 1.0
-        tree = Tree(parts, levels_of(users.cluster, len(names)), users.counts, noise)
+        above = units_above(names) if self.keys.mixed_paths else []
+        tree = Tree(parts, tree_levels(users.cluster, names, above), users.counts, noise)
         varies = units.sound if self.varies is None else units.sound * self.varies
         found, tried = self.fitted(tree, users, varies, number)
         shares = explained(tree, found) if self.exact else self.latent(found)
@@ -198,7 +226,7 @@ class OwnSums:
         fit.held_out = held_out(tried) if tried else before.held_out
         fit.gain = found.gain if self.exact else found.first
         self.state.estimates.covariance = fit
-        remember(self.state, found, units, names)
+        remember(self.state, found, units, names, above)
 
     def latent(self, found: Fitted) -> list[float]:
         """Shares on the scale of scores, of random intercepts under the logistic loss."""
@@ -241,11 +269,13 @@ class OwnSums:
         half = [(one + other) / 2 for one, other in zip(start, found.x, strict=True)]
         return replace(search.fitted(half, 0), gain=found.gain, first=found.first)
 
-    def judge(self, answers: list[Answer], whole: bool) -> None:
-        """Whether there is more to do; who was not heard is asked again."""
+    def judge(self, moved: Floats, whole: bool) -> None:
+        """Whether there is more to do; who was not heard is asked again.
+
+        `moved`: squares of how far all models moved, and of how long they are.
+        """
         state = self.state
-        sums = [[answer.metrics["moved"], answer.metrics["length"]] for answer in answers]
-        state.change, state.quadratics = change(np.sum(sums, axis=0)), self.kind
+        state.change, state.quadratics = change(moved), self.kind
         still = state.change < max(self.keys.mixed_tolerance, self.least) or self.exact
         state.done = whole and still and self.settled
 

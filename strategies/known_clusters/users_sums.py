@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,14 +15,10 @@ from corsage.solvers.known_clusters.mixed_model import by_cluster, unpack
 from corsage.solvers.known_clusters.scoring import Fitted
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.strategies.known_clusters.conversation import Answer
+from corsage.strategies.known_clusters.kept_sums import KeptSums
 
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_model import MixedModelState
-
-
-Counts = Callable[[str], int]
-"""The records of a user."""
 
 
 @dataclass(frozen=True)
@@ -46,30 +41,27 @@ class Users:
     names: list[str]
 
     @classmethod
-    def of(cls, answers: list[Answer], names: list[str], d: int, train: Counts) -> Users:
-        """From the cohorts' answers; `train` says how many records a user has."""
-        rows = [(a.cohort.cluster, u, a.rows["sums"][i]) for a in answers for i, u in numbered(a)]
-        rows.sort(key=lambda row: (names.index(row[0]), reading_order(row[1])))
-        sums, size = np.stack([row[2] for row in rows]), d * (d + 1) // 2
-        users = [row[1] for row in rows]
+    def of(cls, said: KeptSums, names: list[str], d: int) -> Users:
+        """From what they said, in whatever order that came."""
+        key = [
+            (names.index(c), reading_order(u))
+            for c, u in zip(said.clusters, said.users, strict=True)
+        ]
+        order, size = sorted(range(len(key)), key=key.__getitem__), d * (d + 1) // 2
+        sums = said.rows[order]
         return cls(
             unpack(sums[:, :size], d),
             sums[:, size:-1],
             sums[:, -1],
-            np.array([train(user) for user in users], np.float64),
-            np.array([names.index(row[0]) for row in rows]),
-            users,
+            said.counts[order],
+            np.array([key[place][0] for place in order]),
+            [said.users[place] for place in order],
             names,
         )
 
     def drawn(self, seed: int) -> Floats:
         """A random number of each, whatever the others are."""
         return uniforms(user_keys(seed, "left out", self.users), 0)
-
-
-def numbered(answer: Answer) -> Iterable[tuple[int, str]]:
-    """A cohort's users with the places of their rows."""
-    return enumerate(answer.cohort.users)
 
 
 def explained(tree: Tree, found: Fitted) -> list[float]:
@@ -85,12 +77,25 @@ def explained(tree: Tree, found: Fitted) -> list[float]:
     return [part / sum(parts) for part in parts]
 
 
-def remember(state: MixedModelState, found: Fitted, units: Standard, names: list[str]) -> None:
-    """Centres, how sure they are, and strengths by coordinate, of these clusters."""
+def remember(
+    state: MixedModelState,
+    found: Fitted,
+    units: Standard,
+    names: list[str],
+    above: list[list[str]],
+) -> None:
+    """Centres, how sure they are, and strengths by coordinate, of these clusters.
+
+    Of the units `above` them, level by level, their models.
+    """
     places = [state.clusters.known.index(name) for name in names]
     known, fit = found.found.known(), state.estimates.covariance
     state.w[places] = units.models(known[1].mean)
     state.model = units.models(known[-1].mean[0])
+    state.above = [
+        dict(zip(level, units.models(own.mean), strict=True))
+        for level, own in zip(above, known[2:-1], strict=True)
+    ]
     state.covariance[places] = units.covariances(known[1].covariance)
     state.around = units.covariances(known[-1].covariance[0])
     state.unknown = units.matrix @ found.found.middle.unknown

@@ -1,0 +1,111 @@
+"""Every user's own sums, as the server of the mixed model keeps them.
+
+With the squared loss they are all that a fit is made of. A user is forgotten by taking its row out:
+the fit to the others' is the one of a run that it was never in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.core.errors import ConfigError
+from corsage.core.preparation import Preparation
+from corsage.solvers.known_clusters.mixed_model import pack, unpack
+from corsage.strategies.known_clusters.cohorts import Present
+from corsage.strategies.known_clusters.conversation import Answer
+
+MOST_KEPT = 10_000_000
+"""Numbers of all users' sums that checkpoints hold."""
+
+
+@dataclass
+class KeptSums:
+    """A row for each user.
+
+    Parameters
+    ----------
+    users, clusters : who they are, and each one's cluster.
+    counts : each one's training records (n,).
+    rows : A_i (its upper half), b_i and y'y (n, d(d+1)/2 + d + 1).
+    """
+
+    users: list[str] = field(default_factory=list)
+    clusters: list[str] = field(default_factory=list)
+    counts: Floats = field(default_factory=lambda: np.zeros(0))
+    rows: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+
+    @classmethod
+    def of(cls, answers: Iterable[Answer], train: Callable[[str], int]) -> KeptSums:
+        """From the cohorts' answers; `train` says how many records a user has."""
+        said = [(u, a.cohort.cluster, row) for a in answers for u, row in own_rows(a)]
+        if not said:
+            return cls()
+        users, clusters, rows = zip(*said, strict=True)
+        counts = np.array([train(user) for user in users], np.float64)
+        return cls(list(users), list(clusters), counts, np.stack(rows))
+
+    def are_of(self, present: Present) -> bool:
+        """Whether they are those of all users that are there, in the clusters that they are in."""
+        there = {user: cohort.cluster for cohort in present.cohorts for user in cohort.users}
+        return bool(there) and there == dict(zip(self.users, self.clusters, strict=True))
+
+    def worth_keeping(self) -> KeptSums:
+        """These, or none if they are too many for every checkpoint."""
+        return self if self.rows.size <= MOST_KEPT else KeptSums()
+
+    def without(self, user: str) -> KeptSums:
+        """Those of the others."""
+        kept = [place for place, name in enumerate(self.users) if name != user]
+        users, clusters = (
+            [names[place] for place in kept] for names in (self.users, self.clusters)
+        )
+        return KeptSums(users, clusters, self.counts[kept], self.rows[kept])
+
+    def prepared(self, before: Preparation | None, now: Preparation | None) -> KeptSums:
+        """The sums of the same records, whose columns are shifted and scaled in another way."""
+        if before == now or before is None or now is None:
+            return self
+        check_alike(before, now)
+        d = int(np.sqrt(2 * self.rows.shape[1])) - 1
+        size, inputs = d * (d + 1) // 2, len(before.features)
+        a, b, yy = unpack(self.rows[:, :size], d), self.rows[:, size:-1], self.rows[:, -1]
+        matrix = np.eye(d)  # what is z in the old units is matrix @ z in the new ones
+        scale, shift = (
+            np.array([getattr(p, n) for p in (before, now)]) for n in ("scale", "shift")
+        )
+        matrix[range(inputs), range(inputs)] = scale[1] / scale[0]
+        times = before.label.scale / now.label.scale
+        plus = (before.label.mean - now.label.mean) / now.label.scale
+        move = (shift[0] - shift[1]) * scale[1]
+        if inputs < d:  # the last coefficient is the intercept's: its z is 1
+            matrix[:inputs, -1] = move
+            yy = times**2 * yy + 2 * times * plus * b[:, -1] + plus**2 * a[:, -1, -1]
+            b = times * b + plus * a[:, :, -1]
+        elif move.any() or plus:
+            raise ConfigError("scale: without an intercept sums cannot be shifted; scale=none can.")
+        else:
+            yy, b = times**2 * yy, times * b
+        parts = [pack(matrix @ a @ matrix.T), b @ matrix.T, yy[:, None]]
+        return replace(self, rows=np.concatenate(parts, axis=1))
+
+
+def own_rows(answer: Answer) -> Iterable[tuple[str, Floats]]:
+    """A cohort's users with their rows."""
+    return zip(answer.cohort.users, answer.rows["sums"], strict=True)
+
+
+def check_alike(before: Preparation, now: Preparation) -> None:
+    """Refuse sums of other columns: no shift makes one into the other."""
+    unfilled = now.missing == "refuse"  # then there are no gaps
+    for old, new in zip(before.columns, now.columns, strict=False):
+        if new != (replace(old, fill=new.fill) if unfilled else old):
+            raise ConfigError(
+                f"column {old.name}: a word of it, or what stands for its gaps, came from this "
+                "user; the others' sums do not say what the columns would be without."
+            )
+    if (before.scaling, before.names) != (now.scaling, now.names):
+        raise ConfigError("the table has other columns without this user: start a new run.")
