@@ -15,7 +15,10 @@ from corsage.core.errors import ModelError, Refused, StateLost, UserError
 from corsage.core.text import line
 
 BATCH_NORM = "Expected more than 1 value per channel"
-REMEDY = "a batch has one sample, too few for BatchNorm: set another batch-size"
+REMEDY = (
+    "a batch has one sample, too few for BatchNorm: set another batch-size, or batch-norm=frozen "
+    "for users who have no more"
+)
 LOG = "the device's own log says more"
 
 

@@ -136,8 +136,9 @@ class Worker:
         """Restore, train or evaluate, check, keep, merge: nothing is merged before it is kept."""
         client, got = self.client(group), self.got(group)
         if self.kind == "evaluate":
-            self.add_evaluation(client.users, client.judge(got))
+            metrics = client.judge(got)
             self.delivery.add(client)
+            self.add_evaluation(client.users, metrics)
             return
         sent = client.respond(got)
         self.network.vector.fixed.check()
