@@ -19,6 +19,11 @@ REMEDY = (
     "a batch has one sample, too few for BatchNorm: set another batch-size, or batch-norm=frozen "
     "for users who have no more"
 )
+EMBEDDING = "index out of range in self"
+WORDS = (
+    "an embedding got a number that is no index of its table; set scale=none where whole numbers "
+    "are words, or they are standardised as columns of a table are"
+)
 LOG = "the device's own log says more"
 
 
