@@ -61,6 +61,11 @@ def arranged(keys: MappedKeys) -> Arranged:
     x, where = found["x"], f"{keys.path / 'x.npy'}"
     if x.ndim < 2 or x.dtype.kind not in "biuf":
         raise DataError(f"{where}: {x.dtype} of shape {x.shape}; samples are rows of numbers.")
+    if x.dtype.itemsize > 8 or not x.dtype.isnative:
+        raise DataError(
+            f"{where}: {x.dtype.str}; nothing is converted here: save numbers of 64 bits at most, "
+            "in this machine's byte order, such as float32."
+        )
     y, classes = labels(found["y"], f"{keys.path / 'y.npy'}", keys.numbers)
     if len(y) != len(x):
         raise DataError(f"{keys.path / 'y.npy'}: {len(y)} labels for the {len(x)} samples of x.")
@@ -108,11 +113,26 @@ def checked_bounds(bounds: Array, where: str, samples: int) -> Ints:
             f"{where}: {bounds.dtype} of shape {bounds.shape}; it has three whole numbers a user: "
             "where its training samples begin, where its test samples begin, and where they end."
         )
-    wrong = (bounds[:, 0] < 0) | (np.diff(bounds, axis=1) < 0).any(1) | (bounds[:, 2] > samples)
+    own = np.asarray(bounds, np.int64)  # without a sign, differences would never be negative
+    wrong = (own[:, 0] < 0) | (np.diff(own, axis=1) < 0).any(1) | (own[:, 2] > samples)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise DataError(f"{where}: row {row} is {bounds[row].tolist()}, of {samples} samples.")
-    return np.asarray(bounds)
+    check_apart(own, where)
+    return own
+
+
+def check_apart(bounds: Ints, where: str) -> None:
+    """Refuse samples of two users: one's test would be in another's training."""
+    filled = np.flatnonzero(bounds[:, 2] > bounds[:, 0])
+    order = filled[np.argsort(bounds[filled, 0], kind="stable")]
+    shared = bounds[order[1:], 0] < bounds[order[:-1], 2]
+    if shared.any():
+        first, second = sorted(order[int(np.argmax(shared)) :][:2].tolist())
+        raise DataError(
+            f"{where}: rows {first} and {second}, {bounds[first].tolist()} and "
+            f"{bounds[second].tolist()}, have samples in common; each is one user's."
+        )
 
 
 def names(values: NDArray[np.generic] | None, what: str, folder: Path, users: int) -> list[str]:

@@ -33,6 +33,8 @@ def chain_of(module: nn.Module, example: Tensor) -> list[nn.Module]:
         with training(module, False):
             if not layers or not same_function(module, layers, example):
                 return []
+            if not same_gradients(module, layers, example):
+                return []
     except Exception:  # anything may be raised by a forward that is given no tensor
         return []
     return layers
@@ -46,6 +48,23 @@ def same_function(module: nn.Module, layers: list[nn.Module], example: Tensor) -
         for layer in layers:
             found = layer(found.clone())
     return isinstance(wanted, Tensor) and torch.equal(wanted, found)
+
+
+def same_gradients(module: nn.Module, layers: list[nn.Module], example: Tensor) -> bool:
+    """Whether each parameter has the gradient in the module that it has in the layers.
+
+    fx does not see `torch.no_grad()`; and a parameter that nothing uses is in no layer.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+    with torch.enable_grad():
+        found = nn.Sequential(*layers)(example.clone())
+        each = [
+            torch.autograd.grad(output.square().sum(), trained, allow_unused=True)
+            for output in (output_of(module(example.clone())), found)
+        ]
+    return all(
+        a is not None and b is not None and torch.allclose(a, b) for a, b in zip(*each, strict=True)
+    )
 
 
 def read(traced: fx.GraphModule) -> list[nn.Module]:

@@ -27,6 +27,9 @@ from corsage.networks.users import Untraceable
 LONG = 0.1
 """Seconds of a step beyond which several users together have nothing to gain: it is arithmetic."""
 ENOUGH, REPEATS, STEPS = 0.2, 5, 2
+UNLIKE = [11, 2]
+"""Samples of two users whose gradients are compared: a batch that is filled up, and one that is
+long: a forward may do something else with either."""
 GAIN = 0.97
 """Others than the plain loop must be so much quicker: a few steps are no fine measurement."""
 
@@ -121,7 +124,7 @@ def untraceable(network: Network, shape: tuple[int, ...], num_classes: int) -> s
         return "it draws random numbers in training"
     before = [b.clone() for b in network.module.buffers()]
     try:
-        data = examples(shape, num_classes, [3, 2])
+        data = examples(shape, num_classes, UNLIKE)
         data = replace(data, x=data.x.to(network.device), y=data.y.to(network.device))
         problem = differing(network, data)
     except Untraceable as why:

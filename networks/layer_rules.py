@@ -15,6 +15,7 @@ from corsage.networks.slots import Convolution, Linear, Slot
 from corsage.networks.users import Rule, Untraceable, Users
 
 DRAWS = "it draws random numbers in training (dropout)"
+SHORTENS = "its forward writes into a parameter (max_norm)"
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
@@ -92,14 +93,27 @@ def group_norm(
     return Users(F.group_norm(x.t, x.n * num_groups, w, b, eps), x.n, True)
 
 
-def embedding(x: Any, weight: Any, padding_idx: Any = None, *rest: Any, **more: Any) -> Any:
+def embedding(
+    x: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, *rest: Any, **more: Any
+) -> Any:
     """F.embedding: the users' tables one under the other."""
-    plain = (None, 2.0, False, False)[: len(rest)] == rest and not any(more.values())
+    if max_norm is not None:
+        raise Untraceable(SHORTENS)
+    plain = (2.0, False, False)[: len(rest)] == rest and not any(more.values())
     if not isinstance(weight, Slot) or padding_idx is not None or not plain:
         return NotImplemented
     x, words = lifted(x, weight.n), weight.shape[0]
     first = torch.arange(x.n, device=x.device).mul(words).view(-1, *[1] * x.ndim)
     return Users(F.embedding(x.rows() + first, weight.t.reshape(-1, weight.shape[1])), x.n)
+
+
+def embedding_bag(
+    x: Any, weight: Any, offsets: Any = None, max_norm: Any = None, *rest: Any, **more: Any
+) -> Any:
+    """F.embedding_bag, by torch.vmap."""
+    if max_norm is not None:
+        raise Untraceable(SHORTENS)
+    return NotImplemented
 
 
 def dropout(x: Users, p: float = 0.5, training: bool = True, *rest: Any) -> Users:

@@ -5,8 +5,9 @@ cross-entropy has it,
 
     (1 - eps) w_y (-log p_y) + eps / K sum_c w_c (-log p_c),    p = softmax(z),
 
-and that of a batch is the sum over its samples by sum_i w_{y_i}. Models are judged by the plain
-criterion all the same.
+and that of a batch is the sum over its samples by sum_i w_{y_i}. A batch in which all weigh 0 has
+none (torch's is 0/0): nothing is learnt from it. Models are judged by the plain criterion all the
+same.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ class Objective:
         eps = self.smoothing
 
         def mean(outputs: Tensor, y: Tensor) -> Tensor:
-            own = None if weight is None else weight.to(outputs.dtype)
-            return F.cross_entropy(outputs, y, weight=own, label_smoothing=eps)
+            if weight is None:
+                return F.cross_entropy(outputs, y, label_smoothing=eps)
+            own = weight.to(outputs.dtype)
+            total = F.cross_entropy(outputs, y, own, label_smoothing=eps, reduction="sum")
+            return total * inverse(own[y].sum())
 
         return mean
 
@@ -78,7 +82,12 @@ class Objective:
             return share
         w = self.weights[: len(y)].unsqueeze(1).expand(-1, y.shape[1], -1).gather(2, y)
         there = (share > 0).to(w.dtype) if isinstance(share, Tensor) else torch.ones_like(w)
-        return there / (w * there).sum(1, keepdim=True)
+        return there * inverse((w * there).sum(1, keepdim=True))
+
+
+def inverse(weight: Tensor) -> Tensor:
+    """1 by a batch's weight, and 0 of one that weighs nothing."""
+    return torch.where(weight > 0, 1.0 / weight, 0.0)
 
 
 def objective_of(

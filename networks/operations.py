@@ -75,6 +75,7 @@ RULES: dict[str, Rule] = {
     "layer_norm": layers.layer_norm,
     "group_norm": layers.group_norm,
     "embedding": layers.embedding,
+    "embedding_bag": layers.embedding_bag,
     **dict.fromkeys(("dropout", "alpha_dropout", "feature_alpha_dropout"), layers.dropout),
     **{f"dropout{axes}d": layers.dropout for axes in (1, 2, 3)},
     "batch_norm": layers.batch_norm,

@@ -129,7 +129,7 @@ def split(network: Network, flat: Array, part: slice, prefix: str) -> Arrays:
     ahead = flat.shape[:-1]
     return {
         prefix + b.name: flat[..., b.where.start - part.start : b.where.stop - part.start].reshape(
-            *ahead, *b.shape
+            (*ahead, *b.shape)
         )
         for b in network.blocks_of(part)
     }

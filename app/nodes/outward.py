@@ -15,7 +15,15 @@ from corsage.core.errors import ModelError, Refused, StateLost, UserError
 from corsage.core.text import line
 
 BATCH_NORM = "Expected more than 1 value per channel"
-REMEDY = "a batch has one sample, too few for BatchNorm: set another batch-size"
+REMEDY = (
+    "a batch has one sample, too few for BatchNorm: set another batch-size, or batch-norm=frozen "
+    "for users who have no more"
+)
+EMBEDDING = "index out of range in self"
+WORDS = (
+    "an embedding got a number that is no index of its table; set scale=none where whole numbers "
+    "are words, or they are standardised as columns of a table are"
+)
 LOG = "the device's own log says more"
 
 

@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from corsage.app.nodes.delivery import ModelDelivery
 from corsage.app.nodes.node import Node
-from corsage.app.nodes.outward import BATCH_NORM, REMEDY, outward, raised_at
+from corsage.app.nodes.outward import (
+    BATCH_NORM,
+    EMBEDDING,
+    REMEDY,
+    WORDS,
+    outward,
+    raised_at,
+)
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
@@ -79,6 +86,8 @@ class Report:
         text = " ".join(str(error).split())
         if text.startswith(BATCH_NORM):
             text += f"; {REMEDY}"
+        elif isinstance(error, IndexError) and text == EMBEDDING:
+            text += f"; {WORDS}"
         self.failed[user] = f"{phase}: {type(error).__name__}: {text}{raised_at(error)}"
 
 
@@ -136,8 +145,9 @@ class Worker:
         """Restore, train or evaluate, check, keep, merge: nothing is merged before it is kept."""
         client, got = self.client(group), self.got(group)
         if self.kind == "evaluate":
-            self.add_evaluation(client.users, client.judge(got))
+            metrics = client.judge(got)
             self.delivery.add(client)
+            self.add_evaluation(client.users, metrics)
             return
         sent = client.respond(got)
         self.network.vector.fixed.check()

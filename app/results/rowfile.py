@@ -126,7 +126,7 @@ def metadata_of(raw: bytes) -> dict[str, str]:
 
 def encoded(head: Header, arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """A whole file."""
-    plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     return bytes(save(plain, head.metadata()))
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
+import corsage
 from corsage.app.command import run
 from corsage.app.output.summary import summary_table
+from corsage.core.errors import CorsageError
 
 QUICK = ["num-users=8", "num-rounds=2", "fraction-train=1.0", "strategy=fedavg"]
 NORMAL = """
@@ -74,3 +78,22 @@ def test_a_narrow_table_names_its_strategies_and_shows_whole_numbers() -> None:
     lines = console.file.getvalue().splitlines()
     assert any(line.startswith("mixed-model ") for line in lines)
     assert sum("1.234e-06 ± 6.789e-07" in line and line.endswith("1.0 s") for line in lines) == 2
+
+
+def test_words_that_were_standardised_say_how_to_keep_them() -> None:
+    """Whole numbers are columns of a table unless somebody says that they are words."""
+
+    class Words(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layer = torch.nn.Embedding(9, 4), torch.nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.table(x.long()).mean(1))
+
+    rng = np.random.default_rng(0)
+    users = [(rng.integers(0, 9, (20, 5)), rng.integers(0, 2, 20)) for _ in range(2)]
+    keys = {"model": Words, "num_rounds": 1, "progress": False, "training_path": "loop"}
+    with pytest.raises(CorsageError, match="scale=none"):
+        corsage.simulate("fedper", users, **keys)
+    assert corsage.simulate("fedper", users, scale="none", **keys)

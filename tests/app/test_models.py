@@ -51,6 +51,27 @@ def test_a_run_without_a_folder_has_its_models_too() -> None:
     assert head.shape == (10,)
 
 
+class Scaled(torch.nn.Module):
+    """Has a parameter that is one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+        self.layer = torch.nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.flatten(1)) * self.scale
+
+
+@pytest.mark.parametrize("name", ["fedrep", "fedavg", "ditto"])
+def test_a_parameter_of_one_number_is_kept_with_the_others(name: str) -> None:
+    keys = {"num_users": 4, "num_rounds": 2, "fine_tune_epochs": 1, "training_path": "loop"}
+    found = corsage.simulate(name, model=Scaled(), progress=False, **keys)
+    for row in found:
+        assert found[row].evaluate() == found[row].per_user
+        assert found[row].user(found[row].users[0]).state_dict()["scale"].shape == ()
+
+
 def test_linear_models_and_clusters_are_tables(tmp_path: Path) -> None:
     """In double precision; a name that a spreadsheet would compute is text."""
     names, data = ("=1+1", "@b", "c"), np.random.default_rng(0)

@@ -89,6 +89,12 @@ def test_as_a_table(tmp_path: Path) -> None:
         ({"bounds": BOUNDS[:, :2]}, "three whole numbers"),
         ({"bounds": BOUNDS + 1}, r"row 2 is \[11, 13, 13\]"),
         ({"bounds": BOUNDS[:, ::-1]}, "row 0"),
+        ({"bounds": BOUNDS[:, ::-1].astype(np.uint64)}, "row 0"),
+        ({"bounds": BOUNDS.astype(np.uint64) + np.uint64(2**63)}, "row 0"),
+        ({"bounds": [[0, 3, 4], [10, 12, 12], [3, 6, 8]]}, "rows 0 and 2, .* in common"),
+        ({"bounds": [[0, 3, 4], [0, 3, 4], [4, 5, 6]]}, "rows 0 and 1, .* in common"),
+        ({"x": np.zeros((12, 3), np.longdouble)}, "64 bits at most"),
+        ({"x": np.zeros((12, 3), ">f4")}, "byte order"),
         ({"y": np.arange(11)}, "11 labels for the 12 samples"),
         ({"y": np.arange(12) - 1}, "a label of -1"),
         ({"y": np.ones(12)}, "classes are whole numbers"),
@@ -118,3 +124,13 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert len(loaded(written(tmp_path)).users) == 3
     np.save(tmp_path / "bounds.npy", BOUNDS[:2])
     assert len(loaded(tmp_path).users) == 2
+
+
+@pytest.mark.parametrize("kind", [np.uint64, np.uint8, ">i4"])
+def test_bounds_may_be_of_any_whole_numbers(tmp_path: Path, kind: Any) -> None:
+    """And nobody has to have samples, or to come in the order of x."""
+    bounds = np.array([[4, 6, 8], [8, 8, 8], [0, 3, 4]]).astype(kind)
+    data = loaded(written(tmp_path, bounds=bounds))
+    x = np.load(tmp_path / "x.npy")
+    np.testing.assert_array_equal(data["0"].x_train, x[4:6])
+    np.testing.assert_array_equal(data["2"].x_test, x[3:4])

@@ -214,6 +214,22 @@ def test_class_weights() -> None:
         class_weights(TrainKeys(class_weights=("0", "2", "0")), 3, labels)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("path", ["layers", "loop", "together-4"])
+def test_nothing_is_learnt_from_a_batch_in_which_all_weigh_0(path: str, smoothing: float) -> None:
+    """torch has 0/0 there. A user who has another batch too learns from that alone."""
+    net = build_network(ModelKeys(training_path=path, hidden="9,7"), (6,), 3, 0)
+    x, y = torch.rand(8, 6), torch.tensor([0, 0, 1, 2, 0, 0, 0, 0])
+    weights = torch.tensor([[0.0, 1.0, 1.0]] * 2)
+    data = Examples(x, y, np.array([4, 4]), objective=Objective(smoothing, weights))
+    first, last = np.arange(2), np.arange(2, 4)
+    keys = replace(BASE, momentum=0.0, weight_decay=0.0)
+    found = together.train_models(net, net.initial, data, [[first, last], [first]], keys)
+    wanted = together.train_models(net, net.initial, data, [[last], []], keys)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    assert not np.allclose(found[0], net.initial, atol=1e-3)
+
+
 @pytest.mark.parametrize("kind", ["bf16", "fp16"])
 def test_mixed_precision_is_torchs_autocast(kind: str) -> None:
     net, keys = net_of("mlp"), replace(RULES["sgd"], mixed_precision=kind)

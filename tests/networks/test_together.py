@@ -505,3 +505,88 @@ def test_a_choice_leaves_the_network_as_it_was() -> None:
     found = choice.choose(net, IMAGES, 3, KEYS)
     assert found.name in choice.PATHS and "CPU ms a step and user" in found.why
     assert (net.path, net.channels_last) == before[:2]
+
+
+# Forwards that hide something.
+
+
+class Silent(nn.Module):
+    """A chain of plain layers, of which one learns nothing: torch.fx does not see that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            h = self.a(x)
+        return self.b(h.relu())
+
+
+class Spare(nn.Module):
+    """A chain of plain layers, and a parameter that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.z, self.b = nn.Linear(6, 8), nn.Parameter(torch.ones(5)), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x).relu())
+
+
+class Long(Asking):
+    """Does something else with long batches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x if len(x) <= 5 else 2 * x)
+
+
+class Short(nn.Module):
+    """Embeddings that are shortened in place."""
+
+    def __init__(self, bag: bool) -> None:
+        super().__init__()
+        self.bag = bag
+        kind: Any = nn.EmbeddingBag if bag else nn.Embedding
+        self.e, self.b = kind(9, 4, max_norm=0.5), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.e(x.long())
+        return self.b(h if self.bag else h.mean(1))
+
+
+@pytest.mark.parametrize("make", [Silent, Spare])
+def test_a_chain_that_hides_something_is_none(make: Callable[[], nn.Module]) -> None:
+    net = Network(make(), "", torch.rand(3, 6))
+    assert not net.stackable
+    data = Examples(torch.rand(9, 6), torch.randint(0, 3, (9,)), np.array([4, 5]))
+    orders = [[np.arange(4)] * 2, [np.arange(5)] * 2]
+    keys = TrainKeys(lr=0.3, weight_decay=0.1)
+    alone = parts.train_models(net, net.initial, data, orders, keys)
+    joint = Network(make(), "", torch.rand(3, 6), path="together-4")
+    found = parts.train_models(joint, net.initial, data, orders, keys)
+    np.testing.assert_allclose(found, alone, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Long, "gradient of .* would be another"),
+        (lambda: Short(False), "max_norm"),
+        (lambda: Short(True), "max_norm"),
+    ],
+)
+def test_a_forward_that_hides_something_goes_one_by_one(
+    make: Callable[[], nn.Module], why: str
+) -> None:
+    net = Network(make(), "", torch.rand(3, 6))
+    found = choice.choose(net, (6,), 3, KEYS)
+    assert found.name == "loop"
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(found.why)
+
+
+def test_a_norm_of_the_batch_that_keeps_no_statistics_has_no_features_to_keep() -> None:
+    layers = nn.Linear(6, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 3)
+    net = Network(nn.Sequential(*layers), "", torch.rand(3, 6))
+    assert not net.cacheable and "BatchNorm1d" in net.why
