@@ -36,7 +36,7 @@ FARTHEST = 200.0
 HUGE = 1e15
 """A lambda beyond which solvers lose their digits, in units of the points' spread."""
 LOOSE = (
-    "convex clustering: the relative duality gap is {:.1e}, not tol={:g}: the clusters may be others"
+    "convex clustering: the relative duality gap is {:.1e}, not tol={:g}: clusters may be others"
 )
 
 
