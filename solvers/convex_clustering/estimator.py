@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from scipy.cluster.hierarchy import dendrogram
 from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -27,6 +29,59 @@ SMALLEST = 3
 """Points that make a cluster where lambda is looked for."""
 DOUBLINGS = 40
 """How often lambda is doubled until all that is joined is one."""
+FINEST = 1e-14
+"""The smallest gap that rounding allows."""
+FARTHEST = 200.0
+"""No weight is below exp of minus this: with less of one, nothing could be told."""
+HUGE = 1e15
+"""A lambda beyond which solvers lose their digits, in units of the points' spread."""
+LOOSE = (
+    "convex clustering: the relative duality gap is {:.1e}, not tol={:g}: clusters may be others"
+)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Points around their mean and at most about 1 long: solvers are at home with these.
+
+    The problem is the same there, but for lambda, which is a length. All factors are powers of 2,
+    so that nothing is rounded but the means.
+
+    Parameters
+    ----------
+    mean : of the points, in units of 2^large (d,).
+    large, small : points / 2^large are at most 1; less their mean they are at most 2^small.
+    """
+
+    mean: Floats
+    large: int
+    small: int
+
+    @classmethod
+    def of(cls, points: Floats) -> Unit:
+        """From the points (n, d)."""
+        large = power(points)
+        inside = np.ldexp(points, -large)
+        mean = inside.mean(0)
+        return cls(mean, large, power(inside - mean))
+
+    def inward(self, points: Floats) -> Floats:
+        """Points in these units."""
+        return np.asarray(np.ldexp(np.ldexp(points, -self.large) - self.mean, -self.small))
+
+    def outward(self, points: Floats) -> Floats:
+        """The inverse."""
+        return np.asarray(np.ldexp(np.ldexp(points, self.small) + self.mean, self.large))
+
+    def length(self, lam: Any, sign: int = 1) -> Any:
+        """Lambda in the points' units; with sign -1 in these."""
+        with np.errstate(over="ignore"):
+            return np.ldexp(np.ldexp(lam, sign * self.small), sign * self.large)
+
+
+def power(values: Floats) -> int:
+    """The least n with |values| < 2^n; 0 if all are 0."""
+    return int(np.frexp(np.abs(values).max())[1])
 
 
 @dataclass(frozen=True)
@@ -76,7 +131,7 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         "lam": [StrOptions({AUTO}), Interval(Real, 0, None, closed="left")],
         "n_neighbors": [None, Interval(Integral, 1, None, closed="left")],
         "gamma": [Interval(Real, 0, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="neither")],
+        "tol": [Interval(Real, FINEST, None, closed="left")],
     }
 
     def __init__(
@@ -93,13 +148,18 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Cluster the rows of X (n, d); y is not looked at."""
         self._validate_params()
         points = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        self._points, self._graph = points, self._joined(points)
+        self._unit = Unit.of(points)
+        self._points = self._unit.inward(points)
+        self._graph = self._joined(self._points)
         self._path: Path | None = None
-        lam = stable(self.path_) if self.lam == AUTO else float(self.lam)
-        found = fit(points, lam, self._graph, tolerance=self.tol)
-        self.lam_, self.labels_ = lam, clusters_of(found)
+        self.lam_ = stable(self.path_) if self.lam == AUTO else float(self.lam)
+        lam = min(float(self._unit.length(self.lam_, -1)), HUGE)
+        found = fit(self._points, lam, self._graph, tolerance=self.tol)
+        self.labels_, self.certificate_ = clusters_of(found), found.relative_gap
         first = np.unique(self.labels_, return_index=True)[1]
-        self.centers_, self.certificate_ = found.x[first], found.relative_gap
+        self.centers_ = self._unit.outward(found.x[first])
+        if not found.certified:
+            warnings.warn(LOOSE.format(self.certificate_, self.tol), ConvergenceWarning, 2)
         return self
 
     @property
@@ -107,7 +167,9 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """The solutions along lambda."""
         check_is_fitted(self, "_points")
         if self._path is None:
-            self._path = along(self._points, self._graph, self.tol)
+            inner = along(self._points, self._graph, self.tol)
+            centres = self._unit.outward(inner.centres)
+            self._path = Path(self._unit.length(inner.lams), centres, inner.labels)
         return self._path
 
     @property
@@ -118,8 +180,8 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def plot_path(self, ax: Axes | None = None) -> Axes:
         """The centres as lambda grows, along the points' two main directions."""
         axes, found = axes_or_new(ax), self.path_
-        mean = self._points.mean(0)
-        directions = np.linalg.svd(self._points - mean, full_matrices=False)[2][:2]
+        directions = np.linalg.svd(self._points, full_matrices=False)[2][:2]
+        mean = self._unit.outward(np.zeros(self._points.shape[1]))
         places = (found.centres - mean) @ directions.T
         flat = places if places.shape[2] == 2 else np.insert(places, 1, 0.0, axis=2)
         for i, label in enumerate(self.labels_):
@@ -146,8 +208,8 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         nearby = some is not None and some < n - 1
         pairs = Edges.knn(points, int(some or 1)) if nearby else Edges.all_pairs(n)
         apart, tiny = np.square(pairs.differences(points)).sum(1), np.finfo(np.float64).tiny
-        w = np.exp(-float(self.gamma) * apart / max(float(apart.mean()), tiny))
-        return Edges(pairs.i, pairs.j, np.maximum(w, tiny), n)
+        w = np.exp(-np.minimum(self.gamma * (apart / max(float(apart.mean()), tiny)), FARTHEST))
+        return Edges(pairs.i, pairs.j, w, n)
 
 
 def along(points: Floats, edges: Edges, tolerance: float) -> Path:

@@ -76,8 +76,14 @@ def chosen(tree: Tree, keys: Floats, varies: Ints) -> tuple[Fitted, list[Judged]
 
 
 def tried_shapes(tree: Tree, fold: Ints, varies: Ints) -> list[Judged]:
-    """All that were tried; `fold` (n,) is each user's, `varies` which coefficients differ."""
+    """All that were tried; `fold` (n,) is each user's, `varies` which coefficients differ.
+
+    One variance alone where nothing could be fitted without some fold.
+    """
     shapes = equal_shapes(tree, ONE, varies)
+    if too_few(tree, fold):
+        found = Scoring(grouped(tree, shapes), shapes).fitted(None)
+        return [Judged(found, np.zeros(FOLDS))]
     tried = [judged(tree, fold, shapes)]
     for place in range(len(shapes)):
         now = best(tried).fitted
@@ -87,6 +93,14 @@ def tried_shapes(tree: Tree, fold: Ints, varies: Ints) -> list[Judged]:
         now = best(tried).fitted
         tried.append(judged(tree, fold, apart(tree, now.shapes), now))
     return tried
+
+
+def too_few(tree: Tree, fold: Ints) -> bool:
+    """Whether nothing can be fitted without the users of some fold."""
+    if tree.sigma2 is not None:
+        return len(fold) == 1
+    left = tree.records - np.bincount(fold, tree.counts, FOLDS)
+    return bool(left.min() <= tree.users.b.shape[1])
 
 
 def equal_shapes(tree: Tree, kind: str, varies: Ints) -> tuple[Shape, ...]:

@@ -31,6 +31,8 @@ FALLS = 1e-7
 """A deviance that falls by less stands still."""
 SINGULAR = 1e-12
 """What is below this share of the largest eigenvalue says nothing of wbar."""
+NO_NOISE = 1e-200
+"""The sum of squares between records where there are none: all labels are equal."""
 
 
 class Level(NamedTuple):
@@ -105,7 +107,8 @@ def deviance(total: Level, records: float) -> tuple[Floats, Floats]:
     safe = np.where(sound, values, 1.0)
     square = total.yy - np.where(sound, np.square(slopes) / safe, 0.0).sum(-1)
     free = records - sound.sum(-1)
-    sigma2 = np.maximum(square, SINGULAR * total.yy) / free  # 0 for data without noise
+    square = np.maximum(square, SINGULAR * total.yy)  # of data without noise
+    sigma2 = np.maximum(square, NO_NOISE) / free
     found = free * (1 + np.log(2 * np.pi * sigma2)) + total.ld + np.log(safe).sum(-1)
     return found, sigma2
 

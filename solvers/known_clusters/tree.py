@@ -24,10 +24,8 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
+from corsage.solvers.known_clusters.likelihood import NO_NOISE, SINGULAR
 from corsage.solvers.known_clusters.mixed_model import by_cluster
-
-SINGULAR = 1e-12
-"""What is below this share of the largest eigenvalue says nothing of wbar."""
 
 
 class Sums(NamedTuple):
@@ -148,8 +146,8 @@ class Middle:
         slopes = np.where(sound, q @ vectors, 0.0)
         free = records - sound.sum()
         square = float(yy - (np.square(slopes) / safe).sum())
-        if sigma2 is None:  # 0 for data without noise
-            square = max(square, SINGULAR * float(yy))
+        if sigma2 is None:  # of data without noise
+            square = max(square, SINGULAR * float(yy), NO_NOISE)
         noise = square / free if sigma2 is None else sigma2
         deviance = free * np.log(2 * np.pi * noise) + square / noise + ld + np.log(safe).sum()
         known = Known(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
+from importlib import import_module
 from logging import getLogger
 from typing import Any
 
@@ -80,13 +80,17 @@ def fits(features: Tensor, columns: int, loss: ScalarLoss) -> bool:
 
 @cache
 def available() -> bool:
-    """Whether numba is installed; said once."""
-    found = find_spec("numba") is not None
-    if found:
-        log.info("local steps: one fused pass each, by numba.")
-    else:
+    """Whether numba is installed, and of use; said once."""
+    try:
+        import_module("corsage.solvers.losses.fused")
+    except ModuleNotFoundError:
         log.info("local steps: by torch; pip install 'corsage[fast]' makes them faster.")
-    return found
+        return False
+    except Exception as error:  # whatever is wrong with an extra, torch is there
+        log.warning("local steps: by torch, as numba cannot be loaded: %s", error)
+        return False
+    log.info("local steps: one fused pass each, by numba.")
+    return True
 
 
 def chunks(

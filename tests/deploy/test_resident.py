@@ -22,7 +22,7 @@ from flwr.app import Message
 
 from corsage.app import client_app
 from corsage.app.client_app import Desk
-from corsage.app.nodes.resident import door
+from corsage.app.nodes.resident import door, talk
 from corsage.app.nodes.resident.lair import Lair, Owner, code, private_place
 from corsage.app.nodes.resident.talk import CLIENT, WORKER, Stranger, meet, take_question
 from corsage.benchmarks.device.messages import honest
@@ -157,12 +157,24 @@ def test_who_does_not_know_the_secret_is_not_heard(target: Target, owner: Owner)
     for path, mode in ((place.folder, 0o700), (place.socket, 0o600), (place.note, 0o600)):
         assert path.stat().st_mode & 0o777 == mode
     with pytest.raises((Stranger, EOFError)):
-        door.call(place, b"another")
+        door.call(place, b"another", 60.0)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(place.socket))
     (before,) = workers()
     introduced(target, owner)
     assert workers() == {before}
+
+
+def test_who_says_nothing_is_not_waited_for_without_end(target: Target, owner: Owner) -> None:
+    """Neither a worker that hangs, nor a client app that does."""
+    place, (near, far) = lair(owner), socket.socketpair()
+    with socket.socket(socket.AF_UNIX) as hanging:
+        hanging.bind(str(place.socket))
+        hanging.listen()
+        with pytest.raises(BlockingIOError):
+            door.call(place, b"secret", 0.1)
+    with near, talk.line_of(far, 0.1) as line, pytest.raises(BlockingIOError):
+        meet(line, b"secret", WORKER, CLIENT)
 
 
 def test_a_folder_that_others_reach_is_not_used(target: Target, owner: Owner) -> None:

@@ -21,6 +21,7 @@ from corsage.app.nodes.resident.lair import Lair, Owner, code, private_place, wo
 from corsage.app.nodes.resident.talk import (
     CLIENT,
     WORKER,
+    line_of,
     meet,
     put_question,
     take_reply,
@@ -55,7 +56,7 @@ def ask(
     if not seconds or owner is None or not hasattr(socket, "AF_UNIX"):
         return None
     try:
-        with closing(reach(Lair(private_place(), owner, code()), seconds)) as line:
+        with closing(reach(Lair(private_place(), owner, code()), seconds, limit)) as line:
             put_question(line, {"kind": kind, "guard": guard}, message, context)
             if not line.poll(limit):
                 raise Late
@@ -69,25 +70,28 @@ def ask(
         return None
 
 
-def reach(lair: Lair, seconds: float) -> Connection:
-    """A line to the worker: to the one that is there, else to a new one."""
+def reach(lair: Lair, seconds: float, silence: float) -> Connection:
+    """A line to the worker: to the one that is there and answers, else to a new one."""
     if (secret := lair.secret()) is not None:
         try:
-            return call(lair, secret)
+            return call(lair, secret, silence)
         except (OSError, EOFError) as error:
             log(DEBUG, "another worker is started: %s", error)
-    return call(lair, start(lair, seconds))
+    return call(lair, start(lair, seconds), silence)
 
 
-def call(lair: Lair, secret: bytes) -> Connection:
-    """A line to who listens, once both have shown that they know the secret."""
+def call(lair: Lair, secret: bytes, silence: float) -> Connection:
+    """A line to who listens, once both have shown that they know the secret.
+
+    Who does not answer for so many seconds hangs: not even a worker's start takes that long.
+    """
     found = socket.socket(socket.AF_UNIX)
     try:
         found.connect(str(lair.socket))
     except OSError:
         found.close()
         raise
-    line = Connection(found.detach())
+    line = line_of(found, silence)
     try:
         meet(line, secret, CLIENT, WORKER)
     except (OSError, EOFError):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import socket
+import struct
 from hashlib import blake2b
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,10 +30,20 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
 NONCE = 32
 WORKER, CLIENT = b"worker", b"client"
+SILENCE = 15.0
+"""Seconds after which a caller that says nothing, though it is its turn, is not waited for."""
 
 
 class Stranger(OSError):
     """Who does not know the secret, or runs other code."""
+
+
+def line_of(found: socket.socket, silence: float = SILENCE) -> Connection:
+    """A line over a socket, of which reading fails after so many seconds of silence."""
+    found.setblocking(True)
+    parts = divmod(int(1e6 * silence), 1_000_000)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", *parts))
+    return Connection(found.detach())
 
 
 def meet(line: Connection, secret: bytes, me: bytes, other: bytes) -> None:

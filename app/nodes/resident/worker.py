@@ -18,7 +18,7 @@ from threading import Lock, Thread
 
 from corsage.app.nodes.answers import Answers
 from corsage.app.nodes.resident.lair import Owner
-from corsage.app.nodes.resident.talk import CLIENT, WORKER, meet, put_reply, take_question
+from corsage.app.nodes.resident.talk import CLIENT, WORKER, line_of, meet, put_reply, take_question
 
 TICK = 0.5
 """Seconds between two looks at whether it is still wanted."""
@@ -56,8 +56,7 @@ class Worker:
                 caller, _ = self.listener.accept()
             except TimeoutError:
                 return self.leave()
-            caller.setblocking(True)
-            with Connection(caller.detach()) as line, suppress(OSError, EOFError, ValueError):
+            with line_of(caller) as line, suppress(OSError, EOFError, ValueError):
                 self.answer(line)
 
     def answer(self, line: Connection) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import matplotlib as mpl
 import numpy as np
 import pytest
 from scipy.cluster.hierarchy import fcluster, is_valid_linkage
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
 from corsage import ConvexClustering
+from corsage.solvers.convex_clustering import estimator
 from corsage.solvers.convex_clustering.edges import Edges
 from corsage.solvers.convex_clustering.reading import agreement
-from corsage.solvers.convex_clustering.sum_of_norms import gap
+from corsage.solvers.convex_clustering.sum_of_norms import Solution, fit, gap
 from tests.support.convex_problems import random
 
 TRUE = np.repeat(np.arange(3), 8)
@@ -40,7 +44,7 @@ def test_the_solution_is_certified_by_its_own_duals_and_at_lambda() -> None:
     mu = np.zeros((len(Edges.all_pairs(24)), 2))
     assert found.lam_ == 0.03
     assert gap(POINTS, x, mu, 0.03) >= found.certificate_
-    assert (ConvexClustering(0.0).fit(POINTS).centers_ == POINTS).all()
+    assert ConvexClustering(0.0).fit(POINTS).centers_ == pytest.approx(POINTS, abs=1e-14)
     assert ConvexClustering(100.0, n_neighbors=None).fit_predict(POINTS).max() == 0
 
 
@@ -76,3 +80,28 @@ def test_plots_of_ones_own_data() -> None:
     found = ConvexClustering(n_neighbors=None).fit(POINTS)
     assert found.plot_path(one) is one and len(one.lines) == 48
     assert found.plot_dendrogram(other) is other and other.get_yscale() == "log"
+
+
+@pytest.mark.parametrize(("unit", "shift"), [(1e-200, 0), (1e12, 0), (1e200, 0), (1, 1e7)])
+def test_units_and_places_change_nothing(unit: float, shift: float) -> None:
+    usual = ConvexClustering().fit(POINTS)
+    found = ConvexClustering().fit(POINTS * unit + shift)
+    assert (found.labels_ == usual.labels_).all()
+    assert found.certificate_ <= 1e-6
+    assert found.lam_ / unit == pytest.approx(usual.lam_, rel=1e-7)
+    assert (found.centers_ - shift) / unit == pytest.approx(usual.centers_, abs=1e-7)
+    assert found.path_.lams / unit == pytest.approx(usual.path_.lams, rel=1e-7)
+
+
+def test_any_lambda_that_is_large_joins_all() -> None:
+    assert ConvexClustering(1e300).fit_predict(POINTS).max() == 0
+    assert ConvexClustering(gamma=1e300).fit_predict(POINTS).max() >= 0
+
+
+def test_who_is_not_certified_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(*args: Any, **keys: Any) -> Solution:
+        return replace(fit(*args, **keys), certified=False)
+
+    monkeypatch.setattr(estimator, "fit", stuck)
+    with pytest.warns(ConvergenceWarning, match="duality gap"):
+        ConvexClustering(0.1).fit(POINTS)

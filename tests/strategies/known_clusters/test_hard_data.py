@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from corsage.app.client_app import app
+from corsage.app.fitting import fit
 from corsage.app.local_grid import LocalGrid
 from corsage.core.config import Config
 from corsage.core.wire import Task
@@ -33,6 +34,37 @@ def test_a_cluster_of_one_silent_user_stops_nobody(variances: str, tmp_path: Pat
     assert strategy.progress.dropped["11"] >= 1
     assert result.summaries[0].users >= 11 and np.isfinite(result.summaries[0].score.mean)
     assert len(strategy.state.w) == 4
+
+
+def linear(users: int, rows: int) -> tuple[Any, Any, Any]:
+    """Samples x, y of so many users."""
+    rng, user = np.random.default_rng(0), np.repeat(np.arange(users), rows)
+    x = rng.standard_normal((users * rows, 2))
+    return x, x @ [1.0, -1.0] + 0.1 * rng.standard_normal(users * rows), user
+
+
+LINEAR: dict[str, Any] = {
+    "model": "linear", "labels": "numbers", "progress": False, "mixed_grouping": "all",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("variances", ["auto", "summed"])
+@pytest.mark.parametrize("label", [0.0, 5.1])
+def test_labels_that_are_all_equal_are_learned(label: float, variances: str) -> None:
+    x, y, user = linear(6, 8)
+    row = fit(
+        x=x, y=0 * y + label, user=user, strategy="mixed-model", mixed_variances=variances, **LINEAR
+    )["mixed-model"]
+    assert np.ravel(row.user("3").predict(x[:4])) == pytest.approx([label] * 4)
+
+
+@pytest.mark.parametrize("users", [1, 2])
+def test_shapes_are_not_chosen_where_nobody_can_be_left_out(users: int) -> None:
+    """A fold would leave no records, or fewer than coefficients."""
+    x, y, user = linear(users, 4 if users == 2 else 40)
+    row = fit(x=x, y=y, user=user, strategy="mixed-model", **LINEAR)["mixed-model"]
+    assert "one variance" in row.summary()
+    assert row.user("0").predict(np.ones((1, 2))) == pytest.approx(0.0, abs=0.5)
 
 
 @pytest.mark.parametrize("name", ["exact-cluster", "exact-global"])
