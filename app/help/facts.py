@@ -60,7 +60,7 @@ FACTS: dict[str, Facts] = {
     ),
     "fedrep-exact": Facts(
         "body, head / a matrix of features by features",
-        "nothing / body, a head a cluster",
+        "nothing / body, a head a cluster, whose it is",
         "2 bodies, a matrix a user",
         "few exchanges: heads in closed form over a body that is not trained, or seldom",
     ),
