@@ -142,6 +142,21 @@ def test_its_extremes_have_names(
     assert far(users.rows(models), wanted) < 1e-10
 
 
+def test_the_squared_penalty_of_all_pairs_is_the_single_cluster(seen: Seen) -> None:
+    """Armacki et al. 2022, (4): sum f_i + lam sum_{i<j} |x_i - x_j|^2, pair by pair."""
+    lam, users = 0.05, users_of("single-cluster", **DATA)
+    n, d = users.n, users.d
+    pairs = lam * (n * np.eye(n) - 1.0)
+    blocks = [x.T @ x for x in users.x]
+    matrix = np.kron(2 * pairs, np.eye(d))
+    for i, block in enumerate(blocks):
+        matrix[i * d : (i + 1) * d, i * d : (i + 1) * d] += block
+    right = np.concatenate([x.T @ y for x, y in zip(users.x, users.y, strict=True)])
+    keys = {**DATA, "single_cluster_lambda": 2 * n * lam}
+    _, _, models = seen.run("single-cluster", 3, **keys)
+    assert far(users.rows(models), np.linalg.solve(matrix, right).reshape(n, d)) < 1e-10
+
+
 def logistic(users: Users, gamma: Floats, lam: Floats) -> Floats:
     """theta (n, d) of (2.3) with logistic losses: L-BFGS over all unknowns, then Newton."""
     n, k, d = users.n, users.k, users.d
