@@ -6,6 +6,7 @@ flat vectors, each user by itself. Weight decay acts on weights and not on biase
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -15,6 +16,28 @@ from corsage.core.train_keys import TrainKeys
 
 TINY = 1e-6
 """As in clip_grad_norm_."""
+
+
+Weights = Tensor | Sequence[slice]
+"""Where weight decay applies: 1 there and else 0, or the runs of numbers themselves."""
+
+
+class Decay:
+    """rate theta, where weight decay applies, added to gradients (users, P)."""
+
+    def __init__(self, weights: Weights, rate: float) -> None:
+        self.rate, self.vector, self.runs = rate, None, list[slice]()
+        if isinstance(weights, Tensor):
+            self.vector = weights * rate if rate else None
+        elif rate:
+            self.runs = list(weights)
+
+    def add(self, g: Tensor, theta: Tensor, times: float = 1.0) -> None:
+        """g <- g + times rate theta."""
+        if self.vector is not None:
+            g.addcmul_(theta, self.vector, value=times)
+        for run in self.runs:
+            g[:, run].add_(theta[:, run], alpha=times * self.rate)
 
 
 class Rule(Protocol):
@@ -30,17 +53,15 @@ class Rule(Protocol):
 class SGD:
     """m <- mu m + g + decay theta; theta <- theta - lr m, or of g + mu m with Nesterov."""
 
-    def __init__(self, theta: Tensor, weights: Tensor, keys: TrainKeys) -> None:
-        self.theta, self.keys = theta, keys
-        self.decay = weights * keys.decay if keys.decay else None
+    def __init__(self, theta: Tensor, weights: Weights, keys: TrainKeys) -> None:
+        self.theta, self.keys, self.decay = theta, keys, Decay(weights, keys.decay)
         self.m = torch.zeros_like(theta) if keys.momentum else None
 
     def step(self, g: Tensor) -> None:
         """A step of the first users."""
         theta, keys = self.theta[: len(g)], self.keys
         clip(g, keys.clip_gradient)
-        if self.decay is not None:
-            g.addcmul_(theta, self.decay)
+        self.decay.add(g, theta)
         if self.m is not None:
             m = self.m[: len(g)].mul_(keys.momentum).add_(g)
             g = g.add_(m, alpha=keys.momentum) if keys.nesterov else m
@@ -59,9 +80,9 @@ class Adam:
     lr decay before the step, else decay theta is part of g.
     """
 
-    def __init__(self, theta: Tensor, weights: Tensor, keys: TrainKeys, apart: bool) -> None:
+    def __init__(self, theta: Tensor, weights: Weights, keys: TrainKeys, apart: bool) -> None:
         self.theta, self.keys, self.apart, self.t = theta, keys, apart, 0
-        self.decay = weights * keys.decay if keys.decay else None
+        self.decay = Decay(weights, keys.decay)
         self.m, self.v = torch.zeros_like(theta), torch.zeros_like(theta)
 
     def step(self, g: Tensor) -> None:
@@ -70,10 +91,10 @@ class Adam:
         theta, m, v = self.theta[:n], self.m[:n], self.v[:n]
         self.t += 1
         clip(g, keys.clip_gradient)
-        if self.decay is not None and self.apart:
-            theta.addcmul_(theta, self.decay, value=-keys.lr)
-        elif self.decay is not None:
-            g.addcmul_(theta, self.decay)
+        if self.apart:
+            self.decay.add(theta, theta, -keys.lr)
+        else:
+            self.decay.add(g, theta)
         m.lerp_(g, 1 - keys.adam_beta1)
         v.mul_(keys.adam_beta2).addcmul_(g, g, value=1 - keys.adam_beta2)
         root = (1 - keys.adam_beta2**self.t) ** 0.5
@@ -87,8 +108,8 @@ class Adam:
         self.v.zero_()
 
 
-def rule_of(theta: Tensor, weights: Tensor, keys: TrainKeys) -> Rule:
-    """The optimizer of the keys on theta (users, P); `weights` is 1 where weight decay applies."""
+def rule_of(theta: Tensor, weights: Weights, keys: TrainKeys) -> Rule:
+    """The optimizer of the keys on theta (users, P), with decay of `weights`."""
     if keys.optimizer == "sgd":
         return SGD(theta, weights, keys)
     return Adam(theta, weights, keys, apart=keys.optimizer == "adamw")

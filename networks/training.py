@@ -140,7 +140,7 @@ def sgd(
     network.activate(part)
     network.train()
     theta, grad = network.flat[part], network.grad[part]
-    rule = rule_of(theta.unsqueeze(0), network.decay[part], keys)
+    rule = rule_of(theta.unsqueeze(0), network.vector.weights_of(part), keys)
     of, half, change = what.of(network), HalfPrecision(keys, network.device), what.change
     x, y = data
     x = x if what.cached or change is not None else network.arrange(x)

@@ -23,6 +23,8 @@ from corsage.networks.fixed import Fixed
 from corsage.networks.groups import Names
 from corsage.networks.running import Division
 
+LARGE = 1_000_000
+"""Parameters from which on a vector of their size costs more than a few calls."""
 FORGOTTEN = 2**22
 """Bytes from which on a model's own values are not held for nobody."""
 
@@ -123,6 +125,14 @@ class Vector:
             if b.trained and is_weight(b.name, b.tensor):
                 found[b.where] = 1.0
         return found
+
+    def weights_of(self, part: slice) -> Tensor | list[slice]:
+        """Where weight decay applies within a part; of a large one not as numbers of its size."""
+        if part.stop - part.start < LARGE:
+            return self.decay[part]
+        own = (b for b in self.blocks if part.start <= b.where.start and b.where.stop <= part.stop)
+        decayed = [b.where for b in own if b.trained and is_weight(b.name, b.tensor)]
+        return [slice(w.start - part.start, w.stop - part.start) for w in decayed]
 
     # -- its values --------------------------------------------------------------------------
 

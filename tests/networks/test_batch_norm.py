@@ -83,8 +83,6 @@ def test_a_user_of_one_sample_too_many_trains() -> None:
     assert strategy.progress.gradient_steps == 3 * 6
 
 
-
-
 @pytest.mark.parametrize("model", [NORMED, AVERAGING])
 @pytest.mark.parametrize("name", ["fedavg", "local", "apfl"])
 def test_nothing_leaks_between_runs_users_or_nodes(model: str, name: str) -> None:

@@ -18,7 +18,7 @@ from corsage.networks.build import build_network
 from corsage.networks.network import Network
 from corsage.networks.objective import Objective, class_weights
 from corsage.networks.pull import Pull
-from corsage.networks.rules import Momentum, clip, update_rule
+from corsage.networks.rules import Momentum, clip, rule_of, update_rule
 from corsage.networks.training import StepLoss, batches, pulled_sgd, sgd
 
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12)}
@@ -268,3 +268,18 @@ def test_fp16_halves_its_scale_until_gradients_are_finite() -> None:
     large = replace(data, x=data.x * 500.0)
     found = together.train_models(net, net.initial, large, orders, keys)
     assert np.isfinite(found).all() and np.abs(found - net.initial).max() > 1e-2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_decay_by_runs_of_numbers_is_that_by_a_vector(optimizer: str) -> None:
+    """Large models say where weight decay applies, small ones have a number for each parameter."""
+    keys = TrainKeys(optimizer=optimizer, lr=0.1, momentum=0.5, weight_decay=0.3)
+    weights = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0])
+    torch.manual_seed(0)
+    theta, gradients = torch.randn(2, 5), torch.randn(3, 2, 5)
+    both = theta.clone(), theta.clone()
+    rules = [rule_of(both[0], weights, keys), rule_of(both[1], [slice(0, 2), slice(3, 4)], keys)]
+    for g in gradients:
+        for rule in rules:
+            rule.step(g.clone())
+    assert torch.equal(*both) and not torch.equal(both[0], theta)

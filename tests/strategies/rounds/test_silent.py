@@ -27,6 +27,8 @@ from corsage.strategies.rounds.state import Progress, restored, stored
 from tests.support.federations import SUITED, Notes, settings
 
 FEW: dict[str, Any] = {"num_rounds": 4}
+ALL_MUST_ANSWER = 2.2
+"""Round times: Newton's rounds need everybody, so a question is asked again without the silent."""
 
 
 def keys_of(name: str) -> dict[str, Any]:
@@ -42,7 +44,8 @@ def test_half_of_the_nodes_silent_cost_less_than_two_rounds_in_all(name: str) ->
     honest, whole, _, _ = played(usual, name, **keys)
     seconds, strategy, result, _ = played(mute, name, **keys)
     assert strategy.progress.round == whole.progress.round
-    assert seconds - honest < 2 * honest / whole.progress.round
+    most = ALL_MUST_ANSWER if name == "convex-clustering" else 2.0
+    assert seconds - honest < most * honest / whole.progress.round
     assert result.summaries[0].users == 6
     (told,) = [found for found in result.summaries[0].findings if found.title == "Set aside"]
     assert len(told.rows) == 3 and all("no reply in time" in cause for _, cause in told.rows)
