@@ -33,7 +33,7 @@ def chain_of(module: nn.Module, example: Tensor) -> list[nn.Module]:
         with training(module, False):
             if not layers or not same_function(module, layers, example):
                 return []
-            if not same_gradients(module, layers, example):
+            if not is_plain(module, layers) and not same_gradients(module, layers, example):
                 return []
     except Exception:  # anything may be raised by a forward that is given no tensor
         return []
@@ -48,6 +48,13 @@ def same_function(module: nn.Module, layers: list[nn.Module], example: Tensor) -
         for layer in layers:
             found = layer(found.clone())
     return isinstance(wanted, Tensor) and torch.equal(wanted, found)
+
+
+def is_plain(module: nn.Module, layers: list[nn.Module]) -> bool:
+    """Whether it is nothing but Sequentials of these layers: no forward of its own is run."""
+    own = [m for m in module.modules() if type(m) is not nn.Sequential]
+    parts = (m for m in own if any(True for _ in m.parameters()))
+    return {id(m) for m in parts} <= {id(m) for m in layers} and type(module) is nn.Sequential
 
 
 def same_gradients(module: nn.Module, layers: list[nn.Module], example: Tensor) -> bool:

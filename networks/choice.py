@@ -26,6 +26,8 @@ from corsage.networks.users import Untraceable
 
 LONG = 0.1
 """Seconds of a step beyond which several users together have nothing to gain: it is arithmetic."""
+MOST_NUMBERS = 10_000_000
+"""Parameters of all users together beyond which they gain nothing, and only take memory."""
 ENOUGH, REPEATS, STEPS = 0.2, 5, 2
 UNLIKE = [11, 2]
 """Samples of two users whose gradients are compared: a batch that is filled up, and one that is
@@ -59,12 +61,18 @@ def measured(network: Network, shape: tuple[int, ...], num_classes: int, keys: T
     loops = [Path(0, last) for last in (False, True) if not last or network.takes_channels_last]
     for path in loops:
         tried[path.name] = seconds(network, path, shape, num_classes, keys)
-    obstacle = untraceable(network, shape, num_classes)
     most = 1 if min(tried.values()) > LONG else max(TOGETHER)
-    for path in PATHS.values() if not obstacle else ():
-        if 0 < path.users <= most and (len(shape) == 3 or not path.channels_last):
-            tried[path.name] = seconds(network, path, shape, num_classes, keys)
+    together = [p for p in PATHS.values() if 0 < p.users <= most and fits(p, network, shape)]
+    obstacle = untraceable(network, shape, num_classes) if together else "the model is large"
+    for path in together if not obstacle else ():
+        tried[path.name] = seconds(network, path, shape, num_classes, keys)
     return Choice(quickest(tried), said(tried, obstacle))
+
+
+def fits(path: Path, network: Network, shape: tuple[int, ...]) -> bool:
+    """Whether a path for several users is worth a try with this model and its inputs."""
+    small = path.users * network.whole.stop <= MOST_NUMBERS
+    return small and (len(shape) == 3 or not path.channels_last)
 
 
 def quickest(tried: dict[str, float]) -> str:
