@@ -30,6 +30,8 @@ _STATE = re.compile(r"(0|[1-9][0-9]{0,18})\.safetensors")
 _MODEL = re.compile(r"model-[a-z0-9+-]{1,60}\.safetensors")
 """A user's whole predictor, of a row of the table."""
 _TORN = re.compile(r"\.([0-9]+|model-[a-z0-9+-]{1,60})\.safetensors\.[0-9a-f]{12}")
+TRIES = 3
+"""How often a state is written that another worker clears away meanwhile."""
 ROWS = 4
 """Rows of the table of which a user has a predictor, at most: the oldest go first."""
 _DEVICES = "con|prn|aux|nul|com[0-9]|lpt[0-9]"
@@ -79,8 +81,16 @@ class Files:
             private_folder(path.parent)
             data = save({n: np.ascontiguousarray(a) for n, a in state.arrays.items()})
             _clear(path.parent)
-            write_atomically(path, data, self._durable, private=True)
+            self._write(path, data)
             _forget(path.parent, {*state.others, version})
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Write a state; once more if a worker that was given the same message cleared it away."""
+        for _ in range(TRIES):
+            with suppress(FileNotFoundError):
+                write_atomically(path, data, self._durable, private=True)
+                return
+        write_atomically(path, data, self._durable, private=True)
 
     def put(self, row: str, token: str, number: int, user: str, data: bytes) -> None:
         """Keep a user's whole predictor; the old one is there until the new one is whole."""

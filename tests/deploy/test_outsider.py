@@ -236,13 +236,17 @@ def test_a_signed_app_runs_and_a_run_that_fails_is_one_line(site: Site) -> None:
     for user in USERS:
         assert "Sent successfully" in site.log(user)
 
-    failed = site.ask(RUN.format(keys=f"{KEYS} head='absent'"))
+    unusable = site.ask(RUN.format(keys=f"{KEYS} head='absent'"))
+    assert "Traceback" not in unusable.stdout and "corsage: head=absent" in unusable.stdout
+    assert [*folder.parent.iterdir()] == [folder]  # it is known before there is a folder
+
+    failed = site.ask(RUN.format(keys=f"{KEYS} lr=1e30"))
     assert "Traceback" not in failed.stdout
     (line,) = [line for line in failed.stdout.splitlines() if "corsage: " in line]
     (other,) = {*folder.parent.iterdir()} - {folder}
     status = read_status(other)
     assert status.state == "failed" and status.line in line
-    waited = site.ask(WAIT.format(name=other.name), code=2)
+    waited = site.ask(WAIT.format(name=other.name), code=1)
     assert waited.stderr == f"corsage: {status.line}\n"
     waited = site.ask(f"site/server/corsage.sh wait {status.flower_run} here", code=1)
     assert waited.stderr == f"corsage: {status.line}\n"
