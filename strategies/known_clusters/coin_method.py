@@ -20,7 +20,7 @@ from corsage.solvers.known_clusters.coins import Stretch, stretch
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.settings import largest_step
 from corsage.strategies.known_clusters.checks import check_coins
-from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters, in_groups
+from corsage.strategies.known_clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.coin_server import CoinServer, StepCheck, loss_constants
 from corsage.strategies.known_clusters.coins import (
     CoinKeys,
@@ -29,7 +29,11 @@ from corsage.strategies.known_clusters.coins import (
     fixed_settings,
     spelled,
 )
-from corsage.strategies.known_clusters.conversation import Conversation, evaluation_of
+from corsage.strategies.known_clusters.conversation import (
+    Conversation,
+    evaluation_of,
+    evaluations_of,
+)
 from corsage.strategies.known_clusters.schedule import CoinSchedule, hierarchy_of
 from corsage.strategies.known_clusters.strengths import (
     Strengths,
@@ -161,21 +165,17 @@ class CoinMethod(Strategy[K, S]):
 
     def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
         """Every user judges its own model; new users adapt."""
-        return self.evaluation_of(
-            options, self.clusters.of_evaluation(self.state.clusters, options)
-        )
+        shown = self.server.shown
+        cohorts = self.clusters.of_evaluation(self.state.clusters, options)
+        return evaluation_of(self.federation, [shown(cohort) for cohort in cohorts], options)
 
     def evaluations(
         self, options: Mapping[str, Any], some: bool = False
     ) -> Iterable[Callable[[], Question]]:
-        """The same, some cohorts at a time: a node answers for all users of a cohort."""
-        groups = in_groups(self.clusters.of_evaluation(self.state.clusters, options), AT_ONCE)
-        return [partial(self.evaluation_of, options, group) for group in groups]
-
-    def evaluation_of(self, options: Mapping[str, Any], cohorts: list[Cohort]) -> Question:
-        """What is asked of some cohorts."""
-        server = self.server
-        return evaluation_of(self.federation, [server.shown(c) for c in cohorts], options)
+        """The same, some cohorts at a time."""
+        shown = self.server.shown
+        cohorts = self.clusters.of_evaluation(self.state.clusters, options)
+        return evaluations_of(self.federation, cohorts, shown, options, AT_ONCE)
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster."""

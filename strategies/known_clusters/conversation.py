@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from corsage.core.errors import NodeError, RoundFailed
 from corsage.core.replies import Replies, by_cause, merge_replies
 from corsage.core.schema import Number, Schema
 from corsage.core.wire import COHORT_OPTIONS, MEMBERS
-from corsage.strategies.known_clusters.cohorts import Cohort, Present
+from corsage.strategies.known_clusters.cohorts import Cohort, Present, in_groups
 from corsage.strategies.rounds.federation import Federation, new_token
 from corsage.strategies.rounds.turns import Done, Question, own
 
@@ -211,6 +212,21 @@ def count_exchange(federation: Federation, requests: Iterable[Request]) -> None:
         traffic.bytes_down += users * down
         traffic.bytes_up += up if request.each else users * up
         traffic.messages += users * ((down > 0) + (up > 0))
+
+
+def evaluations_of(
+    federation: Federation,
+    cohorts: Sequence[Cohort],
+    shown: Callable[[Cohort], Request],
+    options: Mapping[str, Any],
+    most: int,
+) -> list[Callable[[], Question]]:
+    """Evaluations of some cohorts at a time: a node answers for all users of a cohort."""
+
+    def asked(group: Sequence[Cohort]) -> Question:
+        return evaluation_of(federation, [shown(cohort) for cohort in group], options)
+
+    return [partial(asked, group) for group in in_groups(cohorts, most)]
 
 
 def evaluation_of(

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
@@ -34,8 +34,8 @@ from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.newton_rounds import Pace
 from corsage.strategies.known_clusters.checks import check_mixed
-from corsage.strategies.known_clusters.cohorts import ClusterNames, Cohort, KnownClusters, in_groups
-from corsage.strategies.known_clusters.conversation import evaluation_of
+from corsage.strategies.known_clusters.cohorts import ClusterNames, KnownClusters
+from corsage.strategies.known_clusters.conversation import evaluation_of, evaluations_of
 from corsage.strategies.known_clusters.estimation import Estimates
 from corsage.strategies.known_clusters.inference import inferred
 from corsage.strategies.known_clusters.kept_sums import KeptSums
@@ -280,21 +280,17 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
         """Every user judges its own model; new users adapt."""
-        return self.evaluation_of(
-            options, self.clusters.of_evaluation(self.state.clusters, options)
-        )
+        shown = self.solution.shown
+        cohorts = self.clusters.of_evaluation(self.state.clusters, options)
+        return evaluation_of(self.federation, [shown(cohort) for cohort in cohorts], options)
 
     def evaluations(
         self, options: Mapping[str, Any], some: bool = False
     ) -> Iterable[Callable[[], Question]]:
-        """The same, some cohorts at a time: a node answers for all users of a cohort."""
-        groups = in_groups(self.clusters.of_evaluation(self.state.clusters, options), AT_ONCE)
-        return [partial(self.evaluation_of, options, group) for group in groups]
-
-    def evaluation_of(self, options: Mapping[str, Any], cohorts: list[Cohort]) -> Question:
-        """What is asked of some cohorts."""
-        solution = self.solution
-        return evaluation_of(self.federation, [solution.shown(c) for c in cohorts], options)
+        """The same, some cohorts at a time."""
+        shown = self.solution.shown
+        cohorts = self.clusters.of_evaluation(self.state.clusters, options)
+        return evaluations_of(self.federation, cohorts, shown, options, AT_ONCE)
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster."""
