@@ -312,7 +312,7 @@ class Client(NumPyClient, Generic[K]):
         part = f"train {got.options.get('adapt-samples', 0)}"
         data = self._with_losses(self._examples(*self._training(got), part))
         keys = self.settings
-        labels = [data.user(u)[1] for u in range(len(self.users))]
+        labels = (data.user(u)[1] for u in range(len(self.users)))
         classes, criterion = self.task.num_classes, self.network.criterion
         aim = objective_of(keys, criterion, classes, labels)
         if aim is not None and data.losses is not None:

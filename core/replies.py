@@ -111,7 +111,8 @@ def merge_replies(
     for users in silent.values():
         dropped.update(dict.fromkeys(users, "no reply in time"))
     users = [user for part in good for user in part.users]
-    order = sorted(range(len(users)), key=lambda i: reading_order(users[i]))
+    keys = [*zip(map(len, users), users, strict=True)]  # `reading_order` of a million users
+    order = sorted(range(len(users)), key=keys.__getitem__)
     filled = [part for part in good if part.users]
     return Replies(
         users=[users[i] for i in order],
@@ -258,7 +259,7 @@ def _texts(config: ConfigRecord, name: str, most: int) -> list[str]:
         raise BadMessage(f"malformed reply: {name} is no list")
     if len(found) > most:
         raise BadMessage(f"malformed reply: {name} has {len(found)} entries, {most} were asked")
-    if not all(isinstance(text, str) for text in found):
+    if set(map(type, found)) - {str}:
         raise BadMessage(f"malformed reply: {name} is not of texts")
     return found
 

@@ -12,7 +12,7 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -91,7 +91,7 @@ def inverse(weight: Tensor) -> Tensor:
 
 
 def objective_of(
-    keys: TrainKeys, criterion: Criterion, classes: int, labels: Sequence[Tensor]
+    keys: TrainKeys, criterion: Criterion, classes: int, labels: Iterable[Tensor]
 ) -> Objective | None:
     """What the keys of the loss come to, for users with these labels; None: the criterion."""
     if not keys.class_weights and not keys.label_smoothing:

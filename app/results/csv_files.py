@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.results.frames import user_rows
+from corsage.app.results.frames import user_columns
 from corsage.app.results.rowfile import RowFile
 from corsage.core.errors import CheckpointError
 
@@ -31,22 +31,40 @@ all."""
 
 def write_tables(folder: Path, results: Sequence[Json]) -> None:
     """Write the files into a run folder; one that would be empty is not there."""
-    rows = [dict(row) for row in results]  # of which each has the same columns in all its lines
-    columns = list(dict.fromkeys(name for row in rows for name in next(user_rows(row), {})))
-    users = (line for row in rows for line in user_rows(row))
-    write(folder / "users.csv", columns, ([*map(line.get, columns)] for line in users))
+    found = [user_columns(dict(row)) for row in results]
+    columns = list(dict.fromkeys(name for row in found for name in row))
+    users = (line for row in found for line in in_lines([row.get(name) for name in columns]))
+    write_plain(folder / "users.csv", columns, users)
+    del found, users  # of a million users they are large
     clusters = (
-        (row["strategy"], user, cluster)
+        line
         for row in results
-        for user, cluster in row.get("clusters", {}).items()
+        if (own := row.get("clusters"))
+        for line in in_lines([[row["strategy"]] * len(own), [*own], [*own.values()]])
     )
-    write(folder / "clusters.csv", ("strategy", "user", "cluster"), clusters)
+    write_plain(folder / "clusters.csv", ("strategy", "user", "cluster"), clusters)
     head = ("strategy", "user", "feature", "value")
     write(folder / "coefficients.csv", head, coefficients(folder, results))
 
 
+def in_lines(columns: Sequence[list[Any] | None]) -> Iterator[tuple[Any, ...]]:
+    """The lines of columns, of which a row may lack some."""
+    users = len(next(filter(None, columns), []))
+    return zip(*(plainly(own or [None] * users) for own in columns), strict=True)
+
+
+def plainly(column: list[Any]) -> list[Any]:
+    """The cells of a column; numbers are as they are."""
+    return [*map(plain, column)] if str in set(map(type, column)) else column
+
+
 def write(path: Path, head: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """A CSV file, line by line, that is either whole or not there."""
+    write_plain(path, head, ([*map(plain, line)] for line in lines))
+
+
+def write_plain(path: Path, head: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """The same of cells that are plain."""
     rows, temporary = iter(lines), path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     first = next(rows, None)
     if first is None:
@@ -56,8 +74,8 @@ def write(path: Path, head: Sequence[str], lines: Iterable[Sequence[Any]]) -> No
         with temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(map(plain, head))
-            writer.writerow(map(plain, first))
-            writer.writerows(map(plain, row) for row in rows)
+            writer.writerow(first)
+            writer.writerows(rows)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

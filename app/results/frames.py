@@ -32,13 +32,24 @@ def result_rows(row: Json) -> Iterator[Json]:
 
 def user_rows(row: Json) -> Iterator[Json]:
     """Every user of a row, with its cluster, samples and measures."""
+    columns = user_columns(row)
+    return (dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True))
+
+
+def user_columns(row: Json) -> dict[str, list[Any]]:
+    """The same as columns: of a million users that is much less work."""
     first = str(row.get("measure", "accuracy"))
     measures = {**row.get("per_user_measures", {}), first: row["per_user"]}
     measures = {name: measures[name] for name in sorted(measures, key=lambda n: n != first)}
     train, test = row.get("train_sizes", {}), row.get("test_sizes", {})
     clusters, groups = row.get("clusters", {}), row.get("known_clusters", {})
     untested = [user for user in row.get("untested", []) if user not in row["per_user"]]
-    for user in [*row["per_user"], *untested]:
-        line = {"strategy": row["strategy"], "user": user, "train": train.get(user)}
-        line |= {"test": test.get(user), "cluster": clusters.get(user, groups.get(user))}
-        yield line | {name: values.get(user) for name, values in measures.items()}
+    users = [*row["per_user"], *untested]
+    return {
+        "strategy": [row["strategy"]] * len(users),
+        "user": users,
+        "train": [*map(train.get, users)],
+        "test": [*map(test.get, users)],
+        "cluster": [clusters.get(user, groups.get(user)) for user in users],
+        **{name: [*map(values.get, users)] for name, values in measures.items()},
+    }

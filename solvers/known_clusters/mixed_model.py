@@ -75,6 +75,8 @@ def shrunk(a: Floats, b: Floats, gamma: ArrayLike) -> tuple[Floats, Floats]:
     zeros at gamma = 0.
     """
     scale = _scale(a, gamma)
+    if scale is None and np.isinf(gamma).all():
+        return a, b
     if scale is None:
         return Spectra.of(a, b).shrunk(gamma)
     if not scale.all():
@@ -89,6 +91,8 @@ def personal(a: Floats, b: Floats, gamma: ArrayLike, w: Floats) -> Floats:
     w at gamma = inf, the shortest local minimiser A^+ b at gamma = 0.
     """
     scale = _scale(a, gamma)
+    if scale is None and np.isinf(gamma).all():
+        return np.array(w, np.float64)
     if scale is None:
         return Spectra.of(a, b).personal(gamma, w)
     if not scale.all():
@@ -159,11 +163,13 @@ def _outer(scale: Floats) -> Floats:
 
 def by_cluster(values: Floats, cluster: Ints, k: int) -> Floats:
     """Sums (k, ...) of the rows (n, ...) of each cluster; 0 for a cluster without any."""
-    order = np.argsort(cluster, kind="stable")
-    present, starts = np.unique(cluster[order], return_index=True)
+    if (cluster[1:] < cluster[:-1]).any():  # rows in order are not copied
+        order = np.argsort(cluster, kind="stable")
+        values, cluster = values[order], cluster[order]
+    present, starts = np.unique(cluster, return_index=True)
     sums = np.zeros((k, *values.shape[1:]))
     if len(present):
-        sums[present] = np.add.reduceat(values[order], starts, axis=0)
+        sums[present] = np.add.reduceat(values, starts, axis=0)
     return sums
 
 

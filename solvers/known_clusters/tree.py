@@ -24,8 +24,12 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
+from corsage.solvers.known_clusters.lanes import WIDEST, back, dots, factor, lanes, solved
 from corsage.solvers.known_clusters.likelihood import NO_NOISE, SINGULAR
 from corsage.solvers.known_clusters.mixed_model import by_cluster
+
+AT_ONCE = 4096
+"""Units that are integrated out at once."""
 
 
 class Sums(NamedTuple):
@@ -90,7 +94,22 @@ class Absorbed:
 
     @classmethod
     def of(cls, below: Sums, root: Floats) -> Absorbed:
-        """K = I + L'AL, as above."""
+        """K = I + L'AL, as above; of many units some at a time, without more in memory."""
+        if len(below.b) <= AT_ONCE:
+            return cls._of(below, root)
+        of = cls._of if root.shape[1] > WIDEST else cls._of_many
+        said = Sums(*(np.empty_like(part) for part in below))
+        spread = np.empty_like(below.a)
+        for first in range(0, len(below.b), AT_ONCE):
+            some = slice(first, first + AT_ONCE)
+            found = of(Sums(*(part[some] for part in below)), root[some])
+            spread[some] = found.spread
+            for whole, part in zip(said, found.said, strict=True):
+                whole[some] = part
+        return cls(below, said, spread)
+
+    @classmethod
+    def _of(cls, below: Sums, root: Floats) -> Absorbed:
         al, lb = below.a @ root, (root.mT @ below.b[..., None])
         k = np.eye(root.shape[-1]) + root.mT @ al
         inverse = np.linalg.inv(k)
@@ -103,6 +122,25 @@ class Absorbed:
             below.ld + np.linalg.slogdet(k)[1],
         )
         return cls(below, said, root @ inverse @ root.mT)
+
+    @classmethod
+    def _of_many(cls, below: Sums, root: Floats) -> Absorbed:
+        """The same with K = CC': P = A - G'G with G = C^-1 L'A, and so on, units last."""
+        a, b, up = lanes(below.a), lanes(below.b)[:, None], lanes(root)
+        la, lb = dots(up, a), dots(up, b)
+        k = dots(np.swapaxes(la, 0, 1), up)
+        for i in range(len(k)):
+            k[i, i] += 1.0
+        c = factor(k)
+        g, h, spread = solved(c, la), solved(c, lb), solved(c, np.swapaxes(up, 0, 1))
+        ld = 2 * sum(np.log(c[i, i]) for i in range(len(c)))
+        said = Sums(
+            back(a - dots(g, g)),
+            back((b - dots(g, h))[:, 0]),
+            below.yy - dots(h, h)[0, 0],
+            below.ld + ld,
+        )
+        return cls(below, said, back(dots(spread, spread)))
 
     def summed(self, level: Level) -> Sums:
         """What the units above say."""
@@ -213,17 +251,22 @@ class Integrated:
 
     def known(self) -> list[Known]:
         """Of the units of each level, the users first; wbar is last."""
+        above = self.known_above()
+        return [self.passed[0].own(above[0].of(self.levels[0])), *above]
+
+    def known_above(self) -> list[Known]:
+        """The same but for the users, of whom there are many."""
         found = [self.middle.known]
-        for level, own in zip(self.levels[::-1], self.passed[::-1], strict=True):
+        for level, own in zip(self.levels[:0:-1], self.passed[:0:-1], strict=True):
             found.append(own.own(found[-1].of(level)))
         return found[::-1]
 
     def derivatives(self) -> list[Derivative]:
         """How the deviance changes with D, for each level."""
-        known = self.known()
+        known = self.known_above()
         return [
             Derivative.of(level, own.said, above.of(level), self.middle.sigma2)
-            for level, own, above in zip(self.levels, self.passed, known[1:], strict=True)
+            for level, own, above in zip(self.levels, self.passed, known, strict=True)
         ]
 
 

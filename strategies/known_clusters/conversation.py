@@ -153,9 +153,11 @@ class Conversation(Generic[T]):
             group[0].numbers,
             fault=lambda name, rows: faults[name](rows),
         )
-        schema = federation.expected(
-            "train", {r.cohort.name: r.cohort.users for r in group}, schema
-        )
+        samples = {
+            r.cohort.name: sum(federation.roster.samples("train", r.cohort.users).values())
+            for r in group
+        }
+        schema = federation.expected("train", samples, schema)
         number, token = federation.progress.exchange, new_token()
         task = cohort_task(federation, group, number, exchange=token)
         node = group[0].cohort.node
@@ -239,10 +241,11 @@ def evaluation_of(
     groups: dict[int, list[Request]] = {}
     for request in requests:
         groups.setdefault(request.cohort.node, []).append(request)
-    messages, everybody = [], {user: [user] for r in requests for user in r.cohort.users}
+    messages, everybody = [], (user for r in requests for user in r.cohort.users)
     schema = Schema(numbers=federation.reported)
     options = {**options, **federation.judging}
-    schema = federation.expected("evaluate", everybody, schema)
+    samples = federation.roster.samples("evaluate", everybody)
+    schema = federation.expected("evaluate", samples, schema)
     tokens = {node: new_token() for node in groups}
     for node, group in groups.items():
         task = cohort_task(federation, group, number, options, new, tokens[node])

@@ -6,7 +6,7 @@ the fit to the others' is the one of a run that it was never in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,14 +39,16 @@ class KeptSums:
     rows: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
     @classmethod
-    def of(cls, answers: Iterable[Answer], train: Callable[[str], int]) -> KeptSums:
+    def of(cls, answers: Sequence[Answer], train: Callable[[str], int]) -> KeptSums:
         """From the cohorts' answers; `train` says how many records a user has."""
-        said = [(u, a.cohort.cluster, row) for a in answers for u, row in own_rows(a)]
-        if not said:
+        cohorts = [answer.cohort for answer in answers]
+        if not cohorts:
             return cls()
-        users, clusters, rows = zip(*said, strict=True)
-        counts = np.array([train(user) for user in users], np.float64)
-        return cls(list(users), list(clusters), counts, np.stack(rows))
+        users = [user for cohort in cohorts for user in cohort.users]
+        clusters = [cohort.cluster for cohort in cohorts for _ in cohort.users]
+        counts = np.fromiter(map(train, users), np.float64, len(users))
+        rows = np.concatenate([answer.rows["sums"] for answer in answers])
+        return cls(users, clusters, counts, rows)
 
     def are_of(self, present: Present) -> bool:
         """Whether they are those of all users that are there, in the clusters that they are in."""
@@ -91,11 +93,6 @@ class KeptSums:
             yy, b = times**2 * yy, times * b
         parts = [pack(matrix @ a @ matrix.T), b @ matrix.T, yy[:, None]]
         return replace(self, rows=np.concatenate(parts, axis=1))
-
-
-def own_rows(answer: Answer) -> Iterable[tuple[str, Floats]]:
-    """A cohort's users with their rows."""
-    return zip(answer.cohort.users, answer.rows["sums"], strict=True)
 
 
 def check_alike(before: Preparation, now: Preparation) -> None:

@@ -64,6 +64,7 @@ class MixedSolution:
     federation, clusters : who takes part.
     keys : strengths, and when to end.
     state : what is found, and changed here.
+    delivers : whether users keep their models at the end.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class MixedSolution:
         clusters: KnownClusters,
         keys: MixedModelKeys,
         state: MixedModelState,
+        delivers: bool = True,
     ) -> None:
         self.federation, self.clusters, self.keys, self.state = federation, clusters, keys, state
+        self.delivers = delivers
         self.exact = federation.loss == "squared"
         self.estimation = VarianceEstimation(federation, keys, state.estimates)
         self.own_sums = OwnSums(federation, keys, state, self.varies)
@@ -128,7 +131,7 @@ class MixedSolution:
             replies = yield from self._fitted(number)
         if replies is None:
             replies = yield from self._summed(number)
-        if self.state.done:
+        if self.state.done and self.delivers:
             yield ask_each(self.federation, self.present, self._delivery, counted=True)
         return replies
 

@@ -16,12 +16,13 @@ from corsage.core.arrays import Floats
 from corsage.core.replies import Replies
 from corsage.core.schema import EXAMPLES
 from corsage.strategies.known_clusters.cohorts import KnownClusters
-from corsage.strategies.known_clusters.conversation import evaluation_of
+from corsage.strategies.known_clusters.conversation import evaluations_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
+from corsage.strategies.rounds.base import AT_ONCE
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.roster import is_at_home
 from corsage.strategies.rounds.state import Traffic
-from corsage.strategies.rounds.turns import Question, Script
+from corsage.strategies.rounds.turns import Script, Series
 
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_model import MixedModelState
@@ -104,17 +105,16 @@ def compared(solution: MixedSolution) -> Script[Neighbours | None]:
     if not wanted(solution):
         return None
     mine = yield judging(solution)
-    losses, found = loss_of(mine), []
+    found = []
     for neighbour in (
         (GLOBAL, CLUSTER, LOCAL) if len(solution.present.names) > 1 else (GLOBAL, LOCAL)
     ):
         theirs = yield from judged(solution, neighbour)
-        both = sorted(losses.keys() & theirs.keys())
-        if len(both) < FEWEST:
+        own, other = of_both(mine, theirs)
+        if len(own) < FEWEST:
             return None
-        own, other = (np.array([part[user] for user in both]) for part in (losses, theirs))
         found.append(beside(neighbour, own, other))
-    return Neighbours(float(np.mean(list(losses.values()))), found)
+    return Neighbours(float(mine.metrics["loss"][mine.metrics[EXAMPLES] > 0].mean()), found)
 
 
 def wanted(solution: MixedSolution) -> bool:
@@ -125,13 +125,13 @@ def wanted(solution: MixedSolution) -> bool:
     return asked[solution.keys.mixed_neighbours] and solution.own_sums.wanted
 
 
-def judging(solution: MixedSolution) -> Question:
-    """The exchange in which all users judge their models."""
-    cohorts = [solution.shown(cohort) for cohort in solution.present.cohorts]
-    return evaluation_of(solution.federation, cohorts, {})
+def judging(solution: MixedSolution) -> Series:
+    """The exchanges in which all users judge their models."""
+    cohorts, shown = solution.present.cohorts, solution.shown
+    return Series(evaluations_of(solution.federation, cohorts, shown, {}, AT_ONCE))
 
 
-def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[dict[str, float]]:
+def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
     """A neighbour's loss at each user; what its exchanges cost is not the mixed model's."""
     own = solution.federation.beside("mixed-model", neighbour.strategy)
     own.progress.traffic = Traffic()
@@ -139,17 +139,18 @@ def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[dict[str, fl
     keys = replace(keys, mixed_random="all")
     clusters = KnownClusters(own, keys.known_missing, keys.mixed_grouping == "all")
     state: MixedModelState = type(solution.state).of_size(solution.size)
-    other = MixedSolution(own, clusters, keys, state)
+    delivers = not solution.exact  # else models follow from the centres, whatever users keep
+    other = MixedSolution(own, clusters, keys, state, delivers)
     yield from other.solved(ROUNDS)
-    replies = yield judging(other)
-    return loss_of(replies)
+    return (yield judging(other))
 
 
-def loss_of(replies: Replies) -> dict[str, float]:
-    """The mean loss of each user that has test samples."""
-    tested = replies.metrics[EXAMPLES] > 0
-    pairs = zip(replies.users, replies.metrics["loss"].tolist(), tested.tolist(), strict=True)
-    return {user: loss for user, loss, there in pairs if there}
+def of_both(mine: Replies, theirs: Replies) -> tuple[Floats, Floats]:
+    """The mean losses of users that are in both replies and have test samples."""
+    places = {user: place for place, user in enumerate(theirs.users)}
+    place = np.array([places.get(user, -1) for user in mine.users], np.int64)
+    both = (place >= 0) & (mine.metrics[EXAMPLES] > 0)
+    return mine.metrics["loss"][both], theirs.metrics["loss"][place[both]]
 
 
 def beside(neighbour: Neighbour, own: Floats, other: Floats) -> Beside:

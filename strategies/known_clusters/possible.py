@@ -16,6 +16,8 @@ from corsage.solvers.known_clusters.mixed_model import unpack
 STEEPEST = 2.0
 ROUNDING = 1e-6
 """The share of a matrix that may be rounding."""
+AT_ONCE = 8192
+"""Users whose matrices are looked at at once."""
 
 
 def step_fault(rows: Arrays, gamma: Floats, users: int) -> str:
@@ -42,7 +44,7 @@ def likelihood_fault(rows: Arrays, records: int, users: int) -> str:
     yy, least = rows["yy"], -ROUNDING * abs(float(rows["yy"][0]))
     if (yy < least).any() or (rows["ld"] < 0).any() or rows["trace"] < 0:
         return "its sums cannot be: some that are of squares are negative"
-    if not all(semidefinite(p) for p in unpack(rows["p"], rows["q"].shape[-1])):
+    if not semidefinite(unpack(rows["p"], rows["q"].shape[-1])):
         return "its sums cannot be: P is not positive semi-definite"
     return ""
 
@@ -53,17 +55,28 @@ def quadratic_fault(rows: Arrays, d: int, exact: bool, counts: Sequence[int]) ->
     `counts` (n,) are the records, where the last coefficient is an intercept; else none are known.
     No loss curves more than `STEEPEST` times as much as the squared one.
     """
+    known = np.asarray(counts, np.float64)
+    for first in range(0, len(rows["sums"]), AT_ONCE):
+        some = slice(first, first + AT_ONCE)
+        if why := _quadratic_fault(rows["sums"][some], d, exact, known[some]):
+            return why
+    return ""
+
+
+def _quadratic_fault(sums: Floats, d: int, exact: bool, counts: Floats) -> str:
+    """The same of some users (n, d(d+1)/2 + d + 1), all at once."""
     size = d * (d + 1) // 2
-    for place, row in enumerate(rows["sums"]):
-        a, b, yy = unpack(row[:size], d), row[size:-1], row[-1]
-        whole = np.block([[a, b[:, None]], [b[None], np.array([[yy]])]]) if exact else a
-        if not semidefinite(whole):
-            return "its sums cannot be: they are of no squares"
-        if not len(counts):
-            continue
-        most = counts[place] * (1 + ROUNDING) * (1 if exact else STEEPEST)
-        if a[-1, -1] > most or (exact and a[-1, -1] < counts[place] * (1 - ROUNDING)):
-            return f"its sums cannot be: they are not of {counts[place]} records"
+    whole = np.empty((len(sums), d + exact, d + exact))
+    whole[:, :d, :d] = a = unpack(sums[:, :size], d)
+    if exact:
+        whole[:, d, :] = whole[:, :, d] = sums[:, size:]
+    if not semidefinite(whole):
+        return "its sums cannot be: they are of no squares"
+    records = a[:, -1, -1][: len(counts)]
+    most = counts * (1 + ROUNDING) * (1 if exact else STEEPEST)
+    wrong = (records > most) | (exact & (records < counts * (1 - ROUNDING)))
+    if wrong.any():
+        return f"its sums cannot be: they are not of {counts[np.argmax(wrong)]:.0f} records"
     return ""
 
 
@@ -81,12 +94,13 @@ def summary_fault(rows: Arrays, most: int) -> str:
 
 
 def semidefinite(p: Floats) -> bool:
-    """Whether a symmetric matrix has no negative eigenvalue but by rounding."""
-    scale = float(np.diag(p).max(initial=0.0))
-    if scale <= 0.0:
-        return not p.any()
+    """Whether symmetric matrices (..., d, d) have no negative eigenvalues but by rounding."""
+    scale = np.diagonal(p, 0, -2, -1).max(-1, initial=0.0)
+    if not (scale > 0.0).all() and p[scale <= 0.0].any():
+        return False
     with np.errstate(over="ignore"):
-        shifted = p / scale + ROUNDING * np.eye(len(p))
+        shifted = p / np.where(scale > 0.0, scale, 1.0)[..., None, None]
+        shifted += ROUNDING * np.eye(p.shape[-1])
     if not (np.abs(shifted) <= 2.0).all():
         return False
     try:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.core.replies import reading_order
 from corsage.core.seeding import uniforms, user_keys
 from corsage.solvers.known_clusters.choice import grouped
 from corsage.solvers.known_clusters.mixed_model import by_cluster, unpack
@@ -43,10 +42,9 @@ class Users:
     @classmethod
     def of(cls, said: KeptSums, names: list[str], d: int) -> Users:
         """From what they said, in whatever order that came."""
-        key = [
-            (names.index(c), reading_order(u))
-            for c, u in zip(said.clusters, said.users, strict=True)
-        ]
+        place = {name: number for number, name in enumerate(names)}
+        cluster = [place[name] for name in said.clusters]
+        key = [*zip(cluster, map(len, said.users), said.users, strict=True)]
         order, size = sorted(range(len(key)), key=key.__getitem__), d * (d + 1) // 2
         sums = said.rows[order]
         return cls(
@@ -54,8 +52,8 @@ class Users:
             sums[:, size:-1],
             sums[:, -1],
             said.counts[order],
-            np.array([key[place][0] for place in order]),
-            [said.users[place] for place in order],
+            np.array(cluster)[order],
+            [said.users[row] for row in order],
             names,
         )
 
@@ -89,14 +87,14 @@ def remember(
     Of the units `above` them, level by level, their models.
     """
     places = [state.clusters.known.index(name) for name in names]
-    known, fit = found.found.known(), state.estimates.covariance
-    state.w[places] = units.models(known[1].mean)
+    known, fit = found.found.known_above(), state.estimates.covariance
+    state.w[places] = units.models(known[0].mean)
     state.model = units.models(known[-1].mean[0])
     state.above = [
         dict(zip(level, units.models(own.mean), strict=True))
-        for level, own in zip(above, known[2:-1], strict=True)
+        for level, own in zip(above, known[1:-1], strict=True)
     ]
-    state.covariance[places] = units.covariances(known[1].covariance)
+    state.covariance[places] = units.covariances(known[0].covariance)
     state.around = units.covariances(known[-1].covariance[0])
     state.unknown = units.matrix @ found.found.middle.unknown
     with np.errstate(divide="ignore", over="ignore"):

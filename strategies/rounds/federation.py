@@ -362,7 +362,7 @@ class Federation:
         place = {user: row for row, user in enumerate(users)}
         down = sum(a.nbytes for a in parcel.shared.values()) * len(users)
         down += sum(a.nbytes for a in parcel.rows.values())
-        schema = self.expected(kind, {user: [user] for user in users}, schema)
+        schema = self.expected(kind, self.roster.samples(kind, users), schema)
         messages, tokens = [], {node: new_token() for node in asked}
         options = {**(options or {}), **(self.judging if kind == "evaluate" else {})}
         train = self.train.of_round(number, self.config.run.num_rounds) if kind == "train" else None
@@ -377,15 +377,9 @@ class Federation:
             messages.append(self.message(kind, node, shared, rows, task))
         return Question(messages, asked, schema, down, tokens)
 
-    def expected(
-        self, kind: str, participants: Mapping[str, Sequence[str]], schema: Schema
-    ) -> Schema:
-        """What participants, each of some users, may reply: with samples and weights."""
+    def expected(self, kind: str, samples: Mapping[str, int], schema: Schema) -> Schema:
+        """What participants with so many samples may reply: with these and their weights."""
         members, training = self.roster.members, kind == "train"
-        samples = {
-            name: sum(members[u].train if training else members[u].test for u in users)
-            for name, users in participants.items()
-        }
         return replace(
             schema,
             samples=samples,
@@ -497,8 +491,9 @@ class Federation:
         """How many samples a message is about, as far as the roster tells."""
         task: Any = message.content.get("config", {})
         named = [u for u in task.get("users", []) if u in self.roster.members]
-        users = named or self.roster.hosted(message.metadata.dst_node_id)
-        return float(sum(self.roster.members[user].train for user in users))
+        if not named:
+            return float(self.roster.load(message.metadata.dst_node_id))
+        return float(sum(self.roster.members[user].train for user in named))
 
     def judge(self, replies: Replies) -> None:
         """Note how the nodes behaved in a turn; where none replied, it was not theirs to do."""

@@ -119,11 +119,12 @@ class Roster:
     _claims: dict[str, dict[int, Member]] = field(default_factory=dict)  # that were refused
     _unusable: list[str] = field(default_factory=list)
     _sorted: bool = False
+    _loads: dict[int, int] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Nobody is there; the shape of samples and the number of classes stay known."""
         self.members, self.nodes, self.users = {}, set(), []
-        self._sorted = False
+        self._sorted, self._loads = False, {}
         self._guests, self._claims, self.refusals = {}, {}, Refusals()
 
     def by_node(self, users: list[str]) -> dict[int, list[str]]:
@@ -138,6 +139,18 @@ class Roster:
         guest = self._guests.get(node)
         said = guest.said.users if guest else ()
         return [user for user in said if user in self.members and self.members[user].node == node]
+
+    def samples(self, kind: str, users: Iterable[str]) -> dict[str, int]:
+        """How many samples users have, of those that a message of a kind is about."""
+        if kind == "train":
+            return {user: self.members[user].train for user in users}
+        return {user: self.members[user].test for user in users}
+
+    def load(self, node: int) -> int:
+        """Training samples of all users of a node; counted again when somebody came or went."""
+        if node not in self._loads:
+            self._loads[node] = sum(self.members[user].train for user in self.hosted(node))
+        return self._loads[node]
 
     def mark(self, node: int) -> str:
         """By what a node is known again: its key, or else its number."""
@@ -202,6 +215,7 @@ class Roster:
         """The users in order, if some came or went since they were sorted."""
         if not self._sorted:
             self.users, self._sorted = in_reading_order(self.members), True
+            self._loads = {}
 
     def _forget(self, user: str) -> None:
         """A user is not there any more."""
