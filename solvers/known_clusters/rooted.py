@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.solvers.known_clusters.tree import Absorbed, Known, Sums
+from corsage.solvers.known_clusters.absorbed import Absorbed, Known, Sums
 
 STEPS = 100
 HALVINGS = 30

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from corsage.core.arrays import Bools, Floats
+from corsage.solvers.known_clusters.absorbed import Derivative
+from corsage.solvers.known_clusters.many_units import ManyDerivative
 from corsage.solvers.known_clusters.shapes import FULL, Shape
-from corsage.solvers.known_clusters.tree import Derivative, Integrated, Tree
+from corsage.solvers.known_clusters.tree import Integrated, Tree
 
 GAIN = 1e-13
 """A step that would make the deviance less by less than this is not taken any more."""
@@ -82,6 +84,9 @@ class Fitted:
     def deviance(self) -> float:
         """-2 log restricted likelihood."""
         return self.found.middle.deviance
+
+
+Slope = Derivative | ManyDerivative
 
 
 class Scoring:
@@ -169,7 +174,7 @@ class Scoring:
         return slope, curvature
 
 
-def local(shape: Shape, x: Floats, derivative: Derivative) -> tuple[Floats, Floats, Floats]:
+def local(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, Floats]:
     """g, H and tr(Q dD) of one level.
 
     With J = dL/dx: dD = J L' + L J', g = 2 <G L, J>, H = tr(Q dD Q dD) + 2 <G_+ J, J>, where G_+ is
@@ -188,7 +193,7 @@ def local(shape: Shape, x: Floats, derivative: Derivative) -> tuple[Floats, Floa
     return slope, averaged(shape, derivative, moved) + (pulled + pulled.T) / 2, total
 
 
-def averaged(shape: Shape, derivative: Derivative, moved: Floats) -> Floats:
+def averaged(shape: Shape, derivative: Slope, moved: Floats) -> Floats:
     """tr(Q dD Q dD) of all pairs of directions."""
     if shape.kind == FULL:
         pairs = derivative.pairs(shape.groups, shape.varies)

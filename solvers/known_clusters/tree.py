@@ -18,151 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
-from corsage.solvers.known_clusters.lanes import WIDEST, back, dots, factor, lanes, solved
+from corsage.solvers.known_clusters.absorbed import Absorbed, Derivative, Known, Level, Sums
 from corsage.solvers.known_clusters.likelihood import NO_NOISE, SINGULAR
-from corsage.solvers.known_clusters.mixed_model import by_cluster
-
-AT_ONCE = 4096
-"""Units that are integrated out at once."""
-
-
-class Sums(NamedTuple):
-    """What units say of their coefficients: A (n, d, d), b (n, d), yy (n,) and ld (n,)."""
-
-    a: Floats
-    b: Floats
-    yy: Floats
-    ld: Floats
-
-    @classmethod
-    def of(cls, a: Floats, b: Floats, yy: Floats) -> Sums:
-        """Of users: nothing is integrated out yet."""
-        return cls(a, b, yy, np.zeros(len(b)))
-
-    def at(self, rows: Ints) -> Sums:
-        """Some units."""
-        return Sums(*(part[rows] for part in self))
-
-
-@dataclass(frozen=True)
-class Level:
-    """One level of units: the unit above each (n,), and how many of these there are.
-
-    `group` (n,) says which of the level's covariances a unit has.
-    """
-
-    parent: Ints
-    above: int
-    group: Ints
-
-    @classmethod
-    def plain(cls, parent: Ints, above: int) -> Level:
-        """One covariance for all."""
-        return cls(parent, above, np.zeros(len(parent), np.int64))
-
-    def at(self, rows: Ints) -> Level:
-        """Some units."""
-        return Level(self.parent[rows], self.above, self.group[rows])
+from corsage.solvers.known_clusters.many_units import AT_ONCE, ManyAbsorbed, ManyDerivative
 
 
 def levels_of(cluster: Ints, k: int) -> tuple[Level, ...]:
     """Users in k clusters; a single cluster is the middle itself."""
     users = Level.plain(cluster, k)
     return (users,) if k == 1 else (users, Level.plain(np.zeros(k, np.int64), 1))
-
-
-@dataclass(frozen=True)
-class Absorbed:
-    """A level whose units' own deviations are integrated out, given their roots L (n, d, r).
-
-    Parameters
-    ----------
-    below : what its units say of themselves.
-    said : what they say of their centres: P, q, yy, ld.
-    spread : of a unit around its centre, given what is below it (n, d, d).
-    """
-
-    below: Sums
-    said: Sums
-    spread: Floats
-
-    @classmethod
-    def of(cls, below: Sums, root: Floats) -> Absorbed:
-        """K = I + L'AL, as above; of many units some at a time, without more in memory."""
-        if len(below.b) <= AT_ONCE:
-            return cls._of(below, root)
-        of = cls._of if root.shape[1] > WIDEST else cls._of_many
-        said = Sums(*(np.empty_like(part) for part in below))
-        spread = np.empty_like(below.a)
-        for first in range(0, len(below.b), AT_ONCE):
-            some = slice(first, first + AT_ONCE)
-            found = of(Sums(*(part[some] for part in below)), root[some])
-            spread[some] = found.spread
-            for whole, part in zip(said, found.said, strict=True):
-                whole[some] = part
-        return cls(below, said, spread)
-
-    @classmethod
-    def _of(cls, below: Sums, root: Floats) -> Absorbed:
-        al, lb = below.a @ root, (root.mT @ below.b[..., None])
-        k = np.eye(root.shape[-1]) + root.mT @ al
-        inverse = np.linalg.inv(k)
-        p = below.a - al @ inverse @ al.mT
-        solved = inverse @ lb
-        said = Sums(
-            (p + p.mT) / 2,
-            below.b - (al @ solved)[..., 0],
-            below.yy - (lb.mT @ solved)[..., 0, 0],
-            below.ld + np.linalg.slogdet(k)[1],
-        )
-        return cls(below, said, root @ inverse @ root.mT)
-
-    @classmethod
-    def _of_many(cls, below: Sums, root: Floats) -> Absorbed:
-        """The same with K = CC': P = A - G'G with G = C^-1 L'A, and so on, units last."""
-        a, b, up = lanes(below.a), lanes(below.b)[:, None], lanes(root)
-        la, lb = dots(up, a), dots(up, b)
-        k = dots(np.swapaxes(la, 0, 1), up)
-        for i in range(len(k)):
-            k[i, i] += 1.0
-        c = factor(k)
-        g, h, spread = solved(c, la), solved(c, lb), solved(c, np.swapaxes(up, 0, 1))
-        ld = 2 * sum(np.log(c[i, i]) for i in range(len(c)))
-        said = Sums(
-            back(a - dots(g, g)),
-            back((b - dots(g, h))[:, 0]),
-            below.yy - dots(h, h)[0, 0],
-            below.ld + ld,
-        )
-        return cls(below, said, back(dots(spread, spread)))
-
-    def summed(self, level: Level) -> Sums:
-        """What the units above say."""
-        return Sums(*(by_cluster(part, level.parent, level.above) for part in self.said))
-
-    def own(self, centre: Known) -> Known:
-        """What is known of each unit's x, from what is known of its centre."""
-        a, b = self.below.a, self.below.b
-        mean = centre.mean + (self.spread @ (b - _times(a, centre.mean))[..., None])[..., 0]
-        rest = np.eye(a.shape[-1]) - self.spread @ a
-        return Known(mean, self.spread + rest @ centre.covariance @ rest.mT)
-
-
-class Known(NamedTuple):
-    """What is known of units given all data: means (n, d), covariances (n, d, d) over sigma^2."""
-
-    mean: Floats
-    covariance: Floats
-
-    def of(self, level: Level) -> Known:
-        """Of the units above, for each unit of a level."""
-        return Known(self.mean[level.parent], self.covariance[level.parent])
 
 
 @dataclass(frozen=True)
@@ -226,12 +95,19 @@ class Tree:
 
     def integrated(self, roots: Sequence[Floats], sigma2: float | None = None) -> Integrated:
         """All integrated out, each level with its roots L (g, d, r)."""
-        below, passed = self.users, []
+        below, passed = self.users, list[Absorbed | ManyAbsorbed]()
         for level, root in zip(self.levels, roots, strict=True):
-            passed.append(Absorbed.of(below, root[level.group]))
+            passed.append(absorbed(below, level, root))
             below = passed[-1].summed(level)
         middle = Middle.of(below, self.records, self.sigma2 if sigma2 is None else sigma2)
         return Integrated(self.levels, passed, middle)
+
+
+def absorbed(below: Sums, level: Level, root: Floats) -> Absorbed | ManyAbsorbed:
+    """A level integrated out, given the roots (g, d, r) of its groups."""
+    if len(below.b) > AT_ONCE:
+        return ManyAbsorbed(below, level, root)
+    return Absorbed.of(below, root[level.group])
 
 
 @dataclass(frozen=True)
@@ -246,7 +122,7 @@ class Integrated:
     """
 
     levels: tuple[Level, ...]
-    passed: list[Absorbed]
+    passed: list[Absorbed | ManyAbsorbed]
     middle: Middle
 
     def known(self) -> list[Known]:
@@ -261,59 +137,10 @@ class Integrated:
             found.append(own.own(found[-1].of(level)))
         return found[::-1]
 
-    def derivatives(self) -> list[Derivative]:
+    def derivatives(self) -> list[Derivative | ManyDerivative]:
         """How the deviance changes with D, for each level."""
         known = self.known_above()
         return [
-            Derivative.of(level, own.said, above.of(level), self.middle.sigma2)
+            own.derivative(level, above, self.middle.sigma2)
             for level, own, above in zip(self.levels, self.passed, known, strict=True)
         ]
-
-
-@dataclass(frozen=True)
-class Derivative:
-    """How the deviance changes with a level's covariances: with dD of a group by tr(G dD).
-
-    G is the sum over its units of Q - s s'/sigma^2, with Q = P - P C P and s = q - P m: C and m are
-    the covariance and mean of the unit's centre.
-
-    Parameters
-    ----------
-    q, s : of each unit (n, d, d), (n, d).
-    group : of each (n,).
-    sigma2 : of the noise.
-    """
-
-    q: Floats
-    s: Floats
-    group: Ints
-    sigma2: float
-
-    @classmethod
-    def of(cls, level: Level, said: Sums, centre: Known, sigma2: float) -> Derivative:
-        """From what units say of their centres, and what is known of these."""
-        q = said.a - said.a @ centre.covariance @ said.a
-        return cls(q, said.b - _times(said.a, centre.mean), level.group, sigma2)
-
-    def weights(self, groups: int) -> Floats:
-        """Sums of Q (g, d, d)."""
-        return by_cluster(self.q, self.group, groups)
-
-    def slopes(self, groups: int) -> Floats:
-        """G (g, d, d)."""
-        rows = [self.s[self.group == g] for g in range(groups)]
-        return self.weights(groups) - np.stack([s.T @ s for s in rows]) / self.sigma2
-
-    def pairs(self, groups: int, varies: Ints) -> Floats:
-        """Sums of Q_ab Q_cd (g, r, r, r, r): the curvature on average is tr(Q dD Q dD)."""
-        inner = self.q[:, varies[:, None], varies]
-        rows = [inner[self.group == g].reshape(-1, len(varies) ** 2) for g in range(groups)]
-        return np.stack([q.T @ q for q in rows]).reshape(groups, *4 * (len(varies),))
-
-    def squares(self, groups: int, varies: Ints) -> Floats:
-        """Sums of Q_ab^2 (g, r, r): the same for dD that are diagonal."""
-        return by_cluster(np.square(self.q[:, varies[:, None], varies]), self.group, groups)
-
-
-def _times(matrices: Floats, vectors: Floats) -> Floats:
-    return np.asarray((matrices @ vectors[..., None])[..., 0])

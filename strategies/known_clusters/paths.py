@@ -14,7 +14,8 @@ import numpy as np
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ConfigError
 from corsage.core.replies import reading_order
-from corsage.solvers.known_clusters.tree import Level, levels_of
+from corsage.solvers.known_clusters.absorbed import Level
+from corsage.solvers.known_clusters.tree import levels_of
 from corsage.strategies.known_clusters.covariance_fit import level_name
 from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.rounds.results import Finding

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from corsage.solvers.known_clusters import tree
+from corsage.core.arrays import Floats
+from corsage.solvers.known_clusters import many_units
+from corsage.solvers.known_clusters.absorbed import Absorbed, Known, Level, Sums
 from corsage.solvers.known_clusters.lanes import back, dots, factor, lanes, solved
-from corsage.solvers.known_clusters.tree import Absorbed, Sums
+from corsage.solvers.known_clusters.many_units import ManyAbsorbed
 
 
 def definite(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
@@ -27,16 +31,31 @@ def test_factors_and_solutions_are_the_library_s(d: int) -> None:
     assert back(dots(lanes(right), lanes(k))) == pytest.approx(right.mT @ k, rel=1e-12)
 
 
-@pytest.mark.parametrize(("n", "d", "r"), [(23, 4, 4), (23, 3, 2), (23, 14, 14)])
+@pytest.mark.parametrize(("d", "r"), [(4, 4), (3, 2), (14, 14)])
+@pytest.mark.parametrize("groups", [1, 3])
 def test_many_units_are_integrated_out_as_few_are(
-    n: int, d: int, r: int, monkeypatch: pytest.MonkeyPatch
+    d: int, r: int, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng = np.random.default_rng(n)
+    """In blocks, of which some lack some of the groups."""
+    monkeypatch.setattr(many_units, "AT_ONCE", 5)
+    rng, n = np.random.default_rng(d), 23
+    parent = np.sort(rng.integers(3, size=n))
+    level = Level(parent, 4, parent if groups > 1 else parent * 0)
     below = Sums(definite(rng, n, d), *(rng.normal(size=s) for s in ((n, d), (n,), (n,))))
-    root = rng.normal(size=(n, d, r))
-    few = Absorbed.of(below, root)
-    monkeypatch.setattr(tree, "AT_ONCE", 5)
-    many = Absorbed.of(below, root)
-    assert many.spread == pytest.approx(few.spread, rel=1e-8, abs=1e-12)
-    for one, other in zip(many.said, few.said, strict=True):
-        assert one == pytest.approx(other, rel=1e-8, abs=1e-12)
+    root = rng.normal(size=(groups, d, r))
+    few, many = Absorbed.of(below, root[level.group]), ManyAbsorbed(below, level, root)
+    assert alike(many.summed(level), few.summed(level))
+    above = Known(rng.normal(size=(4, d)), definite(rng, 4, d))
+    assert alike(many.own(above.of(level)), few.own(above.of(level)))
+    one, other = (own.derivative(level, above, 1.7) for own in (many, few))
+    varies = np.arange(d)[1:]
+    assert alike([one.weights(groups)], [other.weights(groups)])
+    assert alike([one.slopes(groups)], [other.slopes(groups)])
+    assert alike([one.pairs(groups, varies)], [other.pairs(groups, varies)])
+    assert alike([one.squares(groups, varies)], [other.squares(groups, varies)])
+
+
+def alike(ours: Sequence[Floats], theirs: Sequence[Floats]) -> bool:
+    """But for rounding."""
+    pairs = zip(ours, theirs, strict=True)
+    return all(np.allclose(a, b, rtol=1e-9, atol=1e-9 * np.abs(b).max()) for a, b in pairs)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from corsage.core.arrays import Floats, Ints
+from corsage.solvers.known_clusters.absorbed import Level, Sums
 from corsage.solvers.known_clusters.choice import (
     FOLDS,
     apart,
@@ -25,7 +26,7 @@ from corsage.solvers.known_clusters.choice import (
 from corsage.solvers.known_clusters.scoring import Scoring
 from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.standard import Standard
-from corsage.solvers.known_clusters.tree import Level, Sums, Tree, levels_of
+from corsage.solvers.known_clusters.tree import Tree, levels_of
 from tests.support.mixed_models import Records, records
 
 DATA = records(1, slopes=0.5)
