@@ -17,7 +17,7 @@ from flwr.serverapp import ServerApp
 from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.ray_backend import UntilOver, lasting
-from corsage.app.ray_engine import reaped, shut
+from corsage.app.ray_engine import reaped, shut, started
 from corsage.app.run.checks import check_ray, check_simulation
 from corsage.app.run.run_folder import RunFolder
 from corsage.app.run.status import watched
@@ -92,6 +92,8 @@ def on_ray(config: Config, nodes: int, server_app: ServerApp) -> None:
     with own, lasting(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
+            if not federation.ray_address:
+                started(arguments)
             run_simulation(  # the only call: Flower deprecates it in favour of `flwr run`
                 server_app=UntilOver(server_app, over),
                 client_app=client_app,

@@ -18,6 +18,7 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
+from corsage.app.ray_engine import replaced
 from corsage.core.errors import NodeError
 
 TRIES = 3
@@ -27,22 +28,23 @@ PAUSE = 0.05
 
 @contextlib.contextmanager
 def lasting() -> Iterator[None]:
-    """Messages outlive the workers that have them, for the time of a run."""
-    from flwr.server.superlink.fleet.vce.backend.raybackend import RayBackend
+    """Messages outlive the workers that have them, and workers are ours, for the time of a run."""
+    from flwr.server.superlink.fleet.vce.backend import raybackend
 
-    usual = RayBackend.process_message
-    RayBackend.process_message = process  # type: ignore[method-assign]
-    try:
+    from corsage.app.ray_worker import RayWorker
+
+    with (
+        replaced(raybackend.RayBackend, "process_message", process),
+        replaced(raybackend, "ClientAppActor", RayWorker),
+    ):
         yield
-    finally:
-        RayBackend.process_message = usual  # type: ignore[method-assign]
 
 
 def process(self: Any, message: Message, context: Context) -> tuple[Message, Context]:
     """What `RayBackend.process_message` does; again with another worker if this one dies."""
     from ray.exceptions import RayActorError
 
-    job = self.app_fn, message, str(context.node_config["partition-id"]), context
+    job = self.app_fn(), message, str(context.node_config["partition-id"]), context
     for left in reversed(range(TRIES)):
         future = submitted(self.pool, job)
         try:

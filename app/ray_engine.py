@@ -11,9 +11,10 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from logging import WARNING
 from pathlib import Path
+from typing import Any
 
 from flwr.supercore import log
 
@@ -21,6 +22,8 @@ from corsage.app import reaper
 
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """With 0, Ray's processes take the loopback for the address of this machine, on any system."""
+UNUSED = "start_monitor", "start_log_monitor", "start_api_server"
+"""How Ray starts what a single machine and a single run have no use for."""
 
 
 def shut() -> None:
@@ -40,6 +43,46 @@ def shut() -> None:
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def started(arguments: Mapping[str, Any]) -> None:
+    """Ray for one run, with its workers and nothing that watches or shows them.
+
+    The scheduler of clusters, the dashboard and the collector of logs are processes of Python each,
+    which nobody asks anything here. Flower would start Ray with an environment for its workers,
+    which makes Ray start processes for that and those that wait without it are of no use; the
+    workers inherit this process' environment anyway.
+    """
+    import ray
+    from ray._private.node import Node
+
+    own = os.environ.get("PYTHONPATH")
+    paths = dict.fromkeys([*sys.path, *([own] if own else [])])
+    with contextlib.ExitStack() as stack:
+        for name in UNUSED:
+            if hasattr(Node, name):
+                stack.enter_context(replaced(Node, name, nothing))
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+        try:
+            ray.init(include_dashboard=False, **arguments)
+        finally:
+            del os.environ["PYTHONPATH"]
+            os.environ.update({"PYTHONPATH": own} if own else {})
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, new: object) -> Iterator[None]:
+    """Something of another package is ours for a while."""
+    usual = getattr(owner, name)
+    setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        setattr(owner, name, usual)
+
+
+def nothing(node: object, *_: object, **__: object) -> None:
+    """What is done instead of starting a process that nobody needs."""
 
 
 @contextlib.contextmanager

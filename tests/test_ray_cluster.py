@@ -104,7 +104,7 @@ class Pool:
 
 def processed(pool: Pool) -> Any:
     """What comes of a message."""
-    backend: Any = SimpleNamespace(pool=pool, app_fn=None)
+    backend: Any = SimpleNamespace(pool=pool, app_fn=lambda: None)
     context: Any = SimpleNamespace(node_config={"partition-id": 3})
     return ray_backend.process(backend, None, context)  # type: ignore[arg-type]
 
