@@ -54,6 +54,13 @@ def memory() -> list[Measure]:
     return module.run()
 
 
+def ray() -> Iterator[Measure]:
+    """What Ray takes to start, to hold, and for a message."""
+    from corsage.benchmarks import ray_start as module
+
+    return module.run()
+
+
 def states() -> list[Measure]:
     """Personal states of simulated users: files, bytes and time beside other layouts."""
     from corsage.benchmarks import states as module
@@ -173,6 +180,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "pfllib": pfllib,
     "engines": engines,
     "memory": memory,
+    "ray": ray,
     "states": states,
     "sum-of-norms": sum_of_norms,
     "known-clusters": known_clusters,
