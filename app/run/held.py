@@ -43,7 +43,7 @@ class Absent:
 def held(strategy: Strategy[Any, Any], delivery: Delivery) -> bytes:
     """A row's file of a deployed run: the users' models, if the server has them."""
     federation, users = strategy.federation, list(delivery.users)
-    task = decode_task(federation.task(delivery.round, users, dict(delivery.options)))
+    task = decode_task(federation.outgoing.task(delivery.round, users, dict(delivery.options)))
     absent: Any = Absent()
     client = client_class(strategy.name)(task, users, absent, federation.network, [])
     client.states = absent

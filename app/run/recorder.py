@@ -47,7 +47,7 @@ class Recorder(Callback):
         self.checkpoints.note = strategy.federation.note
         if found := self.checkpoints.newest(type(strategy.state)):
             strategy.restore(*found)
-        strategy.federation.hold(list(self.checkpoints.held.values()))
+        strategy.federation.books.hold(list(self.checkpoints.held.values()))
         kept, damaged = readable_rows(self.folder)
         if damaged:
             strategy.federation.note(f"metrics.jsonl: {damaged} damaged lines are left out")
@@ -66,7 +66,7 @@ class Recorder(Callback):
             if strategy.federation.state_dir:
                 secure(Path(strategy.federation.state_dir), last)
             guarded(self.checkpoints.write, strategy.progress, strategy.state)
-            strategy.federation.hold(list(self.checkpoints.held.values()))
+            strategy.federation.books.hold(list(self.checkpoints.held.values()))
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """The models, the result, and the shared arrays under their names in the model."""

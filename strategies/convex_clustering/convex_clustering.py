@@ -145,7 +145,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         if self.given_lambda == 0:
             self.federation.note("convex-lambda=0: every user is alone")
         yield from self.questions.without_silent(self._fixed)
-        self.federation.left_out.clear()  # in rounds they may be heard again
+        self.federation.participants.left_out.clear()  # in rounds they may be heard again
 
     def _fixed(self) -> Script[None]:
         """The graph, lambda, rho and tau of the users that are there."""
@@ -190,7 +190,9 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         template = template_of(len(probes), self.models.shape[1])
         parcel, schema = Parcel(rows=rows_of(probes)), Schema(template, tuple(template))
         options = {**self.train_options, **options_of(probes), "ask": "expand"}
-        question = self.federation.question("train", users, parcel, schema, options, number)
+        question = self.federation.outgoing.question(
+            "train", users, parcel, schema, options, number
+        )
         replies = in_order((yield question), users)
         self.accept_round(number, replies)
         found = [expansion(replies, place) for place in range(len(probes))]
@@ -200,7 +202,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
             solver = solver.after_some(run, found[0], self.state.graph.rows(replies.users))
         certificate = solver.certificate(number)
         self.state = replace(self.state, solver=solver, certificate=certificate)
-        self.federation.count(question, replies)
+        self.federation.books.count(question, replies)
         return replies
 
     def enter(self, users: list[str]) -> None:

@@ -91,7 +91,7 @@ class Questions:
         )
         replies = yield turn
         federation = self.federation
-        federation.record(replies, version=federation.progress.round)
+        federation.books.record(replies, version=federation.progress.round)
         federation.progress.questions += 1
         if strict and len(replies.users) < len(users):
             raise Unanswered(
@@ -108,14 +108,14 @@ class Questions:
         """
         federation = self.federation
         least = max(federation.config.federation.min_users, (len(federation.users) + 1) // 2)
-        before = set(federation.left_out)
+        before = set(federation.participants.left_out)
         while True:
             try:
                 return (yield from script())
             except Unanswered as error:
-                federation.left_out.update(error.users)
+                federation.participants.left_out.update(error.users)
                 if len(federation.users) < least:
-                    federation.left_out = before
+                    federation.participants.left_out = before
                     raise
                 federation.note(
                     f"{name_users(error.users)} left out of what needs an answer of everybody: "
@@ -168,7 +168,7 @@ class Questions:
         if len(present) < len(users):
             parcel = Parcel(rows=parcel.pick(places(users, present).tolist()))
         schema = Schema(template, tuple(template), NUMBERS.get(options["ask"], ()))
-        return self.federation.question("train", present, parcel, schema, options, number)
+        return self.federation.outgoing.question("train", present, parcel, schema, options, number)
 
 
 def in_order(replies: Replies, users: list[str]) -> Replies:

@@ -184,7 +184,7 @@ def loss_constants(
     if refused := too_steep(federation, answers):
         rest = [answer for answer in answers if answer.cohort.name not in refused]
         found = Replies([user for a in rest for user in a.cohort.users], dropped=refused)
-        federation.record(found, federation.progress.round)
+        federation.books.record(found, federation.progress.round)
         check_enough(federation, federation.progress.round, found)
         cohorts = [a.cohort for a in answers if a.cohort.name in refused]
         state.clusters.refused += [user for cohort in cohorts for user in cohort.users]

@@ -23,7 +23,8 @@ from corsage.core.replies import Replies, by_cause, merge_replies
 from corsage.core.schema import Number, Schema
 from corsage.core.wire import COHORT_OPTIONS, MEMBERS
 from corsage.strategies.known_clusters.cohorts import Cohort, Present, in_groups
-from corsage.strategies.rounds.federation import Federation, new_token
+from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.outgoing import new_token
 from corsage.strategies.rounds.turns import Done, Question, own
 
 T = TypeVar("T")
@@ -157,11 +158,11 @@ class Conversation(Generic[T]):
             r.cohort.name: sum(federation.roster.samples("train", r.cohort.users).values())
             for r in group
         }
-        schema = federation.expected("train", samples, schema)
+        schema = federation.outgoing.expected("train", samples, schema)
         number, token = federation.progress.exchange, new_token()
         task = cohort_task(federation, group, number, exchange=token)
         node = group[0].cohort.node
-        message = federation.message("train", node, encode({}), stacked(group), task)
+        message = federation.outgoing.message("train", node, encode({}), stacked(group), task)
         self._asked[id(message)] = Asked({r.cohort.name: r for r in group}, schema, token)
         return message
 
@@ -170,7 +171,7 @@ class Conversation(Generic[T]):
         requests, node = asked.requests, message.metadata.dst_node_id
         came = [reply] if reply and own(message, reply) else []
         found = merge_replies(came, {node: list(requests)}, asked.schema, {node: asked.token})
-        self.federation.record(found, version=int(message.metadata.group_id))
+        self.federation.books.record(found, version=int(message.metadata.group_id))
         self._whole.dropped |= found.dropped
         self._whole.silent |= found.silent
         self._whole.refused += found.refused
@@ -245,11 +246,13 @@ def evaluation_of(
     schema = Schema(numbers=federation.reported)
     options = {**options, **federation.judging}
     samples = federation.roster.samples("evaluate", everybody)
-    schema = federation.expected("evaluate", samples, schema)
+    schema = federation.outgoing.expected("evaluate", samples, schema)
     tokens = {node: new_token() for node in groups}
     for node, group in groups.items():
         task = cohort_task(federation, group, number, options, new, tokens[node])
-        messages.append(federation.message("evaluate", node, encode({}), stacked(group), task))
+        messages.append(
+            federation.outgoing.message("evaluate", node, encode({}), stacked(group), task)
+        )
     asked = {node: [u for r in group for u in r.cohort.users] for node, group in groups.items()}
     down = sum(len(r.cohort.users) * size_of(r.rows.values()) for r in requests)
     return Question(messages, asked, schema, down, tokens)
@@ -274,7 +277,7 @@ def cohort_task(
     if unknown:
         more[MEMBERS] = json.dumps(unknown)
     names = [request.cohort.name for request in group]
-    return federation.task(number, names, {**(options or {}), **more}, exchange)
+    return federation.outgoing.task(number, names, {**(options or {}), **more}, exchange)
 
 
 def alike(requests: Iterable[Request]) -> list[list[Request]]:

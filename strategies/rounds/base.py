@@ -212,12 +212,14 @@ class Strategy(FlowerStrategy, Generic[K, S]):
             schema = replace(schema, by_user=tuple(schema.arrays))
             options[BY_USER] = True
         parcel = self.send(users)
-        question = self.federation.question("train", users, parcel, schema, options, number)
+        question = self.federation.outgoing.question(
+            "train", users, parcel, schema, options, number
+        )
         replies = yield question
         self.accept_round(number, replies)
         replies = self.server_step.taken(self.averaging.merged(replies, sent), sent)
         self.state = lean(self.merge(replies))
-        self.federation.count(question, replies)
+        self.federation.books.count(question, replies)
         return replies
 
     def averaged(self) -> Arrays:
@@ -241,7 +243,9 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         federation = self.federation
         users = self.judged(options) if users is None else users
         schema = Schema(numbers=(*federation.reported, *self.numbers("evaluate")))
-        return federation.question("evaluate", users, self.show(users, options), schema, options)
+        return federation.outgoing.question(
+            "evaluate", users, self.show(users, options), schema, options
+        )
 
     def evaluations(
         self, options: Mapping[str, Any], some: bool = False
@@ -407,7 +411,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def accept_round(self, number: int, replies: Replies) -> None:
         """Note what came; RoundFailed if it is too little."""
-        self.federation.record(replies, version=number)
+        self.federation.books.record(replies, version=number)
         least = self.config.federation.min_users
         if len(replies.users) < least:
             raise RoundFailed(
@@ -425,7 +429,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def one_round(self, number: int) -> Script[Replies]:
         """A round, and that it is done; of one that fails, or is left, nothing is kept."""
-        replies = yield from self.federation.unless_states_are_gone(
+        replies = yield from self.federation.books.unless_states_are_gone(
             lambda: self._whole(f"round {number}", self.round(number))
         )
         self.progress.round = number
@@ -453,7 +457,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def evaluated(self, down: int, replies: Replies) -> Replies:
         """Note and count an evaluation, of so many bytes down; RoundFailed if it is of too few."""
-        self.federation.record(replies, version=self.progress.round + 1)
+        self.federation.books.record(replies, version=self.progress.round + 1)
         number, asked = self.progress.round, len(replies.users) + len(replies.dropped)
         least = min(self.config.federation.min_users, asked)
         causes = "; ".join(by_cause(replies.dropped)[:3])

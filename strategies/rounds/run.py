@@ -162,7 +162,7 @@ class Run:
     ) -> Replies:
         """An evaluation as it came; once more if states turn out to be gone: they start anew."""
         strategy = self.strategy
-        if self.federation.reset(replies):
+        if self.federation.books.reset(replies):
             for line in by_cause(replies.dropped):
                 self.federation.note(line)
             turn = self._asked(options, some)
