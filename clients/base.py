@@ -19,9 +19,8 @@ from torch import Tensor
 
 from corsage.clients.baseline import baselines
 from corsage.clients.contract import Got, Models, Sent, averages, named, whole_models
-from corsage.clients.features import Features, features_of
-from corsage.clients.units import units_of
-from corsage.core.arrays import Array, Arrays, Floats32, Ints, along_channels
+from corsage.clients.samples import Samples
+from corsage.core.arrays import Array, Arrays, Floats32, along_channels
 from corsage.core.asked import Takes
 from corsage.core.cache import Cache
 from corsage.core.errors import ModelError, UserError
@@ -31,7 +30,7 @@ from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL, Measu
 from corsage.core.seeding import generator
 from corsage.core.train_keys import LOSS
 from corsage.core.wire import DELIVER, Task
-from corsage.datasets.dealing.federated import FederatedData, UserData
+from corsage.datasets.dealing.federated import FederatedData
 from corsage.networks.augment import views_of
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.evaluation import (
@@ -48,14 +47,12 @@ from corsage.networks.outputs import Arithmetic
 from corsage.networks.own_training import Lesson, OwnTraining
 from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
-from corsage.networks.training import SINGLE, Types, batches, steps_of, to_tensors
+from corsage.networks.training import SINGLE, Types, batches, steps_of
 from corsage.strategies.rounds.work import effort, pace, whole_steps
 
 __all__ = ["Client", "Got", "K", "Models", "Sent"]
 
 K = TypeVar("K", bound=Keys)
-Samples = tuple[Array, Array, Ints]
-"""Inputs and labels of users, one after the other, and how many each of them has."""
 
 
 def joined(body: Floats32, heads: Floats32) -> Floats32:
@@ -307,10 +304,17 @@ class Client(NumPyClient, Generic[K]):
         """What inputs, and labels that are numbers, are held as."""
         return SINGLE
 
+    @property
+    def samples(self) -> Samples:
+        """What the users have."""
+        own = self.users, self.data, self.full, self.network
+        return Samples(*own, self.task.seed, self.cache)
+
     def train_data(self, got: Got) -> Examples:
         """The users' training examples, one user after the other; new users may have fewer."""
-        part = f"train {got.options.get('adapt-samples', 0)}"
-        data = self._with_losses(self._examples(*self._training(got), part))
+        limit = int(got.options.get("adapt-samples", 0))
+        rows = self.samples.training(limit)
+        data = self._with_losses(self.samples.examples(*rows, f"train {limit}", self.types))
         keys = self.settings
         labels = (data.user(u)[1] for u in range(len(self.users)))
         classes, criterion = self.task.num_classes, self.network.criterion
@@ -323,36 +327,6 @@ class Client(NumPyClient, Generic[K]):
         views = views_of(keys, self.task.seed, self.task.round, self.users, data.x, zero)
         return replace(data, objective=aim, views=views)
 
-    def _training(self, got: Got) -> Samples:
-        """Which of the users' samples are for training, and how many each has."""
-        if limit := int(got.options.get("adapt-samples", 0)):
-            return self._some(limit)
-        x, y, sizes = self._part(test=False)
-        for place in np.flatnonzero(sizes == 0):
-            raise UserError(self.users[place], "load", "no samples")
-        return x, y, sizes
-
-    def _some(self, limit: int) -> Samples:
-        """So many training samples of each user, drawn by the seed."""
-        x, y = [], []
-        for own in map(self._user, self.users):
-            n = len(own.y_train)
-            if not n:
-                raise UserError(own.user, "load", "no samples")
-            rows = generator(self.task.seed, "new user's samples", own.user).permutation(n)[:limit]
-            x.append(own.x_train[np.sort(rows)])
-            y.append(own.y_train[np.sort(rows)])
-        return np.concatenate(x), np.concatenate(y), np.array([len(own) for own in y], np.int64)
-
-    def _part(self, test: bool) -> Samples:
-        """All training or test samples of the users."""
-        try:
-            return self.data.part(self.users, test)
-        except KeyError:
-            for user in self.users:
-                self._user(user)  # says which one is not here
-            raise
-
     def test_data(self) -> Examples:
         """The users' test examples; some users may have none.
 
@@ -360,7 +334,7 @@ class Client(NumPyClient, Generic[K]):
         """
         types = self.types[0], torch.float64
         part = "" if self.alone else "test"
-        return self._examples(*self._part(test=True), part, types=types)
+        return self.samples.examples(*self.samples.part(test=True), part, types)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -414,7 +388,7 @@ class Client(NumPyClient, Generic[K]):
         key = id(self.data), tuple(self.users), limit, measures, self.task.seed, "baselines"
 
         def make() -> Mapping[str, NDArray[Any]]:
-            _, labels, sizes = self._training(got)
+            _, labels, sizes = self.samples.training(limit)
             criterion, classes = self.network.criterion, self.task.num_classes
             return baselines(criterion, labels, sizes, self.tested, measures, classes)
 
@@ -426,39 +400,3 @@ class Client(NumPyClient, Generic[K]):
             return data
         found = [self.loss(user, data.user(u)[1]) for u, user in enumerate(self.users)]
         return replace(data, losses=found)
-
-    def _user(self, user: str) -> UserData:
-        try:
-            return self.data[user]
-        except Exception as error:
-            raise UserError(user, "load", str(error)) from error
-
-    def _examples(
-        self, x: Array, y: Array, sizes: Ints, part: str, types: Types | None = None
-    ) -> Examples:
-        """Samples of the users, one after the other, as `network` takes them.
-
-        `part` names them among what a user has; without a name they are as the whole model takes
-        them, whatever of it is frozen.
-        """
-        units = units_of(self.data, self.users)
-        if not part or self.network is self.full:
-            return Examples(*self._tensors(x, y, types), sizes, units=units)
-        own = zip(self.users, np.split(x, np.cumsum(sizes)[:-1]), strict=True)
-        features = torch.cat([self._features(user, part, piece) for user, piece in own])
-        targets = self._tensors(np.zeros(0), y, types)[1]
-        return Examples(features, targets, sizes, units=units)
-
-    def _tensors(self, x: Array, y: Array, types: Types | None) -> tuple[Tensor, Tensor]:
-        """Samples and labels as the model takes them."""
-        if self.data.vectors is not None and len(x):
-            x = self.data.vectors[x]
-        shift, scale = self.data.shift, self.data.scale
-        return to_tensors(x, y, shift, scale, self.full.device, types or self.types)
-
-    def _features(self, user: str, part: str, x: Array) -> Tensor:
-        """What the frozen front makes of some of a user's samples, computed once."""
-        key = id(self.full), id(self.data), self.task.seed, user, part
-        held = self.cache.get("features", Features)
-        labels = np.zeros(len(x), np.int64)
-        return held.get(key, lambda: features_of(self.full, self._tensors(x, labels, None)[0]))
