@@ -27,4 +27,4 @@ class RayWorker:
 
     def terminate(self) -> None:
         """The pool is over."""
-        ray.actor.exit_actor()
+        ray.actor.exit_actor()  # type: ignore[no-untyped-call]

@@ -49,7 +49,7 @@ class Samples:
             return self.some(limit)
         x, y, sizes = self.part(test=False)
         for place in np.flatnonzero(sizes == 0):
-            raise UserError(self.users[place], "load", "no samples")
+            raise UserError(self.users[int(place)], "load", "no samples")
         return x, y, sizes
 
     def some(self, limit: int) -> Rows:

@@ -97,7 +97,7 @@ class ManyDerivative:
 
     def pairs(self, groups: int, varies: Ints) -> Floats:
         """Sums of Q_ab Q_cd (g, r, r, r, r)."""
-        return np.sum([own.pairs(groups, varies) for own in self.blocks()], axis=0)
+        return np.asarray(sum(own.pairs(groups, varies) for own in self.blocks()))
 
     def squares(self, groups: int, varies: Ints) -> Floats:
         """Sums of Q_ab^2 (g, r, r)."""
