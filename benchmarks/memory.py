@@ -30,7 +30,7 @@ WORDS = ["dataset=fashion-mnist", "num-users=1000", "engine=ray", "num-nodes=2"]
 # Words in a command line, and the group it belongs to; the first that fits.
 GROUPS = {
     "raylet/raylet": "Ray raylet",
-    "ray::ClientAppActor": "Ray workers",
+    "ray::RayWorker": "Ray workers",
     "Agent": "Ray agents and monitors",
     "ray::": "other Ray workers",
     "default_worker.py": "other Ray workers",
