@@ -49,9 +49,10 @@ def started(arguments: Mapping[str, Any]) -> None:
     """Ray for one run, with its workers and nothing that watches or shows them.
 
     The scheduler of clusters, the dashboard and the collector of logs are processes of Python each,
-    which nobody asks anything here. Flower would start Ray with an environment for its workers,
-    which makes Ray start processes for that and those that wait without it are of no use; the
-    workers inherit this process' environment anyway.
+    which nobody asks anything here. Without `local` Ray would join whatever cluster was started
+    last on this machine, be it somebody else's. Flower would start Ray with an environment for its
+    workers: Ray starts processes for that, and those that wait without it are of no use. Workers
+    inherit this process' environment anyway.
     """
     import ray
     from ray._private.node import Node
@@ -64,7 +65,7 @@ def started(arguments: Mapping[str, Any]) -> None:
                 stack.enter_context(replaced(Node, name, nothing))
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         try:
-            ray.init(include_dashboard=False, **arguments)
+            ray.init(address="local", include_dashboard=False, **arguments)
         finally:
             del os.environ["PYTHONPATH"]
             os.environ.update({"PYTHONPATH": own} if own else {})

@@ -6,6 +6,7 @@ pytest -m slow tests/test_ray_cluster.py
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.serverapp import ServerApp
 
-from corsage.app import ray_backend
+from corsage.app import ray_backend, ray_engine
 from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import NodeError
 from tests.support import ray_cluster
@@ -71,6 +72,28 @@ def test_a_node_of_a_cluster_may_die(tmp_path: Path, cluster: subprocess.Popen[s
     for name, row in wanted.items():
         for key in EXACT:
             assert found[name][key] == row[key], (name, key)
+
+
+def test_a_run_has_a_ray_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the one that was started last on this machine; nothing is left of how it starts."""
+    import ray
+    from ray._private.node import Node
+
+    found: dict[str, Any] = {}
+
+    def init(**arguments: Any) -> None:
+        found.update(arguments, paths=os.environ["PYTHONPATH"], monitor=Node.start_monitor)
+        raise RuntimeError
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    usual = Node.start_monitor
+    with pytest.raises(RuntimeError):
+        ray_engine.started({"log_to_driver": False})
+    assert found["address"] == "local" and found["include_dashboard"] is False
+    assert found["monitor"] is ray_engine.nothing and Node.start_monitor is usual
+    assert "mine" in found["paths"].split(os.pathsep) and os.environ["PYTHONPATH"] == "mine"
+    assert all(hasattr(Node, name) for name in ray_engine.UNUSED)
 
 
 class Pool:
