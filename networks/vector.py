@@ -127,6 +127,15 @@ class Vector:
         values: Floats32 = self.flat.detach().cpu().numpy()
         return values
 
+    def rest(self) -> None:
+        """Let go of a large model's gradients: they take no memory until somebody writes them."""
+        if self.grad.nbytes < FORGOTTEN:
+            return
+        self.grad = untouched(self.whole.stop, self.device)
+        for b in self.blocks:
+            if b.trained:
+                b.tensor.grad = self.grad[b.where].view(b.shape)
+
     def own(self, copy: bool = True) -> None:
         """Have memory of its own again, with the same values in it if these are needed."""
         if not self._given:

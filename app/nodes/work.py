@@ -275,6 +275,7 @@ class Worker:
 
     def finished(self) -> Report:
         """The report, its rows put together and its sums made means."""
+        self.network.vector.rest()
         report = self.report
         report.rows = {
             name: groups[0] if len(groups) == 1 else np.concatenate(groups)

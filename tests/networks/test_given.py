@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corsage.core.groups import ModelKeys, TrainKeys
-from corsage.networks import training
+from corsage.networks import training, vector
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import Network, is_weight
@@ -72,6 +72,23 @@ def test_a_part_that_is_set_keeps_the_rest() -> None:
     assert np.array_equal(net.get(net.body), before[net.body]) and not (before[net.head] == 1).any()
     weight = dict(net.module.named_parameters())["head.weight"]
     assert (weight == 1).all() and weight.data_ptr() != before.__array_interface__["data"][0]
+
+
+def test_gradients_that_rested_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie in other memory then, and the module's parameters know it."""
+    net, data = network_of("normed", "loop"), users(1)
+    found = []
+    for limit in (10**9, 1):
+        monkeypatch.setattr(vector, "FORGOTTEN", limit)
+        net.set(net.whole, net.initial)
+        sgd(net, (data.x, data.y), ORDER, net.whole, KEYS)
+        found.append((net.get(net.whole), net.grad))
+        net.vector.rest()
+    assert np.array_equal(found[0][0], found[1][0]) and (net.grad == 0).all()
+    assert found[0][1] is found[1][1] and net.grad is not found[1][1]
+    net.set(net.whole, net.initial)
+    sgd(net, (data.x, data.y), ORDER, net.whole, KEYS)
+    assert np.array_equal(net.get(net.whole), found[0][0])
 
 
 def test_the_paths_of_a_model_are_one_vector() -> None:
