@@ -167,8 +167,8 @@ def say(message: Message, context: Context, nodes: Nodes, guard: str) -> Message
         log(WARNING, line)
     proof = proof_of(node.state_dir, task.experiment)
     limits = nodes.limits(context)
-    facts = {"frozen": frozen_of(task, node, limits), "max-parameters": limits.max_parameters}
-    return introduced(message, node, guard, {"proof": proof, **facts})
+    own: dict[str, str | int] = {"proof": proof, "frozen": frozen_of(task, node, limits)}
+    return introduced(message, node, guard, own | {"max-parameters": limits.max_parameters})
 
 
 NOTHING: Mapping[str, str | int] = {}
