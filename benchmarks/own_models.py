@@ -180,7 +180,7 @@ def measure(case: Case) -> Row:
     data = Examples(x, y, np.full(case.users, case.samples))
     model, example = case.make(), x[:3].clone()
     path = choose(Network(case.make(), "head", example), case.shape, nets.CLASSES, case.keys).name
-    network = Network(case.make(), "head", example, path=path)
+    network = Network(case.make(), "head", example).along(path)
     loops, row = Loops(case, model, data), Row(path)
     for turn in range(case.turns + 1):
         taken = (

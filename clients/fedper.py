@@ -6,8 +6,6 @@ head.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from corsage.clients.base import Client, Got, K, Models, Sent
@@ -23,8 +21,8 @@ class FedPerClient(Client[K]):
 
     personal = True
     own_training = True
-    shared: ClassVar[str] = "body"
-    own: ClassVar[str] = "head"
+    shared: str = "body"
+    own: str = "head"
 
     def train(self, got: Got, data: Examples) -> Sent:
         """(W_B,j, W_Pj) <- e epochs of SGD on both at once."""

@@ -1,10 +1,12 @@
-"""LG-FedAvg at the users: body and head learn together, the head goes back, the body stays.
+"""LG-FedAvg at the users: body and head learn together, the global part goes back, l_m stays.
 
-Liang et al. 2020, Algorithm 1, device side. A user that was never drawn has its initial body, or
+Liang et al. 2020, Algorithm 1, device side. A user that was never drawn has its initial l_m, or
 that of the warm-up.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from corsage.clients.base import Got, Models, Sent
 from corsage.clients.fedper import FedPerClient
 from corsage.core.asked import Takes, floats
 from corsage.networks.batches import Examples
-from corsage.strategies.lg_fedavg import LGFedAvgKeys
+from corsage.strategies.lg_fedavg import LGFedAvgKeys, local_and_global
 
 
 class LGFedAvgClient(FedPerClient[LGFedAvgKeys]):
@@ -20,23 +22,28 @@ class LGFedAvgClient(FedPerClient[LGFedAvgKeys]):
 
     takes = Takes(shared={"head": floats("H"), "body": floats("B")})
 
-    shared, own = "head", "body"
     own_training = True
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.own, self.shared = local_and_global(self.task.model)
 
     def train(self, got: Got, data: Examples) -> Sent:
         """(l_m, g_m) <- E epochs of SGD on both at once; in the warm-up both go back."""
         sent = super().train(got, data)
         if self.task.round > self.keys.lg_fedavg_warmup_rounds:
             return sent
-        return Sent(mean={"body": sent.keep["body"], "head": sent.mean["head"]})
+        return Sent(mean={**sent.keep, **sent.mean})
 
     def models(self, got: Got) -> Models:
-        """Each user's own body under the global head."""
+        """Each user's own l_m with the global g."""
         return Models(self.joined(got))
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
-        """A new user learns its local representation under the global head, which stands."""
+        """A new user learns its local part beside the global one, which stands."""
         models = self.joined(got)
         start, heads = models[0, self.network.body], models[:, self.network.head]
+        if self.own == "head":
+            return Models(start, self.sgd_heads(start, heads, data, epochs))
         bodies = self.sgd_bodies(start, heads, data, epochs)
         return Models(np.concatenate([bodies, heads], axis=1))

@@ -28,6 +28,8 @@ MOST_CLASSES = 100_000
 MOST_SIDES = 8
 MOST_NUMBERS = 10**8
 """Numbers of one sample: a volume of 460 to each side."""
+MOST_PARAMETERS = 10**15
+"""Parameters that a device may say that it allows."""
 PROOF_CHARACTERS = 64
 FINGERPRINT = 32
 """Characters of the fingerprint of what of the model nobody trains."""
@@ -60,6 +62,7 @@ class Introduction:
     table : what it says of the columns of its table, if it has one: `shape` is then of raw cells.
     frozen : the fingerprint of what nobody trains of the model for such samples, as this node has
         it; none: it has nothing of the kind, or cannot say it yet.
+    most : the most parameters that a model may have there (`max-parameters`); 0: it does not say.
     """
 
     shape: tuple[int, ...]
@@ -68,6 +71,7 @@ class Introduction:
     proof: str = ""
     table: TableFacts | None = None
     frozen: str = ""
+    most: int = 0
 
 
 def read_introduction(content: RecordDict) -> Introduction:
@@ -95,6 +99,7 @@ def read_introduction(content: RecordDict) -> Introduction:
         proof=_proof(config),
         table=_table(config, sum(train)),
         frozen=_frozen(config),
+        most=_whole("max-parameters", config.get("max-parameters", 0), 0, MOST_PARAMETERS),
     )
 
 
@@ -193,6 +198,14 @@ def other_frozen(own: str, wanted: str) -> str:
     return (
         f"its frozen part is not the server's (fingerprint {here}, there {there}): the same model, "
         "seed and files of weights make the same"
+    )
+
+
+def too_large(parameters: int, most: int) -> str:
+    """What to say of a node that does not allow a model of so many parameters."""
+    return (
+        f"the model has {parameters:,} parameters, {4e-6 * parameters:,.0f} MB a message, and the "
+        f"node allows {most:,}: raise max-parameters in its node config, or take a smaller model"
     )
 
 

@@ -267,10 +267,13 @@ def _texts(config: ConfigRecord, name: str, most: int) -> list[str]:
 def weighted_mean(parts: list[tuple[float, Arrays]], template: Mapping[str, Array]) -> Arrays:
     """The mean over users out of the nodes' means, each with what its users weigh together.
 
-    Summed in double precision; the arrays of `template` say of which type it is.
+    Summed in double precision; the arrays of `template` say of which type it is. The mean of one
+    node is what it sent.
     """
     if not parts:
         return {}
+    if len(parts) == 1 and all(a.dtype == template[n].dtype for n, a in parts[0][1].items()):
+        return parts[0][1]
     return {
         name: mean_of([(weight, mean[name]) for weight, mean in parts], template[name])
         for name in parts[0][1]

@@ -8,6 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def build_network(
     found = _build(keys, *facts)
     for name, own in found.vector.fixed.arrays.items() if fixed else ():
         if fixed and name in fixed and not np.array_equal(fixed[name], own):
-            return _made(keys, *facts, fixed)
+            return on_its_path(_made(keys, *facts, fixed), keys, *facts[:3])
     return found
 
 
@@ -106,7 +107,26 @@ def check_available(device: str) -> None:
 
 @lru_cache(maxsize=8)
 def _build(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str) -> Network:
+    """One network a model: those of its paths have the same vector."""
+    found = _auto(replace(keys, training_path=AUTO), shape, num_classes, seed, device)
+    return on_its_path(found, keys, shape, num_classes, seed)
+
+
+@lru_cache(maxsize=8)
+def _auto(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str) -> Network:
     return _made(keys, shape, num_classes, seed, device, {})
+
+
+def on_its_path(
+    network: Network, keys: ModelKeys, shape: Shape, num_classes: int, seed: int
+) -> Network:
+    """A network on the path of its keys; ModelError if it cannot take that."""
+    if keys.training_path == AUTO:
+        return network
+    found = network.along(keys.training_path)
+    with seeded(seed), refusing(keys):
+        check_path(found, keys, shape, num_classes)
+    return found
 
 
 def _made(
@@ -132,16 +152,22 @@ def _made(
 
     with seeded(seed):
         module, example = fresh()
-        try:
+        with refusing(keys):
             also = BATCH_NORM if keys.batch_norm == "personal" else ""
             words = Words(keys.head, keys.shared, keys.personal, keys.frozen, also)
-            network = Network(module, words, example, device, criterion, keys.training_path)
-            check_path(network, keys, shape, num_classes)
-        except RuntimeError as error:
-            raise ModelError(f"model={said(keys)}: {first_line(error)}") from error
+            network = Network(module, words, example, device, criterion)
     if not is_name(keys.model):  # an object of this process may be another one by then
         network.vector.remake = again
     return network
+
+
+@contextmanager
+def refusing(keys: ModelKeys) -> Iterator[None]:
+    """What torch has against a model, as a line of its own."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ModelError(f"model={said(keys)}: {first_line(error)}") from error
 
 
 @contextmanager

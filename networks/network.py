@@ -54,10 +54,8 @@ class Network:
         example: Tensor,
         device: str = "cpu",
         criterion: Criterion = CROSS_ENTROPY,
-        path: str = AUTO,
     ) -> None:
         self.criterion, self.device = criterion, torch.device(device)
-        self._asked = path
         self.module = module.float().to(device)
         example = example.to(self.device, torch.float32)
         words = Words(words) if isinstance(words, str) else words
@@ -65,11 +63,12 @@ class Network:
         self.still, owners = division.still, division.owners
         self.said, self.head_name = owners.said, owners.head
         self.vector = vector = Vector(self.module, division, self.device)
-        self.flat, self.grad, self.blocks = vector.flat, vector.grad, vector.blocks
+        self.blocks = vector.blocks
         self.body, self.head, self.whole = vector.body, vector.head, vector.whole
         self.has_buffers = vector.has_buffers
         self.front: nn.Module | None = None
         self._look(example)
+        self._take(AUTO)
         self.rear, self.in_front = self._behind(example)
         vector.set(self.whole, self.initial)
         vector.fixed.seal()
@@ -96,12 +95,24 @@ class Network:
         self.stochastic = found.stochastic
         self.linear_head = found.linear_head
         self.layers = chain_of(self.module, example)
-        self.stackable = inspection.stackable(self) and self._asked in (AUTO, LAYERS)
-        self.path = PATHS.get(self._asked) or Path(0, found.channels_last)
+        self.chains = inspection.stackable(self)
         self.takes_channels_last = found.channels_last
-        self.channels_last = self.path.channels_last and self.takes_channels_last
         self.batch_statistics = batch_norm.needs_two(self.module)
         self.widest_convolution = inspection.widest_convolution(self.module)
+
+    def _take(self, path: str) -> None:
+        """Take a path by its name."""
+        self.stackable = self.chains and path in (AUTO, LAYERS)
+        self.path = PATHS.get(path) or Path(0, self.takes_channels_last)
+        self.channels_last = self.path.channels_last and self.takes_channels_last
+
+    def along(self, path: str) -> Network:
+        """The same network on a path; it has the same vector, so only one of them is in use."""
+        other, rear = copy.copy(self), copy.copy(self.rear)
+        other._take(path)
+        rear._take(path)
+        other.rear = rear.rear = other if self.rear is self else rear
+        return other
 
     def _behind(self, example: Tensor) -> tuple[Network, str]:
         """The network behind a frozen front, and why there is none if something is frozen."""
@@ -119,10 +130,21 @@ class Network:
             self.train(False)
             found.front.eval()
             rear._look(found.front(example))
+        rear._take(AUTO)
         rear.rear = rear
         return rear, ""
 
     # -- the flat vector ---------------------------------------------------------------------
+
+    @property
+    def flat(self) -> Tensor:
+        """All that travels, one number after the other."""
+        return self.vector.flat
+
+    @property
+    def grad(self) -> Tensor:
+        """Where its gradients go."""
+        return self.vector.grad
 
     @property
     def initial(self) -> Floats32:

@@ -6,7 +6,7 @@ returns, up to float rounding (1e-5); each picks the quickest way that is exact 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from corsage.networks.rules import vectors_of
 from corsage.networks.together import descended
 from corsage.networks.training import StepLoss, pulled_sgd, sgd
 
+Way = Callable[[Job, Floats32, list[int]], tuple[list[int], Tensor, Tensor | None]]
 TOGETHER = 32
 GROUPED_CHANNELS = 16
 IN_CACHE = 13_000_000
@@ -128,15 +129,17 @@ def train_part(
     pull: Pull | None = None,
 ) -> Floats32:
     """One part of the models `rows` (users, P), the other part frozen; `pull` is on that part."""
-    out = np.empty((len(orders), part.stop - part.start), np.float32)  # user by user in memory
     if part.stop == part.start:
-        return out
+        return np.empty((len(orders), 0), np.float32)
     pull = active(pull)
     vectors = pull.own_rows if pull is not None else 0
     together = users_together(network, part, vectors, keys) if data.losses is None else 0
     if network.stackable and together and data.views is None:
         data = data.over(stacked.data_for(network, data.x))
     job = Job(network, part, data, orders, keys, pull)
+    if len(orders) == 1 and part == network.whole:
+        return only_one(job, rows, bool(together))
+    out = np.empty((len(orders), part.stop - part.start), np.float32)  # user by user in memory
     for group in groups(orders, together) if together else []:
         train_group(job, rows, group, out)
     for u in range(len(orders)) if not together else []:
@@ -144,6 +147,22 @@ def train_part(
         train_alone(job, u)
         out[u] = network.vector.view(part)
     return out
+
+
+def only_one(job: Job, rows: Floats32, together: bool) -> Floats32:
+    """The whole model of an only user (1, P): no copy of it is made to hand it over."""
+    network = job.network
+    if together:
+        _, result, centres = way_of(job)(job, rows, [0])
+        if job.pull is not None and centres is not None:
+            job.pull.centre[[0]] = centres.cpu().numpy()
+        if result.data_ptr() != network.flat.data_ptr():
+            values: Floats32 = result.cpu().numpy()
+            return values
+    else:
+        network.set(network.whole, rows[0])
+        train_alone(job, 0)
+    return network.vector.give()[None]
 
 
 def active(pull: Pull | None) -> Pull | None:
@@ -172,13 +191,9 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
     A grouped convolution may fill its blocks with other users' channels at weight 0, and
     0 * NaN is NaN.
     """
-    kernels = job.head or job.network.stackable
-    way = trained_together if kernels else descended
-    if not (job.keys.plain and job.data.usual):
-        way = trained_by_rule
-    users, result, centres = way(job, rows, group)
+    users, result, centres = way_of(job)(job, rows, group)
     values = result.cpu().numpy()
-    mixed = job.data.x.dim() == 4 or not kernels
+    mixed = job.data.x.dim() == 4 or not (job.head or job.network.stackable)
     if mixed and len(group) > 1 and not np.isfinite(values).all():
         for u in group:
             train_group(job, rows, [u], out)
@@ -186,6 +201,13 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
     out[users] = values
     if job.pull is not None and centres is not None:
         job.pull.centre[users] = centres.cpu().numpy()
+
+
+def way_of(job: Job) -> Way:
+    """The quickest way to train users together."""
+    if not (job.keys.plain and job.data.usual):
+        return trained_by_rule
+    return trained_together if job.head or job.network.stackable else descended
 
 
 def starts_of(job: Job, rows: Floats32, users: list[int]) -> torch.Tensor:

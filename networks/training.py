@@ -22,6 +22,7 @@ from corsage.networks.half import HalfPrecision
 from corsage.networks.network import Network
 from corsage.networks.pull import Drift, Pull
 from corsage.networks.rules import rule_of
+from corsage.networks.vector import LARGE
 
 Adjust = Callable[[Tensor, Tensor], None]
 Types = tuple[torch.dtype, torch.dtype]
@@ -133,20 +134,24 @@ def sgd(
 
     The arithmetic of torch.optim on the flat slice (rules.py), which for SGD is
     g += weight_decay * theta (weights only), m = momentum * m + g from m = 0, theta -= lr * m.
-    `adjust(g, theta)` changes the loss' gradient in place before that.
+    `adjust(g, theta)` adds to the loss' gradient in place before that. Of large models m is the
+    only vector: the gradient is added to it where it is.
     """
     if not order or not any(b.trained for b in network.blocks_of(part)):
         return
     network.activate(part)
     network.train()
     theta, grad = network.flat[part], network.grad[part]
-    rule = rule_of(theta.unsqueeze(0), network.vector.weights_of(part), keys)
+    weights, beta = network.vector.weights_of(part), 0.0
+    if keys.plain and part.stop - part.start >= LARGE:  # a gradient is added to momentum in place
+        keys, beta = replace(keys, momentum=0.0), keys.momentum
+    rule = rule_of(theta.unsqueeze(0), weights, keys)
     of, half, change = what.of(network), HalfPrecision(keys, network.device), what.change
     x, y = data
     x = x if what.cached or change is not None else network.arrange(x)
     with frozen(network, part), seeded(network, order):
         for s, batch in enumerate(steps_on(order, x.device)):
-            grad.zero_()
+            grad.mul_(beta) if s and beta else grad.zero_()
             inputs = x[batch] if change is None else change(x[batch], s)
             half.backward(of, inputs, y[batch], grad)
             with torch.no_grad():

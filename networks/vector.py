@@ -80,6 +80,7 @@ class Vector:
         self.fixed = Fixed(module, {n: t for n, t in named if n in still})
         self._initial: Floats32 | None = self.get(self.whole)
         self.remake: Callable[[], nn.Module] | None = None
+        self._given = False
 
     @property
     def initial(self) -> Floats32:
@@ -117,6 +118,36 @@ class Vector:
         values: NDArray[Any] = self.flat[part].detach().cpu().numpy()
         return values
 
+    def give(self) -> Floats32:
+        """All values, in the memory where they are: from here on it is the caller's.
+
+        The next who writes into the vector gets other memory for it.
+        """
+        self._given = True
+        values: Floats32 = self.flat.detach().cpu().numpy()
+        return values
+
+    def rest(self) -> None:
+        """Let go of a large model's gradients: they take no memory until somebody writes them."""
+        if self.grad.nbytes < FORGOTTEN:
+            return
+        self.grad = untouched(self.whole.stop, self.device)
+        for b in self.blocks:
+            if b.trained:
+                b.tensor.grad = self.grad[b.where].view(b.shape)
+
+    def own(self, copy: bool = True) -> None:
+        """Have memory of its own again, with the same values in it if these are needed."""
+        if not self._given:
+            return
+        before, self.flat, self._given = self.flat, torch.empty_like(self.flat), False
+        if copy:
+            self.flat.copy_(before)
+        bound = {id(one.block.tensor) for one in self.loose}
+        for b in self.blocks:
+            if id(b.tensor) not in bound:
+                b.tensor.data = self.flat[b.where].view(b.shape)
+
     @cached_property
     def decay(self) -> Tensor:
         """1 where weight decay applies, else 0."""
@@ -144,6 +175,7 @@ class Vector:
                 f"parameters of shape {tuple(values.shape)} given, {tuple(wanted)} wanted: "
                 "they are those of another model."
             )
+        self.own(copy=part != self.whole)
         if isinstance(values, np.ndarray) and self.device.type == "cpu":
             self.flat.numpy()[part] = values  # what cannot be written to may be read
         else:
@@ -202,6 +234,7 @@ class Vector:
 
     def activate(self, part: slice) -> None:
         """Let only `part` require gradients: no work is done for what is frozen."""
+        self.own()
         if self.active != part:
             for b in self.blocks:
                 if b.trained:
@@ -219,6 +252,8 @@ class Vector:
 
     def take_back(self) -> None:
         """Take over what a pass made of them."""
+        if self.loose:
+            self.own()
         with torch.no_grad():
             for one in self.loose:
                 now = one.owner._buffers[one.attribute]
@@ -227,6 +262,7 @@ class Vector:
 
     def gather(self) -> None:
         """Take in what somebody else did to the module: where its tensors are, what is frozen."""
+        self.own()
         bound = {id(one.block.tensor) for one in self.loose}
         for b in self.blocks:
             if id(b.tensor) in bound:

@@ -4,8 +4,10 @@ Liang, Liu, Liu, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, 
 Federated Learning with Local and Global Representations, 2020, Algorithm 1. The mirror image of
 FedPer: device m takes E epochs of SGD on its local l_m and the global g jointly, keeps l_m and
 returns g_m; the server averages g <- sum_m (N_m / N) g_m (`weighting=examples`) or uniformly.
-The local model is the body, the global one the head. The auxiliary losses that the paper allows on
-the local representations are not used.
+The local model is the body, the global one the head; with the keys `shared` or `personal` it is as
+these say. The authors' own split on CIFAR-10 is head=fc2,fc3 (or shared=fc2,fc3): all but the
+convolutions and the first linear layer is global. The auxiliary losses that the paper allows on the
+local representations are not used.
 
 The authors' code begins with a trained FedAvg model, of which every device takes its l_m:
 the first `lg-fedavg-warmup-rounds` rounds do that, whole models travel in them, and the body at
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import ConfigError
+from corsage.core.groups import ModelKeys
 from corsage.core.keys import Keys, key
 from corsage.strategies.rounds.base import Strategy
 
@@ -41,25 +44,24 @@ class LGFedAvgKeys(Keys):
 
 @dataclass
 class LGFedAvgState:
-    """The body of the warm-up, if there is one, and g."""
+    """g, and of the warm-up, if there is one, the rest of the model: by default g is the head."""
 
     body: Floats32 | None
-    head: Floats32
+    head: Floats32 | None
+
+
+def local_and_global(model: ModelKeys) -> tuple[str, str]:
+    """Which part of the model is l_m, and which is g."""
+    return ("head", "body") if model.shared or model.personal else ("body", "head")
 
 
 class LGFedAvg(Strategy[LGFedAvgKeys, LGFedAvgState]):
-    """The server of LG-FedAvg: the global head g, and the body of the warm-up if there is one."""
+    """The server of LG-FedAvg: the global g, and the rest of the warm-up if there is one."""
 
     name = "lg-fedavg"
 
     def prepare(self) -> None:
-        """The head is what is shared, and the warm-up must not be all there is."""
-        model = self.config.model
-        if model.personal or model.shared:
-            raise ConfigError(
-                f"lg-fedavg: its head is what all share: say head=... in the place of "
-                f"{'personal' if model.personal else 'shared'}=...; fedper takes both."
-            )
+        """The warm-up must not be all there is."""
         warmup, rounds = self.keys.lg_fedavg_warmup_rounds, self.config.run.num_rounds
         if warmup >= rounds:
             raise ConfigError(
@@ -69,10 +71,15 @@ class LGFedAvg(Strategy[LGFedAvgKeys, LGFedAvgState]):
 
     def initial(self, network: Network) -> LGFedAvgState:
         """g^0, and with a warm-up the rest of FedAvg's w_0."""
-        body = network.initial[network.body] if self.keys.lg_fedavg_warmup_rounds else None
-        return LGFedAvgState(body, network.initial[network.head])
+        parts = {"body": network.initial[network.body], "head": network.initial[network.head]}
+        own, _ = local_and_global(self.config.model)
+        if not self.keys.lg_fedavg_warmup_rounds:
+            return LGFedAvgState(**{**parts, own: None})
+        return LGFedAvgState(**parts)
 
     def template(self) -> Arrays:
-        """Users return heads; whole models in the warm-up."""
-        warm = self.progress.round < self.keys.lg_fedavg_warmup_rounds
-        return self.shared() if warm else {"head": self.state.head}
+        """Users return g; whole models in the warm-up."""
+        if self.progress.round < self.keys.lg_fedavg_warmup_rounds:
+            return self.shared()
+        _, common = local_and_global(self.config.model)
+        return {common: self.shared()[common]}

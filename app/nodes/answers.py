@@ -5,7 +5,7 @@ Whoever is only asked who its users are does not load torch: on a device a messa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from logging import DEBUG, WARNING
@@ -166,11 +166,16 @@ def say(message: Message, context: Context, nodes: Nodes, guard: str) -> Message
     if line := untested():
         log(WARNING, line)
     proof = proof_of(node.state_dir, task.experiment)
-    return introduced(message, node, guard, proof, frozen_of(task, node, nodes.limits(context)))
+    limits = nodes.limits(context)
+    own: dict[str, str | int] = {"proof": proof, "frozen": frozen_of(task, node, limits)}
+    return introduced(message, node, guard, own | {"max-parameters": limits.max_parameters})
+
+
+NOTHING: Mapping[str, str | int] = {}
 
 
 def introduced(
-    message: Message, node: Node, guard: str, proof: str = "", frozen: str = ""
+    message: Message, node: Node, guard: str, own: Mapping[str, str | int] = NOTHING
 ) -> Message:
     """A node's introduction, or why it cannot take part."""
     if guard and len(node.users) > 1:
@@ -179,11 +184,11 @@ def introduced(
             f"{guard} protects what a node sends, and this node hosts {len(node.users)} users: "
             "give each user a node of its own, in a simulation by num-nodes as large as num-users",
         )
-    return Message(introduction(node, proof, frozen), reply_to=message)
+    return Message(introduction(node, own), reply_to=message)
 
 
-def introduction(node: Node, proof: str = "", frozen: str = "") -> RecordDict:
-    """A node's users, what their data look like, and what only a device can say of itself."""
+def introduction(node: Node, own: Mapping[str, str | int] = NOTHING) -> RecordDict:
+    """A node's users, what their data look like, and what only a device says of its `own`."""
     data = node.data
     places = [data.index[user] for user in node.users]
     return RecordDict(
@@ -194,9 +199,8 @@ def introduction(node: Node, proof: str = "", frozen: str = "") -> RecordDict:
                     "clusters": [data.clusters.get(user, "") for user in node.users],
                     "input-shape": list(data.shape),
                     "num-classes": data.num_classes,
-                    "proof": proof,
-                    "frozen": frozen,
                     "table": node.table,
+                    **own,
                 }
             ),
             "metrics": MetricRecord(

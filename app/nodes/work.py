@@ -41,7 +41,7 @@ from corsage.networks.network import Network
 
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
-GROUP_USERS = 256
+GROUP_USERS, FEW = 256, 4
 Numbers = Mapping[str, NDArray[Any]]
 DIVERGED = "; if training diverges: a smaller lr, or inputs scaled to about 1"
 
@@ -135,8 +135,13 @@ class Worker:
         self.members: dict[str, list[str]] = json.loads(str(task.options.get(MEMBERS, "{}")))
 
     def groups(self) -> list[list[int]]:
-        """The numbers of participants that are worked for at once; a cohort is alone."""
+        """The numbers of participants that are worked for at once; a cohort is alone.
+
+        Where only few fit, no more are in memory than are trained together.
+        """
         fit = GROUP_BYTES // (4 * max(self.network.whole.stop, 1))
+        if fit < FEW:
+            fit = min(fit, self.network.path.users)
         size = 1 if self.cls.cohorts else max(1, min(GROUP_USERS, fit))
         places = list(range(len(self.task.users)))
         return [places[i : i + size] for i in range(0, len(places), size)]
@@ -270,6 +275,7 @@ class Worker:
 
     def finished(self) -> Report:
         """The report, its rows put together and its sums made means."""
+        self.network.vector.rest()
         report = self.report
         report.rows = {
             name: groups[0] if len(groups) == 1 else np.concatenate(groups)

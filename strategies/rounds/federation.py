@@ -90,6 +90,7 @@ class Federation:
             arrived=lambda node, users: self.conduct.came(users, self.roster.mark(node)),
             policy=policy_of(config),
             frozen=self.frozen,
+            parameters=self.parameters,
         )
         self.outgoing, self.books = Outgoing(self), Books(self)
         self.participants = Participants(config, self.roster, self.now)
@@ -149,13 +150,23 @@ class Federation:
 
     def frozen(self, shape: tuple[int, ...], num_classes: int) -> str:
         """The fingerprint of what nobody trains of the model, for such samples."""
+        network = self._network_for(shape, num_classes)
+        return network.vector.fixed.fingerprint if network else ""
+
+    def parameters(self, shape: tuple[int, ...], num_classes: int) -> int:
+        """How many numbers of the model travel, for such samples."""
+        network = self._network_for(shape, num_classes)
+        return network.whole.stop if network else 0
+
+    def _network_for(self, shape: tuple[int, ...], num_classes: int) -> Network | None:
+        """The model for such samples, if there can be one; why not is said elsewhere."""
         from corsage.networks.build import build_network
 
         keys, seed = self.config.model, self.config.run.seed
         try:
-            return build_network(keys, shape, num_classes, seed).vector.fixed.fingerprint
+            return build_network(keys, shape, num_classes, seed)
         except ModelError:
-            return ""
+            return None
 
     @property
     def measures(self) -> tuple[Measure, ...]:

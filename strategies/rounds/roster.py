@@ -23,6 +23,7 @@ from corsage.core.introduction import (
     Introduction,
     other_frozen,
     read_introduction,
+    too_large,
 )
 from corsage.core.preparation import Preparation
 from corsage.core.replies import in_reading_order, name_users
@@ -94,6 +95,7 @@ class Roster:
     patience : how long nodes are waited for.
     arrived : told of every node that is let in, with its users.
     frozen : the fingerprint of what nobody trains of the model, for such samples.
+    parameters : how many numbers of the model travel, for such samples.
     policy, preparation : how tables are prepared, and what was agreed on; none: there are none.
     users : ids in an order that depends on nothing but the ids.
     """
@@ -110,6 +112,7 @@ class Roster:
     arrived: Callable[[int, Iterable[str]], None] = lambda node, users: None
     policy: Policy = Policy()
     frozen: Callable[[tuple[int, ...], int], str] = lambda shape, classes: ""
+    parameters: Callable[[tuple[int, ...], int], int] = lambda shape, classes: 0
     preparation: Preparation | None = None
     users: list[str] = field(default_factory=list)
     refusals: Refusals = field(default_factory=Refusals)
@@ -350,12 +353,20 @@ class Roster:
     def _mismatch(self, said: Introduction) -> str:
         """Why a node's data do not fit the model, if they do not."""
         if said.users and self.preparation:
-            return table_mismatch(self.preparation, said) or self._other_labels(said)
+            found = table_mismatch(self.preparation, said) or self._other_labels(said)
+            return found or self._too_large(said)
         if said.users and said.table:
             return "it has a table, the others have not"
         if said.users and said.shape != self.shape:
             return f"its samples have shape {said.shape}, the others' {self.shape}"
-        return self._other_labels(said) or self._other_frozen(said)
+        return self._other_labels(said) or self._other_frozen(said) or self._too_large(said)
+
+    def _too_large(self, said: Introduction) -> str:
+        """Why the model is more than a node allows, before anything of it is sent there."""
+        if not (said.users and said.most):
+            return ""
+        size = self.parameters(self.shape, self.num_classes)
+        return too_large(size, said.most) if size > said.most else ""
 
     def _other_frozen(self, said: Introduction) -> str:
         """Why a node's frozen part does not fit, if it says one."""

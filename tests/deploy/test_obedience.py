@@ -27,6 +27,7 @@ from corsage.benchmarks.device.attacks import Attack, attack
 from corsage.benchmarks.device.messages import ALL, honest
 from corsage.benchmarks.device.target import LIMITS, SECRET, Target
 from corsage.core.columns import CATEGORY
+from corsage.core.errors import DataError
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.keys import names
 from corsage.core.limits import Limits
@@ -86,6 +87,23 @@ def test_who_exceeds_a_limit_is_told_on_both_sides(
     why = "local-epochs=3 is more than this device allows (max-epochs=2)"
     assert f"user 3 is dropped: train: {why}" in notes.notes
     assert [line for line in lines if why in line]
+
+
+def test_a_model_beyond_a_limit_is_never_sent(tmp_path: Path) -> None:
+    """The server says which limit and which key; the others train, or the run does not begin."""
+    keys = {"num_rounds": 1, "fraction_train": 1.0}
+    devices = Devices(tmp_path, settings("fedavg", **keys))
+    devices.node_config(3)["max-parameters"] = 100
+    _, result, notes = federate("fedavg", grid=devices, **keys)
+    why = (
+        "and the node allows 100: raise max-parameters in its node config, or take a smaller model"
+    )
+    assert any("is left out: the model has" in line and why in line for line in notes.notes)
+    assert "3" not in result.json()[0]["per_user"] and len(result.json()[0]["per_user"]) > 2
+    for place in range(len(devices.contexts)):
+        devices.node_config(place)["max-parameters"] = 100
+    with pytest.raises(DataError, match="the node allows 100: raise max-parameters"):
+        federate("fedavg", grid=devices, **keys)
 
 
 def test_who_could_never_take_part_says_so_at_the_start(target: Target) -> None:

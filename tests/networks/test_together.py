@@ -227,7 +227,7 @@ def network_of(name: str, path: str = "together-4") -> Network:
     shape, make = MODELS[name]
     module = make()
     name = "head" if isinstance(module, Own) else ""
-    return Network(module, name, torch.rand(3, *shape), path=path)
+    return Network(module, name, torch.rand(3, *shape)).along(path)
 
 
 def examples(sizes: list[int], shape: tuple[int, ...]) -> Examples:
@@ -417,7 +417,7 @@ class Drawn(nn.Module):
 def test_random_architectures(kinds: list[tuple[str, str]], sizes: list[int], last: bool) -> None:
     torch.manual_seed(0)
     path = "together-4" + "-channels-last" * last
-    net = Network(Drawn(kinds), "head", torch.rand(3, 2, 5, 5), path=path)
+    net = Network(Drawn(kinds), "head", torch.rand(3, 2, 5, 5)).along(path)
     data, orders = examples(sizes, (2, 5, 5)), orders_for(sizes, 1, 3)
     rows = rows_for(net, len(sizes))
     got = parts.train_models(net, rows, data, orders, KEYS)
@@ -563,7 +563,7 @@ def test_a_chain_that_hides_something_is_none(make: Callable[[], nn.Module]) -> 
     orders = [[np.arange(4)] * 2, [np.arange(5)] * 2]
     keys = TrainKeys(lr=0.3, weight_decay=0.1)
     alone = parts.train_models(net, net.initial, data, orders, keys)
-    joint = Network(make(), "", torch.rand(3, 6), path="together-4")
+    joint = Network(make(), "", torch.rand(3, 6)).along("together-4")
     found = parts.train_models(joint, net.initial, data, orders, keys)
     np.testing.assert_allclose(found, alone, atol=1e-6)
 

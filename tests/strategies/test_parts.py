@@ -22,8 +22,9 @@ from corsage.app.engines import simulate
 from corsage.app.local_grid import LocalGrid
 from corsage.clients import features
 from corsage.core.encoding import decode
-from corsage.core.errors import ConfigError, ModelError, RoundFailed
+from corsage.core.errors import ModelError, RoundFailed
 from corsage.core.registry import ALGORITHMS
+from tests.support.devices import Devices
 from tests.support.federations import CONVEX, federate, same_arrays, settings
 from tests.support.reference import (
     DECAY,
@@ -181,9 +182,42 @@ def test_parts_that_are_averaged_and_parts_that_stay(
     assert result.json()[0]["bytes_up"] == ROUNDS * DRAWN * sum(v.nbytes for v in shared.values())
 
 
-def test_lg_fedavg_says_what_is_shared_by_its_head() -> None:
-    with pytest.raises(ConfigError, match=r"its head is what all share: say head=\.\.\."):
-        federate("lg-fedavg", personal="fc1")
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_lg_fedavg_s_split_may_be_said_by_any_key(warmup: int) -> None:
+    """By what is global as the head or as shared, and by what is local."""
+    more = {"model": DEEP, "lg_fedavg_warmup_rounds": warmup, "new_users": 0.3}
+    _, head, _ = federate("lg-fedavg", head="fc2,fc3", **more)
+    for keys in ({"shared": "fc2,fc3"}, {"personal": "fc1,norm"}):
+        _, other, _ = federate("lg-fedavg", **keys, **more)
+        one, two = decode(head.arrays), decode(other.arrays)
+        assert set(one) == set(two) and all(np.allclose(one[n], two[n], atol=1e-6) for n in one)
+        for mine, theirs in zip(head.json(), other.json(), strict=True):
+            assert mine["per_user"] == pytest.approx(theirs["per_user"])
+            assert mine["bytes_up"] == theirs["bytes_up"]
+
+
+PARTS: list[tuple[str, dict[str, str]]] = [
+    ("fedrep", {"model": DEEP, "head": "fc2,fc3"}),
+    ("fedper", {"model": DEEP, "personal": "norm.*"}),
+    ("lg-fedavg", {"model": DEEP, "shared": "fc2,fc3"}),
+    ("fedavg", {"model": DEEP, "frozen": "fc1.*"}),
+    ("fedrep", {"model": LORA, "shared": "*.lora_a"}),
+]
+
+
+@pytest.mark.parametrize(("name", "keys"), PARTS)
+def test_parts_on_devices_are_those_of_a_simulation(
+    name: str, keys: dict[str, str], tmp_path: Path
+) -> None:
+    """Bit by bit, where each user has a node of its own."""
+    own = {**keys, "num_users": 4, "num_rounds": 2, "training_path": "loop"}
+    _, local, _ = federate(name, nodes=4, **own)
+    devices = Devices(tmp_path, settings(name, **own), models=keys["model"])
+    _, far, notes = federate(name, grid=devices, **own)
+    assert not any("dropped" in line or "left out" in line for line in notes.notes)
+    assert same_arrays(local.arrays, far.arrays, tolerance=0)
+    for mine, theirs in zip(local.json(), far.json(), strict=True):
+        assert mine["per_user"] == theirs["per_user"]
 
 
 @pytest.mark.parametrize("name", ["fedrep", "fedavg", "ditto", "local"])
