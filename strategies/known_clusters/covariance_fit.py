@@ -161,12 +161,8 @@ class CovarianceFit:
                 yield title, share
             for number in shown[-SHOWN:]:
                 name = told.names[number]
-                words = variance_text(covariance, number, told, self.sure(level, name))
-                pair = self.sure(level, f"{name}, {told.names[shown[-1]]}")
-                yield (
-                    f"{level}: {name}",
-                    words.removesuffix(")") + f",{pair[2:]}" if pair else words,
-                )
+                sure = self.sure(level, name), self.sure(level, f"{name}, {told.names[shown[-1]]}")
+                yield f"{level}: {name}", variance_text(covariance, number, told, *sure)
 
     def _choice(self) -> Finding:
         """What was tried, the best first."""
@@ -208,16 +204,16 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f}% of the variance"
 
 
-def variance_text(covariance: Floats, number: int, told: Told, sure: str = "") -> str:
-    """A coefficient's variance, and its correlation with the last one that varies."""
+def variance_text(covariance: Floats, number: int, told: Told, sure: str, pair: str) -> str:
+    """A coefficient's variance, its correlation with the last one, and how sure these are."""
     variances, last = np.diag(covariance), int(np.flatnonzero(told.varies)[-1])
     if none(covariance, number):
         return NO_VARIANCE + sure
     found = f"{variances[number]:.5g}{sure}"
     if number == last or none(covariance, last) or not covariance[number, last]:
         return found
-    pair = correlation(covariance, number, last)
-    return f"{found} (correlation with {told.names[last]} {pair:.2f})"
+    value = correlation(covariance, number, last)
+    return f"{found}, correlation with {told.names[last]} {value:.2f}{pair}"
 
 
 def correlation(covariance: Floats, one: int, other: int) -> float:

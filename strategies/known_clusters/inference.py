@@ -244,19 +244,18 @@ class Inference:
 
     def _correlations(self) -> list[Correlation]:
         """Of each level with a full covariance, with the last coefficient."""
-        found, names, matrix = list[Correlation](), self.units.names, self.units.matrix
+        fit, found = self.covariance, list[Correlation]()
+        names, matrix = self.units.names, self.units.matrix
         which = [n for n in range(len(names)) if self.varies is None or self.varies[n]]
-        for kind, (level, own) in zip(
-            self.covariance.kinds, self.covariance.levels.items(), strict=False
-        ):
-            covariance = matrix @ own @ matrix.T
+        levels = fit.levels if FULL in fit.kinds else {}
+        for kind, (level, own) in zip(fit.kinds, levels.items(), strict=False):
+            covariance, last = matrix @ own @ matrix.T, which[-1]
             for n in which[:-1] if kind == FULL else []:
-                if not (none(covariance, n) or none(covariance, which[-1])):
-                    pair, other = correlation(covariance, n, which[-1]), names[which[-1]]
-                    sure = self.covariance.likely.get(f"{level}: {names[n]}, {other}", Likely())
-                    found.append(
-                        Correlation(level[:-1], names[n], other, pair, sure.low, sure.high)
-                    )
+                if none(covariance, n) or none(covariance, last):
+                    continue
+                sure = fit.likely.get(f"{level}: {names[n]}, {names[last]}", Likely())
+                pair = names[n], names[last], correlation(covariance, n, last)
+                found.append(Correlation(level[:-1], *pair, sure.low, sure.high))
         return found
 
     def _latent(self, spread: dict[str, list[float]]) -> list[Component]:

@@ -19,10 +19,7 @@ LONG = 700_000
 """What intervals may take, unless they are asked for: some seconds (`work`)."""
 FULL_TIMES = 8
 """How many times as many steps a full covariance takes."""
-PROFILE = (
-    "95%, where the likelihood's profile is at most 3.84 below its top (maximum likelihood, as "
-    "lme4's confint); standard errors by the curvature of the restricted likelihood"
-)
+PROFILE = "95%, by the profile of the likelihood (not the restricted one); as lme4's confint"
 LEFT_OUT = "none: they would take long with so many users; mixed-intervals=always asks for them"
 APPROXIMATE = (
     "none: the likelihood is approximated at one set of variances, and biased towards 0 with few "
