@@ -1,10 +1,9 @@
 """Mixed models of the R packages' tables, beside statsmodels' `MixedLM`.
 
 All records are for training. Figures are the largest relative differences: of variances (of full
-covariances the whole matrix, in units of its deviations), of fixed coefficients, of their standard
-errors (statsmodels' for a full covariance; of generalised least squares at its variances for others,
-for it prints others), of users' estimates in units of their deviation, and the difference of the
-log likelihoods; of these ours may be above, which is said beside.
+covariances the diagonal), of fixed coefficients, of their standard
+errors (of full covariances those that statsmodels prints, else of generalised least squares at its
+variances), and of users' estimates in units of their deviation.
 """
 
 from __future__ import annotations
