@@ -4,8 +4,8 @@ P(X) has no minimiser if there is a direction in which it falls for ever. With l
 only be one u for all users of a connected piece of the graph, as the penalty grows where they
 differ, and along it no user's loss may grow. So a piece in which one user's loss grows in all
 directions has a solution, and nothing is asked. In others the users' losses are added up: their
-best model is looked for, and if their sum still falls a hundred times as far away, where they
-hardly curve, the run is refused before its first round.
+best model is looked for, and if their sum still falls far beyond it, where they hardly curve, the
+run is refused before its first round.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.batched import Batched
+    from corsage.solvers.convex_clustering.expansions import Expansion
     from corsage.solvers.convex_clustering.newton import Solved
     from corsage.strategies.convex_clustering.graph import Graph
 
@@ -33,8 +34,11 @@ MOST = 12
 """Exchanges in which a piece's best model is looked for."""
 FOUND = 1e-4
 """The relative gap at which it is found: nothing falls any more."""
-FAR = 100.0
-"""How many times as far as the models it is looked whether the losses still fall."""
+FAR = (1.0, 10.0, 100.0)
+"""How many times as far it is looked whether the losses still fall: in one exchange."""
+STEPS = 5.0
+"""So many of Newton's steps are far."""
+ROUNDING, TINY = 1e-9, 1e-300
 FLAT = 1e-2
 """Directions in which the losses curve less than this share of the most."""
 
@@ -85,14 +89,19 @@ def falling(users: Batched, pieces: Ints, doubtful: Sequence[int]) -> Bools:
     open_ = [k for k in doubtful if not settled(found, pieces == k)]
     if not open_:
         return falls
-    away = found.x.copy()
-    for k in open_:
-        away[pieces == k] += FAR * outwards(found, pieces == k)
-    zero = np.zeros_like(away)
-    here, far = users.at([(found.x, zero), (away, zero)])
+    zero = np.zeros_like(found.x)
+    (here,) = users.at([(found.x, zero)])
+    points = [found.x.copy() for _ in FAR]
     for k in open_:
         own = pieces == k
-        falls[k] = bool(far.at_x[own].sum() < here.at_x[own].sum())
+        along = outwards(here, own, found.x[own][0])
+        for times, point in zip(FAR, points, strict=True):
+            point[own] += times * along
+    far = users.at([(point, zero) for point in points])
+    for k in open_:
+        own = pieces == k
+        least = min(float(each.at_x[own].sum()) for each in far)
+        falls[k] = least < float(here.at_x[own].sum()) * (1 - ROUNDING)
     return falls
 
 
@@ -103,11 +112,18 @@ def settled(found: Solved, own: Bools) -> bool:
     return bool(found.slack[own].sum() <= FOUND * size)
 
 
-def outwards(found: Solved, own: Bools) -> Floats:
-    """The part of a piece's model in directions in which its losses hardly curve."""
-    assert found.base is not None
-    values, vectors = np.linalg.eigh(found.base.hessian[own].sum(0))
-    flat = vectors[:, values <= FLAT * max(float(values[-1]), np.finfo(np.float64).tiny)]
-    model = found.x[own][0]
+def outwards(here: Expansion, own: Bools, model: Floats) -> Floats:
+    """Far out, where a piece's losses hardly curve: as far as its model, and some steps at least.
+
+    Where there is a best model nearby, a function that is convex has risen so many of Newton's
+    steps away; where it only falls, these steps have an end nowhere.
+    """
+    values, vectors = np.linalg.eigh(here.hessian[own].sum(0))
+    top = max(float(values[-1]), np.finfo(np.float64).tiny)
+    flat, bent = vectors[:, values <= FLAT * top], np.maximum(values[values <= FLAT * top], TINY)
     along = flat @ (flat.T @ model)
-    return np.asarray(along if along.any() else model)
+    if not along.any():
+        return model
+    step = flat @ (flat.T @ here.gradient[own].sum(0) / bent)
+    least = STEPS * float(np.linalg.norm(step)) / float(np.linalg.norm(along))
+    return np.asarray(along * max(1.0, least if np.isfinite(least) else 1.0))

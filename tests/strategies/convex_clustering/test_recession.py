@@ -45,7 +45,7 @@ def test_what_a_plane_separates_for_everybody_even_weakly_is_refused(
 ) -> None:
     users = [user(seed, W, kind) for seed in range(6)]
     with pytest.raises(ModelError, match=r"convex-lambda=0.5: all users together without a best"):
-        run(users, "0.5", convex_solver=solver, num_rounds=10**6)
+        run(users, "0.5", convex_solver=solver, num_rounds=20)
 
 
 def test_one_user_that_grows_in_all_directions_holds_the_others() -> None:
@@ -80,8 +80,9 @@ def test_losses_that_have_a_least_value_are_not_refused() -> None:
     assert np.isfinite(row.json()["rounds"])
 
 
-@pytest.mark.parametrize("solver", ["newton", "dr", "pdmm"])
-@pytest.mark.parametrize("lam", ["0", "0.01"])
+@pytest.mark.parametrize(
+    ("solver", "lam"), [("newton", "0"), ("dr", "0"), ("pdmm", "0"), ("newton", "0.01")]
+)
 def test_equal_models_are_one_cluster_where_no_edge_joins_them(
     solver: str, lam: str, tmp_path: Path
 ) -> None:
