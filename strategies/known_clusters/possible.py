@@ -57,7 +57,7 @@ def quadratic_fault(rows: Arrays, d: int, exact: bool, counts: Sequence[int]) ->
     for place, row in enumerate(rows["sums"]):
         a, b, yy = unpack(row[:size], d), row[size:-1], row[-1]
         whole = np.block([[a, b[:, None]], [b[None], np.array([[yy]])]]) if exact else a
-        if not semidefinite(whole):
+        if not semidefinite(alike(whole)):
             return "its sums cannot be: they are of no squares"
         if not len(counts):
             continue
@@ -94,3 +94,16 @@ def semidefinite(p: Floats) -> bool:
     except np.linalg.LinAlgError:
         return False
     return True
+
+
+def alike(p: Floats) -> Floats:
+    """Sums of squares (..., d, d) in units in which all of these are 1, where they are not 0.
+
+    Else what is wrong with a small column would be rounding beside a large one. A column whose
+    squares are 0 is itself 0, and one whose squares are negative is of nothing.
+    """
+    squares = np.diagonal(p, 0, -2, -1)
+    lengths = np.sqrt(np.where(squares > 0, squares, 1.0))
+    found = p / lengths[..., None] / lengths[..., None, :]
+    nothing = (squares <= 0) & np.any(p != 0, axis=-1)
+    return np.asarray(np.where(nothing.any(-1)[..., None, None], -np.eye(p.shape[-1]), found))
