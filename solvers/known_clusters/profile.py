@@ -37,8 +37,9 @@ WIDEST_LOG = 600.0
 """log sigma^2 beyond which there are no numbers."""
 DIFFERENCE = 1e-5
 """Of numbers, for the curvature of the restricted likelihood."""
-FLAT = 1e-7
-"""A direction with less curvature than this share of the largest is not told by the data."""
+FLAT, OPEN = 1e-4, 1e-3
+"""A direction with less curvature than this share of the largest is not told by the data; and the
+change of a number's log along it that leaves the number open."""
 
 
 @dataclass(frozen=True)
@@ -274,6 +275,7 @@ class Errors:
         self.shapes = tuple(shapes)
         self.z = np.append(np.concatenate(list(x)), np.log(sigma2))
         self.surface = Surface(tree, shapes)
+        self.flat = np.zeros((len(self.z), 0))
         self.covariance = self._covariance()
 
     def noise(self) -> float | None:
@@ -287,8 +289,8 @@ class Errors:
         return self._of(float(np.exp(2 * u)), 2 * number.slope(self.z)) if np.isfinite(u) else None
 
     def _of(self, value: float, slope: Floats) -> float | None:
-        """Of a number whose log has this slope."""
-        if self.covariance is None:
+        """Of a number whose log has this slope; None if the data leave it open."""
+        if self.covariance is None or np.abs(slope @ self.flat).max(initial=0.0) > OPEN:
             return None
         return float(value * np.sqrt(max(float(slope @ self.covariance @ slope), 0.0)))
 
@@ -303,6 +305,8 @@ class Errors:
         if not np.isfinite(values).all() or values[0] < -np.sqrt(FLAT):
             return None
         told = values > FLAT
+        own = scale[:, None] * vectors[:, ~told]  # of the numbers themselves
+        self.flat = own / np.maximum(np.linalg.norm(own, axis=0), 1e-300)
         parts = vectors[:, told] / np.sqrt(values[told])
         return np.asarray(2 * scale[:, None] * (parts @ parts.T) * scale)
 

@@ -179,6 +179,21 @@ def test_a_variance_of_0_has_no_standard_error() -> None:
     assert errors.noise() == pytest.approx(found.found.middle.sigma2 * (2 / 29) ** 0.5, rel=1e-4)
 
 
+def test_variances_of_which_only_the_sum_is_known_have_no_standard_errors() -> None:
+    """Every user is a cluster of its own: either level may have all of it."""
+    data = records(3, slopes=0.0)
+    tree = tree_of(data.x[:, 2:], data.y, data.user, data.user)
+    shapes = equal_shapes(tree, ONE, np.arange(1))
+    found = Scoring(tree, shapes).fitted()
+    errors = Errors(tree, shapes, found.x, found.found.middle.sigma2)
+    assert errors.noise() is not None
+    assert errors.variance(0, ONES) is None and errors.variance(1, ONES) is None
+    ends = Intervals(tree, shapes, found.x)
+    for level in (0, 1):
+        end = ends.variance(level, ONES)
+        assert end and end.low == 0.0 and end.high > found.found.middle.sigma2 * 0.1
+
+
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 50), st.sampled_from([ONE, DIAGONAL]), st.floats(-6, 6))
 def test_units_change_no_interval(seed: int, kind: str, size: float) -> None:
