@@ -96,8 +96,8 @@ def covariances(table: Table, folder: Path) -> Iterator[Measure]:
         warnings.simplefilter("ignore")
         model = MixedLM(data.y, data.x, data.school, data.x)
         wanted = model.fit(reml=True, method=["powell", "lbfgs"], ftol=1e-14, xtol=1e-10)
-    keys = {"mixed-variances": "full", "mixed-neighbours": "never", "mixed-intervals": "never"}
-    found = summary("single-cluster", written(data, folder), **keys)
+    keys = {"mixed-variances": "full", "mixed-grouping": "all", "mixed-neighbours": "never"}
+    found = summary("mixed-model", written(data, folder), **{**keys, "mixed-intervals": "never"})
     levels = {one["level"]: one["variance"] for one in found["variances"]}
     names = [c["name"] for c in found["coefficients"]]
     ours = [levels["residual"], *(levels[f"user: {name}"] for name in names)]

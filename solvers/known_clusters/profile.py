@@ -33,6 +33,8 @@ LOWER = 1e-3
 """A profile that falls this far below the likeliest has no interval."""
 SINGULAR, LIFT = 1e-6, 1e-3
 """A root that is 0 in some direction is lifted before a search: no slope leads away from there."""
+LEVEL = 0.1
+"""Where the root of the deviance has risen by less, its slope says nothing of where it ends."""
 WIDEST_LOG = 600.0
 """log sigma^2 beyond which there are no numbers."""
 DIFFERENCE = 1e-5
@@ -185,7 +187,8 @@ def following(
     """Where to look next, given the deviance there, its rise outwards, and what is known."""
     inside, outside = ends
     above = float(np.sqrt(max(gap, 0.0)))
-    wanted = (np.sqrt(CUTOFF) - above) * 2 * above / rise if rise > 0 else np.inf
+    told = rise > 0 and above > LEVEL
+    wanted = (np.sqrt(CUTOFF) - above) * 2 * above / rise if told else np.inf
     if np.isfinite(outside):
         near = sign * (outside - u) if gap < CUTOFF else sign * (inside - u)
         sound = np.isfinite(wanted) and 0 < wanted / near < 1 if near else False
