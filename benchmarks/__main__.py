@@ -124,6 +124,13 @@ def statistics() -> list[Measure]:
     return module.run()
 
 
+def mixed_models() -> list[Measure]:
+    """Mixed models of the R packages' tables beside statsmodels: relative differences."""
+    from corsage.benchmarks import mixed_models as module
+
+    return module.run()
+
+
 def first_line() -> list[Measure]:
     """Seconds until the console command says something."""
     from corsage.benchmarks import first_line as module
@@ -187,6 +194,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "silent": silent,
     "robust": robust,
     "statistics": statistics,
+    "mixed-models": mixed_models,
     "forgetting": forgetting,
     "first-line": first_line,
     "hessian": hessian,

@@ -188,6 +188,7 @@ class Keywords(TypedDict, total=False):
     mixed_random: str
     mixed_variances: str
     mixed_neighbours: str
+    mixed_intervals: str
     mixed_summary: str
     mixed_paths: bool
     mixed_keep_sums: bool

@@ -25,6 +25,7 @@ EXPERIMENTS: dict[str, str] = {
     "known-clusters-chem97": "known_clusters.chem97",
     "known-clusters-variances": "known_clusters.variances",
     "known-clusters-classes": "known_clusters.classes",
+    "known-clusters-levels": "known_clusters.levels",
     "convex-clustering-figures": "convex_clustering.figures",
     "convex-clustering-pdmm": "convex_clustering.pdmm",
     "convex-clustering-path": "convex_clustering.path",

@@ -3,6 +3,7 @@
 users.csv         strategy, user, samples, cluster, every measure
 clusters.csv      strategy, user, cluster, of the methods that have clusters
 coefficients.csv  strategy, user, feature, value, of linear models
+statistics.csv    strategy, part, name, estimate, se, low, high, z, p, share, of linear models
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ Json = Mapping[str, Any]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet would take for the beginning of a formula."""
 NUMBER = re.compile(r"[+-]?[\d.,]+([eE][+-]?\d+)?")
+STATISTICS = ("estimate", "se", "low", "high", "z", "p", "share")
 MOST_CELLS = 1_000_000
 """Coefficients that are written, at most: as many lines as a spreadsheet takes; the models have
 all."""
@@ -45,6 +47,21 @@ def write_tables(folder: Path, results: Sequence[Json]) -> None:
     write_plain(folder / "clusters.csv", ("strategy", "user", "cluster"), clusters)
     head = ("strategy", "user", "feature", "value")
     write(folder / "coefficients.csv", head, coefficients(folder, results))
+    lines = (line for row in results for line in statistics(row))
+    write(folder / "statistics.csv", ("strategy", "part", "name", *STATISTICS), lines)
+
+
+def statistics(row: Json) -> Iterator[tuple[Any, ...]]:
+    """Coefficients, variances and correlations with what is known of their errors."""
+    found = row.get("estimates") or {}
+    for one in found.get("coefficients", []):
+        yield row["strategy"], "coefficient", one["name"], *map(one.get, STATISTICS)
+    for one in found.get("variances", []):
+        numbers = {**one, "estimate": one["variance"]}
+        yield row["strategy"], "variance", one["level"], *map(numbers.get, STATISTICS)
+    for one in found.get("correlations", []):
+        name = f"{one['level']}: {one['name']}, {one['other']}"
+        yield row["strategy"], "correlation", name, *map(one.get, STATISTICS)
 
 
 def in_lines(columns: Sequence[list[Any] | None]) -> Iterator[tuple[Any, ...]]:

@@ -50,6 +50,7 @@ WRITTEN = {
         "users.csv",
         "clusters.csv",
         "coefficients.csv",
+        "statistics.csv",
         "learning.png",
         "users.png",
         "bytes.png",

@@ -12,7 +12,7 @@ STRATEGY/result.json     its results, when it is done
 STRATEGY/failure.json    why it failed, if it did
 STRATEGY/model.safetensors  the shared arrays at the end
 STRATEGY/models/ROW.safetensors  every user's model, of a row of the table
-users.csv, clusters.csv, coefficients.csv  what a spreadsheet can read
+users.csv, clusters.csv, coefficients.csv, statistics.csv  what a spreadsheet can read
 STRATEGY/users/          what simulated users keep for themselves (on devices: their state-dir)
 """
 

@@ -8,10 +8,12 @@ as Levenberg and Marquardt do until the deviance falls. It ends when the step wo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from corsage.core.arrays import Bools, Floats
 from corsage.solvers.known_clusters.absorbed import Derivative
@@ -106,8 +108,11 @@ class Scoring:
 
     def tried(self, x: list[Floats]) -> Point | None:
         """The same; None where no numbers can be told from larger ones."""
-        within = all(np.abs(root).max(initial=0.0) < WIDEST_ROOT for root in self.roots(x))
-        return self.at(x) if within else None
+        return self.at(x) if self.within(x) else None
+
+    def within(self, x: list[Floats]) -> bool:
+        """Whether roots are not beyond what rounding lets one see."""
+        return all(np.abs(root).max(initial=0.0) < WIDEST_ROOT for root in self.roots(x))
 
     def started(self) -> Point:
         """The best of equal variances."""
@@ -138,17 +143,10 @@ class Scoring:
         self, now: Point, slope: Floats, curvature: Floats, damping: float
     ) -> tuple[Point | None, float, float]:
         """The next point, the damping that did it, and the gain that was expected without."""
-        move, gain = solved(slope, curvature, 0.0)
-        if gain < GAIN:
-            return None, damping, gain
-        while damping < WIDEST:
-            move, expected = solved(slope, curvature, damping)
-            after = self.tried(self.apart(np.concatenate(now.x) + move))
-            fall = now.deviance - after.deviance if after else -np.inf
-            if fall > 0.1 * expected or (gain < BLIND and fall > -BLIND):
-                return after, damping / (10 if fall > 0.5 * expected else 1), gain
-            damping *= 10
-        return None, damping, gain
+        here = np.concatenate(now.x)
+        return stepped(
+            lambda move: self.tried(self.apart(here + move)), now, slope, curvature, damping
+        )
 
     def apart(self, x: Floats) -> list[Floats]:
         """The numbers of each level."""
@@ -156,6 +154,13 @@ class Scoring:
 
     def local(self, now: Point) -> tuple[Floats, Floats]:
         """g and H of the deviance in all numbers."""
+        slope, curvature, total = self.parts(now)
+        if self.tree.sigma2 is None:  # sigma^2 follows the scale of all variances
+            curvature = curvature - np.outer(total, total) / self.tree.records
+        return slope, curvature
+
+    def parts(self, now: Point) -> tuple[Floats, Floats, Floats]:
+        """g, H and tr(Q dD), which is the curvature with log sigma^2, at this sigma^2."""
         derivatives = now.found.derivatives()
         parts = [
             local(shape, x, derivative)
@@ -163,15 +168,43 @@ class Scoring:
         ]
         slope = np.concatenate([part[0] for part in parts])
         total = np.concatenate([part[2] for part in parts])
-        curvature = np.zeros((len(slope), len(slope)))
-        at = 0
-        for own, inner, _ in parts:
-            end = at + len(own)
-            curvature[at:end, at:end] = inner
-            at = end
-        if self.tree.sigma2 is None:  # sigma^2 follows the scale of all variances
-            curvature -= np.outer(total, total) / self.tree.records
-        return slope, curvature
+        return slope, block_diag(*(part[1] for part in parts)), total
+
+
+class HasDeviance(Protocol):
+    """Where a search is."""
+
+    @property
+    def deviance(self) -> float:
+        """What is to be least."""
+
+
+P = TypeVar("P", bound=HasDeviance)
+
+
+def stepped(
+    tried: Callable[[Floats], P | None],
+    now: P,
+    slope: Floats,
+    curvature: Floats,
+    damping: float,
+    enough: float = GAIN,
+) -> tuple[P | None, float, float]:
+    """The next point, the damping that did it, and the gain that was expected without.
+
+    `tried` gives the point that a move leads to. None: there is less than `enough` to gain.
+    """
+    move, gain = solved(slope, curvature, 0.0)
+    if gain < enough:
+        return None, damping, gain
+    while damping < WIDEST:
+        move, expected = solved(slope, curvature, damping)
+        after = tried(move)
+        fall = now.deviance - after.deviance if after else -np.inf
+        if after and (fall > 0.1 * expected or (gain < BLIND and fall > -BLIND)):
+            return after, damping / (10 if fall > 0.5 * expected else 1), gain
+        damping *= 10
+    return None, damping, gain
 
 
 def local(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, Floats]:

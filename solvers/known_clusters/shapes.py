@@ -30,12 +30,15 @@ class Shape:
     varies : the coefficients that vary (r,), of d.
     d : how many there are.
     groups : sizes apart; 1: one covariance for all units.
+    turn : of a full covariance, L = turn^-1 (lower triangular): the numbers of the first row are
+        those of the first coefficient in coordinates turn x (r, r); None: in those of x.
     """
 
     kind: str
     varies: Ints
     d: int
     groups: int = 1
+    turn: Floats | None = None
 
     @property
     def inner(self) -> int:
@@ -56,6 +59,8 @@ class Shape:
         found = np.zeros((self.inner, self.d, r))
         number = np.arange(len(low)) if self.kind != ONE else np.zeros(r, np.int64)
         found[number, self.varies[low], across] = 1.0
+        if self.turn is not None:
+            found[:, self.varies] = np.linalg.inv(self.turn) @ found[:, self.varies]
         return found
 
     def roots(self, x: Floats) -> Floats:
@@ -76,6 +81,8 @@ class Shape:
         """x of the covariance L L' (d, d) that is nearest to a given root's in this shape."""
         r = len(self.varies)
         covariance = (root @ root.T)[np.ix_(self.varies, self.varies)]
+        if self.turn is not None:
+            covariance = self.turn @ covariance @ self.turn.T
         lengths = np.sqrt(np.diag(covariance))
         if self.kind == ONE:
             inner = np.array([np.sqrt(np.mean(np.square(lengths)))])

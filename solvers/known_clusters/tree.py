@@ -36,31 +36,42 @@ def levels_of(cluster: Ints, k: int) -> tuple[Level, ...]:
 
 @dataclass(frozen=True)
 class Middle:
-    """wbar with its covariance over sigma^2, and the deviance that goes with it."""
+    """wbar with its covariance over sigma^2, and the deviance that goes with it.
+
+    `square` is what is left of all labels, in units of sigma^2 those that are `free`.
+    """
 
     known: Known
     sigma2: float
     deviance: float
     unknown: Floats
+    square: float
+    free: float
 
     @classmethod
-    def of(cls, said: Sums, records: float, sigma2: float | None) -> Middle:
-        """-2 log restricted likelihood: wbar integrated out; sigma^2 is the best, or as given."""
+    def of(
+        cls, said: Sums, records: float, sigma2: float | None, restricted: bool = True
+    ) -> Middle:
+        """-2 log restricted likelihood: wbar integrated out; sigma^2 is the best, or as given.
+
+        Of the likelihood as it is wbar is the best: as if it were known.
+        """
         p, q, yy, ld = (part.sum(0) for part in said)
         values, vectors = np.linalg.eigh(p)
         sound = values > SINGULAR * values[-1]
         safe = np.where(sound, values, 1.0)
         slopes = np.where(sound, q @ vectors, 0.0)
-        free = records - sound.sum()
+        free = records - sound.sum() * restricted
         square = float(yy - (np.square(slopes) / safe).sum())
         if sigma2 is None:  # of data without noise
             square = max(square, SINGULAR * float(yy), NO_NOISE)
         noise = square / free if sigma2 is None else sigma2
-        deviance = free * np.log(2 * np.pi * noise) + square / noise + ld + np.log(safe).sum()
-        known = Known(
-            (vectors @ (slopes / safe))[None], ((vectors * (sound / safe)) @ vectors.T)[None]
-        )
-        return cls(known, float(noise), float(deviance), vectors[:, ~sound])
+        deviance = free * np.log(2 * np.pi * noise) + square / noise + ld
+        deviance += np.log(safe).sum() * restricted
+        spread = (vectors * (sound / safe * restricted)) @ vectors.T
+        known = Known((vectors @ (slopes / safe))[None], spread[None])
+        open_ = vectors[:, ~sound]
+        return cls(known, float(noise), float(deviance), open_, square, float(free))
 
 
 @dataclass(frozen=True)
@@ -73,12 +84,14 @@ class Tree:
     levels : from the users up.
     counts : records of each user.
     sigma2 : of the noise, if it is known: 1 for losses that are log likelihoods. None: the best.
+    restricted : the restricted likelihood; else the likelihood as it is, at the best wbar.
     """
 
     users: Sums
     levels: tuple[Level, ...]
     counts: Floats
     sigma2: float | None = None
+    restricted: bool = True
 
     def __post_init__(self) -> None:
         d = self.users.b.shape[1]
@@ -99,7 +112,8 @@ class Tree:
         for level, root in zip(self.levels, roots, strict=True):
             passed.append(absorbed(below, level, root))
             below = passed[-1].summed(level)
-        middle = Middle.of(below, self.records, self.sigma2 if sigma2 is None else sigma2)
+        noise = self.sigma2 if sigma2 is None else sigma2
+        middle = Middle.of(below, self.records, noise, self.restricted)
         return Integrated(self.levels, passed, middle)
 
 

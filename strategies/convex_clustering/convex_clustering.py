@@ -53,6 +53,7 @@ from corsage.strategies.convex_clustering.probing import (
     template_of,
 )
 from corsage.strategies.convex_clustering.questions import Questions, in_order
+from corsage.strategies.convex_clustering.recession import check_bounded
 from corsage.strategies.convex_clustering.report import ClusterReport, Reading, Solved
 from corsage.strategies.convex_clustering.solver import Problem, Rules, moved_users
 from corsage.strategies.convex_clustering.splitting import Splitting
@@ -154,11 +155,14 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         choice, chosen = Choice(self.given_lambda or 0.0), None
         if name == NEWTON:
             local = yield from ask_local(self.questions, users, d)
+            held = local.coercive
         else:
-            facts = yield from ask_facts(self.questions, users)
+            facts, held = yield from ask_facts(self.questions, users)
         if self.keys.convex_graph == KNN:
             graph = yield from ask_neighbours(self.questions, users, d, self.keys.convex_neighbours)
-        if self.given_lambda is None:
+        if self.given_lambda is not None:
+            yield from check_bounded(self.questions, graph, self.given_lambda, d, held)
+        else:
             of_clusters = self.keys.convex_lambda == CLUSTERS
             choice, chosen = yield from choose(self.questions, graph, d, of_clusters)
         problem = Problem(graph.edges, choice.lam)

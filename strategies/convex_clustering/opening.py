@@ -25,11 +25,12 @@ WHY = {
 }
 
 
-def ask_facts(questions: Questions, users: list[str]) -> Script[Facts]:
-    """What the users know of their losses; those without a best model are named."""
+def ask_facts(questions: Questions, users: list[str]) -> Script[tuple[Facts, Bools]]:
+    """What the users know of their losses, and whose grow in all directions; others are named."""
     metrics = (yield from questions.ask(users, "facts")).metrics
-    name_free(questions, users, metrics["coercive"] > 0)
-    return Facts(float(metrics["curvature"].mean()), float(metrics["slope"].mean()))
+    held = metrics["coercive"] > 0
+    name_free(questions, users, held)
+    return Facts(float(metrics["curvature"].mean()), float(metrics["slope"].mean())), held
 
 
 def ask_local(questions: Questions, users: list[str], d: int) -> Script[Expansion]:

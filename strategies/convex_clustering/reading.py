@@ -27,27 +27,56 @@ def quickly_read(users: Batched, solved: Solved) -> tuple[Reading, Floats]:
     from corsage.solvers.convex_clustering.reading import EXACT, fused
 
     choice, edges, x = solved.choice, solved.graph.edges, solved.models
+    if not tied(solved):
+        return untied(users, solved)
     distinct = int(fused(x).max()) + 1
     users.local([None])
     users.at([(x, np.zeros_like(x))])
     proposed = proposals(solved)
     tasks = [Task(Clusters(labels)) for labels in proposed]
-    judged = choice.lam > 0 and len(edges) > 0
-    if judged:
-        tasks += [Task(Parts(labels, choice.lam, edges)) for labels in proposed]
+    tasks += [Task(Parts(labels, choice.lam, edges)) for labels in proposed]
     found = users.solve(tasks, EXACT, MOST)
     refits, fits = found[: len(proposed)], found[len(proposed) :]
     exact = [
-        fit.gap <= EXACT and apart(fit.x, own) for fit, own in zip(fits, proposed, strict=False)
+        fit.gap <= EXACT and apart(fit.x, own) for fit, own in zip(fits, proposed, strict=True)
     ]
     at = exact.index(True) if any(exact) else 0
-    labels, refit = proposed[at], refits[at]
-    reading = Reading(labels.tolist(), distinct, not_refitted=missing(refit, labels))
-    if judged:
-        reading = replace(reading, exact=bool(exact[at]), gap=fits[at].gap)
-        if edges.complete:
-            reading = bounded(reading, users, labels, fits[at].x)
+    labels, refit, gap = proposed[at], refits[at], fits[at].gap
+    reading = Reading(labels.tolist(), distinct, bool(exact[at]), gap)
+    reading = replace(reading, not_refitted=missing(refit, labels))
+    if edges.complete:
+        reading = bounded(reading, users, labels, fits[at].x)
     return reading, refit.x
+
+
+def tied(solved: Solved) -> bool:
+    """Whether a penalty joins users."""
+    return solved.choice.lam > 0 and len(solved.graph.edges) > 0
+
+
+def untied(users: Batched, solved: Solved) -> tuple[Reading, Floats]:
+    """The same where no penalty joins anybody: users with equal models are one cluster.
+
+    They are equal if their clusters' own models are as good as each user's own.
+    """
+    from corsage.solvers.convex_clustering.newton import Clusters, Task
+    from corsage.solvers.convex_clustering.reading import EXACT, TRIES, candidates, fused
+
+    x, alone = solved.models, np.arange(len(solved.models))
+    users.local([None])
+    users.at([(x, np.zeros_like(x))])
+    proposed = [*islice(candidates(x), TRIES), alone]
+    if solved.choice.labels is not None:
+        proposed = [np.array(solved.choice.labels), alone]
+    found = users.solve([Task(Clusters(labels)) for labels in proposed], EXACT, MOST)
+    least = found[-1].value
+    gaps = [(each.value - least) / max(abs(least), BEST) for each in found]
+    exact = [gap <= EXACT for gap in gaps]
+    at = 0 if solved.choice.labels is not None else exact.index(True)
+    labels, refit = proposed[at], found[at]
+    sure = exact[at] and (refit.gap <= EXACT)
+    reading = Reading(labels.tolist(), int(fused(x).max()) + 1, sure or None)
+    return replace(reading, not_refitted=missing(refit, labels)), refit.x
 
 
 def proposals(solved: Solved) -> list[Ints]:
@@ -57,8 +86,6 @@ def proposals(solved: Solved) -> list[Ints]:
     if solved.choice.labels is not None:
         return [np.array(solved.choice.labels)]
     x, alone = solved.models, np.arange(len(solved.models))
-    if not (solved.choice.lam > 0 and len(solved.graph.edges)):
-        return [fused(x)]
     proposed = list(islice(candidates(x), TRIES))
     if not proposed or len(np.unique(fused(x))) == len(x):
         proposed.append(alone)

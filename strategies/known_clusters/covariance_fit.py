@@ -12,6 +12,7 @@ from corsage.solvers.known_clusters.choice import Judged
 from corsage.solvers.known_clusters.scoring import Fitted
 from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.standard import Standard
+from corsage.strategies.known_clusters.uncertainty import RECORDS, Likely
 from corsage.strategies.rounds.results import Finding
 
 NONE = 1e-12
@@ -45,6 +46,8 @@ class CovarianceFit:
     gain : what following its slope would add to twice that: 0 if it has converged.
     shares : of records, users and clusters in the variance of a record; empty if unknown.
     held_out : log likelihood of users that were left out, by the shapes that were tried.
+    likely : how sure the numbers are, in the data's units (uncertainty.py).
+    intervals : how that was found, or why it was not.
     """
 
     kinds: list[str] = field(default_factory=list)
@@ -59,6 +62,8 @@ class CovarianceFit:
     gain: float = 0.0
     shares: list[float] = field(default_factory=list)
     held_out: dict[str, float] = field(default_factory=dict)
+    likely: dict[str, Likely] = field(default_factory=dict)
+    intervals: str = ""
 
     @classmethod
     def of(
@@ -120,6 +125,8 @@ class CovarianceFit:
         rows = [("between records (sigma^2)", self._records(told.unit))] if told.exact else []
         for level, covariance in self.levels.items():
             rows += self._level(level, told.matrix @ covariance @ told.matrix.T, told)
+        if self.intervals:
+            rows.append(("intervals", self.intervals))
         rows.append(("shapes", self.told()))
         if told.exact:
             rows.append(("log likelihood", f"{self.loglik + told.density:.3f}"))
@@ -129,7 +136,11 @@ class CovarianceFit:
 
     def _records(self, unit: float) -> str:
         share = f", {percent(self.shares[0])}" if self.shares else ""
-        return f"{unit**2 * self.sigma2:.5g}{share}"
+        return f"{unit**2 * self.sigma2:.5g}{self.sure(RECORDS)}{share}"
+
+    def sure(self, *what: str) -> str:
+        """How sure a number is, in words."""
+        return self.likely.get(": ".join(what), Likely()).text()
 
     def _level(self, level: str, covariance: Floats, told: Told) -> Iterable[tuple[str, str]]:
         """A row for each coefficient that varies, and the level's share."""
@@ -138,16 +149,20 @@ class CovarianceFit:
         if self.shares:
             share = percent(self.shares[1 + list(self.levels).index(level)])
         variances, shown = np.diag(covariance), np.flatnonzero(told.varies)
-        if variances.max() <= 0.0:
+        if len(shown) == 1:
+            number = shown[0]
+            value = f"{variances[number]:.5g}" if variances[number] > 0 else BOUNDARY.format(level)
+            value += self.sure(level, told.names[number])
+            yield title, f"{value}, {share}" if share and variances[number] > 0 else value
+        elif variances.max() <= 0.0 and not self.likely:
             yield title, BOUNDARY.format(level)
-        elif len(shown) == 1:
-            value = f"{variances[shown[0]]:.5g}"
-            yield title, f"{value}, {share}" if share else value
         else:
             if share:
                 yield title, share
             for number in shown[-SHOWN:]:
-                yield f"{level}: {told.names[number]}", variance_text(covariance, number, told)
+                name = told.names[number]
+                sure = self.sure(level, name), self.sure(level, f"{name}, {told.names[shown[-1]]}")
+                yield f"{level}: {name}", variance_text(covariance, number, told, *sure)
 
     def _choice(self) -> Finding:
         """What was tried, the best first."""
@@ -189,17 +204,22 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f}% of the variance"
 
 
-def variance_text(covariance: Floats, number: int, told: Told) -> str:
-    """A coefficient's variance, and its correlation with the last one that varies."""
+def variance_text(covariance: Floats, number: int, told: Told, sure: str, pair: str) -> str:
+    """A coefficient's variance, its correlation with the last one, and how sure these are."""
     variances, last = np.diag(covariance), int(np.flatnonzero(told.varies)[-1])
     if none(covariance, number):
-        return NO_VARIANCE
-    found = f"{variances[number]:.5g}"
+        return NO_VARIANCE + sure
+    found = f"{variances[number]:.5g}{sure}"
     if number == last or none(covariance, last) or not covariance[number, last]:
         return found
-    sizes = np.sqrt(variances[number]) * np.sqrt(variances[last])
-    pair = covariance[number, last] / sizes
-    return f"{found} (correlation with {told.names[last]} {pair:.2f})"
+    value = correlation(covariance, number, last)
+    return f"{found}, correlation with {told.names[last]} {value:.2f}{pair}"
+
+
+def correlation(covariance: Floats, one: int, other: int) -> float:
+    """Of two coefficients that vary."""
+    sizes = np.sqrt(covariance[one, one]) * np.sqrt(covariance[other, other])
+    return float(covariance[one, other] / sizes)
 
 
 def none(covariance: Floats, number: int) -> bool:

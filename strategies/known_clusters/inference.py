@@ -7,6 +7,7 @@ approximation. Other losses are no likelihoods, and have none.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -14,19 +15,22 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.covariance import unknown
+from corsage.solvers.known_clusters.shapes import FULL
 from corsage.strategies.known_clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each
-from corsage.strategies.known_clusters.covariance_fit import none
+from corsage.strategies.known_clusters.covariance_fit import correlation, none
 from corsage.strategies.known_clusters.linear_summary import (
     ClusterEstimate,
     Coefficient,
     Component,
+    Correlation,
     LinearSummary,
     UserEstimate,
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.own_sums import LATENT
 from corsage.strategies.known_clusters.possible import summary_fault
+from corsage.strategies.known_clusters.uncertainty import RECORDS, SUMMED, Likely
 from corsage.strategies.rounds.roster import is_at_home
 from corsage.strategies.rounds.turns import Script
 
@@ -60,7 +64,7 @@ class Inference:
         wanted = solution.keys.mixed_summary == "users" and at_home
         self.each, self.left_out = wanted and few, users if wanted and not few else 0
         model = solution.federation.config.model
-        self.loss = solution.federation.loss
+        self.loss, self.varies = solution.federation.loss, solution.varies
         self.whole = model.loss_scale != "mean" and not model.ridge
 
     # The question.
@@ -80,7 +84,7 @@ class Inference:
     def summary(self, answers: list[Answer]) -> LinearSummary:
         """All that is known."""
         noise, why = self._noise(answers)
-        varies = self.solution.varies
+        varies = self.varies
         names = [n for i, n in enumerate(self.units.names) if varies is None or varies[i]]
         return LinearSummary(
             self._coefficients(noise),
@@ -91,6 +95,8 @@ class Inference:
             self.units.told,
             self.left_out,
             self._clusters(noise),
+            self._correlations(),
+            self.covariance.intervals or (SUMMED if self.fitted is not None else ""),
         )
 
     @property
@@ -207,22 +213,49 @@ class Inference:
 
     def _covariances(self) -> list[Component]:
         """Of each level, by coefficient where several vary; in the data's units."""
-        fit, units, varies = self.covariance, self.units, self.solution.varies
-        shares: list[float | None] = [*fit.shares] or [None] * 3
+        fit, units, varies = self.covariance, self.units, self.varies
+        shares: list[float | None] = [*fit.shares] or [None] * len(fit.levels)
         noise = fit.sigma2 * units.label**2 if self.loss == "squared" else LATENT
-        found = [Component("residual", noise, shares[0])] if shares[0] is not None else []
+        found = []
+        if shares[0] is not None:
+            found.append(Component("residual", noise, shares[0], **self._sure(RECORDS)))
         for share, (level, covariance) in zip(shares[1:], fit.levels.items(), strict=False):
             own = units.matrix @ covariance @ units.matrix.T
             if varies is not None and varies.sum() == 1:
-                value = float(own[-1, -1])
-                found.append(Component(level[:-1], value, share, value == 0.0))
+                value, sure = float(own[-1, -1]), self._sure(f"{level}: {units.names[-1]}")
+                found.append(Component(level[:-1], value, share, value == 0.0, **sure))
                 continue
             if share is not None and shares[0]:
                 found.append(Component(level[:-1], noise * share / shares[0], share))
             found += [
-                Component(f"{level[:-1]}: {name}", float(own[n, n]), None, none(own, n))
+                Component(
+                    f"{level[:-1]}: {name}",
+                    float(own[n, n]),
+                    at_boundary=none(own, n),
+                    **self._sure(f"{level}: {name}"),
+                )
                 for n, name in enumerate(units.names)
             ]
+        return found
+
+    def _sure(self, what: str) -> dict[str, Any]:
+        """How sure a variance is."""
+        return asdict(self.covariance.likely.get(what, Likely()))
+
+    def _correlations(self) -> list[Correlation]:
+        """Of each level with a full covariance, with the last coefficient."""
+        fit, found = self.covariance, list[Correlation]()
+        names, matrix = self.units.names, self.units.matrix
+        which = [n for n in range(len(names)) if self.varies is None or self.varies[n]]
+        levels = fit.levels if FULL in fit.kinds else {}
+        for kind, (level, own) in zip(fit.kinds, levels.items(), strict=False):
+            covariance, last = matrix @ own @ matrix.T, which[-1]
+            for n in which[:-1] if kind == FULL else []:
+                if none(covariance, n) or none(covariance, last):
+                    continue
+                sure = fit.likely.get(f"{level}: {names[n]}, {names[last]}", Likely())
+                pair = names[n], names[last], correlation(covariance, n, last)
+                found.append(Correlation(level[:-1], *pair, sure.low, sure.high))
         return found
 
     def _latent(self, spread: dict[str, list[float]]) -> list[Component]:

@@ -57,12 +57,30 @@ class Coefficient:
 
 @dataclass(frozen=True)
 class Component:
-    """A component of variance: `share` of the whole, None where none is defined."""
+    """A component of variance: `share` of the whole, None where none is defined.
+
+    `se` is its standard error, `low` and `high` are the ends of its interval; None: not known.
+    """
 
     level: str
     variance: float
     share: float | None = None
     at_boundary: bool = False
+    se: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Of two coefficients at a level, with the ends of its interval, if they are known."""
+
+    level: str
+    name: str
+    other: str
+    estimate: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +130,8 @@ class LinearSummary:
     units : what the numbers are in, where it is not the data's own units.
     left_out : users that are too many for this; their models are in files.
     clusters : by their names, where there are several.
+    correlations : of the coefficients that vary with the last of them.
+    intervals : how those of variances were found, or why there are none.
     """
 
     coefficients: list[Coefficient]
@@ -122,12 +142,16 @@ class LinearSummary:
     units: str = ""
     left_out: int = 0
     clusters: dict[str, ClusterEstimate] = field(default_factory=dict)
+    correlations: list[Correlation] = field(default_factory=list)
+    intervals: str = ""
 
     def json(self) -> dict[str, Any]:
         """As the result's file has it."""
         return {
             "coefficients": [one.json() for one in self.coefficients],
             "variances": [asdict(one) for one in self.variances],
+            "correlations": [asdict(one) for one in self.correlations],
+            "intervals": self.intervals,
             "users": {user: asdict(one) for user, one in self.users.items()},
             "clusters": {name: asdict(one) for name, one in self.clusters.items()},
             "varying": self.varying,

@@ -94,6 +94,12 @@ class MixedModelKeys(ClusterKeys):
         "one a user are solved and judged, and one that is better is named; costs their exchanges",
         choices=("simulations", "always", "never"),
     )
+    mixed_intervals: str = key(
+        "auto",
+        "squared loss, users' own sums: intervals of variances by the likelihood's profile, found "
+        "at the server without an exchange: always, never, or auto: where that takes some seconds",
+        choices=("auto", "always", "never"),
+    )
     mixed_summary: str = key(
         "users",
         "asked after the last round: what standard errors need (federation), in simulations also "

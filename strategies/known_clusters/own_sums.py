@@ -47,6 +47,17 @@ from corsage.strategies.known_clusters.paths import (
 )
 from corsage.strategies.known_clusters.possible import quadratic_fault
 from corsage.strategies.known_clusters.strengths import AUTO
+from corsage.strategies.known_clusters.uncertainty import (
+    APPROXIMATE,
+    LEFT_OUT,
+    LONG,
+    NOT_ASKED,
+    PROFILE,
+    Asked,
+    Likely,
+    uncertain,
+    work,
+)
 from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.known_clusters.users_sums import Users, explained, remember
 from corsage.strategies.rounds.federation import Federation
@@ -225,8 +236,24 @@ class OwnSums:
         fit = CovarianceFit.of(found, units, names, shares)
         fit.held_out = held_out(tried) if tried else before.held_out
         fit.gain = found.gain if self.exact else found.first
+        fit.likely, fit.intervals = self.uncertain(tree, found, fit, varies)
         self.state.estimates.covariance = fit
         remember(self.state, found, units, names, above)
+
+    def uncertain(
+        self, tree: Tree, found: Fitted, fit: CovarianceFit, varies: Floats
+    ) -> tuple[dict[str, Likely], str]:
+        """How sure the variances are, and how that was found; or nothing, and why not."""
+        if not self.exact:
+            return {}, APPROXIMATE
+        if self.keys.mixed_intervals == "never":
+            return {}, NOT_ASKED
+        if self.keys.mixed_intervals == AUTO and work(tree, found) > LONG:
+            return {}, LEFT_OUT
+        units = Units.of(self.federation, len(varies))
+        matrix, which = units.matrix @ fit.units.matrix, np.flatnonzero(varies).tolist()
+        asked = Asked(list(fit.levels), units.names, matrix, units.label, which)
+        return uncertain(tree, found, asked), PROFILE
 
     def latent(self, found: Fitted) -> list[float]:
         """Shares on the scale of scores, of random intercepts under the logistic loss."""

@@ -32,7 +32,13 @@ def parents(path: str) -> list[str]:
 
 
 def check_paths(names: Sequence[str]) -> None:
-    """Refuse names of which some are paths and others are not, or shorter ones."""
+    """Refuse names of which some are paths and others are not, or shorter, or have gaps."""
+    for name in names:
+        if BETWEEN in name and not all(part.strip() for part in name.split(BETWEEN)):
+            raise ConfigError(
+                f"cluster {name}: a part of its path is empty, and nobody knows which unit it is "
+                "in; name it, or set mixed-paths=false if it is a name like any other."
+            )
     depths = {name.count(BETWEEN): name for name in sorted(names)}
     if len(depths) > 1:
         one, other = (depths[depth] for depth in (min(depths), max(depths)))

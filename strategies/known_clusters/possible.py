@@ -70,7 +70,7 @@ def _quadratic_fault(sums: Floats, d: int, exact: bool, counts: Floats) -> str:
     whole[:, :d, :d] = a = unpack(sums[:, :size], d)
     if exact:
         whole[:, d, :] = whole[:, :, d] = sums[:, size:]
-    if not semidefinite(whole):
+    if not semidefinite(alike(whole)):
         return "its sums cannot be: they are of no squares"
     records = a[:, -1, -1][: len(counts)]
     most = counts * (1 + ROUNDING) * (1 if exact else STEEPEST)
@@ -108,3 +108,16 @@ def semidefinite(p: Floats) -> bool:
     except np.linalg.LinAlgError:
         return False
     return True
+
+
+def alike(p: Floats) -> Floats:
+    """Sums of squares (..., d, d) in units in which all of these are 1, where they are not 0.
+
+    Else what is wrong with a small column would be rounding beside a large one. A column whose
+    squares are 0 is itself 0, and one whose squares are negative is of nothing.
+    """
+    squares = np.diagonal(p, 0, -2, -1)
+    lengths = np.sqrt(np.where(squares > 0, squares, 1.0))
+    found = p / lengths[..., None] / lengths[..., None, :]
+    nothing = (squares <= 0) & np.any(p != 0, axis=-1)
+    return np.asarray(np.where(nothing.any(-1)[..., None, None], -np.eye(p.shape[-1]), found))

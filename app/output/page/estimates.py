@@ -37,6 +37,10 @@ def tables(name: str, found: Mapping[str, Any]) -> str:
         parts.append(f"<h3>{escape(name)}: coefficients</h3>\n{coefficients(lines)}")
     if lines := found.get("variances"):
         parts.append(f"<h3>{escape(name)}: where the variance is</h3>\n{variances(lines)}")
+        if how := found.get("intervals"):
+            parts.append(f"<p>Intervals of variances: {escape(str(how))}.</p>")
+    if lines := found.get("correlations"):
+        parts.append(f"<h3>{escape(name)}: correlations</h3>\n{correlations(lines)}")
     return '<section class="estimates">' + "\n".join(parts) + "</section>"
 
 
@@ -60,14 +64,28 @@ def coefficients(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def variances(lines: Sequence[Mapping[str, Any]]) -> str:
-    """A line a level: its variance and its share of all."""
+    """A line a level: its variance with its standard error and interval, its share of all."""
+    sure = any(v.get("se") is not None or v.get("high") is not None for v in lines)
+    heads = ["std. error", "95% interval"] * sure
     body = "".join(
         f"<tr><td>{escape(str(v['level']))}</td><td>{number(v.get('variance'))}</td>"
-        f"<td>{share(v.get('share'))}</td><td>{bar(v.get('share'))}"
+        + (f"<td>{number(v.get('se'))}</td><td>{interval(v)}</td>" if sure else "")
+        + f"<td>{share(v.get('share'))}</td><td>{bar(v.get('share'))}"
         f"{' at the boundary: none was found' if v.get('at_boundary') else ''}</td></tr>"
         for v in lines
     )
-    return wide(["", "variance", "share", ""], body)
+    return wide(["", "variance", *heads, "share", ""], body)
+
+
+def correlations(lines: Sequence[Mapping[str, Any]]) -> str:
+    """A line a pair of coefficients."""
+    body = "".join(
+        f"<tr><td>{escape(str(c['level']))}: {escape(str(c['name']))} with "
+        f"{escape(str(c['other']))}</td><td>{number(c.get('estimate'))}</td>"
+        f"<td>{interval(c)}</td></tr>"
+        for c in lines
+    )
+    return wide(["", "correlation", "95% interval"], body)
 
 
 def number(value: float | None) -> str:

@@ -13,13 +13,20 @@ import statsmodels.api as sm
 import corsage
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.app.output.page import estimates
+from corsage.app.results.csv_files import STATISTICS, statistics
 from corsage.clients.known_clusters.mixed_model import MixedModelClient
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.preparation import Column, Label, Preparation
+from corsage.solvers.known_clusters.choice import equal_shapes
+from corsage.solvers.known_clusters.profile import Errors, Intervals
+from corsage.solvers.known_clusters.scoring import Scoring
+from corsage.solvers.known_clusters.shapes import ONE
+from corsage.solvers.known_clusters.tree import Sums, Tree, levels_of
 from corsage.strategies import strategy_class
-from corsage.strategies.known_clusters import inference, mixed_model
+from corsage.strategies.known_clusters import inference, mixed_model, own_sums
 from corsage.strategies.known_clusters.linear_summary import Coefficient
 from corsage.strategies.known_clusters.possible import summary_fault
 from corsage.strategies.known_clusters.units import Units
@@ -242,6 +249,81 @@ def test_a_table_of_very_many_users_is_left_to_files(
     found = summary("mixed-model", numbers, **NUMBERS)
     assert found["users"] == {} and found["coefficients"]
     assert found["rows"]["too many for a table"].startswith("of 48 users in coefficients.csv")
+
+
+def raw_tree() -> Tree:
+    """The users' own sums in the table's units."""
+    a, b, yy, counts = DATA.sums()
+    return Tree(Sums.of(a, b, yy), levels_of(DATA.own, 8), counts * 1.0)
+
+
+@pytest.mark.parametrize("scale", ["none", "federated"])
+def test_variances_have_errors_and_intervals_in_the_tables_units(numbers: Path, scale: str) -> None:
+    found = summary("mixed-model", numbers, scale=scale, **NUMBERS)
+    tree, last = raw_tree(), np.array([0.0, 0.0, 1.0])
+    shapes = equal_shapes(tree, ONE, np.array([2]))
+    fit = Scoring(tree, shapes).fitted()
+    errors = Errors(tree, shapes, fit.x, fit.found.middle.sigma2)
+    ends = Intervals(tree, shapes, fit.x)
+    wanted = [
+        (errors.noise(), ends.noise()),
+        *((errors.variance(level, last), ends.variance(level, last)) for level in (0, 1)),
+    ]
+    for one, (se, interval) in zip(found["variances"], wanted, strict=True):
+        assert interval is not None
+        assert one["se"] == pytest.approx(se, rel=1e-3)
+        assert [one["low"], one["high"]] == pytest.approx([interval.low, interval.high], rel=1e-3)
+    assert "95%" in found["rows"]["between users (s^2)"] and "profile" in found["intervals"]
+
+
+def test_covariances_of_any_shape_have_intervals_of_correlations(numbers: Path) -> None:
+    own = {**NUMBERS, "mixed_random": "all", "mixed_variances": "full", "mixed_grouping": "all"}
+    found = summary("mixed-model", numbers, mixed_intervals="always", **own)
+    assert [one["name"] for one in found["correlations"]] == ["x0", "x1"]
+    for one in found["correlations"]:
+        assert one["other"] == "intercept"
+        if one["low"] is not None:
+            assert -1 <= one["low"] < one["estimate"] < one["high"] <= 1
+    levels = {one["level"]: one for one in found["variances"]}
+    assert levels["user: intercept"]["low"] < levels["user: intercept"]["variance"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"loss": "squared", "labels": "numbers", "mixed_intervals": "never"}, "never"),
+        ({"loss": "squared", "labels": "numbers", "mixed_variances": "summed"}, "several users"),
+        ({"loss": "logistic"}, "approximated at one set of variances"),
+    ],
+)
+def test_where_there_are_no_intervals_it_is_said(
+    tmp_path: Path, keys: dict[str, Any], told: str
+) -> None:
+    y = DATA.y if keys["loss"] == "squared" else (DATA.y > np.median(DATA.y)).astype(np.int64)
+    file = written(tmp_path, DATA, y)
+    found = summary("mixed-model", file, mixed_random="intercept", **keys)
+    assert told in found["intervals"]
+    assert all(one["high"] is None and one["se"] is None for one in found["variances"])
+
+
+def test_intervals_that_take_long_are_left_out(
+    numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_sums, "LONG", 100)
+    found = summary("mixed-model", numbers, **NUMBERS)
+    assert "mixed-intervals=always" in found["rows"]["intervals"]
+
+
+def test_statistics_are_a_table_and_in_the_report(numbers: Path, tmp_path: Path) -> None:
+    own = {**NUMBERS, "mixed_random": "all", "mixed_variances": "full", "mixed_grouping": "all"}
+    found = summary("mixed-model", numbers, **own)
+    row = {"strategy": "mixed-model", "per_user": {}, "estimates": found}
+    lines = list(statistics(row))
+    assert [line[1] for line in lines].count("correlation") == 2
+    first = dict(zip(("strategy", "part", "name", *STATISTICS), lines[0], strict=True))
+    assert first["name"] == "x0" and first["low"] < first["estimate"] < first["high"]
+    page = estimates.tables("mixed-model", found)
+    assert "std. error" in page and "with intercept" in page and "profile" in page
 
 
 def test_new_users_of_random_intercepts_keep_the_slopes(numbers: Path) -> None:

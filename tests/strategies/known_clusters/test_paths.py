@@ -14,7 +14,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.strategies import strategy_class
-from corsage.strategies.known_clusters.paths import tree_levels, unit_of, units_above
+from corsage.strategies.known_clusters.paths import check_paths, tree_levels, unit_of, units_above
 from corsage.strategies.rounds.base import Result, Strategy
 
 USERS, ROWS = 48, 10
@@ -146,6 +146,19 @@ def test_names_that_are_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError, match=r"short and r1/s3/c9: paths must have equally many"):
         run(tmp_path, intercept=False)
     assert not run(tmp_path, intercept=False, mixed_paths=False)[0].state.above
+
+
+@pytest.mark.parametrize("name", ["r0//c1", "r0/s1/", "/s1/c1", "r0/ /c1"])
+def test_a_path_with_a_gap_is_refused(name: str) -> None:
+    """Nobody would see that all gaps are taken for one school."""
+    with pytest.raises(ConfigError, match=r"a part of its path is empty.*mixed-paths=false"):
+        check_paths(["r0/s1/c2", name])
+    check_paths(["north", "", "south"])
+
+
+def test_names_are_paths_in_any_script_and_the_same_ones_under_others_are_others() -> None:
+    names = ["é/№ 1/クラス", "é/№ 2/クラス", "ü/№ 1/クラス", "ü/№ 1/class"]
+    assert units_above(names) == [["é/№ 1", "é/№ 2", "ü/№ 1"], ["é", "ü"]]
 
 
 def test_levels_that_say_nothing_are_none() -> None:

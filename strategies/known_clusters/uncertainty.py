@@ -1,0 +1,118 @@
+"""How sure variances and correlations are, as a run holds it: standard errors and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.solvers.known_clusters.choice import grouped
+from corsage.solvers.known_clusters.profile import Errors, Interval, Intervals
+from corsage.solvers.known_clusters.scoring import Fitted
+from corsage.solvers.known_clusters.shapes import FULL, ONE
+from corsage.solvers.known_clusters.tree import Tree
+
+RECORDS = "records"
+LONG = 700_000
+"""What intervals may take, unless they are asked for: some seconds (`work`)."""
+FULL_TIMES = 8
+"""How many times as many steps a full covariance takes."""
+PROFILE = "95%, by the profile of the likelihood (not the restricted one); as lme4's confint"
+LEFT_OUT = "none: they would take long with so many users; mixed-intervals=always asks for them"
+APPROXIMATE = (
+    "none: the likelihood is approximated at one set of variances, and biased towards 0 with few "
+    "rows a user; its profile would look surer than it is"
+)
+SUMMED = "none: the server has sums over several users, not those of each"
+NOT_ASKED = "none: mixed-intervals=never"
+
+
+@dataclass
+class Likely:
+    """A standard error, and the ends of an interval of 95%; None: it is not known."""
+
+    se: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def times(self, factor: float) -> Likely:
+        """In another unit."""
+        found = (None if v is None else factor * v for v in (self.se, self.low, self.high))
+        return Likely(*found)
+
+    def text(self) -> str:
+        """In brackets, with a space before; nothing if nothing is known."""
+        parts = [] if self.se is None else [f"se {self.se:.4g}"]
+        if self.low is not None and self.high is not None:
+            parts.append(f"95% {self.low:.4g} to {self.high:.4g}")
+        return f" ({', '.join(parts)})" if parts else ""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Of which numbers it is asked.
+
+    Parameters
+    ----------
+    names : of the levels and of the coefficients.
+    matrix : a row t (d,) a coefficient: in the data's units it is t'x of the fit's x.
+    label : the label's unit.
+    varies : which coefficients differ (r,).
+    """
+
+    levels: list[str]
+    names: list[str]
+    matrix: Floats
+    label: float
+    varies: list[int]
+
+
+def work(tree: Tree, found: Fitted) -> int:
+    """About n d^2 r for each interval."""
+    n, d = tree.users.b.shape
+    total = 1
+    for shape in found.shapes:
+        r = len(shape.varies)
+        total += {ONE: 1, FULL: FULL_TIMES * (2 * r - 1)}.get(shape.kind, r)
+    return int(n * d**2 * len(found.shapes[0].varies) * total)
+
+
+def uncertain(tree: Tree, found: Fitted, asked: Asked) -> dict[str, Likely]:
+    """By `records`, `users: NAME`, and of correlations `users: NAME, LAST NAME`."""
+    whole = grouped(tree, found.shapes)
+    errors = Errors(whole, found.shapes, found.x, found.found.middle.sigma2)
+    intervals = Intervals(whole, found.shapes, found.x)
+    noise = likely(errors.noise(), intervals.noise())
+    known = {RECORDS: noise.times(asked.label**2)}
+    for level, name in enumerate(asked.levels):
+        known |= {f"{name}: {k}": v for k, v in of_level(errors, intervals, level, asked)}
+    return known
+
+
+def of_level(
+    errors: Errors, intervals: Intervals, level: int, asked: Asked
+) -> Iterator[tuple[str, Likely]]:
+    """Of each coefficient that varies; of correlations with the last of them."""
+    shape, last = intervals.shapes[level], asked.varies[-1]
+    common = None
+    for k in asked.varies:
+        t = asked.matrix[k]
+        size = float(np.square(t[shape.varies]).sum())
+        if common is not None:  # one variance: all are it, in their own units
+            yield asked.names[k], common.times(size)
+            continue
+        found = likely(errors.variance(level, t), intervals.variance(level, t))
+        common = found.times(1 / size) if shape.kind == ONE and size > 0 else None
+        yield asked.names[k], found
+    if shape.kind == FULL:
+        for k in asked.varies[:-1]:
+            pair = intervals.correlation(level, asked.matrix[last], asked.matrix[k])
+            yield f"{asked.names[k]}, {asked.names[last]}", likely(None, pair)
+
+
+def likely(se: float | None, interval: Interval | None) -> Likely:
+    """As plain numbers; ends that are not finite are not known."""
+    ends = (None, None) if interval is None else (interval.low, interval.high)
+    return Likely(*(float(v) if v is not None and np.isfinite(v) else None for v in (se, *ends)))
