@@ -77,7 +77,7 @@ class HeadLosses(StackedLosses):
         """The layers of the head."""
         network, self.gather = self.network, stacked.flat_rows
         places = {id(b.tensor): stacked.moved(b.where, network.head.start) for b in network.blocks}
-        self.layers, self.weighted = [], []
+        self.layers, self.weighted, self.head_from = [], [], 0
         for module in network.head_layers:
             own: Layer = Relu()
             if isinstance(module, nn.Linear):

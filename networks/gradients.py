@@ -203,6 +203,7 @@ class StackedLosses(UserLosses):
                 own = with_columns(module, where)
                 self.weighted.append(own)
             self.layers.append(own)
+        self.head_from = len(self.layers) - 1  # where features go in
 
     def gradient(
         self,
@@ -228,16 +229,16 @@ class StackedLosses(UserLosses):
     def propagate_own(
         self, h: Tensor, labels: Tensor, step: int, scale: float | Tensor, stream: int
     ) -> None:
-        """Forward and backward, with losses of the users' own."""
-        *front, last = self.layers
-        for layer in front:
+        """Forward and backward, with losses of the users' own; features go into the head."""
+        features = h
+        for i, layer in enumerate(self.layers):
+            features = h if i == self.head_from else features
             h = layer.forward(h)
-        found = self.own_slopes(h, last.forward(h), labels, step, scale, stream)
-        d = last.backward(found[1], onward=bool(front))
-        if found[0] is not None and front:
-            d = d + found[0]
-        for i in range(len(front) - 1, -1, -1):
-            d = front[i].backward(d, onward=i > 0)
+        onward, d = self.own_slopes(features, h, labels, step, scale, stream)
+        for i in range(len(self.layers) - 1, -1, -1):
+            d = self.layers[i].backward(d, onward=i > 0)
+            if i and i == self.head_from and onward is not None:
+                d = d + onward
 
     def own_slopes(
         self,

@@ -721,7 +721,7 @@ def spied(seen: list[int], function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("words", [Words(head="1,3"), Words(head="3")])
 @pytest.mark.parametrize("keys", [KEYS, TrainKeys(lr=0.01, optimizer="adam")])
-@pytest.mark.parametrize("losses", [None, of_outputs])
+@pytest.mark.parametrize("losses", [None, of_features])
 def test_heads_of_several_linear_layers_are_trained_together(
     words: Words, keys: TrainKeys, losses: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
