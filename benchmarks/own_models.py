@@ -2,8 +2,9 @@
 
 Bare: the same steps on one built model, with index batches and torch.optim.SGD. Tuned (FedRep,
 where it is exact): that, but with the features of the frozen body computed once for all epochs of
-the head. All take the same number of steps on random data, by turns, in one process with one thread.
-Before that the path is measured as a run does it (`networks/choice`); what was chosen stands beside.
+the head. All take the same number of steps on random data, by turns, in one process with one
+thread. Before that the path is measured as a run does it (`networks/choice`); what was chosen
+stands beside.
 
     python -m corsage.benchmarks own-models
 """
