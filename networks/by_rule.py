@@ -42,7 +42,8 @@ def trained_by_rule(
     update = update_rule(own, network.decay[job.part], job.keys)
     g = update.m if narrow or own.shape == theta.shape else torch.zeros_like(theta)
     every = job.pull.every if job.pull is not None else 0
-    for t, n in enumerate(losses.active):
+    moves = any(b.trained for b in network.blocks_of(job.part))
+    for t, n in enumerate(losses.active if moves else []):
         if g is update.m:
             losses.gradient(theta, t, g, update.beta)
         else:

@@ -6,7 +6,7 @@ returns, up to float rounding (1e-5); each picks the quickest way that is exact 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from corsage.networks.rules import vectors_of
 from corsage.networks.together import descended
 from corsage.networks.training import StepLoss, pulled_sgd, sgd
 
+Way = Callable[[Job, Floats32, list[int]], tuple[list[int], Tensor, Tensor | None]]
 TOGETHER = 32
 GROUPED_CHANNELS = 16
 IN_CACHE = 13_000_000
@@ -182,14 +183,9 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
     A grouped convolution may fill its blocks with other users' channels at weight 0, and
     0 * NaN is NaN.
     """
-    kernels = job.head or job.network.stackable
-    way = trained_together if kernels else descended
-    if not (job.keys.plain and job.data.usual):
-        own = job.keys.plain and job.data.losses is not None and not kernels
-        way = descended if own else trained_by_rule
-    users, result, centres = way(job, rows, group)
+    users, result, centres = way_of(job)(job, rows, group)
     values = result.cpu().numpy()
-    mixed = job.data.x.dim() == 4 or not kernels
+    mixed = job.data.x.dim() == 4 or not (job.head or job.network.stackable)
     if mixed and len(group) > 1 and not np.isfinite(values).all():
         for u in group:
             train_group(job, rows, [u], out)
@@ -197,6 +193,14 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
     out[users] = values
     if job.pull is not None and centres is not None:
         job.pull.centre[users] = centres.cpu().numpy()
+
+
+def way_of(job: Job) -> Way:
+    """The quickest way to train users together."""
+    plain = job.keys.plain and job.data.objective is None and job.data.views is None
+    if plain and not (job.head or job.network.stackable):
+        return descended
+    return trained_together if plain and job.data.losses is None else trained_by_rule
 
 
 def starts_of(job: Job, rows: Floats32, users: list[int]) -> torch.Tensor:
