@@ -1,9 +1,10 @@
 """CPU seconds of a user-round of models that people bring, beside two loops in plain torch.
 
-Bare: the same steps on one built model, with index batches and torch.optim.SGD. Tuned (FedRep):
-that, but with the features of the frozen body computed once for all epochs of the head. All take
-the same number of steps on random data, by turns, in one process with one thread. Before that the
-path is measured as a run does it (`networks/choice`); what was chosen stands beside.
+Bare: the same steps on one built model, with index batches and torch.optim.SGD. Tuned (FedRep,
+where it is exact): that, but with the features of the frozen body computed once for all epochs of
+the head. All take the same number of steps on random data, by turns, in one process with one
+thread. Before that the path is measured as a run does it (`networks/choice`); what was chosen
+stands beside.
 
     python -m corsage.benchmarks own-models
 """
@@ -25,7 +26,7 @@ from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import one_thread
 from corsage.core.groups import TrainKeys
 from corsage.core.seeding import generator
-from corsage.networks.batches import Examples, Order
+from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.choice import choose
 from corsage.networks.network import Network
 from corsage.networks.parts import train_bodies, train_heads, train_models
@@ -39,7 +40,10 @@ HEAD_EPOCHS = 10
 
 @dataclass(frozen=True)
 class Case:
-    """A model under a method; `bare` and `tuned` are the shares of these loops to stay below."""
+    """A model under a method; `bare` and `tuned` are the shares of these loops to stay below.
+
+    `loss` is the users' own, of (features, outputs, labels).
+    """
 
     name: str
     make: Callable[[], nets.Net]
@@ -48,6 +52,7 @@ class Case:
     bare: float | None = None
     tuned: float | None = None
     shape: tuple[int, ...] = GREY
+    loss: Loss | None = None
     users: int = 10
     samples: int = 200
     turns: int = 5
@@ -58,6 +63,7 @@ class Case:
         return f"{'FedRep' if self.fedrep else 'FedAvg'}, {self.name}"
 
 
+OWN = nets.small_features
 SLIM, EIGHTEEN = (16, 32, 64), (64, 128, 256, 512)
 CASES = [
     Case("MLP as a class", nets.Perceptron, False, bare=0.6, samples=500),
@@ -68,6 +74,11 @@ CASES = [
     Case("ViT of 4 layers, 96 wide", nets.ViT, False, bare=0.9, samples=50),
     Case("ViT of 4 layers, 96 wide", nets.ViT, True, bare=0.30, samples=50),
     Case("LSTM of 128", nets.Lstm, False, bare=0.9),
+    Case("CNN with BatchNorm", nets.BatchNormed, False, bare=1.0),
+    Case("CNN with BatchNorm", nets.BatchNormed, True, bare=1.0),
+    Case("MLP, a loss of users' own", nets.Perceptron, False, bare=1.0, loss=OWN),
+    Case("LeNet with tanh, a loss of users' own", nets.LeNet, False, bare=1.0, loss=OWN),
+    Case("PFLlib's CNN, head of two layers", nets.DeepHead, True, bare=1.0, tuned=1.0, turns=3),
     Case("MobileNet-like", nets.MobileNet, True, bare=0.26, samples=50),
     *(
         Case(name, make, True, PAPER, 0.32, 1.05, COLOUR, users=users, samples=samples, turns=3)
@@ -102,8 +113,15 @@ class Loops:
         for _ in range(epochs):
             for rows in torch.randperm(len(y)).split(keys.batch_size):  # type: ignore[no-untyped-call]
                 sgd.zero_grad()
-                torch.autograd.backward(F.cross_entropy(function(x[rows]), y[rows]))
+                torch.autograd.backward(self.mean(function, x[rows], y[rows]))
                 sgd.step()
+
+    def mean(self, function: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of a batch."""
+        if self.case.loss is None:
+            return F.cross_entropy(function(x), y)
+        features = self.model.body(x)
+        return self.case.loss(features, self.model.head(features), y)
 
     def run(self, tuned: bool) -> None:
         """The round of all users; `tuned`: the head trains on features that are computed once."""
@@ -177,7 +195,8 @@ def measure(case: Case) -> Row:
     rng, n = generator(0, "benchmark"), case.users * case.samples
     x = torch.from_numpy(rng.random((n, *case.shape), np.float32))
     y = torch.from_numpy(rng.integers(0, nets.CLASSES, n))
-    data = Examples(x, y, np.full(case.users, case.samples))
+    own = [case.loss] * case.users if case.loss else None
+    data = Examples(x, y, np.full(case.users, case.samples), own)
     model, example = case.make(), x[:3].clone()
     path = choose(Network(case.make(), "head", example), case.shape, nets.CLASSES, case.keys).name
     network = Network(case.make(), "head", example).along(path)
@@ -188,7 +207,7 @@ def measure(case: Case) -> Row:
             (row.bare, lambda: loops.run(tuned=False)),
             (row.tuned, lambda: loops.run(tuned=True)),
         )
-        for column, work in taken[: 3 if case.fedrep else 2]:
+        for column, work in taken[: 3 if case.fedrep and network.cacheable else 2]:
             took = seconds(work, case.users)
             if turn:
                 column.append(took)

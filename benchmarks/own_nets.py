@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,9 +12,9 @@ CLASSES = 10
 
 
 class Net(nn.Module):
-    """A body, which subclasses write, and a linear head."""
+    """A body, which subclasses write, and a head."""
 
-    head: nn.Linear
+    head: nn.Module
 
     def body(self, x: Tensor) -> Tensor:
         """What goes into the head."""
@@ -49,6 +51,41 @@ class Cnn(Net):
     def body(self, x: Tensor) -> Tensor:
         """As in PFLlib's FedAvgCNN."""
         return self.fc1(torch.flatten(self.conv2(self.conv1(x)), 1))  # type: ignore[no-any-return]
+
+
+class DeepHead(Cnn):
+    """PFLlib's CNN whose last two layers are a user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Sequential(*self.fc1, self.head)
+        self.fc1 = nn.Sequential()
+
+
+class BatchNormed(Net):
+    """Three convolutions of 16, 32 and 64 channels, each with a BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (1, 16, 32, 64)
+        self.layers = nn.Sequential(*(convolved(a, b) for a, b in pairwise(widths)))
+        self.head = nn.Linear(64, CLASSES)
+
+    def body(self, x: Tensor) -> Tensor:
+        """The mean over the image."""
+        mean: Tensor = self.layers(x).mean([2, 3])
+        return mean
+
+
+def convolved(before: int, after: int) -> nn.Module:
+    """A convolution, a BatchNorm, and half of the image."""
+    conv = nn.Conv2d(before, after, 3, padding=1, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2))
+
+
+def small_features(features: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
+    """A loss of a user's own: cross-entropy, and a price of features."""
+    return F.cross_entropy(outputs, y) + 0.01 * features.square().mean()
 
 
 class LeNet(Net):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -173,10 +174,23 @@ class Plan:
         weights = [None if w is None else on_device(w, device) for w in self.weights]
         return replace(self, rows=on_device(self.rows, device), weights=weights)
 
+    def sizes(self, step: int) -> list[int]:
+        """How many samples the users' batches have, without those that fill them up."""
+        weights = self.weights[step]
+        if weights is None:
+            return [self.rows.shape[2]] * self.active[step]
+        return [int(n) for n in (weights > 0).sum((1, 2))]
+
+    def alike(self, step: int) -> list[tuple[slice, int]]:
+        """Runs of users with batches of one size at a step, and that size."""
+        sizes, active = self.sizes(step), self.active[step]
+        ends = [i for i in range(1, active) if sizes[i] != sizes[i - 1]]
+        return [(slice(i, j), sizes[i]) for i, j in pairwise([0, *ends, active])]
+
     @classmethod
     def build(cls, orders: Sequence[Order], offsets: Ints, users: Sequence[int]) -> Plan:
         """The plan for `users` (numbers into `orders`), which it sorts by their steps."""
-        users = sorted(users, key=lambda u: -len(orders[u]))
+        users = sorted(users, key=lambda u: (-len(orders[u]), -sum(map(len, orders[u]))))
         steps = np.array([len(orders[u]) for u in users], np.int64)
         lengths = [np.array([len(b) for b in orders[u]], np.int64) for u in users]
         total = int(steps.max(initial=0))

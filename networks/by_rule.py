@@ -14,6 +14,7 @@ from corsage.core.arrays import Floats32
 from corsage.networks import stacked
 from corsage.networks.gradients import StackedLosses, UserLosses, accumulate, with_columns
 from corsage.networks.job import Job
+from corsage.networks.layers import Layer, Relu
 from corsage.networks.rules import update_rule
 from corsage.networks.traced import TracedLosses
 
@@ -27,8 +28,7 @@ def trained_by_rule(
     `rows` are whole models, or with `job.head` heads.
     """
     network, part = job.network, slice(0, None) if job.head else job.part
-    kind = StackedLosses if network.stackable else TracedLosses
-    losses: UserLosses = (HeadLosses if job.head else kind)(network, job.data, [job.orders], group)
+    losses, narrow = losses_of_part(job, group)
     theta = losses.rows(rows)
     own = theta[:, part]
     drift = None
@@ -36,10 +36,14 @@ def trained_by_rule(
         size = own.shape[1]
         pull = job.pull.pick(losses.users)
         drift = pull.drift(slice(0, size), [size], len(own), 0.0, own)
+    untrained = [
+        stacked.moved(b.where, job.part.start) for b in network.blocks_of(job.part) if not b.trained
+    ]
     update = update_rule(own, network.decay[job.part], job.keys)
-    g = update.m if own.shape == theta.shape else torch.zeros_like(theta)
+    g = update.m if narrow or own.shape == theta.shape else torch.zeros_like(theta)
     every = job.pull.every if job.pull is not None else 0
-    for t, n in enumerate(losses.active):
+    moves = any(b.trained for b in network.blocks_of(job.part))
+    for t, n in enumerate(losses.active if moves else []):
         if g is update.m:
             losses.gradient(theta, t, g, update.beta)
         else:
@@ -47,6 +51,8 @@ def trained_by_rule(
             accumulate(update.m[:n], g[:n, part], update.beta)
         if drift is not None:
             drift.add(update.m[:n], own[:n])
+            for where in untrained:
+                update.m[:n, where] = 0.0
         update.step(n)
         if every and (t + 1) % every == 0 and drift is not None:
             drift.follow(own[:n])
@@ -55,16 +61,28 @@ def trained_by_rule(
     return losses.users, own.clone(), centres
 
 
+def losses_of_part(job: Job, group: list[int]) -> tuple[UserLosses, bool]:
+    """The losses of a group, and whether their gradients are those of the part alone."""
+    given = job.network, job.data, [job.orders], group
+    if job.head:
+        return HeadLosses(*given), False
+    if job.network.stackable:
+        return StackedLosses(*given), False
+    return TracedLosses(*given, part=job.part), True
+
+
 class HeadLosses(StackedLosses):
-    """The losses of linear heads theta (users, P_head) on features."""
+    """The losses of heads theta (users, P_head) on features: plain layers, one after the other."""
 
     def layers_of(self) -> None:
-        """One layer: the head."""
-        network = self.network
-        module, first = network.head_module, network.head.start
-        assert isinstance(module, nn.Linear)
-        places = {id(b.tensor): stacked.moved(b.where, first) for b in network.blocks}
-        own = with_columns(
-            module, [places[id(p)] for p in (module.weight, module.bias) if p is not None]
-        )
-        self.gather, self.layers, self.weighted = stacked.flat_rows, [own], [own]
+        """The layers of the head."""
+        network, self.gather = self.network, stacked.flat_rows
+        places = {id(b.tensor): stacked.moved(b.where, network.head.start) for b in network.blocks}
+        self.layers, self.weighted, self.head_from = [], [], 0
+        for module in network.head_layers:
+            own: Layer = Relu()
+            if isinstance(module, nn.Linear):
+                pair = (module.weight, module.bias)
+                own = with_columns(module, [places[id(p)] for p in pair if p is not None])
+                self.weighted.append(own)
+            self.layers.append(own)

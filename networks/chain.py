@@ -8,13 +8,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from corsage.networks.answers import output_of
-from corsage.networks.inspection import training
+from corsage.networks.inspection import is_plain as is_plain_layer
+from corsage.networks.inspection import running, training
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 BATCH = object()
 """Stands for the number of samples, where a forward asks for it."""
@@ -38,6 +42,22 @@ def chain_of(module: nn.Module, example: Tensor) -> list[nn.Module]:
     except Exception:  # anything may be raised by a forward that is given no tensor
         return []
     return layers
+
+
+def head_layers(network: Network, example: Tensor) -> list[nn.Module]:
+    """The layers of a head on features that is a chain of linear layers and ReLUs; else none."""
+    if network.linear_head:
+        return [network.head_module]
+    if not network.split_exact or not network.cacheable:
+        return []
+    with running(network, False), torch.no_grad():
+        features = network.features(example)
+    layers = chain_of(network.head_module, features) if features.dim() == 2 else []
+    kinds = {type(m) for m in layers}
+    of_layers = [id(p) for m in layers for p in m.parameters()]
+    own = sorted(id(b.tensor) for b in network.blocks_of(network.head))
+    plain = all(map(is_plain_layer, layers)) and kinds <= {nn.Linear, nn.ReLU}
+    return layers if plain and sorted(of_layers) == own and type(layers[-1]) is nn.Linear else []
 
 
 def same_function(module: nn.Module, layers: list[nn.Module], example: Tensor) -> bool:

@@ -18,7 +18,7 @@ from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.paths import AUTO, LAYERS, PATHS, TOGETHER, Path
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples
-from corsage.networks.gradients import AutogradLosses, UserLosses, training
+from corsage.networks.gradients import AutogradLosses, UserLosses, copy_statistics, training
 from corsage.networks.network import Network
 from corsage.networks.parts import train_models
 from corsage.networks.traced import TracedLosses
@@ -29,9 +29,9 @@ LONG = 0.1
 MOST_NUMBERS = 10_000_000
 """Parameters of all users together beyond which they gain nothing, and only take memory."""
 ENOUGH, REPEATS, STEPS = 0.2, 5, 2
-UNLIKE = [11, 2]
-"""Samples of two users whose gradients are compared: a batch that is filled up, and one that is
-long: a forward may do something else with either."""
+UNLIKE = [11, 2, 11]
+"""Samples of users whose gradients are compared: a batch that is filled up, and long ones: a
+forward may do something else with either."""
 GAIN = 0.97
 """Others than the plain loop must be so much quicker: a few steps are no fine measurement."""
 
@@ -130,44 +130,52 @@ def untraceable(network: Network, shape: tuple[int, ...], num_classes: int) -> s
     """What stands against training users together, in words; nothing if it is exact."""
     if network.stochastic:
         return "it draws random numbers in training"
-    before = [b.clone() for b in network.module.buffers()]
     try:
         data = examples(shape, num_classes, UNLIKE)
         data = replace(data, x=data.x.to(network.device), y=data.y.to(network.device))
-        problem = differing(network, data)
+        return differing(network, data)
     except Untraceable as why:
         return str(why)
     except Exception as error:  # its forward may do anything with what it is given
         return f"its forward takes nothing but one user's tensors ({type(error).__name__})"
-    moved = zip(before, network.module.buffers(), strict=True)
-    if any(not torch.equal(a, b) for a, b in moved):
-        return "it keeps statistics of what it saw"
-    return problem
 
 
 def differing(network: Network, data: Examples) -> str:
-    """What differs between two users' gradients together and alone, at points of their own."""
+    """What differs between users' gradients together and alone, at points of their own."""
     orders = [[[np.arange(n)] for n in data.sizes]]
-    joint = TracedLosses(network, data, orders, [0, 1])
-    theta = joint.rows(network.initial)
-    noise = generator(0, "training path").standard_normal(theta.shape, np.float32)
-    theta += 0.02 * torch.from_numpy(noise).to(theta)
+    joint = TracedLosses(network, data, orders, range(len(data)))
+    theta = noisy(network, joint.rows(network.initial))
+    before = [b.clone() for b in network.module.buffers()]
     with training(network):
         found = gradient(joint, theta)
+        moved = zip(before, network.module.buffers(), strict=True)
+        if any(not torch.equal(a, b) for a, b in moved):
+            return "it keeps statistics of what it saw"
         for row, u in enumerate(joint.users):
             alone = AutogradLosses(network, data, orders, [u])
             wanted = gradient(alone, theta[row : row + 1])[0]
             for block in network.blocks:
                 a, b = found[row, block.where], wanted[block.where]
                 if not torch.allclose(a, b, rtol=1e-3, atol=1e-5 + 1e-3 * float(b.abs().max())):
-                    return f"the gradient of {block.name} would be another"
+                    kind = "the gradient of " * block.trained
+                    return f"{kind}{block.name} would be another"
     return ""
 
 
+def noisy(network: Network, theta: torch.Tensor) -> torch.Tensor:
+    """Models (users, P) with noise on what is trained."""
+    noise = generator(0, "training path").standard_normal(theta.shape, np.float32)
+    for block in network.blocks:
+        if block.trained:
+            theta[:, block.where] += 0.02 * torch.from_numpy(noise[:, block.where]).to(theta)
+    return theta
+
+
 def gradient(losses: UserLosses, theta: torch.Tensor) -> torch.Tensor:
-    """Those of the first step."""
-    out = torch.zeros_like(theta)
-    losses.gradient(theta.clone(), 0, out)
+    """Those of the first step; in the place of what moves without one, what it came to."""
+    out, theta = torch.zeros_like(theta), theta.clone()
+    losses.gradient(theta, 0, out)
+    copy_statistics(losses.network, theta, out)
     return out
 
 

@@ -19,10 +19,12 @@ from corsage.core.arrays import Floats32
 from corsage.core.groups import TrainKeys
 from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order, Plan, steps_on
+from corsage.networks.criterion import Sloped
 from corsage.networks.half import HalfPrecision
 from corsage.networks.hessian import hessian_product, second_derivatives
 from corsage.networks.layers import Conv, Dense, Layer
 from corsage.networks.network import Network
+from corsage.networks.own_slopes import slopes
 
 BARE = TrainKeys(momentum=0.0, weight_decay=0.0)
 
@@ -201,6 +203,7 @@ class StackedLosses(UserLosses):
                 own = with_columns(module, where)
                 self.weighted.append(own)
             self.layers.append(own)
+        self.head_from = len(self.layers) - 1  # where features go in
 
     def gradient(
         self,
@@ -217,8 +220,49 @@ class StackedLosses(UserLosses):
         each = scale[:active].view(-1, 1, 1) if isinstance(scale, Tensor) else scale
         for layer in self.weighted:
             layer.use(theta[:active], out[:active], beta)
-        sloped = self.objective or self.network.criterion
+        if self.data.losses is not None:
+            self.propagate_own(inputs, labels, step, scale, stream)
+            return
+        sloped = self.sloped(slice(0, active))
         stacked.propagate(self.layers, 0, inputs, labels, share * each, sloped)
+
+    def propagate_own(
+        self, h: Tensor, labels: Tensor, step: int, scale: float | Tensor, stream: int
+    ) -> None:
+        """Forward and backward, with losses of the users' own; features go into the head."""
+        features = h
+        for i, layer in enumerate(self.layers):
+            features = h if i == self.head_from else features
+            h = layer.forward(h)
+        onward, d = self.own_slopes(features, h, labels, step, scale, stream)
+        for i in range(len(self.layers) - 1, -1, -1):
+            d = self.layers[i].backward(d, onward=i > 0)
+            if i and i == self.head_from and onward is not None:
+                d = d + onward
+
+    def own_slopes(
+        self,
+        features: Tensor,
+        outputs: Tensor,
+        labels: Tensor,
+        step: int,
+        scale: float | Tensor,
+        stream: int,
+        users: slice | None = None,
+    ) -> tuple[Tensor | None, Tensor]:
+        """The gradients of the users' own losses in features, if there are any, and in outputs."""
+        assert self.data.losses is not None
+        users = users or slice(0, self.active[step])
+        own = [self.data.losses[u] for u in self.users[users]]
+        sizes = self.plans[stream].sizes(step)[users]
+        times = scale[users].view(-1) if isinstance(scale, Tensor) else scale
+        return slopes(own, sizes, features, outputs, labels, times)
+
+    def sloped(self, users: slice) -> Sloped:
+        """What some users in a row are trained on."""
+        if self.objective is None:
+            return self.network.criterion
+        return self.objective.pick(range(users.start, users.stop))
 
     def product(
         self, theta: Tensor, v: Tensor, step: int, out: Tensor, scale: float, stream: int = 0
@@ -243,22 +287,32 @@ class StackedLosses(UserLosses):
         losses = self.network.criterion.each(outputs.flatten(0, 1), labels.flatten())
         return losses.view(labels.shape)
 
-    def batch(self, step: int, stream: int) -> tuple[Tensor, Tensor, float | Tensor]:
-        """The inputs of a step, the labels, and what each sample counts for."""
-        plan, active, data = self.plans[stream], self.active[step], self.data
-        rows, weights = plan.rows[step, :active], plan.weights[step]
-        share = 1.0 / rows.shape[1] if weights is None else weights
+    def batch(
+        self, step: int, stream: int, users: slice | None = None, width: int = 0
+    ) -> tuple[Tensor, Tensor, float | Tensor]:
+        """The inputs of a step, the labels, and what each sample counts for.
+
+        With `users` of some in a row; with `width` their batches are all of that size.
+        """
+        plan, data = self.plans[stream], self.data
+        users = users or slice(0, self.active[step])
+        rows, weights = plan.rows[step, users], plan.weights[step]
+        if width:
+            rows, weights = rows[:, :width], None
+        share = 1.0 / rows.shape[1] if weights is None else weights[users]
         labels = data.y[rows].unsqueeze(-1)
         if self.objective is not None:
-            share = self.objective.share(labels, share)
-        return self.inputs(rows, step, stream), labels, share
+            own = self.objective.pick(range(users.start, users.stop))
+            share = own.share(labels, share)
+        return self.inputs(rows, step, stream, users.start), labels, share
 
-    def inputs(self, rows: Tensor, step: int, stream: int) -> Tensor:
-        """The batches of a step; images are changed first, if they are."""
+    def inputs(self, rows: Tensor, step: int, stream: int, first: int) -> Tensor:
+        """The batches of a step, of users from `first` on; images are changed, if they are."""
         views, draws = self.data.views, self.draws[stream]
         if views is None or draws is None:
             return self.gather(self.data.x, rows)
-        changed = views.apply(self.data.x[rows.flatten()], draws[step][: len(rows)].flatten(0, 1))
+        own = draws[step][first : first + len(rows)]
+        changed = views.apply(self.data.x[rows.flatten()], own.flatten(0, 1))
         places = torch.arange(rows.numel(), device=rows.device).view(rows.shape)
         return self.gather(stacked.data_for(self.network, changed), places)
 

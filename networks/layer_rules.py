@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from corsage.networks.aligned import elementwise, lifted
-from corsage.networks.slots import Convolution, Linear, Slot
+from corsage.networks.aligned import elementwise, lifted, users_in
+from corsage.networks.slots import Convolution, Linear, Slot, State
 from corsage.networks.users import Rule, Untraceable, Users
 
 DRAWS = "it draws random numbers in training (dropout)"
@@ -123,9 +123,26 @@ def dropout(x: Users, p: float = 0.5, training: bool = True, *rest: Any) -> User
     return x
 
 
-def batch_norm(*args: Any, **kwargs: Any) -> Any:
-    """F.batch_norm keeps statistics of what it saw."""
-    raise Untraceable("BatchNorm keeps running statistics")
+def batch_norm(
+    x: Any,
+    mean: Any,
+    var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Users:
+    """F.batch_norm: channels of all users side by side; each has running statistics of its own."""
+    n = users_in((x, mean, var, weight, bias))
+    if training and any(p is not None and not isinstance(p, State) for p in (mean, var)):
+        raise Untraceable("BatchNorm moves running statistics that are frozen")
+    x = lifted(x, n)
+    m, v, w, b = (
+        None if p is None else lifted(p, n).t.reshape(-1) for p in (mean, var, weight, bias)
+    )
+    found = Users(F.batch_norm(x.wide(), m, v, w, b, training, momentum, eps), n, True)
+    return found if x.ndim > 2 else Users(found.rows(), n)
 
 
 def attention(q: Users, k: Users, v: Users, *rest: Any, **more: Any) -> Any:

@@ -19,7 +19,7 @@ from corsage.core.arrays import Arrays, Floats32
 from corsage.core.paths import AUTO, LAYERS, PATHS, Path
 from corsage.networks import batch_norm, inspection
 from corsage.networks.answers import output_of
-from corsage.networks.chain import chain_of
+from corsage.networks.chain import chain_of, head_layers
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion
 from corsage.networks.cut import Cut, Uncut, cut
 from corsage.networks.groups import Words
@@ -41,7 +41,8 @@ class Network:
     are those of every later head epoch. `why` says what stands against either. `stochastic`:
     training draws random numbers (dropout). `batch_statistics`: it normalises by those of a batch.
     `takes_channels_last`: images may have that layout, and with `channels_last` they have it.
-    `layers`: those of a model that is a chain of plain layers. `stackable`: their kernels can train
+    `layers`: those of a model that is a chain of plain layers; `head_layers`: of a head that is one
+    of linear layers. `stackable`: their kernels can train
     copies of it together. `widest_convolution`: the most channels that a convolution puts out.
     `criterion`: what it is trained and judged by. `path`: how many users are trained together, and
     in which layout, unless it is `stackable`.
@@ -96,6 +97,7 @@ class Network:
         self.linear_head = found.linear_head
         self.layers = chain_of(self.module, example)
         self.chains = inspection.stackable(self)
+        self.head_layers = head_layers(self, example)
         self.takes_channels_last = found.channels_last
         self.batch_statistics = batch_norm.needs_two(self.module)
         self.widest_convolution = inspection.widest_convolution(self.module)

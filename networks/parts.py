@@ -37,7 +37,7 @@ def groups(orders: Sequence[Order], size: int) -> list[list[int]]:
     return [by_steps[i : i + size] for i in range(0, len(by_steps), size)]
 
 
-def train_linear_heads(
+def train_plain_heads(
     network: Network,
     heads: Floats32,
     features: Examples,
@@ -45,13 +45,15 @@ def train_linear_heads(
     keys: TrainKeys,
     pull: Pull | None = None,
 ) -> Floats32:
-    """Linear heads (users, P_head) of many users at once, on their features.
+    """Heads (users, P_head) of linear layers of many users at once, on their features.
 
-    Every step is one batched product a side; users with fewer steps drop out as they finish.
+    Every step is one batched product a layer and side; users with fewer steps drop out as they
+    finish.
     """
     out = np.array(heads, np.float32)
     job = Job(network, network.head, features, orders, keys, active(pull), head=True)
-    for group in groups(orders, TOGETHER):
+    fit = IN_CACHE // (2 * 4 * max(heads.shape[1], 1))
+    for group in groups(orders, max(1, min(TOGETHER, fit))):
         train_group(job, out, group, out)
     return out
 
@@ -67,20 +69,20 @@ def train_heads(
 ) -> Floats32:
     """Heads (users, P_head) over one frozen body, in the quickest way that is exact.
 
-    Cacheable body, linear head: features once, all users together. Another head: one user after
-    the other on the features. A body that cannot be cached (`network.why`): the whole network.
+    Cacheable body, head of linear layers: features once, all users together. Another head: one
+    user after the other on the features. A body that cannot be cached (`network.why`): the whole
+    network, of several users together where the path has it so.
     """
     network.set(network.body, body)
     kept = network.cacheable and data.views is None
-    if data.views is not None:
+    if data.views is not None or (not kept and through_all(network, data, keys)):
         rows = np.concatenate([np.broadcast_to(body, (len(heads), len(body))), heads], axis=1)
         return train_part(network, rows, network.head, data, orders, keys, pull)
     if kept:
         data = data.over(all_features(network, data.x))
         trained = all(b.trained for b in network.blocks_of(network.head))
-        joint = data.losses is None and keys.mixed_precision == "none"
-        if network.linear_head and trained and joint:
-            return train_linear_heads(network, heads, data, orders, keys, pull)
+        if network.head_layers and trained and keys.mixed_precision == "none":
+            return train_plain_heads(network, heads, data, orders, keys, pull)
     out = np.array(heads, np.float32)
     job = Job(network, network.head, data, orders, keys, active(pull), kept)
     for u in range(len(orders)):
@@ -88,6 +90,13 @@ def train_heads(
         train_alone(job, u)
         out[u] = network.vector.view(network.head)
     return out
+
+
+def through_all(network: Network, data: Examples, keys: TrainKeys) -> bool:
+    """Whether several users' heads are trained together through whole networks."""
+    if network.stackable or (data.losses is not None and not network.split_exact):
+        return False
+    return users_together(network, network.head, 0, keys) > 1
 
 
 def train_bodies(
@@ -133,7 +142,8 @@ def train_part(
         return np.empty((len(orders), 0), np.float32)
     pull = active(pull)
     vectors = pull.own_rows if pull is not None else 0
-    together = users_together(network, part, vectors, keys) if data.losses is None else 0
+    alone = data.losses is not None and not network.split_exact  # which is refused
+    together = 0 if alone else users_together(network, part, vectors, keys)
     if network.stackable and together and data.views is None:
         data = data.over(stacked.data_for(network, data.x))
     job = Job(network, part, data, orders, keys, pull)
@@ -205,9 +215,10 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
 
 def way_of(job: Job) -> Way:
     """The quickest way to train users together."""
-    if not (job.keys.plain and job.data.usual):
-        return trained_by_rule
-    return trained_together if job.head or job.network.stackable else descended
+    plain = job.keys.plain and job.data.objective is None and job.data.views is None
+    if plain and not (job.head or job.network.stackable):
+        return descended
+    return trained_together if plain and job.data.losses is None else trained_by_rule
 
 
 def starts_of(job: Job, rows: Floats32, users: list[int]) -> torch.Tensor:

@@ -86,6 +86,28 @@ class Slot(Users):
         self.leaf, self.leaves = None, []
 
 
+class State(Users):
+    """A buffer of all users that training moves: columns of theta (users, P), of the buffer's type.
+
+    A pass reads and writes a copy, which is put back after it.
+    """
+
+    def __init__(self, where: slice, shape: torch.Size, dtype: torch.dtype) -> None:
+        self.where, self.form, self.dtype, self.image = where, shape, dtype, False
+        self.t, self.n = torch.empty(0), 0
+
+    def use(self, theta: Tensor) -> None:
+        """Read theta; counters are whole numbers."""
+        self.n, self.image = len(theta), False
+        values = theta[:, self.where].reshape(self.n, *self.form)
+        values = values if self.dtype.is_floating_point else values.round()
+        self.t = values.to(self.dtype, copy=True)
+
+    def put_back(self, theta: Tensor) -> None:
+        """What the pass made of it."""
+        theta[:, self.where] = self.rows().detach().reshape(self.n, -1).to(theta.dtype)
+
+
 TRAINED, FROZEN = torch.zeros(1, requires_grad=True), torch.zeros(1)
 
 

@@ -24,7 +24,7 @@ Gather = Callable[[Tensor, Tensor], Tensor]
 class Stacked:
     """Copies of a network's layers for the users whose parameters are `rows` (users, P).
 
-    With `head`, copies of its linear head only, for features; `rows` are heads (users, P_head).
+    With `head`, copies of its head only, for features; `rows` are heads (users, P_head).
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Stacked:
         self.centres: list[tuple[slice, Tensor]] = []
         blocks = {id(b.tensor): b for b in network.blocks}
         channels = 1
-        for module in [network.head_module] if head else network.layers:
+        for module in network.head_layers if head else network.layers:
             if isinstance(module, nn.Linear):
                 self.layers.append(Dense(*self._parameters(module, blocks)))
             elif isinstance(module, nn.Conv2d):

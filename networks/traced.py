@@ -7,20 +7,21 @@ its parameters are `Slot`s while it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from corsage.core.groups import TrainKeys
-from corsage.networks import stacked
+from corsage.networks import inspection, stacked
+from corsage.networks.aligned import lifted
 from corsage.networks.answers import output_of
 from corsage.networks.batches import Examples, Order
 from corsage.networks.gradients import BARE, AutogradLosses, StackedLosses
 from corsage.networks.inspection import as_channels_last
 from corsage.networks.network import Network
-from corsage.networks.slots import Slot
+from corsage.networks.slots import Slot, State
 from corsage.networks.users import Untraceable, Users
 
 
@@ -45,7 +46,9 @@ class TracedLosses(StackedLosses):
     def layers_of(self) -> None:
         """Slots for all parameters; those that are trained, and columns that are not."""
         network = self.network
-        self.slots = {id(b.tensor): Slot(b.where, b.shape) for b in network.blocks}
+        self.slots = {id(b.tensor): Slot(b.where, b.shape) for b in network.blocks if b.trained}
+        moved = [b for b in network.blocks if not b.trained]
+        self.states = {id(b.tensor): State(b.where, b.shape, b.dtype) for b in moved}
         blocks = list(network.blocks_of(self.part))
         self.trained = [self.slots[id(b.tensor)] for b in blocks if b.trained]
         self.constant = [stacked.moved(b.where, self.part.start) for b in blocks if not b.trained]
@@ -60,18 +63,58 @@ class TracedLosses(StackedLosses):
         scale: float | Tensor = 1.0,
         stream: int = 0,
     ) -> None:
-        """One forward and backward pass of all users."""
-        active = self.active[step]
-        each = scale[:active].view(-1, 1, 1) if isinstance(scale, Tensor) else scale
-        self.use(theta[:active], out[:active], beta)
-        x, labels, share = self.batch(step, stream)
-        with torch.enable_grad(), in_place_of_parameters(self.network.module, self.slots):
-            output: Any = output_of(self.network.module(x))
-            h = output.rows()
-        sloped = self.objective or self.network.criterion
-        torch.autograd.backward(h, sloped.slope(h.detach(), labels).mul_(share * each))
-        for slot in self.trained:
-            slot.finish()
+        """One forward and backward pass of all users; of those with batches of one size, where
+        a layer normalises by the batch.
+        """
+        runs = [(slice(0, self.active[step]), 0)]
+        if self.network.batch_statistics:
+            runs = self.plans[stream].alike(step)
+        for users, width in runs:
+            each = scale[users].view(-1, 1, 1) if isinstance(scale, Tensor) else scale
+            self.use(theta[users], out[users], beta)
+            x, labels, share = self.batch(step, stream, users, width)
+            if self.data.losses is None:
+                h = self.outputs(x)
+                slope = self.sloped(users).slope(h.detach(), labels)
+                torch.autograd.backward(h, slope.mul_(share * each))
+            else:
+                halves = self.halves(x)
+                found = self.own_slopes(*halves, labels, step, scale, stream, users)
+                backward(halves, found)
+            for slot in self.trained:
+                slot.finish()
+            for state in self.states.values():
+                state.put_back(theta[users])
+
+    def outputs(self, x: Any) -> Tensor:
+        """Those of all users (users, batch, outputs)."""
+        with torch.enable_grad(), in_place_of_parameters(self.network.module, self.values()):
+            found: Any = output_of(self.network.module(x))
+            return found.rows()  # type: ignore[no-any-return]
+
+    def halves(self, x: Any) -> tuple[Tensor, Tensor]:
+        """Features and outputs of all users."""
+        network, split, values = self.network, self.network.split, self.values()
+        parts = (split.front, split.back) if split else (network.module,)
+        with torch.enable_grad(), ExitStack() as stack:
+            for module in parts:
+                stack.enter_context(in_place_of_parameters(module, values))
+            if split:
+                features: Any = split.front(x)
+                output: Any = output_of(split.back(features))
+            else:
+                features = inspection.run_body(network.module, network.head_module, x)
+                output = network.head_module(features)
+            return lifted(features, x.n).rows(), output.rows()
+
+    def values(self) -> dict[int, Users]:
+        """What stands for each parameter and moving buffer that the module has now."""
+        loose = self.network.vector.loose
+        now = {
+            id(one.owner._buffers[one.attribute]): self.states[id(one.block.tensor)]
+            for one in loose
+        }
+        return {**self.slots, **self.states, **now}
 
     def product(
         self, theta: Tensor, v: Tensor, step: int, out: Tensor, scale: float, stream: int = 0
@@ -88,17 +131,20 @@ class TracedLosses(StackedLosses):
         """Read theta; gradients go to out <- beta * out + gradient, of 0 where none is trained."""
         for slot in self.slots.values():
             slot.use(theta, None, 0, beta)
+        for state in self.states.values():
+            state.use(theta)
         for slot in self.trained:
             slot.use(theta, out, self.part.start, beta)
         for where in self.constant:
             out[:, where].mul_(beta) if beta else out[:, where].zero_()
 
-    def inputs(self, rows: Tensor, step: int, stream: int) -> Any:
+    def inputs(self, rows: Tensor, step: int, stream: int, first: int) -> Any:
         """The batches of a step; images are changed first, if they are."""
         views, draws = self.data.views, self.draws[stream]
         if views is None or draws is None:
             return self.joined(self.data.x, rows)
-        changed = views.apply(self.data.x[rows.flatten()], draws[step][: len(rows)].flatten(0, 1))
+        own = draws[step][first : first + len(rows), : rows.shape[1]]
+        changed = views.apply(self.data.x[rows.flatten()], own.flatten(0, 1))
         return self.joined(changed, torch.arange(rows.numel(), device=rows.device).view(rows.shape))
 
     def joined(self, x: Tensor, rows: Tensor) -> Users:
@@ -111,9 +157,15 @@ class TracedLosses(StackedLosses):
         return Users(as_channels_last(wide) if last else wide, users, True)
 
 
+def backward(ends: Sequence[Tensor], slopes: Sequence[Tensor | None]) -> None:
+    """From all ends that have a slope and a way back."""
+    both = [(t, d) for t, d in zip(ends, slopes, strict=True) if t.requires_grad and d is not None]
+    torch.autograd.backward([t for t, _ in both], [d for _, d in both])
+
+
 @contextmanager
-def in_place_of_parameters(module: nn.Module, slots: dict[int, Slot]) -> Iterator[None]:
-    """Parameters and float buffers of a module are slots for a while; so `forward` reads them."""
+def in_place_of_parameters(module: nn.Module, slots: dict[int, Users]) -> Iterator[None]:
+    """Parameters and buffers of a module are slots for a while; so `forward` reads them."""
     places: list[tuple[Any, str, Any]] = []
     try:
         for m in module.modules():

@@ -52,5 +52,5 @@ def note_features(strategy: Strategy[Any, Any], network: Network) -> None:
     note, network = strategy.federation.note, network.rear
     if not network.cacheable:
         note(f"features are not cached, heads train over the whole model: {network.why}")
-    elif not network.linear_head:
-        note("the head is not one linear layer: users' heads train one after the other")
+    elif not network.head_layers:
+        note("the head is no chain of linear layers: users' heads train one after the other")
