@@ -10,13 +10,14 @@ models have, which a sparse factor solves at once. Ten to twenty steps are enoug
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.certificate import Problem, edge_terms
 from corsage.solvers.convex_clustering.cones import Pairs, Scaling, Step, dot
+from corsage.solvers.convex_clustering.edges import norms
 from corsage.solvers.convex_clustering.finish import Finish
 from corsage.solvers.convex_clustering.newton_system import Solve, System, affordable
 
@@ -41,21 +42,26 @@ EVEN = 1e-10, 1e-100
 
 def suits(problem: Problem) -> bool:
     """Whether the method is the one to take: a sparse factor is affordable, radii are alike."""
+    return even(problem) and affordable(problem.edges, problem.costs.d)
+
+
+def even(problem: Problem) -> bool:
+    """Whether radii are alike."""
     share, least = EVEN
     radius = problem.costs.strongest(problem.radius)
-    alike = radius.min() >= max(share * radius.max(), least)
-    return bool(alike) and affordable(problem.edges, problem.costs.d)
+    return bool(radius.min() >= max(share * radius.max(), least))
 
 
 @dataclass
 class Interior:
-    """The iteration from x (n, d) and mu = 0 on.
+    """The iteration from x (n, d) and mu = 0 on, or the duals of a smaller lam.
 
     Parameters
     ----------
     problem : costs, graph, lam.
     finish : where points and partitions are offered.
     x : where it is.
+    duals : those to begin at (E, d), all shorter than their radii.
     pairs : lengths, differences and duals of the edges.
     steps : how many were taken.
     """
@@ -63,13 +69,18 @@ class Interior:
     problem: Problem
     finish: Finish
     x: Floats
+    duals: InitVar[Floats | None] = None
     pairs: Pairs = field(init=False)
     steps: int = 0
 
-    def __post_init__(self) -> None:
-        """The duals begin in the middle of their balls."""
+    def __post_init__(self, duals: Floats | None) -> None:
+        """The duals begin in the middle of their balls, or where they are known to be near."""
         z = self.problem.edges.differences(self.x).T
-        self.pairs = Pairs.outside(z, self.problem.costs.strongest(self.problem.radius))
+        radius = self.problem.costs.strongest(self.problem.radius)
+        if duals is not None and duals.any() and np.all(norms(duals) < radius):
+            self.pairs = Pairs.near(z, radius, duals.T)
+        else:
+            self.pairs = Pairs.outside(z, radius)
 
     @property
     def mu(self) -> Floats:

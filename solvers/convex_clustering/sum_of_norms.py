@@ -25,7 +25,8 @@ from corsage.solvers.convex_clustering.finish import Found
 from corsage.solvers.convex_clustering.fusion import reduced
 from corsage.solvers.convex_clustering.newton_system import affordable
 from corsage.solvers.convex_clustering.problems import costs_of, listed, problem_of
-from corsage.solvers.convex_clustering.solved import Beginning, risen, solved
+from corsage.solvers.convex_clustering.rising import Rising
+from corsage.solvers.convex_clustering.solved import Beginning, solved
 
 if TYPE_CHECKING:
     from corsage.solvers.losses.convex import Losses
@@ -138,18 +139,12 @@ def _upwards(
 ) -> list[Solution]:
     """From the smallest lam to the largest; in the order that was asked for."""
     solutions: dict[float, Solution] = {}
-    last, before = None, 0.0
+    rising = Rising(costs, edges, tolerance)
     for lam in sorted(set(lams)):
-        problem = Problem(costs, edges, lam)
-        if np.isinf(lam):
-            solutions[lam] = _together(problem, tolerance)
-            continue
-        found = risen(problem, last, lam / before, tolerance) if last and before else None
-        if found is None:
-            alone = fit(costs.a, lam, edges, tolerance=tolerance)
-            found = Found(alone.x, alone.mu, alone.gap, alone.iterations)
-        solutions[lam] = _solution(problem, found, tolerance)
-        last, before = found, lam
+        if lam == 0 or np.isinf(lam) or not len(edges):
+            solutions[lam] = fit(costs.a, lam, edges, tolerance=tolerance)
+        else:
+            solutions[lam] = _solution(Problem(costs, edges, lam), rising.to(lam), tolerance)
     return [solutions[lam] for lam in lams]
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.solvers.convex_clustering import solved
+from corsage.solvers.convex_clustering import rising, solved
 from corsage.solvers.convex_clustering.certificate import Problem
 from corsage.solvers.convex_clustering.cones import Pairs, Scaling, Step, dot
 from corsage.solvers.convex_clustering.costs import PointCosts
@@ -17,6 +17,7 @@ from corsage.solvers.convex_clustering.edges import Edges, norms
 from corsage.solvers.convex_clustering.finish import Finish
 from corsage.solvers.convex_clustering.interior import Interior, suits
 from corsage.solvers.convex_clustering.merged import Merged
+from corsage.solvers.convex_clustering.rising import Level, Rising
 from corsage.solvers.convex_clustering.sum_of_norms import fit, gap, path, prox
 from corsage.solvers.convex_clustering.wide_prox import wide_prox
 from corsage.solvers.losses.convex import points
@@ -208,6 +209,47 @@ def test_paths_agree_with_single_fits_in_any_order():
         for lam, found in zip(order, path(a, order, edges), strict=True):
             assert found.certified and found.lam == lam
             assert found.value == pytest.approx(fit(a, lam, edges).value, rel=2e-8)
+
+
+def dual_value(a, edges, mu):
+    """The minimum over X of the Lagrangian, written out edge by edge."""
+    v = np.zeros_like(a)
+    for i, j, pull in zip(edges.i, edges.j, mu, strict=True):
+        v[i] += pull
+        v[j] -= pull
+    return float((v * a).sum() - np.square(v).sum() / 2)
+
+
+def test_every_lambda_of_a_path_is_certified_by_its_own_duals():
+    a, edges = moons()
+    lams = np.geomspace(0.01, 5.0, 20)
+    for number, found in enumerate(path(a, lams, edges)):
+        assert np.all(norms(found.mu) <= found.lam * edges.w * (1 + 1e-12))
+        below = found.value - dual_value(a, edges, found.mu)
+        assert found.relative_gap <= 1e-8 and below <= found.gap + 1e-12 * found.value
+        if number % 5 == 0:
+            assert found.value == pytest.approx(minimum(a, edges, found.lam), rel=1e-8)
+
+
+@pytest.mark.parametrize("lam", [0.02, 0.2])
+def test_clusters_of_a_path_that_are_wrong_are_taken_apart(lam, monkeypatch):
+    """As if all users, or strangers, had been fused at the lam before."""
+    a, edges = moons()
+    colds = []
+    own = rising.solved
+    monkeypatch.setattr(rising, "solved", lambda *args: colds.append(args) or own(*args))
+    expected = fit(a, lam, edges)
+    pairs = np.repeat(np.arange(150), 2)
+    for labels in (np.zeros(300, int), random(0).permutation(pairs)):
+        way = Rising(PointCosts(a), edges, 1e-8)
+        way.to(0.9 * lam)
+        del colds[:]
+        way.level = Level.of(way.costs, edges, labels)
+        found = way.to(lam)
+        problem = Problem(way.costs, edges, lam)
+        assert problem.relative(problem.gap(found.x, found.mu), found.x) <= 1e-8
+        assert problem.value(found.x) == pytest.approx(expected.value, rel=2e-8)
+        assert not any(args[0].costs.n == len(a) for args in colds)  # nothing was begun anew
 
 
 def test_where_it_gets_stuck_the_other_method_goes_on(monkeypatch):
