@@ -34,6 +34,9 @@ FLAT = 1e-10
 EARLY, SMALL, FEW = 1e-3, 300, 10
 """A partition is tried from that relative gap on, if it comes twice in a row and has few clusters:
 so many, or as many as one user in so many, and half the users at most."""
+NEAR, SURE, MUCH = 0.03, 0.1, 0.4
+"""The relative gap from which on, and the ratio of slacks below which, users are fused for sure;
+clusters that are left, as a share of the users, that make the problem much smaller."""
 MORE = 4
 """Steps with the gap closed in which models that are fused exactly are looked for."""
 EVEN = 1e-10, 1e-100
@@ -62,6 +65,8 @@ class Interior:
     finish : where points and partitions are offered.
     x : where it is.
     duals : those to begin at (E, d), all shorter than their radii.
+    shrinks : end as soon as users are fused for sure that make the problem much smaller, once.
+    merged : the partition that it then ended with.
     pairs : lengths, differences and duals of the edges.
     steps : how many were taken.
     """
@@ -70,6 +75,8 @@ class Interior:
     finish: Finish
     x: Floats
     duals: InitVar[Floats | None] = None
+    shrinks: bool = False
+    merged: Ints | None = None
     pairs: Pairs = field(init=False)
     steps: int = 0
 
@@ -88,12 +95,14 @@ class Interior:
         return self.pairs.mu.T
 
     def run(self) -> bool:
-        """Whether the gap was closed."""
+        """Whether the gap was closed; if not, it can go on."""
         last, left = b"", MORE
         while self.steps < STEPS and self._step() > STUCK:
             self.steps += 1
             spread = float(edge_terms(self.pairs.z.T, self.mu, self.problem.radius).sum())
             relative = self.problem.relative(spread, self.x)
+            if self.shrinks and relative < NEAR and self._shrinks():
+                return False
             if relative > EARLY:
                 continue
             labels = self._fused()
@@ -113,15 +122,24 @@ class Interior:
         n = len(self.x)
         return min(max(SMALL, n / FEW), n / 2)
 
-    def _fused(self) -> Ints:
+    def _shrinks(self) -> bool:
+        """Whether many users are fused for sure: then they are `merged`."""
+        labels, n = self._fused(SURE), len(self.x)
+        if n <= SMALL or labels.max() >= MUCH * n:
+            return False
+        self.merged, self.shrinks = labels, False
+        return True
+
+    def _fused(self, share: float = 1.0) -> Ints:
         """The partition that is near: of an edge's two slacks, one vanishes.
 
-        |z_e| vanishes on fused edges, r_e - |mu_e| on all others.
+        |z_e| vanishes on fused edges, r_e - |mu_e| on all others; `share`: how much of the other
+        it may be.
         """
         pairs = self.pairs
         length = np.sqrt(dot(pairs.z, pairs.z))
         slack = pairs.yy / (pairs.r * (pairs.r + np.sqrt(dot(pairs.mu, pairs.mu))))
-        return self.problem.edges.components(length <= slack * length.mean())
+        return self.problem.edges.components(length <= share * slack * length.mean())
 
     def _step(self) -> float:
         """One step, and its length."""

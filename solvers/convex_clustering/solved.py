@@ -19,6 +19,7 @@ from corsage.solvers.convex_clustering.certificate import Problem, feasible
 from corsage.solvers.convex_clustering.costs import PointCosts
 from corsage.solvers.convex_clustering.finish import Finish, Found
 from corsage.solvers.convex_clustering.interior import Interior, suits
+from corsage.solvers.convex_clustering.shrinking import shrinking
 from corsage.solvers.convex_clustering.ssnal import Solver
 
 FEW = 300
@@ -79,6 +80,8 @@ def _solved(problem: Problem, begin: Beginning, tolerance: float) -> Found:
         few = labels.max() < FEW
         if few and finish.tries(labels, begin.x, begin.mu, np.inf):
             return finish.found(0)
+    if isinstance(problem.costs, PointCosts):
+        return shrinking(finish, problem.costs, problem.costs.minimise())
     alone = problem.costs.minimise()
     method = Interior(problem, finish, np.where(np.isfinite(alone), alone, 0.0))
     if method.run():
