@@ -124,8 +124,11 @@ class Interior:
 
     def _shrinks(self) -> bool:
         """Whether many users are fused for sure: then they are `merged`."""
-        labels, n = self._fused(SURE), len(self.x)
-        if n <= SMALL or labels.max() >= MUCH * n:
+        n = len(self.x)
+        if n <= SMALL:
+            return False
+        labels = self._fused(SURE)
+        if labels.max() >= MUCH * n:
             return False
         self.merged, self.shrinks = labels, False
         return True
