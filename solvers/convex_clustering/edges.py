@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array, dia_array, eye_array
+from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import SuperLU
 from scipy.spatial import KDTree
@@ -161,10 +161,12 @@ class Edges:
     @cached_property
     def _factor(self) -> SuperLU:
         """Of the Laplacian with w^2, a little damped so that it is regular."""
-        laplacian = self._incidence @ dia_array((self.w[None] ** 2, 0), shape=(len(self),) * 2)
-        laplacian = laplacian @ self._incidence.T
-        least = GROUND * (float(laplacian.diagonal().mean()) or 1.0)
-        return symmetric_factor((laplacian + least * eye_array(self.n)).tocsc())
+        square, users = self.w**2, np.arange(self.n)
+        degree = np.bincount(self.i, square, self.n) + np.bincount(self.j, square, self.n)
+        least = GROUND * (float(degree.mean()) or 1.0)
+        entries = np.concatenate([-square, -square, degree + least])
+        rows = np.concatenate([self.i, self.j, users]), np.concatenate([self.j, self.i, users])
+        return symmetric_factor(coo_array((entries, rows), shape=(self.n, self.n)).tocsc())
 
     def masked(self, mask: Bools) -> Edges:
         """The graph of these edges only."""
