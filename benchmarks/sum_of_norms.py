@@ -7,7 +7,7 @@ CVXPY's seconds are those of `Problem.solve`, formulation included. Larger
 problems run without it in processes of their own, whose peak memory is measured too. With more
 users in a cluster than 20, lambda falls in proportion: the pull at a user stays what it is.
 
-Points on graphs of ten neighbours are in neighbour_graphs.py.
+Points on graphs of ten neighbours are `neighbour-graphs`.
 
     python -m corsage.benchmarks sum-of-norms
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.util import find_spec
@@ -27,7 +28,6 @@ import numpy as np
 import threadpoolctl
 import torch
 
-from corsage.benchmarks import neighbour_graphs
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import one_thread
 from corsage.core.arrays import Floats
@@ -135,25 +135,24 @@ def alone(name: str, *words: Any) -> list[Measure]:
     ]
 
 
-def run() -> list[Measure]:
+def run() -> Iterator[Measure]:
     """All duels, a path, and the large problems."""
     if find_spec("cvxpy") is None:
         raise CorsageError("sum-of-norms: needs cvxpy; pip install 'corsage[dev]'.")
-    found: list[Measure] = []
     with one_thread(), threadpoolctl.threadpool_limits(1):
         for n in TURNS:
             own, u = losses(n // 3)
             for lam in LAMBDAS:
                 cost = partial(hinge_cost, u)
-                found += duel(f"ellipses, {n}, {lam:g}", own, cost, n, lam * 60 / n)
+                yield from duel(f"ellipses, {n}, {lam:g}", own, cost, n, lam * 60 / n)
             a = blobs(n // 3)
             for lam in POINT_LAMBDAS:
-                found += duel(f"points, {n}, {lam:g}", a, partial(point_cost, a), n, lam * 60 / n)
-        found.append(along_a_path())
-        found.append(federated_round("pdmm", 3.0))
-    found += alone("ellipses, 999, all pairs", "all", 333, LAMBDAS[0] * 20 / 333)
-    found += alone("ellipses, 3,000, 10-NN", "knn", 1000, 0.05)
-    return found + neighbour_graphs.run()
+                cost = partial(point_cost, a)
+                yield from duel(f"points, {n}, {lam:g}", a, cost, n, lam * 60 / n)
+        yield along_a_path()
+        yield federated_round("pdmm", 3.0)
+    yield from alone("ellipses, 999, all pairs", "all", 333, LAMBDAS[0] * 20 / 333)
+    yield from alone("ellipses, 3,000, 10-NN", "knn", 1000, 0.05)
 
 
 def federated_round(solver: str, most: float) -> Measure:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from logging import DEBUG
 from typing import Any
 
@@ -133,6 +134,7 @@ class Worker:
         check_frozen(task, self.network)
         self.delivery = ModelDelivery(task, node, store.models)
         self.members: dict[str, list[str]] = json.loads(str(task.options.get(MEMBERS, "{}")))
+        self.stored: dict[str, Array] = {}  # the same of cohorts that are known, as they are kept
 
     def groups(self) -> list[list[int]]:
         """The numbers of participants that are worked for at once; a cohort is alone.
@@ -175,6 +177,8 @@ class Worker:
             stored, name = states[0].pop(MEMBERS, None), names[0]
             users = self.members.get(name, [name]) if stored is None else read_members(stored)
             self.members[name] = users
+            if stored is not None:
+                self.stored[name] = stored
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
         client.training = self.node.training
         return client
@@ -225,7 +229,8 @@ class Worker:
             name = task.users[i]
             state = {key: rows[place] for key, rows in kept.items()}
             if self.members.get(name, [name]) != [name]:
-                state[MEMBERS] = write_members(self.members[name])
+                known = self.stored.get(name)
+                state[MEMBERS] = write_members(self.members[name]) if known is None else known
             states.append(Kept(name, state, frozenset({task.versions[i], *task.keep[i]})))
             places[name] = int(place)
         for name, cause in self.store.save(task.round, states).items():
@@ -303,4 +308,10 @@ def write_members(users: list[str]) -> NDArray[np.uint8]:
 
 def read_members(array: NDArray[np.uint8]) -> list[str]:
     """The inverse of `write_members`."""
-    return list(json.loads(array.tobytes()))
+    return list(_ids(array.tobytes()))
+
+
+@lru_cache(maxsize=64)
+def _ids(text: bytes) -> tuple[str, ...]:
+    """The same in every message: thousands of ids are read once."""
+    return tuple(json.loads(text))

@@ -16,6 +16,8 @@ from corsage.core.arrays import Floats
 
 PRECISE = 1e-3
 """A product that is a smaller share of its terms is not computed from them, but carried on."""
+ABOVE = 0.01
+"""By how much t is longer, at least, than what is known to be near; a share of the mean length."""
 
 
 def dot(p: Floats, q: Floats) -> Floats:
@@ -55,6 +57,17 @@ class Pairs:
         more = float(size.mean()) or 1.0
         t = size + more
         return cls(t, z, r, np.zeros_like(z), more * (t + size), r * r, t * r)
+
+    @classmethod
+    def near(cls, z: Floats, r: Floats, mu: Floats) -> Pairs:
+        """The duals of a problem with smaller radii, and t longer than |z| by what r is than |mu|.
+
+        That is where the pairs of edges that stay apart are alike, as far as one can tell.
+        """
+        size, pull = np.sqrt(dot(z, z)), np.sqrt(dot(mu, mu))
+        t = size * r.sum() / pull.sum() + ABOVE * (float(size.mean()) or 1.0)
+        ss, yy = (t - size) * (t + size), (r - pull) * (r + pull)
+        return cls(t, z, r, mu, ss, yy, t * r - dot(mu, z))
 
     def along(self, step: Step) -> Way:
         """The way of a step."""

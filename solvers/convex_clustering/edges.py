@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array, dia_array, eye_array
+from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import SuperLU
 from scipy.spatial import KDTree
 
 from corsage.core.arrays import Bools, Floats, Ints
 from corsage.core.errors import ConfigError, DataError
+from corsage.solvers.convex_clustering.checks import matrix, number, positive, whole
 from corsage.solvers.convex_clustering.sparse_factor import Pattern, symmetric_factor
 
 BALANCED, CARRIES = 1e-30, 300
@@ -45,6 +46,9 @@ class Edges:
 
     def __post_init__(self) -> None:
         """Refuse what is no such graph."""
+        for name, rows in (("i", whole(self.i, "i")), ("j", whole(self.j, "j"))):
+            object.__setattr__(self, name, rows)
+        object.__setattr__(self, "w", positive(self.w))
         if not len(self.i) == len(self.j) == len(self.w):
             raise DataError("edges: i, j and w must be of one length.")
         if len(self.i) and not (
@@ -54,12 +58,12 @@ class Edges:
         codes = self.codes
         if np.any(np.diff(codes) <= 0) and len(np.unique(codes)) < len(codes):
             raise DataError("edges: a pair is there twice; add up its weights.")
-        if not (np.isfinite(self.w).all() and np.all(self.w > 0)):
-            raise DataError("edges: weights must be positive; leave out pairs without a pull.")
 
     @classmethod
     def all_pairs(cls, n: int, weight: float = 1.0) -> Edges:
         """Every user with every other: the penalty of (3)."""
+        if n < 0:
+            raise ConfigError(f"edges: n={n} users; it must be a number from 0 on.")
         i, j = (ends.astype(np.int64) for ends in np.triu_indices(n, 1))
         return cls(i, j, np.full(len(i), weight), n)
 
@@ -69,8 +73,9 @@ class Edges:
 
         The graph may be in pieces (`pieces` counts them): far groups are then never fused.
         """
+        points, decay = matrix(points, "edges: points"), number(decay, "edges: decay")
         n = len(points)
-        if not 1 <= k < n:
+        if not (isinstance(k, int | np.integer) and 1 <= k < n):
             raise ConfigError(f"edges: k={k} neighbours of {n} points; it must be 1 to {n - 1}.")
         near = KDTree(points).query(points, k + 1)[1]
         codes = np.sort(_pairs(np.repeat(np.arange(n), k + 1), near.ravel(), n))
@@ -156,10 +161,12 @@ class Edges:
     @cached_property
     def _factor(self) -> SuperLU:
         """Of the Laplacian with w^2, a little damped so that it is regular."""
-        laplacian = self._incidence @ dia_array((self.w[None] ** 2, 0), shape=(len(self),) * 2)
-        laplacian = laplacian @ self._incidence.T
-        least = GROUND * (float(laplacian.diagonal().mean()) or 1.0)
-        return symmetric_factor((laplacian + least * eye_array(self.n)).tocsc())
+        square, users = self.w**2, np.arange(self.n)
+        degree = np.bincount(self.i, square, self.n) + np.bincount(self.j, square, self.n)
+        least = GROUND * (float(degree.mean()) or 1.0)
+        entries = np.concatenate([-square, -square, degree + least])
+        rows = np.concatenate([self.i, self.j, users]), np.concatenate([self.j, self.i, users])
+        return symmetric_factor(coo_array((entries, rows), shape=(self.n, self.n)).tocsc())
 
     def masked(self, mask: Bools) -> Edges:
         """The graph of these edges only."""

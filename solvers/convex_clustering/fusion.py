@@ -29,7 +29,9 @@ FLAT, NEARLY = 1e-14, 1e3
 MET = 1e-13
 """Clusters that are so close, as a share of the largest distance, have met."""
 HOPELESS = 1e8
-"""How far from its goal a flow is given up."""
+"""How far from its goal a flow is given up at once."""
+STALLED, LESS = 6, 0.5
+"""In so many sweeps what is left must fall to that share at least, else the flow is given up."""
 CLEAR = 3.0
 """A ratio of successive sizes of differences that may part fused edges from others."""
 
@@ -99,24 +101,29 @@ def candidates(edges: Edges, z: Floats, fused: Bools) -> list[Ints]:
     return [edges.components(size <= ordered[place]), flags]
 
 
-def flow(problem: Problem, found: Reduced, mu: Floats, goal: float) -> Floats:
+def flow(
+    problem: Problem, found: Reduced, mu: Floats, goal: float, hopeless: float = HOPELESS
+) -> Floats:
     """Duals (E, d) for a solution of (5): near mu, in their balls, and nearly balanced.
 
     Both sets, the balls and the duals that balance the gradients, have projections. By turns they
     creep; Douglas and Rachford's reflections come to a point that is inside of the balls in a few
-    sweeps, until sum |grad f_i + v_i|^2 is at most `goal`, or hopelessly far from it.
+    sweeps, until sum |grad f_i + v_i|^2 is at most `goal`, or `hopeless` times as much, or stalls.
     """
     edges, radius = problem.edges, problem.radius
     inner = edges.masked(found.inside)
     room, y = radius[found.inside], mu[found.inside]
     need = -(problem.costs.gradient(found.x) + edges.adjoint(found.across))
+    best: list[float] = []
     for _ in range(SWEEPS):
         lack = need - inner.adjoint(y)
         lack -= means(lack, found.labels)[found.labels]  # no flow inside a cluster carries that
         balanced = y + inner.carry(lack)
         own = feasible(balanced, room)
         left = float(np.square(need - inner.adjoint(own)).sum())
-        if left <= goal or left > HOPELESS * goal:
+        best.append(min([left, *best[-1:]]))
+        stalls = len(best) > STALLED and best[-1] > LESS * best[-1 - STALLED]
+        if left <= goal or left > hopeless * goal or stalls:
             break
         y = y + RELAX * (feasible(2 * balanced - y, room) - balanced)
     duals = found.across.copy("K")

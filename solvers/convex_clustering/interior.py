@@ -10,13 +10,14 @@ models have, which a sparse factor solves at once. Ten to twenty steps are enoug
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.certificate import Problem, edge_terms
 from corsage.solvers.convex_clustering.cones import Pairs, Scaling, Step, dot
+from corsage.solvers.convex_clustering.edges import norms
 from corsage.solvers.convex_clustering.finish import Finish
 from corsage.solvers.convex_clustering.newton_system import Solve, System, affordable
 
@@ -33,6 +34,9 @@ FLAT = 1e-10
 EARLY, SMALL, FEW = 1e-3, 300, 10
 """A partition is tried from that relative gap on, if it comes twice in a row and has few clusters:
 so many, or as many as one user in so many, and half the users at most."""
+NEAR, SURE, MUCH = 0.03, 0.1, 0.4
+"""The relative gap from which on, and the ratio of slacks below which, users are fused for sure;
+clusters that are left, as a share of the users, that make the problem much smaller."""
 MORE = 4
 """Steps with the gap closed in which models that are fused exactly are looked for."""
 EVEN = 1e-10, 1e-100
@@ -41,21 +45,28 @@ EVEN = 1e-10, 1e-100
 
 def suits(problem: Problem) -> bool:
     """Whether the method is the one to take: a sparse factor is affordable, radii are alike."""
+    return even(problem) and affordable(problem.edges, problem.costs.d)
+
+
+def even(problem: Problem) -> bool:
+    """Whether radii are alike."""
     share, least = EVEN
     radius = problem.costs.strongest(problem.radius)
-    alike = radius.min() >= max(share * radius.max(), least)
-    return bool(alike) and affordable(problem.edges, problem.costs.d)
+    return bool(radius.min() >= max(share * radius.max(), least))
 
 
 @dataclass
 class Interior:
-    """The iteration from x (n, d) and mu = 0 on.
+    """The iteration from x (n, d) and mu = 0 on, or the duals of a smaller lam.
 
     Parameters
     ----------
     problem : costs, graph, lam.
     finish : where points and partitions are offered.
     x : where it is.
+    duals : those to begin at (E, d), all shorter than their radii.
+    shrinks : end as soon as users are fused for sure that make the problem much smaller, once.
+    merged : the partition that it then ended with.
     pairs : lengths, differences and duals of the edges.
     steps : how many were taken.
     """
@@ -63,13 +74,20 @@ class Interior:
     problem: Problem
     finish: Finish
     x: Floats
+    duals: InitVar[Floats | None] = None
+    shrinks: bool = False
+    merged: Ints | None = None
     pairs: Pairs = field(init=False)
     steps: int = 0
 
-    def __post_init__(self) -> None:
-        """The duals begin in the middle of their balls."""
+    def __post_init__(self, duals: Floats | None) -> None:
+        """The duals begin in the middle of their balls, or where they are known to be near."""
         z = self.problem.edges.differences(self.x).T
-        self.pairs = Pairs.outside(z, self.problem.costs.strongest(self.problem.radius))
+        radius = self.problem.costs.strongest(self.problem.radius)
+        if duals is not None and duals.any() and np.all(norms(duals) < radius):
+            self.pairs = Pairs.near(z, radius, duals.T)
+        else:
+            self.pairs = Pairs.outside(z, radius)
 
     @property
     def mu(self) -> Floats:
@@ -77,12 +95,14 @@ class Interior:
         return self.pairs.mu.T
 
     def run(self) -> bool:
-        """Whether the gap was closed."""
+        """Whether the gap was closed; if not, it can go on."""
         last, left = b"", MORE
         while self.steps < STEPS and self._step() > STUCK:
             self.steps += 1
             spread = float(edge_terms(self.pairs.z.T, self.mu, self.problem.radius).sum())
             relative = self.problem.relative(spread, self.x)
+            if self.shrinks and relative < NEAR and self._shrinks():
+                return False
             if relative > EARLY:
                 continue
             labels = self._fused()
@@ -102,15 +122,27 @@ class Interior:
         n = len(self.x)
         return min(max(SMALL, n / FEW), n / 2)
 
-    def _fused(self) -> Ints:
+    def _shrinks(self) -> bool:
+        """Whether many users are fused for sure: then they are `merged`."""
+        n = len(self.x)
+        if n <= SMALL:
+            return False
+        labels = self._fused(SURE)
+        if labels.max() >= MUCH * n:
+            return False
+        self.merged, self.shrinks = labels, False
+        return True
+
+    def _fused(self, share: float = 1.0) -> Ints:
         """The partition that is near: of an edge's two slacks, one vanishes.
 
-        |z_e| vanishes on fused edges, r_e - |mu_e| on all others.
+        |z_e| vanishes on fused edges, r_e - |mu_e| on all others; `share`: how much of the other
+        it may be.
         """
         pairs = self.pairs
         length = np.sqrt(dot(pairs.z, pairs.z))
         slack = pairs.yy / (pairs.r * (pairs.r + np.sqrt(dot(pairs.mu, pairs.mu))))
-        return self.problem.edges.components(length <= slack * length.mean())
+        return self.problem.edges.components(length <= share * slack * length.mean())
 
     def _step(self) -> float:
         """One step, and its length."""

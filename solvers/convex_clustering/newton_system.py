@@ -52,8 +52,7 @@ class System:
     @property
     def direct(self) -> bool:
         """Whether a factor is affordable."""
-        n, d = self.blocks.shape[:2]
-        return n * d <= DENSE or affordable(self.edges, d)
+        return small(self.edges, self.blocks.shape[1])
 
     def factored(self, damping: float = DAMPING) -> Solve:
         """The solution for any right side, by a factor; damped by a share of the mean diagonal."""
@@ -152,6 +151,11 @@ class System:
                 if m < k:
                     found[:, m, k] += degree
         return found
+
+
+def small(edges: Edges, d: int) -> bool:
+    """Whether any factor is affordable."""
+    return edges.n * d <= DENSE or affordable(edges, d)
 
 
 def affordable(edges: Edges, d: int) -> bool:

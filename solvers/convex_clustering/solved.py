@@ -7,6 +7,7 @@ begins at a similar problem's solution. It also goes on where the other one got 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,15 +17,13 @@ from threadpoolctl import ThreadpoolController
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.certificate import Problem, feasible
 from corsage.solvers.convex_clustering.costs import PointCosts
-from corsage.solvers.convex_clustering.edges import norms
 from corsage.solvers.convex_clustering.finish import Finish, Found
 from corsage.solvers.convex_clustering.interior import Interior, suits
+from corsage.solvers.convex_clustering.shrinking import shrinking
 from corsage.solvers.convex_clustering.ssnal import Solver
 
 FEW = 300
 """Clusters up to which a partition is tried before the interior-point method."""
-SMALLER = 0.7
-"""Clusters of a smaller lam, as a share of the users, that pay to be taken for one user each."""
 
 
 @dataclass(frozen=True)
@@ -51,34 +50,11 @@ def solved(problem: Problem, begin: Beginning, tolerance: float) -> Found:
 
     On one thread: for matrices of this size more of them only wait for each other.
     """
-    with _libraries().limit(limits=1, user_api="blas"):
+    with one_thread():
         costs = problem.costs
         if isinstance(costs, PointCosts) and costs.d > costs.n:
             return _turned(problem, costs, begin, tolerance)
         return _solved(problem, begin, tolerance)
-
-
-def risen(problem: Problem, last: Found, factor: float, tolerance: float) -> Found | None:
-    """The solution of points, begun at that for lam/factor; None if its clusters fell apart.
-
-    They hardly ever do. So each is one point, for which there are edges to other clusters only;
-    that the edges inside carry what they must is found out in the end, with all users.
-    """
-    costs, edges = problem.costs, problem.edges
-    same = edges.components(norms(edges.differences(last.x)) == 0)
-    count = int(same.max()) + 1
-    if not isinstance(costs, PointCosts) or count > SMALLER * costs.n:
-        return None
-    less = Problem(costs.fused(same), edges.merged(same, count), problem.lam)
-    labels, x = same, last.x
-    if len(less.edges):
-        found = solved(less, Beginning.cold(less), tolerance)
-        apart = norms(less.edges.differences(found.x))
-        labels, x = less.edges.components(apart == 0)[same], found.x[same]
-    finish = Finish(problem, tolerance, x)
-    with _libraries().limit(limits=1, user_api="blas"):
-        ended = finish.tries(labels, x, feasible(factor * last.mu, problem.radius), np.inf)
-    return finish.found(0) if ended else None
 
 
 def _turned(problem: Problem, costs: PointCosts, begin: Beginning, tolerance: float) -> Found:
@@ -104,11 +80,19 @@ def _solved(problem: Problem, begin: Beginning, tolerance: float) -> Found:
         few = labels.max() < FEW
         if few and finish.tries(labels, begin.x, begin.mu, np.inf):
             return finish.found(0)
+    if isinstance(problem.costs, PointCosts):
+        return shrinking(finish, problem.costs, problem.costs.minimise())
     alone = problem.costs.minimise()
     method = Interior(problem, finish, np.where(np.isfinite(alone), alone, 0.0))
     if method.run():
         return finish.found(method.steps)
     return Solver(problem, method.x, method.mu, finish, warm=True).run([])
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Linear algebra on one thread."""
+    limited: AbstractContextManager[object] = _libraries().limit(limits=1, user_api="blas")
+    return limited
 
 
 @cache

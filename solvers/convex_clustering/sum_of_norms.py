@@ -10,19 +10,23 @@ the paper's of (14), and 2 N times that of (3) and (5).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.core.errors import ConfigError, DataError, ModelError
+from corsage.core.errors import DataError, ModelError
 from corsage.solvers.convex_clustering.certificate import Problem, edge_terms, feasible
-from corsage.solvers.convex_clustering.costs import Costs, LossCosts, PointCosts, user_terms
+from corsage.solvers.convex_clustering.checks import LARGEST, number, points, shaped
+from corsage.solvers.convex_clustering.costs import Costs, PointCosts, user_terms
 from corsage.solvers.convex_clustering.edges import Edges, norms
 from corsage.solvers.convex_clustering.finish import Found
+from corsage.solvers.convex_clustering.fusion import reduced
 from corsage.solvers.convex_clustering.newton_system import affordable
-from corsage.solvers.convex_clustering.solved import Beginning, risen, solved
+from corsage.solvers.convex_clustering.problems import costs_of, listed, problem_of
+from corsage.solvers.convex_clustering.rising import Rising
+from corsage.solvers.convex_clustering.solved import Beginning, solved
 
 if TYPE_CHECKING:
     from corsage.solvers.losses.convex import Losses
@@ -89,19 +93,21 @@ def fit(
     Parameters
     ----------
     losses : the f_i, in float64, or points a (N, d) for f_i = 1/2 |x - a_i|^2.
-    lam : the weight of the penalty, at least 0.
+    lam : the weight of the penalty, at least 0; with inf all users of a piece of the graph share a
+        model.
     weights : the graph; None for all pairs with w = 1.
     start : a solution for another lam, or other losses, on the same graph.
     tolerance : the relative gap to reach. If it is not, the solution is not `certified`.
     """
-    costs = _costs(losses)
-    edges = Edges.all_pairs(costs.n) if weights is None else weights
-    _check(costs, edges, lam)
-    if start is not None and start.mu.shape != (len(edges), costs.d):
+    costs = costs_of(losses)
+    problem = problem_of(costs, lam, weights)
+    edges, tolerance = problem.edges, number(tolerance, "tolerance")
+    if start is not None and not _fits(start, costs, edges):
         raise DataError("sum of norms: the start is of another graph or model; leave it out.")
-    problem = Problem(costs, edges, lam)
-    if lam == 0 or not len(edges):
+    if problem.lam == 0 or not len(edges):
         return _solution(problem, _alone(problem), tolerance)
+    if np.isinf(problem.lam):
+        return _together(problem, tolerance)
     return _solution(problem, solved(problem, _beginning(problem, start), tolerance), tolerance)
 
 
@@ -116,10 +122,11 @@ def path(
     Of points on graphs of few edges all are found before the first is given: from the smallest lam
     up, clusters only grow.
     """
-    costs = _costs(losses)
-    edges = Edges.all_pairs(costs.n) if weights is None else weights
+    costs = costs_of(losses)
+    lams = [number(lam, "lambda") for lam in listed(lams)]
+    edges = problem_of(costs, 0.0, weights).edges
     if isinstance(costs, PointCosts) and affordable(edges, costs.d):
-        yield from _upwards(costs, list(lams), edges, tolerance)
+        yield from _upwards(costs, lams, edges, number(tolerance, "tolerance"))
         return
     found: Solution | None = None
     for lam in lams:
@@ -132,16 +139,12 @@ def _upwards(
 ) -> list[Solution]:
     """From the smallest lam to the largest; in the order that was asked for."""
     solutions: dict[float, Solution] = {}
-    last, before = None, 0.0
+    rising = Rising(costs, edges, tolerance)
     for lam in sorted(set(lams)):
-        _check(costs, edges, lam)
-        problem = Problem(costs, edges, lam)
-        found = risen(problem, last, lam / before, tolerance) if last and before else None
-        if found is None:
-            alone = fit(costs.a, lam, edges, tolerance=tolerance)
-            found = Found(alone.x, alone.mu, alone.gap, alone.iterations)
-        solutions[lam] = _solution(problem, found, tolerance)
-        last, before = found, lam
+        if lam == 0 or np.isinf(lam) or not len(edges):
+            solutions[lam] = fit(costs.a, lam, edges, tolerance=tolerance)
+        else:
+            solutions[lam] = _solution(Problem(costs, edges, lam), rising.to(lam), tolerance)
     return [solutions[lam] for lam in lams]
 
 
@@ -152,14 +155,17 @@ def prox(
 
     Y = S - B' mu. `warm` are the duals of a similar S, for the same lam and edges.
     """
-    costs = PointCosts(np.asarray(s, np.float64))
-    _check(costs, edges, lam)
-    problem = Problem(costs, edges, lam)
-    if lam == 0 or not len(edges):
+    costs = PointCosts(points(s))
+    problem = problem_of(costs, lam, edges)
+    if problem.lam == 0 or not len(edges):
         return costs.a.copy(), np.zeros((len(edges), costs.d))
+    if np.isinf(problem.lam):
+        endless = _together(problem, tolerance)
+        return endless.x, endless.mu
     if warm is None:
         begin = Beginning.cold(problem)
     else:
+        warm = shaped(warm, "duals", (len(edges), costs.d))
         mu = np.asfortranarray(feasible(np.asfortranarray(warm), problem.radius))
         same = edges.components(norms(mu) < (1 - TOUCH) * problem.radius)
         begin = Beginning(s - edges.adjoint(mu), mu, [same, edges.components()], warm=True)
@@ -176,9 +182,10 @@ def gap(
 
     mu is cut to |mu_ij| <= lam w_ij first. Infinite where a user has no minimum.
     """
-    costs = _costs(losses)
-    edges = Edges.all_pairs(costs.n) if weights is None else weights
-    problem = Problem(costs, edges, lam)
+    costs = costs_of(losses)
+    problem = problem_of(costs, number(lam, "lambda", most=LARGEST), weights)
+    x = shaped(x, "models", (costs.n, costs.d))
+    mu = shaped(mu, "duals", (len(problem.edges), costs.d))
     return problem.gap(x, feasible(mu, problem.radius))
 
 
@@ -192,20 +199,21 @@ def _beginning(problem: Problem, start: Solution | None) -> Beginning:
     return Beginning(start.x, mu, [same, edges.components()], warm=True)
 
 
-def _costs(losses: Losses | Floats) -> Costs:
-    if isinstance(losses, np.ndarray):
-        return PointCosts(np.asarray(losses, np.float64))
-    return LossCosts(losses)
+def _fits(start: object, costs: Costs, edges: Edges) -> bool:
+    """Whether a solution is one for that many users, parameters and edges."""
+    shapes = (costs.n, costs.d), (len(edges), costs.d)
+    return isinstance(start, Solution) and (start.x.shape, start.mu.shape) == shapes
 
 
-def _check(costs: Costs, edges: Edges, lam: float) -> None:
-    """Numbers that make a problem."""
-    if not (lam >= 0 and np.isfinite(lam)):
-        raise ConfigError(f"lambda={lam:g}: it must be a number from 0 on.")
-    if edges.n != costs.n:
-        raise DataError(f"sum of norms: {costs.n} users, but a graph of {edges.n}.")
-    if isinstance(costs, PointCosts) and not np.isfinite(costs.a).all():
-        raise DataError("sum of norms: points must be finite numbers.")
+def _together(problem: Problem, tolerance: float) -> Solution:
+    """With an endless penalty: one model for every piece of the graph, and any flow inside."""
+    costs, edges = problem.costs, problem.edges
+    one = Problem(costs, edges, 1.0)
+    found = reduced(one, np.nan_to_num(costs.minimise()), edges.components())
+    if found is None:
+        raise ModelError("lambda=inf: no model is best for all users; set ridge.")
+    mu, gap = one.certificate(found.x, edges.carry(-costs.gradient(found.x)))
+    return replace(_solution(one, Found(found.x, mu, gap, 0), tolerance), lam=problem.lam)
 
 
 def _alone(problem: Problem) -> Found:

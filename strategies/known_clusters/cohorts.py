@@ -101,6 +101,7 @@ class KnownClusters:
         self._seen: tuple[object, ...] = ()
         self._names: ClusterNames | None = None
         self._present = Present([], [], [])
+        self._noted: tuple[object, dict[str, Cohort]] = (None, {})
 
     def cluster_of(self, member: Member) -> str:
         """The cluster of a user; none is an empty name."""
@@ -137,9 +138,13 @@ class KnownClusters:
     def note_trained(self, names: ClusterNames) -> None:
         """Users that have a model of their own by now were trained."""
         progress = self.federation.progress
+        if self._noted[0] is not progress.trained:
+            self._noted = progress.trained, {}
+        noted = self._noted[1]
         for cohort in self.meet(names).cohorts:
-            if cohort.name in progress.versions:
+            if cohort.name in progress.versions and noted.get(cohort.name) is not cohort:
                 progress.trained.update(cohort.users)
+                noted[cohort.name] = cohort  # and is not noted again, user by user, every round
 
     def _number(self, names: ClusterNames) -> None:
         members = self.federation.roster.members

@@ -150,13 +150,17 @@ class CoinMethod(Strategy[K, S]):
 
     def length(self, rounds: int) -> int:
         """With `known-iterations` as many rounds as these take."""
-        end, first, left = self.keys.iterations, self.state.iteration, 0
+        end, first = self.keys.iterations, self.state.iteration
         if end is None:
             return rounds
         schedule = self.schedule
-        while first < end:
-            first, left = self.part(schedule, first).last, left + 1
-        return self.progress.round + left
+        left: dict[int, int] = schedule.present.prepared.get("rounds left", dict)
+        if first not in left:  # it is asked after every round: the coins are thrown once
+            starts = [first]
+            while starts[-1] < end:
+                starts.append(self.part(schedule, starts[-1]).last)
+            left.update({start: number for number, start in enumerate(reversed(starts))})
+        return self.progress.round + left[first]
 
     def finished(self) -> bool:
         """Whether all iterations are done."""

@@ -9,14 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.solvers.convex_clustering import solved
+from corsage.solvers.convex_clustering import interior, rising, shrinking, solved
 from corsage.solvers.convex_clustering.certificate import Problem
 from corsage.solvers.convex_clustering.cones import Pairs, Scaling, Step, dot
 from corsage.solvers.convex_clustering.costs import PointCosts
 from corsage.solvers.convex_clustering.edges import Edges, norms
 from corsage.solvers.convex_clustering.finish import Finish
 from corsage.solvers.convex_clustering.interior import Interior, suits
+from corsage.solvers.convex_clustering.level import Level
 from corsage.solvers.convex_clustering.merged import Merged
+from corsage.solvers.convex_clustering.rising import Rising
 from corsage.solvers.convex_clustering.sum_of_norms import fit, gap, path, prox
 from corsage.solvers.convex_clustering.wide_prox import wide_prox
 from corsage.solvers.losses.convex import points
@@ -48,7 +50,9 @@ def methods(monkeypatch):
         return lambda *args, **keys: taken.append(name) or own(*args, **keys)
 
     for name in ("Interior", "Solver"):
-        monkeypatch.setattr(solved, name, spied(name))
+        spy = spied(name)
+        for module in (solved, shrinking):
+            monkeypatch.setattr(module, name, spy)
     return taken
 
 
@@ -208,6 +212,93 @@ def test_paths_agree_with_single_fits_in_any_order():
         for lam, found in zip(order, path(a, order, edges), strict=True):
             assert found.certified and found.lam == lam
             assert found.value == pytest.approx(fit(a, lam, edges).value, rel=2e-8)
+
+
+@pytest.mark.parametrize("lam", [0.1, 0.3, 3.0])
+def test_fewer_and_fewer_points_have_the_optimum_of_all(lam, monkeypatch):
+    """Also where users were taken for fused that are not, from the first step on."""
+    sizes, own = [], shrinking.of_clusters
+
+    def spied(less, *rest):
+        sizes.append(less.costs.n)
+        return own(less, *rest)
+
+    monkeypatch.setattr(shrinking, "of_clusters", spied)
+    a, edges = moons(600)
+    for near, sure in ((0.03, 0.1), (1e9, 1.0)):
+        del sizes[:]
+        monkeypatch.setattr(interior, "NEAR", near)
+        monkeypatch.setattr(interior, "SURE", sure)
+        found = fit(a, lam, edges)
+        assert sizes and min(sizes) < 300
+        assert found.certified and np.all(norms(found.mu) <= lam * edges.w * (1 + 1e-12))
+        below = found.value - dual_value(a, edges, found.mu)
+        assert below <= found.gap + 1e-12 * found.value
+    monkeypatch.setattr(interior, "MUCH", 0.0)
+    del sizes[:]
+    assert fit(a, lam, edges).value == pytest.approx(found.value, rel=1e-8) and not sizes
+    assert found.value == pytest.approx(minimum(a, edges, lam), rel=1e-8)
+
+
+def test_a_partition_and_its_edges():
+    """Duals of users' edges and of clusters' edges, there and back."""
+    a, edges = moons()
+    labels = random(0).integers(0, 20, 300)
+    labels[:20] = np.arange(20)
+    level, rng = Level.of(PointCosts(a), edges, labels), random(1)
+    mu = rng.normal(size=(len(level.graph), 2))
+    inside = rng.normal(size=(len(edges), 2))
+    found = level.spread(mu, inside)
+    np.testing.assert_allclose(level.gathered(found), mu, atol=1e-12)
+    same = labels[edges.i] == labels[edges.j]
+    np.testing.assert_array_equal(found[same], inside[same])
+    total = np.zeros((20, 2))
+    np.add.at(total, labels, edges.adjoint(np.where(same[:, None], 0, found)))
+    np.testing.assert_allclose(total, level.graph.adjoint(mu), atol=1e-12)
+    merged = edges.merged(labels, 20)
+    for name in ("i", "j", "w"):
+        np.testing.assert_allclose(getattr(level.graph, name), getattr(merged, name))
+
+
+def dual_value(a, edges, mu):
+    """The minimum over X of the Lagrangian, written out edge by edge."""
+    v = np.zeros_like(a)
+    for i, j, pull in zip(edges.i, edges.j, mu, strict=True):
+        v[i] += pull
+        v[j] -= pull
+    return float((v * a).sum() - np.square(v).sum() / 2)
+
+
+def test_every_lambda_of_a_path_is_certified_by_its_own_duals():
+    a, edges = moons()
+    lams = np.geomspace(0.01, 5.0, 20)
+    for number, found in enumerate(path(a, lams, edges)):
+        assert np.all(norms(found.mu) <= found.lam * edges.w * (1 + 1e-12))
+        below = found.value - dual_value(a, edges, found.mu)
+        assert found.relative_gap <= 1e-8 and below <= found.gap + 1e-12 * found.value
+        if number % 5 == 0:
+            assert found.value == pytest.approx(minimum(a, edges, found.lam), rel=1e-8)
+
+
+@pytest.mark.parametrize("lam", [0.02, 0.2])
+def test_clusters_of_a_path_that_are_wrong_are_taken_apart(lam, monkeypatch):
+    """As if all users, or strangers, had been fused at the lam before."""
+    a, edges = moons()
+    colds = []
+    own = rising.solved
+    monkeypatch.setattr(rising, "solved", lambda *args: colds.append(args) or own(*args))
+    expected = fit(a, lam, edges)
+    pairs = np.repeat(np.arange(150), 2)
+    for labels in (np.zeros(300, int), random(0).permutation(pairs)):
+        way = Rising(PointCosts(a), edges, 1e-8)
+        way.to(0.9 * lam)
+        del colds[:]
+        way.level = Level.of(way.costs, edges, labels)
+        found = way.to(lam)
+        problem = Problem(way.costs, edges, lam)
+        assert problem.relative(problem.gap(found.x, found.mu), found.x) <= 1e-8
+        assert problem.value(found.x) == pytest.approx(expected.value, rel=2e-8)
+        assert not any(args[0].costs.n == len(a) for args in colds)  # nothing was begun anew
 
 
 def test_where_it_gets_stuck_the_other_method_goes_on(monkeypatch):

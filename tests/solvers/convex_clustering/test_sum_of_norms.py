@@ -18,6 +18,7 @@ from corsage.solvers.convex_clustering.sum_of_norms import (
     fit,
     gap,
     path,
+    prox,
     user_terms,
 )
 from corsage.solvers.losses.convex import linear_losses, points
@@ -191,3 +192,86 @@ def test_problems_that_are_refused():
         Edges.knn(a, 12)
     with pytest.raises(ModelError, match="float64"):
         fit(points(torch.from_numpy(a).float(), "quadratic", 1.0), 1.0)
+
+
+HOSTILE = {
+    "nan": (lambda a: fit(np.where(a == a[3], np.nan, a), 0.1), "row 3 .* not finite"),
+    "no coordinates": (lambda a: fit(a[:, :0], 0.1), "12x0 numbers"),
+    "one axis": (lambda a: fit(a[:, 0], 0.1), "N rows of d"),
+    "words": (lambda a: fit(np.full((3, 2), "a"), 0.1), "no type of real numbers"),
+    "complex": (lambda a: fit(a + 1j, 0.1), "no type of real numbers"),
+    "ragged": (lambda a: fit([[1.0], [1.0, 2.0]], 0.1), "different lengths"),
+    "large": (lambda a: fit(a * 1e200, 0.1), "scale them"),
+    "small": (lambda a: fit(a * 1e-200, 0.1), "scale them"),
+    "no losses": (lambda a: fit(None, 0.1), "points .* or losses are needed, not NoneType"),
+    "lambda is a word": (lambda a: fit(a, "x"), "lambda='x'"),
+    "lambda is a list": (lambda a: fit(a, np.ones(2)), "lambda="),
+    "lambda is not a number": (lambda a: fit(a, np.nan), "lambda=nan"),
+    "tolerance": (lambda a: fit(a, 0.1, tolerance=np.nan), "tolerance=nan"),
+    "graph": (lambda a: fit(a, 0.1, np.ones((12, 12))), "must be Edges, not ndarray"),
+    "start": (lambda a: fit(a, 0.1, start=a), "start"),
+    "lambdas": (lambda a: list(path(a, 0.1)), "must be a list"),
+    "lambdas with another": (lambda a: list(path(a, [0.1, -1.0])), "lambda=-1"),
+    "duals": (lambda a: prox(a, 0.1, Edges.all_pairs(12), a), "duals are"),
+    "models": (lambda a: gap(a, a[:3], np.zeros((66, 2)), 0.1), "models are"),
+    "negative weight": (lambda a: Edges.all_pairs(12, -1.0), "positive"),
+    "no weight": (lambda a: Edges.all_pairs(12, np.nan), "positive"),
+    "endless weight": (lambda a: Edges.all_pairs(12, np.inf), "positive"),
+    "parts of users": (lambda a: Edges(a[:1, 0], a[:1, 1], np.ones(1), 2), "whole numbers"),
+    "negative users": (lambda a: Edges.all_pairs(-1), "n=-1"),
+    "neighbours of nan": (lambda a: Edges.knn(a * np.nan), "row 0 .* not finite"),
+    "half a neighbour": (lambda a: Edges.knn(a, 2.5), "k=2.5"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_is_no_problem_is_refused_in_one_line(case):
+    refused, words = HOSTILE[case]
+    with pytest.raises((ConfigError, DataError), match=words) as raised:
+        refused(blobs())
+    assert "\n" not in str(raised.value)
+
+
+def test_losses_that_are_no_numbers_are_refused():
+    rng = random(0)
+    y = torch.tensor([0, 1] * 4)
+    x = torch.from_numpy(rng.normal(size=(8, 2)))
+    x[5] = torch.nan
+    losses = linear_losses(x, y, [4, 4], loss=LOGISTIC, scale="mean", ridge=0.1)
+    with pytest.raises(DataError, match="user 1"):
+        fit(losses, 0.1)
+
+
+@pytest.mark.parametrize("kind", [quadratic, huber_points, squared_hinge, logistic])
+def test_an_endless_penalty_gives_one_model_a_piece(kind):
+    losses, _ = kind(4)
+    found, large = fit(losses, np.inf), fit(losses, 1e3, tolerance=1e-12)
+    assert found.certified and found.lam == np.inf and np.isfinite(found.mu).all()
+    np.testing.assert_allclose(found.x, large.x, atol=1e-6)
+    assert found.value == pytest.approx(large.value, rel=1e-8)
+    gradient = losses.gradient(torch.from_numpy(found.x)).numpy()
+    np.testing.assert_allclose(gradient, -Edges.all_pairs(N).adjoint(found.mu), atol=1e-6)
+
+
+def test_an_endless_penalty_of_points_has_means_as_its_solution():
+    a = blobs(groups=4)
+    half = Edges.all_pairs(8)
+    both = Edges(np.r_[half.i, half.i + 8], np.r_[half.j, half.j + 8], np.r_[half.w, half.w], 16)
+    means = np.repeat([a[:8].mean(0), a[8:].mean(0)], 8, 0)
+    found, (last, *_) = fit(a, np.inf, both), path(a, [np.inf, 0.1, 0.0], both)
+    for x in (found.x, last.x, prox(a, np.inf, both)[0]):
+        np.testing.assert_allclose(x, means, atol=1e-12)
+    again = fit(a, 0.1, both, start=found)
+    assert again.value == pytest.approx(fit(a, 0.1, both).value, rel=1e-8)
+    with pytest.raises(ConfigError, match="lambda=inf"):
+        gap(a, found.x, found.mu, np.inf, both)
+
+
+def test_ends_of_edges_in_32_bits_are_those_of_64():
+    a = blobs(each=100)
+    edges = Edges.knn(a, 5)
+    n = 100_000
+    short = Edges(
+        edges.i.astype(np.int32) + n - 400, edges.j.astype(np.int32) + n - 400, edges.w, n
+    )
+    assert (short.codes >= 0).all() and short.pieces == edges.pieces + n - len(a)
