@@ -51,7 +51,8 @@ def choose(network: Network, shape: tuple[int, ...], num_classes: int, keys: Tra
     buffers = [b.clone() for b in network.module.buffers()]
     found = measured(network, shape, num_classes, keys)
     for buffer, before in zip(network.module.buffers(), buffers, strict=True):
-        buffer.copy_(before)
+        if not torch.equal(buffer, before):  # else it stays untouched
+            buffer.copy_(before)
     return found
 
 

@@ -253,7 +253,7 @@ def test_features_of_the_frozen_part_are_computed_once(monkeypatch: pytest.Monke
         counted.append(len(x))
         return plain(network, x)
 
-    monkeypatch.setattr("corsage.clients.base.features_of", counting)
+    monkeypatch.setattr("corsage.clients.samples.features_of", counting)
     keys = {"model": LORA, "num_rounds": 3, "evaluate_every": 1, "fraction_train": 1.0}
     _, held, _ = federate("fedavg", grid=LocalGrid(make_client_app(), 1), **keys)
     assert len(counted) == 2 * 12  # of each user for training and for testing
