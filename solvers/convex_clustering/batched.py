@@ -8,8 +8,7 @@ large that no Hessian is sent: one task after the other, each by as many exchang
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -22,6 +21,8 @@ from corsage.solvers.convex_clustering.expansions import (
     Probe,
     answer,
     models,
+    nearest,
+    picked,
 )
 from corsage.solvers.convex_clustering.merged import Merged
 from corsage.solvers.convex_clustering.newton import (
@@ -111,19 +112,7 @@ class Batched:
             return known[0]
         of = known[len(known) > 1 and not task.coupling.labels.any()]  # one model: from 0
         guess = task.coupling.solve(models(of, of.y, FIRST), None, 1e-6).x
-        return nearest(known, guess)
-
-
-def nearest(known: Sequence[Expansion], x: Floats) -> Expansion:
-    """Of each user the expansion whose y_i is the nearest to x_i."""
-    apart = np.stack([norms(each.y - x) for each in known])
-    best, rows = apart.argmin(0), np.arange(len(x))
-
-    def pick(name: str) -> Floats:
-        return np.asarray(np.stack([getattr(each, name) for each in known])[best, rows])
-
-    picked: dict[str, Any] = {name: pick(name) for name in ("y", "value", "gradient", "hessian")}
-    return replace(known[0], **picked)
+        return picked(known, nearest(known, guess))
 
 
 class AtHand:

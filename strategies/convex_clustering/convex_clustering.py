@@ -30,7 +30,7 @@ from corsage.core.encoding import encode
 from corsage.core.replies import Replies, name_users
 from corsage.core.schema import Schema
 from corsage.strategies.convex_clustering.certificate import Certificate, certify
-from corsage.strategies.convex_clustering.choice import Choice, choose
+from corsage.strategies.convex_clustering.choice import Choice, Found, choose
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.keys import (
     CLUSTERS,
@@ -44,7 +44,12 @@ from corsage.strategies.convex_clustering.keys import (
 )
 from corsage.strategies.convex_clustering.models import check_convex, to_choose_from
 from corsage.strategies.convex_clustering.newton import Newton
-from corsage.strategies.convex_clustering.opening import ask_facts, ask_local, ask_neighbours
+from corsage.strategies.convex_clustering.opening import (
+    ask_facts,
+    ask_local,
+    ask_neighbours,
+    name_free,
+)
 from corsage.strategies.convex_clustering.pdmm import Pdmm
 from corsage.strategies.convex_clustering.probing import (
     expansion,
@@ -151,25 +156,25 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """The graph, lambda, rho and tau of the users that are there."""
         users, d = self.federation.users, self.federation.network.whole.stop
         name, graph = solver_of(self.keys, self.config, d), Graph(users)
-        choice, chosen = Choice(self.given_lambda or 0.0), None
-        if name == NEWTON:
-            local = yield from ask_local(self.questions, users, d)
-        else:
-            facts = yield from ask_facts(self.questions, users)
         if self.keys.convex_graph == KNN:
             graph = yield from ask_neighbours(self.questions, users, d, self.keys.convex_neighbours)
+        found = Found(Choice(self.given_lambda or 0.0))
         if self.given_lambda is None:
             of_clusters = self.keys.convex_lambda == CLUSTERS
-            choice, chosen = yield from choose(self.questions, graph, d, of_clusters)
-        problem = Problem(graph.edges, choice.lam)
-        solver: Solver
+            found = yield from choose(self.questions, graph, d, of_clusters)
+        solver: Solver = yield from self._begun(name, Problem(graph.edges, found.choice.lam), found)
+        self.state = ConvexClusteringState(graph, found.choice, solver, chosen=found.models)
+
+    def _begun(self, name: str, problem: Problem, found: Found) -> Script[Solver]:
+        """The solver's first numbers, of what is known and of what it takes more."""
+        users, d = self.federation.users, self.federation.network.whole.stop
         if name == NEWTON:
-            solver = Newton.begin(problem, local)
-        elif name == PDMM:
-            solver = Pdmm.begin(problem, d, facts, self.rules)
-        else:
-            solver = Splitting.begin(problem, d, facts, self.rules)
-        self.state = ConvexClusteringState(graph, choice, solver, chosen=chosen)
+            local = found.local or (yield from ask_local(self.questions, users, d))
+            name_free(self.questions, users, local.coercive)
+            return Newton.begin(problem, local, found.start)
+        facts = yield from ask_facts(self.questions, users)
+        begin = Pdmm.begin if name == PDMM else Splitting.begin
+        return begin(problem, d, facts, self.rules)
 
     # A round, as every strategy's: rows down, rows up.
 
@@ -274,7 +279,10 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """What there is to report on."""
         state = self.state
         assert state.choice is not None  # `opening` is over
-        return Solved(state.graph, state.choice, state.certificate, self.models)
+        known = None
+        if isinstance(self.solver, Newton) and np.isfinite(self.solver.objective):
+            known = self.solver.expansion
+        return Solved(state.graph, state.choice, state.certificate, self.models, known)
 
     def findings(self) -> list[Finding]:
         """The certificate and the clusters."""

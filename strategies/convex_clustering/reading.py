@@ -28,8 +28,10 @@ def quickly_read(users: Batched, solved: Solved) -> tuple[Reading, Floats]:
 
     choice, edges, x = solved.choice, solved.graph.edges, solved.models
     distinct = int(fused(x).max()) + 1
-    users.local([None])
-    users.at([(x, np.zeros_like(x))])
+    if solved.known is None:
+        users.at([(x, np.zeros_like(x))])
+    else:
+        users.known[None] = [solved.known]
     proposed = proposals(solved)
     tasks = [Task(Clusters(labels)) for labels in proposed]
     judged = choice.lam > 0 and len(edges) > 0

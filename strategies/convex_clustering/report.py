@@ -18,6 +18,7 @@ from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
+    from corsage.solvers.convex_clustering.expansions import Expansion
     from corsage.solvers.convex_clustering.reading import Reading as Partition
     from corsage.solvers.losses.convex import Losses
     from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
@@ -61,12 +62,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class Solved:
-    """What there is to report on: the graph, lambda, the certificate, and the models (N, d)."""
+    """What there is to report on: the graph, lambda, the certificate, and the models (N, d).
+
+    `known` are the users' last answers near these models, if all of them answered.
+    """
 
     graph: Graph
     choice: Choice
     certificate: Certificate | None
     models: Floats
+    known: Expansion | None = None
 
 
 class ClusterReport:
