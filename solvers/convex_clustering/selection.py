@@ -45,6 +45,8 @@ PATH, ROUGH = 6, 1e-4
 """Exchanges that a path takes at most; the relative gap of what is only judged."""
 REFITS = 5
 """Exchanges that the clusters' models take at most."""
+NOTHING = 1e-12
+"""The largest lambda where users have one model already, or there is one user only."""
 HOPELESS = 0.5
 """A relative gap of the global model that says that there is none."""
 
@@ -161,7 +163,7 @@ def grids(users: Users, edges: Edges, folds: Sequence[Fold | None], count: int) 
             "lambda=auto: all users' samples together have no best model (a plane separates their "
             "classes, or inputs are huge): set ridge=0.001, a number for lambda, or scale inputs."
         )
-    tops = [consensus(each, edges) for each in found]
+    tops = [max(consensus(each, edges), NOTHING) for each in found]
     return [np.asarray(np.geomspace(top, LOWEST * top, count)) for top in tops]
 
 
