@@ -301,9 +301,12 @@ class Run:
                 self.base = found[-1]
 
     def _judge(self, step: Step, found: Expansion) -> float:
-        """The objective at a step; what it says of the minimum is remembered."""
+        """The objective at a step; what it says of the minimum is remembered.
+
+        A user's minimum is never above its value at x_i, whatever it says.
+        """
         value = float(found.at_x.sum()) + self.task.coupling.penalty(step.x)
-        lower = float(found.least.sum())
+        lower = float(np.minimum(found.least, found.at_x + (step.v * step.x).sum(1)).sum())
         if found.found.all():
             self.lower = max(self.lower, lower)
         else:

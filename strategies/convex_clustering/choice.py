@@ -63,7 +63,13 @@ class Found:
 
 def choose(questions: Questions, graph: Graph, d: int, of_clusters: bool) -> Script[Found]:
     """lambda by held-out samples, or what does best of all with its models."""
-    from corsage.solvers.convex_clustering.batched import Batched
+    from corsage.solvers.convex_clustering.batched import LARGEST, Batched
+
+    if d > LARGEST:
+        questions.federation.note(
+            f"models of {d} numbers: above {LARGEST} no Hessians are sent, and looking for lambda "
+            "takes hundreds or thousands of exchanges; convex-lambda=NUMBER takes none"
+        )
 
     def work(users: Users) -> Found:
         seed = questions.federation.config.run.seed

@@ -291,7 +291,8 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
         """The clusters' own models, without any pull between them; what did best of all."""
         state, found = self.state, dict[str, dict[str, Any]]()
-        if state.refit is not None and state.reading is not None and state.reading.joined:
+        reading, choice = state.reading, state.choice or Choice(0.0)
+        if state.refit is not None and reading is not None and reading.clustered(choice):
             found[f"{self.name}+refit"] = {"refit": True}
         if state.chosen is not None:
             found[f"{self.name}+chosen"] = {"chosen": True}

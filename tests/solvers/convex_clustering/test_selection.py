@@ -159,6 +159,18 @@ def test_a_federation_without_a_best_model_is_refused_in_a_line(
     assert len(oracle.exchanges) <= 8
 
 
+@pytest.mark.parametrize("users", [1, 2])
+def test_one_user_and_two_users_have_models(users: int) -> None:
+    drawn = ellipses(1, 10, users, 1)
+    alike = replace(drawn, a=drawn.a[:1].repeat(users, 0), l=drawn.l[:1].repeat(users, 0))
+    for own in (drawn, alike):
+        batched, _, edges = asked(own)
+        found = choose_for_clusters(batched, edges)
+        assert found.chosen.kind in (GLOBAL, LOCAL, MODELS)
+        assert found.models.shape == (users, 3) and np.isfinite(found.models).all()
+        assert choose_for_models(asked(own)[0], edges).lam > 0
+
+
 def made(kind: str, losses: list[float], clusters: int = 1) -> Candidate:
     return Candidate(kind, clusters, np.array(losses), clusters)
 
