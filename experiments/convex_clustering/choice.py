@@ -40,8 +40,8 @@ SAMPLES = (5, 10, 20, 40, 100)
 USERS = 10
 """Users a group."""
 SEEDS, QUICK = tuple(range(20)), (0, 1)
-SMALL, TIMES = 12, 5
-"""Users of the small federations of one cluster, and how many of them there are for each seed."""
+SMALL, OFTEN, FEW = 12, tuple(range(100, 200)), (100, 101)
+"""Users of the small federations of one cluster, and the seeds of these, whatever the others are."""
 ONE, MANY = "one cluster, m=10", f"one cluster, m=10, {SMALL} users"
 CASES: dict[str, Callable[[int], Drawn]] = {
     **{f"ellipses, m={m}": partial(ellipses, samples=m, users=USERS) for m in SAMPLES},
@@ -61,7 +61,8 @@ def measure(options: Options) -> Outcome:
     """All cases, for each seed; what an interrupted run has measured is not measured again."""
     seeds = options.seeds or (QUICK if options.quick else SEEDS)
     outcome = Outcome("A choice of clusters that does not hurt: accuracy %", "points")
-    outcome.results = drawn_anew(list(draws(seeds)), options.out / "draws.jsonl")
+    wanted = list(draws(seeds, FEW if options.quick else OFTEN))
+    outcome.results = drawn_anew(wanted, options.out / "draws.jsonl")
     for case in CASES:
         rows = [row for row in outcome.results if row["case"] == case]
         outcome.figures += figures(case, rows)
@@ -70,11 +71,11 @@ def measure(options: Options) -> Outcome:
     return outcome
 
 
-def draws(seeds: tuple[int, ...]) -> Iterator[tuple[str, int]]:
-    """Cases and seeds, of which a part is a part of each case."""
+def draws(seeds: tuple[int, ...], often: tuple[int, ...]) -> Iterator[tuple[str, int]]:
+    """Cases and seeds, seed by seed; the small federations last."""
     for seed in seeds:
         yield from ((case, seed) for case in CASES if case != MANY)
-        yield from ((MANY, 100 + TIMES * seed + more) for more in range(TIMES))
+    yield from ((MANY, seed) for seed in often)
 
 
 def drawn_anew(wanted: list[tuple[str, int]], file: Path) -> list[dict[str, Any]]:
