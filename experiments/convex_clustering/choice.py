@@ -41,7 +41,7 @@ USERS = 10
 """Users a group."""
 SEEDS, QUICK = tuple(range(20)), (0, 1)
 SMALL, OFTEN, FEW = 12, tuple(range(100, 200)), (100, 101)
-"""Users of the small federations of one cluster, and the seeds of these, whatever the others are."""
+"""Users of the small federations of one cluster, and their seeds, whatever the others are."""
 ONE, MANY = "one cluster, m=10", f"one cluster, m=10, {SMALL} users"
 CASES: dict[str, Callable[[int], Drawn]] = {
     **{f"ellipses, m={m}": partial(ellipses, samples=m, users=USERS) for m in SAMPLES},
