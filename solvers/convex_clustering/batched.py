@@ -7,7 +7,7 @@ large that no Hessian is sent: one task after the other, each by as many exchang
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -30,9 +30,11 @@ from corsage.solvers.convex_clustering.newton import (
     MOST,
     Clusters,
     Penalty,
+    Run,
     Solved,
     Task,
     solve,
+    unfinished,
 )
 from corsage.solvers.convex_clustering.recovery import gradients
 from corsage.solvers.convex_clustering.sum_of_norms import Solution, fit
@@ -95,11 +97,15 @@ class Batched:
         return self.known[None][0].found
 
     def solve(
-        self, tasks: Sequence[Task], tolerance: float = 1e-6, most: int = MOST
+        self,
+        tasks: Sequence[Task],
+        tolerance: float = 1e-6,
+        most: int = MOST,
+        enough: Callable[[Sequence[Run]], bool] = unfinished,
     ) -> list[Solved]:
         """Newton's method for all of them; what users said is remembered for the tasks to come."""
         starts = [self.start(task) for task in tasks]
-        found = solve(tasks, starts, self.oracle, tolerance, most)
+        found = solve(tasks, starts, self.oracle, tolerance, most, enough)
         for task, each in zip(tasks, found, strict=True):
             if each.base is not None:
                 self.known[task.fold].append(each.base)

@@ -16,7 +16,7 @@ share that grows up to 1, from where nothing can fail, and several shares are tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -333,12 +333,18 @@ class Run:
         )
 
 
+def unfinished(runs: Sequence[Run]) -> bool:
+    """All tasks are wanted."""
+    return False
+
+
 def solve(
     tasks: Sequence[Task],
     starts: Sequence[Expansion],
     oracle: Oracle,
     tolerance: float = 1e-6,
     most: int = MOST,
+    enough: Callable[[Sequence[Run]], bool] = unfinished,
 ) -> list[Solved]:
     """All tasks, from expansions of their own folds' f_i.
 
@@ -349,11 +355,12 @@ def solve(
     oracle : one exchange.
     tolerance : the relative gap that is wanted.
     most : exchanges after which what is not certified is left as it is.
+    enough : whether no more is asked, though some are not certified.
     """
     runs = [Run(task, start, start.y) for task, start in zip(tasks, starts, strict=True)]
     for number in range(most):
         wanted = [run for run in runs if not run.over(tolerance)]
-        if not wanted:
+        if not wanted or enough(runs):
             break
         groups = proposed(wanted, tolerance, shared(runs), number >= PATIENCE)
         found = iter(oracle([probe for group in groups for probe in group]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -13,10 +15,13 @@ from corsage.strategies.convex_clustering.report import Reading, Solved
 
 if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.batched import Batched
+    from corsage.solvers.convex_clustering.newton import Run
     from corsage.solvers.convex_clustering.newton import Solved as Answer
 
 MOST = 12
 """Exchanges that the clusters' models take at most."""
+REFIT = 1e-7
+"""The relative gap of the clusters' own models."""
 BEST = 1e-6
 """A cluster's share of a relative gap that says that its model is the best."""
 
@@ -37,19 +42,39 @@ def quickly_read(users: Batched, solved: Solved) -> tuple[Reading, Floats]:
     judged = choice.lam > 0 and len(edges) > 0
     if judged:
         tasks += [Task(Parts(labels, choice.lam, edges)) for labels in proposed]
-    found = users.solve(tasks, EXACT, MOST)
+    found = users.solve(tasks, EXACT, MOST, partial(known_enough, proposed))
     refits, fits = found[: len(proposed)], found[len(proposed) :]
     exact = [
         fit.gap <= EXACT and apart(fit.x, own) for fit, own in zip(fits, proposed, strict=False)
     ]
     at = exact.index(True) if any(exact) else 0
     labels, refit = proposed[at], refits[at]
-    reading = Reading(labels.tolist(), distinct, not_refitted=missing(refit, labels))
+    reading = Reading(labels.tolist(), distinct)
+    if reading.joined:
+        reading = replace(reading, not_refitted=missing(refit, labels))
     if judged:
         reading = replace(reading, exact=bool(exact[at]), gap=fits[at].gap)
         if edges.complete:
             reading = bounded(reading, users, labels, fits[at].x)
     return reading, refit.x
+
+
+def known_enough(proposed: list[Ints], runs: Sequence[Run]) -> bool:
+    """Whether it is known which clusters it is, and their own models are, if there are clusters."""
+    from corsage.solvers.convex_clustering.reading import EXACT
+
+    refits, fits = runs[: len(proposed)], runs[len(proposed) :]
+    if not all(run.steps for run in runs):
+        return False
+    exact = [
+        fit.gap <= EXACT and fit.best is not None and apart(fit.best.x, own)
+        for fit, own in zip(fits, proposed, strict=False)
+    ]
+    if fits and not any(exact) and not all(fit.over(EXACT) for fit in fits):
+        return False
+    at = exact.index(True) if any(exact) else 0
+    alone = int(proposed[at].max()) + 1 == len(proposed[at]) > 1
+    return alone or refits[at].over(REFIT)
 
 
 def proposals(solved: Solved) -> list[Ints]:

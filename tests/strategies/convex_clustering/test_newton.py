@@ -11,6 +11,7 @@ import pytest
 from corsage.core.errors import ConfigError
 from corsage.solvers.convex_clustering import sum_of_norms
 from corsage.solvers.convex_clustering.reading import agreement
+from corsage.strategies.convex_clustering.choice import Choice
 from corsage.strategies.convex_clustering.convex_clustering import (
     ConvexClustering,
     ConvexClusteringState,
@@ -39,6 +40,11 @@ def test_newton_is_the_default_and_ends_after_a_few_rounds(loss: str) -> None:
         assert found.value == pytest.approx(best.value, rel=1e-8)
         gap = sum_of_norms.gap(central(), strategy.models, strategy.solver.mu, 0.03)
         assert gap <= 1e-6 * best.value
+
+
+def choice_of(strategy: ConvexClustering) -> Choice:
+    assert strategy.state.choice is not None
+    return strategy.state.choice
 
 
 def test_newton_does_not_depend_on_how_users_are_dealt_to_nodes() -> None:
@@ -90,7 +96,7 @@ def test_clusters_are_found_certified_and_refitted_in_a_handful_of_exchanges() -
     assert rows["convex-clustering+refit"] > 0.85
     assert "best on held-out samples" in str(strategy.findings())
     assert strategy.progress.round <= 2
-    assert strategy.progress.questions + strategy.progress.round <= 22  # and three evaluations
+    assert strategy.progress.questions + strategy.progress.round <= 21  # and three evaluations
 
 
 def test_where_nobody_is_fused_no_clusters_are_spoken_of() -> None:
@@ -100,6 +106,8 @@ def test_where_nobody_is_fused_no_clusters_are_spoken_of() -> None:
     )  # fmt: skip
     assert isinstance(strategy, ConvexClustering)
     assert strategy.state.choice is not None and strategy.state.choice.exchanges <= 8
+    assert strategy.progress.round <= 4
+    assert strategy.progress.questions <= choice_of(strategy).exchanges + 4  # the report
     said = str(strategy.findings())
     assert "none: every user has a model of its own" in said
     assert "cluster 0" not in said
