@@ -80,7 +80,7 @@ def draws(seeds: tuple[int, ...], often: tuple[int, ...]) -> Iterator[tuple[str,
 
 def drawn_anew(wanted: list[tuple[str, int]], file: Path) -> list[dict[str, Any]]:
     """The rows of all draws; each is written when it is measured, those in the file are taken."""
-    known = {}
+    known: dict[tuple[str, int], dict[str, Any]] = {}
     if file.exists():
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         known = {(row["case"], row["seed"]): row for row in rows}

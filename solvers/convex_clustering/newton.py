@@ -267,7 +267,7 @@ class Run:
 
     def _nearer(self, step: Step, known: Sequence[Expansion], sharp: float) -> Step:
         """The solution of models that are made of the answers nearest to it."""
-        before = np.array([each is self.base for each in known]).nonzero()[0][:1]
+        before = np.array([k for k, each in enumerate(known) if each is self.base] or [-1])[:1]
         for _ in range(PICKS):
             picks = nearest(known, step.x)
             if (picks == before).all():

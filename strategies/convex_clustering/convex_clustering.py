@@ -173,8 +173,9 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
             name_free(self.questions, users, local.coercive)
             return Newton.begin(problem, local, found.start)
         facts = yield from ask_facts(self.questions, users)
-        begin = Pdmm.begin if name == PDMM else Splitting.begin
-        return begin(problem, d, facts, self.rules)
+        if name == PDMM:
+            return Pdmm.begin(problem, d, facts, self.rules)
+        return Splitting.begin(problem, d, facts, self.rules)
 
     # A round, as every strategy's: rows down, rows up.
 

@@ -120,5 +120,6 @@ def convex(hessian: Floats) -> Floats:
         np.linalg.cholesky(hessian + (FLAT * size)[:, None, None] * np.eye(d))
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(hessian)
-        return (vectors * np.maximum(values, 0.0)[:, None]) @ vectors.transpose(0, 2, 1)
+        found = (vectors * np.maximum(values, 0.0)[:, None]) @ vectors.transpose(0, 2, 1)
+        return np.asarray(found, np.float64)
     return hessian
