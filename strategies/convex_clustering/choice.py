@@ -30,7 +30,8 @@ class Choice:
         user's own; empty if clusters were not looked for.
     gain, error : by how much the chosen models are better than those of `base` on held-out samples,
         and the standard error of that; None if these are the chosen ones.
-    refit : whether the clusters' own models are better there than the models at lambda.
+    refit : whether the clusters' own models are better there than the models at lambda; None if
+        `base` was chosen.
     """
 
     lam: float
@@ -99,7 +100,8 @@ def best_of_all(users: Users, graph: Graph, seed: int) -> Found:
     gain, error = (None, None) if chosen is base else chosen.gain(base)
     words = named(chosen), named(base)
     labels = found.labels.tolist()
-    choice = Choice(found.lam, 0, labels, *words, gain, error, found.refit_is_better)
+    refit = None if chosen is base else found.refit_is_better
+    choice = Choice(found.lam, 0, labels, *words, gain, error, refit)
     return Found(choice, found.models, found.start)
 
 
