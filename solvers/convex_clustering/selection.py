@@ -163,6 +163,11 @@ def grids(users: Users, edges: Edges, folds: Sequence[Fold | None], count: int) 
             "lambda=auto: all users' samples together have no best model (a plane separates their "
             "classes, or inputs are huge): set ridge=0.001, a number for lambda, or scale inputs."
         )
+    held = [each.held for each, fold in zip(found, folds, strict=True) if fold is not None]
+    if held and np.isnan(np.stack(held)).all():
+        raise ModelError(
+            "lambda=auto: no user has samples to hold out, nobody has more than one: set a number."
+        )
     tops = [max(consensus(each, edges), NOTHING) for each in found]
     return [np.asarray(np.geomspace(top, LOWEST * top, count)) for top in tops]
 

@@ -171,6 +171,15 @@ def test_one_user_and_two_users_have_models(users: int) -> None:
         assert choose_for_models(asked(own)[0], edges).lam > 0
 
 
+def test_one_sample_a_user_leaves_nothing_to_choose_by() -> None:
+    drawn = ellipses(1, 1, 3)
+    for choose in (choose_for_models, choose_for_clusters):
+        users, oracle, edges = asked(drawn)
+        with pytest.raises(ModelError, match="no user has samples to hold out"):
+            choose(users, edges)
+        assert len(oracle.exchanges) <= 7
+
+
 def made(kind: str, losses: list[float], clusters: int = 1) -> Candidate:
     return Candidate(kind, clusters, np.array(losses), clusters)
 
