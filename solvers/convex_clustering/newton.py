@@ -61,6 +61,8 @@ PICKS = 2
 """How often the nearest answers are looked for anew, near the solution that they led to."""
 STUCK = 0.01
 """Where a step lowers the objective by less than that part of the gap, clusters are wrong."""
+OUTSIZED = 100.0
+"""Medians that a user's loss counts as at most: one that says 1e12 would certify anything."""
 FAR = 100.0
 """Where a user has no minimum, models that are so many times as far away are told nothing of."""
 
@@ -286,7 +288,7 @@ class Run:
             self.change = (self.value - values[at]) / max(abs(values[at]), TINY)
             self.best, self.value = step, values[at]
             penalty = self.task.coupling.penalty(step.x)
-            self.size, self.held = float(np.abs(expansion.at_x).sum()) + penalty, expansion.held
+            self.size, self.held = size_of(expansion.at_x) + penalty, expansion.held
             slack = expansion.at_x + (step.v * step.x).sum(1) - expansion.least
             self.slack = np.where(expansion.found, slack, np.inf)
             self.base, self.failed = expansion, 0
@@ -331,6 +333,13 @@ class Run:
         return Solved(
             x, v, mu, self.value, self.gap, bool(everywhere), self.held, self.base, self.slack
         )
+
+
+def size_of(values: Floats) -> float:
+    """sum |f_i|, of which nobody's part is more than OUTSIZED medians: a gap is a share of it."""
+    each = np.abs(values)
+    most = OUTSIZED * float(np.median(each)) or np.inf
+    return float(np.minimum(each, most).sum())
 
 
 def unfinished(runs: Sequence[Run]) -> bool:

@@ -142,6 +142,12 @@ def test_fused_models_close_the_gap_where_they_are_the_solution_and_only_there()
     assert len(oracle.exchanges) <= 7  # a wrong one is left when its models change no more
 
 
+def test_a_huge_loss_makes_no_gap_small():
+    assert newton.size_of(np.array([1.0, -2.0, 3.0])) == 6.0
+    assert newton.size_of(np.array([1.0, 2.0, 1e12])) == 1 + 2 + 100 * 2
+    assert newton.size_of(np.array([0.0, 0.0, 5.0])) == 5.0
+
+
 def test_nobody_certifies_others_by_a_minimum_that_is_too_high():
     """A user says that it has nothing to gain; what the others have to gain is still counted."""
     losses, edges = ellipses(users=4), Edges.all_pairs(12)
