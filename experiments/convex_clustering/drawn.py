@@ -64,10 +64,24 @@ class Drawn:
         count = mask.sum(1)
         return np.where(count > 0, lost.sum(1) / np.maximum(count, 1), np.nan)
 
+    def right(self, models: Floats) -> Bools:
+        """Which test samples each user's model gets right, (n, t)."""
+        return np.asarray((scores(self.test_a, models) > 0) == (self.test_l > 0))
+
     def accuracy(self, models: Floats) -> float:
         """The mean over users of what they get right in their tests, in %."""
-        right = (scores(self.test_a, models) > 0) == (self.test_l > 0)
-        return 100 * float(right.mean())
+        return 100 * float(self.right(models).mean())
+
+    def noise(self, one: Floats, other: Floats) -> float:
+        """The standard error of the difference of two accuracies, as test samples are drawn, in %.
+
+        Users with the same test samples are one. (Those of the digits overlap: there it is more.)
+        """
+        apart = self.right(one).astype(np.float64) - self.right(other)
+        _, place = np.unique(self.test_a.reshape(len(apart), -1), axis=0, return_inverse=True)
+        sums = np.zeros((int(place.max()) + 1, apart.shape[1]))
+        np.add.at(sums, place.ravel(), apart / len(apart))
+        return 100 * float(np.sqrt((sums.var(1, ddof=1) / sums.shape[1]).sum()))
 
 
 def scores(a: Floats, models: Floats) -> Floats:

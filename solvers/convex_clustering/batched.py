@@ -7,9 +7,8 @@ large that no Hessian is sent: one task after the other, each by as many exchang
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -22,6 +21,8 @@ from corsage.solvers.convex_clustering.expansions import (
     Probe,
     answer,
     models,
+    nearest,
+    picked,
 )
 from corsage.solvers.convex_clustering.merged import Merged
 from corsage.solvers.convex_clustering.newton import (
@@ -29,9 +30,11 @@ from corsage.solvers.convex_clustering.newton import (
     MOST,
     Clusters,
     Penalty,
+    Run,
     Solved,
     Task,
     solve,
+    unfinished,
 )
 from corsage.solvers.convex_clustering.recovery import gradients
 from corsage.solvers.convex_clustering.sum_of_norms import Solution, fit
@@ -94,11 +97,15 @@ class Batched:
         return self.known[None][0].found
 
     def solve(
-        self, tasks: Sequence[Task], tolerance: float = 1e-6, most: int = MOST
+        self,
+        tasks: Sequence[Task],
+        tolerance: float = 1e-6,
+        most: int = MOST,
+        enough: Callable[[Sequence[Run]], bool] = unfinished,
     ) -> list[Solved]:
         """Newton's method for all of them; what users said is remembered for the tasks to come."""
         starts = [self.start(task) for task in tasks]
-        found = solve(tasks, starts, self.oracle, tolerance, most)
+        found = solve(tasks, starts, self.oracle, tolerance, most, enough)
         for task, each in zip(tasks, found, strict=True):
             if each.base is not None:
                 self.known[task.fold].append(each.base)
@@ -111,19 +118,7 @@ class Batched:
             return known[0]
         of = known[len(known) > 1 and not task.coupling.labels.any()]  # one model: from 0
         guess = task.coupling.solve(models(of, of.y, FIRST), None, 1e-6).x
-        return nearest(known, guess)
-
-
-def nearest(known: Sequence[Expansion], x: Floats) -> Expansion:
-    """Of each user the expansion whose y_i is the nearest to x_i."""
-    apart = np.stack([norms(each.y - x) for each in known])
-    best, rows = apart.argmin(0), np.arange(len(x))
-
-    def pick(name: str) -> Floats:
-        return np.asarray(np.stack([getattr(each, name) for each in known])[best, rows])
-
-    picked: dict[str, Any] = {name: pick(name) for name in ("y", "value", "gradient", "hessian")}
-    return replace(known[0], **picked)
+        return picked(known, nearest(known, guess))
 
 
 class AtHand:

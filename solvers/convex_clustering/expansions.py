@@ -13,13 +13,14 @@ that the models that are made of the answer are best where the solution will be.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from corsage.core.arrays import Bools, Floats
+from corsage.core.arrays import Bools, Floats, Ints
 from corsage.solvers.losses.convex import Losses, Quadratic, SmoothLosses
 from corsage.solvers.losses.held_out import Fold
 
@@ -142,6 +143,22 @@ def models(found: Expansion, centre: Floats, damping: float) -> Quadratic:
     c = found.value - (found.gradient * found.y).sum(1) + (found.y * bent).sum(1) / 2
     c = c + weight / 2 * np.square(centre).sum(1)
     return Quadratic(torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(c))
+
+
+def nearest(known: Sequence[Expansion], x: Floats) -> Ints:
+    """Of each user which expansion has the y_i that is the nearest to x_i."""
+    apart = np.stack([np.linalg.norm(each.y - x, axis=1) for each in known])
+    return np.asarray(apart.argmin(0))
+
+
+def picked(known: Sequence[Expansion], picks: Ints) -> Expansion:
+    """An expansion of each user's own choice; what is at x_i, and bounds, are the first one's."""
+    news: dict[str, Any] = {}
+    for name in ("y", "value", "gradient", "hessian"):
+        news[name] = getattr(known[0], name).copy()
+        for k in np.unique(picks):
+            news[name][picks == k] = getattr(known[k], name)[picks == k]
+    return replace(known[0], **news)
 
 
 def array(tensor: Tensor) -> Floats:

@@ -6,13 +6,17 @@ problem the server solves exactly. The answer to the solution has the next model
 a proximal Newton method, that usually certifies 1e-6 after five or six exchanges, whatever the
 number of tasks.
 
+Tasks share what is known: a user's model is that of its answers to all of them whose point is the
+nearest to where the solution will be. Huber's losses have kinks, and what is on the other side of
+one is often known from the next lambda.
+
 A step that does not lower the objective is not taken: the next ones are damped, by L_i times a
 share that grows up to 1, from where nothing can fail, and several shares are tried at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,6 +32,8 @@ from corsage.solvers.convex_clustering.expansions import (
     Oracle,
     Probe,
     models,
+    nearest,
+    picked,
 )
 from corsage.solvers.convex_clustering.recovery import flow, reduced
 from corsage.solvers.convex_clustering.sum_of_norms import Solution, fit
@@ -49,6 +55,14 @@ SETTLED = 0.1
 TINY = float(np.finfo(np.float64).tiny)
 MOST = 20
 """Exchanges after which no more is asked."""
+PATIENCE = 3
+"""Exchanges after which the few tasks that are left try several dampings at once, too."""
+PICKS = 2
+"""How often the nearest answers are looked for anew, near the solution that they led to."""
+STUCK = 0.01
+"""Where a step lowers the objective by less than that part of the gap, clusters are wrong."""
+OUTSIZED = 100.0
+"""Medians that a user's loss counts as at most: one that says 1e12 would certify anything."""
 FAR = 100.0
 """Where a user has no minimum, models that are so many times as far away are told nothing of."""
 
@@ -225,16 +239,26 @@ class Run:
         """Whether it is good enough, or as good as it gets."""
         if self.gap <= tolerance or self.failed > len(LADDER):
             return True
+        if isinstance(self.task.coupling, Parts) and self.change <= STUCK * self.gap:
+            return True
         return not self.task.certain and self.change <= SETTLED * tolerance
 
-    def propose(self, tolerance: float, start: Step | None) -> list[Probe]:
-        """What to ask: the models' solution, or several damped ones after a failure."""
-        self.dampings = LADDER if self.failed else (self.damping,)
+    def propose(
+        self,
+        tolerance: float,
+        start: Step | None,
+        known: Sequence[Expansion] = (),
+        late: bool = False,
+    ) -> list[Probe]:
+        """What to ask: the models' solution, and several damped ones late or after a failure."""
+        self.dampings = (self.damping,) * (not self.failed) + LADDER * (late or self.failed > 0)
         sharp = SHARPER * tolerance
         self.steps = []
         for damping in self.dampings:
             quadratic = models(self.base, self.centre, damping)
             start = self.task.coupling.solve(quadratic, self.best or start, sharp)
+            if known and damping == self.damping:
+                start = self._nearer(start, known, sharp)
             self.steps.append(start)
         share = HERE if self.failed > 1 else SHARE
         fold, certain = self.task.fold, self.task.certain
@@ -242,6 +266,17 @@ class Run:
         if self.failed == 1 and self.best is not None:
             probes.append(Probe(self.best.x, self.best.v, HERE, fold, bound=False))
         return probes
+
+    def _nearer(self, step: Step, known: Sequence[Expansion], sharp: float) -> Step:
+        """The solution of models that are made of the answers nearest to it."""
+        before = np.array([k for k, each in enumerate(known) if each is self.base] or [-1])[:1]
+        for _ in range(PICKS):
+            picks = nearest(known, step.x)
+            if (picks == before).all():
+                break
+            base, before = picked(known, picks), picks
+            step = self.task.coupling.solve(models(base, base.y, self.damping), step, sharp)
+        return step
 
     def take(self, found: Sequence[Expansion]) -> None:
         """Take the best of the steps, if it is better than what there was."""
@@ -253,7 +288,7 @@ class Run:
             self.change = (self.value - values[at]) / max(abs(values[at]), TINY)
             self.best, self.value = step, values[at]
             penalty = self.task.coupling.penalty(step.x)
-            self.size, self.held = float(np.abs(expansion.at_x).sum()) + penalty, expansion.held
+            self.size, self.held = size_of(expansion.at_x) + penalty, expansion.held
             slack = expansion.at_x + (step.v * step.x).sum(1) - expansion.least
             self.slack = np.where(expansion.found, slack, np.inf)
             self.base, self.failed = expansion, 0
@@ -262,14 +297,18 @@ class Run:
             self.damping = float(np.clip(eased, LEAST, 1.0))
         else:
             self.failed += 1
+            self.change = (values[at] - self.value) / max(abs(self.value), TINY)
             self.centre = self.best.x
             if len(found) > len(self.steps):
                 self.base = found[-1]
 
     def _judge(self, step: Step, found: Expansion) -> float:
-        """The objective at a step; what it says of the minimum is remembered."""
+        """The objective at a step; what it says of the minimum is remembered.
+
+        A user's minimum is never above its value at x_i, whatever it says.
+        """
         value = float(found.at_x.sum()) + self.task.coupling.penalty(step.x)
-        lower = float(found.least.sum())
+        lower = float(np.minimum(found.least, found.at_x + (step.v * step.x).sum(1)).sum())
         if found.found.all():
             self.lower = max(self.lower, lower)
         else:
@@ -296,12 +335,25 @@ class Run:
         )
 
 
+def size_of(values: Floats) -> float:
+    """sum |f_i|, of which nobody's part is more than OUTSIZED medians: a gap is a share of it."""
+    each = np.abs(values)
+    most = OUTSIZED * float(np.median(each)) or np.inf
+    return float(np.minimum(each, most).sum())
+
+
+def unfinished(runs: Sequence[Run]) -> bool:
+    """All tasks are wanted."""
+    return False
+
+
 def solve(
     tasks: Sequence[Task],
     starts: Sequence[Expansion],
     oracle: Oracle,
     tolerance: float = 1e-6,
     most: int = MOST,
+    enough: Callable[[Sequence[Run]], bool] = unfinished,
 ) -> list[Solved]:
     """All tasks, from expansions of their own folds' f_i.
 
@@ -312,26 +364,40 @@ def solve(
     oracle : one exchange.
     tolerance : the relative gap that is wanted.
     most : exchanges after which what is not certified is left as it is.
+    enough : whether no more is asked, though some are not certified.
     """
     runs = [Run(task, start, start.y) for task, start in zip(tasks, starts, strict=True)]
-    for _ in range(most):
+    for number in range(most):
         wanted = [run for run in runs if not run.over(tolerance)]
-        if not wanted:
+        if not wanted or enough(runs):
             break
-        groups = proposed(wanted, tolerance)
+        groups = proposed(wanted, tolerance, shared(runs), number >= PATIENCE)
         found = iter(oracle([probe for group in groups for probe in group]))
         for run, group in zip(wanted, groups, strict=True):
             run.take([next(found) for _ in group])
     return [run.solved() for run in runs]
 
 
-def proposed(runs: Sequence[Run], tolerance: float) -> list[list[Probe]]:
+def shared(runs: Sequence[Run]) -> dict[Fold | None, list[Expansion]]:
+    """The last answers about each fold's f_i, of all tasks."""
+    found: dict[Fold | None, dict[int, Expansion]] = {}
+    for run in runs:
+        found.setdefault(run.task.fold, {})[id(run.base)] = run.base
+    return {fold: list(each.values()) for fold, each in found.items()}
+
+
+def proposed(
+    runs: Sequence[Run],
+    tolerance: float,
+    known: dict[Fold | None, list[Expansion]],
+    late: bool,
+) -> list[list[Probe]]:
     """What each of them asks; where like ones follow each other, a solution starts the next."""
     groups: list[list[Probe]] = []
     last: Run | None = None
     for run in runs:
         alike = last is not None and type(last.task.coupling) is type(run.task.coupling)
         start = last.steps[-1] if last is not None and alike else None
-        groups.append(run.propose(tolerance, start))
+        groups.append(run.propose(tolerance, start, known[run.task.fold], late))
         last = run
     return groups

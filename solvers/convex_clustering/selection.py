@@ -5,58 +5,72 @@ procedures compete, and each is done anew without each fold's samples: one model
 user's own, the models along the path of lambda, and the own models of clusters that are found along
 it, by k-means or by Ward's linkage of local models. What they lose on the samples that they have
 not seen decides. Clusters are taken only if they are better than the better one of no clusters and
-no sharing by more than chance explains.
+no sharing, and than models along the path, by more than chance explains.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.cluster.hierarchy import cut_tree, linkage
-from scipy.cluster.vq import kmeans2
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
-from corsage.core.seeding import generator
 from corsage.solvers.convex_clustering.batched import Users, consensus
 from corsage.solvers.convex_clustering.edges import Edges
 from corsage.solvers.convex_clustering.newton import Clusters, Penalty, Solved, Task
-from corsage.solvers.convex_clustering.reading import candidate, in_order
+from corsage.solvers.convex_clustering.partitions import (
+    GLOBAL,
+    KMEANS,
+    LAMBDA,
+    LOCAL,
+    WARD,
+    Key,
+    named_alike,
+    one_cluster,
+    partitions,
+    shown_at,
+)
+from corsage.solvers.convex_clustering.reading import in_order
 from corsage.solvers.losses.held_out import Fold
 
 GRID, COARSE, LOWEST = 30, 15, 1 / 50
 """How many lambda are tried, for models and in each fold; the least as a share of the largest."""
-SMALLEST, MOST = 3, 10
-"""Users a cluster of the path has at least, and clusters there are at most."""
-STARTS = 5
-"""Runs of k-means for each number of clusters."""
 SURE = 1.64
 """Standard errors by which clusters must be better than no clusters: 5% of false alarms."""
+ABOUT = 1.0
+"""Standard errors up to which models along the path do as well as the best of them."""
 PATH, ROUGH = 6, 1e-4
 """Exchanges that a path takes at most; the relative gap of what is only judged."""
 REFITS = 5
 """Exchanges that the clusters' models take at most."""
+NOTHING = 1e-12
+"""The largest lambda where users have one model already, or there is one user only."""
 HOPELESS = 0.5
 """A relative gap of the global model that says that there is none."""
 
 HOLD_OUT = Fold("models", 0, 0.3)
 CROSS = tuple(Fold("clusters", number, 0.2) for number in range(5))
 
-GLOBAL, LOCAL, MODELS, KMEANS, WARD, LAMBDA = (
-    "one model", "own models", "sum of norms", "k-means", "Ward", "path"
-)  # fmt: skip
+MODELS = "sum of norms"
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The lam of the least hold-out loss; `scores` are the mean losses at `lams`."""
+    """The lam of the least hold-out loss.
+
+    Parameters
+    ----------
+    lam : it.
+    lams, scores : what was tried, and the mean losses.
+    start : the solution at lam without the samples held out.
+    """
 
     lam: float
     lams: Floats
     scores: Floats
+    start: Solved
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,8 @@ class Candidate:
     Parameters
     ----------
     kind : which one.
-    place : the place of its lambda on the grid, or its number of clusters.
+    place : of models along the path the place of their lambda on the grid; else how many clusters
+        are looked for.
     losses : of each user (N,), the mean over the folds; NaN where it has no such samples.
     clusters : how many there are on all samples; N with models of one's own.
     """
@@ -105,6 +120,7 @@ class ClusterChoice:
     base : the better one of one model and own models.
     candidates : all procedures.
     softer : the best models along the path.
+    start : the solution at lam, nearly; None where lam is 0.
     """
 
     chosen: Candidate
@@ -114,6 +130,7 @@ class ClusterChoice:
     base: Candidate
     candidates: tuple[Candidate, ...]
     softer: Candidate
+    start: Solved | None
 
     @property
     def refit_is_better(self) -> bool:
@@ -134,36 +151,36 @@ def mean_of_known(scores: Floats) -> Floats:
     return np.where(count > 0, np.where(known, scores, 0.0).sum(0) / np.maximum(count, 1), np.nan)
 
 
-def one_cluster(count: int) -> Ints:
-    """The partition with one cluster."""
-    return np.zeros(count, np.int64)
-
-
 def grids(users: Users, edges: Edges, folds: Sequence[Fold | None], count: int) -> list[Floats]:
     """For each fold lambda from consensus on down; local models must have been asked for.
 
     A federation without a best model for all is refused here, before the path is begun.
     """
     tasks = [Task(Clusters(one_cluster(users.n)), fold) for fold in folds]
-    found = users.solve(tasks, most=1)
-    if not all(each.gap <= HOPELESS for each in found):
-        found = users.solve(tasks, most=PATH)
+    found = users.solve(tasks, HOPELESS, PATH)
     if not all(each.gap <= HOPELESS for each in found):
         raise ModelError(
             "lambda=auto: all users' samples together have no best model (a plane separates their "
             "classes, or inputs are huge): set ridge=0.001, a number for lambda, or scale inputs."
         )
-    tops = [consensus(each, edges) for each in found]
+    held = [each.held for each, fold in zip(found, folds, strict=True) if fold is not None]
+    if held and np.isnan(np.stack(held)).all():
+        raise ModelError(
+            "lambda=auto: no user has samples to hold out, nobody has more than one: set a number."
+        )
+    tops = [max(consensus(each, edges), NOTHING) for each in found]
     return [np.asarray(np.geomspace(top, LOWEST * top, count)) for top in tops]
 
 
 def choose_for_models(users: Users, edges: Edges) -> ModelChoice:
     """The lam whose models, from 70% of each user's samples, lose the least on the other 30%."""
-    users.local([HOLD_OUT])
+    users.local([None, HOLD_OUT])
     (lams,) = grids(users, edges, [HOLD_OUT], GRID)
     tasks = [Task(Penalty(lam, edges), HOLD_OUT) for lam in lams.tolist()]
-    scores = [float(np.nanmean(each.held)) for each in users.solve(tasks, most=PATH)]
-    return ModelChoice(float(lams[np.argmin(scores)]), lams, np.array(scores))
+    found = users.solve(tasks, most=PATH)
+    scores = np.array([float(np.nanmean(each.held)) for each in found])
+    best = int(np.argmin(scores))
+    return ModelChoice(float(lams[best]), lams, scores, found[best])
 
 
 def choose_for_clusters(users: Users, edges: Edges, seed: int = 0) -> ClusterChoice:
@@ -175,23 +192,30 @@ def choose_for_clusters(users: Users, edges: Edges, seed: int = 0) -> ClusterCho
     wanted = {
         fold: partitions(local[fold], [each.x for each in paths[fold]], seed) for fold in folds
     }
-    refits = refitted(users, wanted)
-    found = tuple(judged(paths, wanted, refits))
+    refits = refitted(users, named_alike(wanted))
+    found = tuple(judged(paths, refits, wanted[None]))
     chosen, base, softer = chosen_of(found)
-    lam = {GLOBAL: float(lams[None][0]), LOCAL: 0.0}.get(chosen.kind)
-    if lam is None:
-        place = chosen.place if chosen.kind in (MODELS, LAMBDA) else softer.place
-        lam = float(lams[None][place])
     if chosen.kind == MODELS:
         x = paths[None][chosen.place].x
         labels = in_order(np.unique(x, axis=0, return_inverse=True)[1].ravel())
     else:
         key = chosen.kind, chosen.place
         labels, x = wanted[None][key], refits[None][key].x
-    return ClusterChoice(chosen, labels, x, lam, base, found, softer)
+    if chosen.kind == LOCAL:
+        return ClusterChoice(chosen, labels, x, 0.0, base, found, softer, None)
+    place = place_of(chosen, [each.x for each in paths[None]], labels, softer)
+    lam = float(lams[None][place])
+    return ClusterChoice(chosen, labels, x, lam, base, found, softer, paths[None][place])
 
 
-Key = tuple[str, int]
+def place_of(chosen: Candidate, path: Sequence[Floats], labels: Ints, softer: Candidate) -> int:
+    """The place of the lambda that goes with what was chosen; else of the path's best one."""
+    if chosen.kind == GLOBAL:
+        return 0
+    place = shown_at(path, labels) if chosen.kind == LAMBDA else None
+    return softer.place if place is None else place
+
+
 ByFold = dict[Fold | None, dict[Key, Solved]]
 
 
@@ -204,57 +228,27 @@ def along(
     return {fold: [next(found) for _ in lams[fold]] for fold in lams}
 
 
-def partitions(local: Floats, path: Sequence[Floats], seed: int) -> dict[Key, Ints]:
-    """The clusters of each procedure, from local models and from those along the path."""
-    n = len(local)
-    found: dict[Key, Ints] = {(GLOBAL, 1): one_cluster(n), (LOCAL, n): np.arange(n)}
-    for place, x in enumerate(path):
-        labels = candidate(x, SMALLEST, MOST)
-        found[LAMBDA, place] = one_cluster(n) if labels is None else labels
-    tree = linkage(local, "ward") if n > 1 else None
-    for count in range(2, min(MOST, n - 1) + 1):
-        found[WARD, count] = in_order(cut_tree(tree, n_clusters=[count])[:, 0])
-        found[KMEANS, count] = k_means(local, count, seed)
-    return found
-
-
-def k_means(x: Floats, count: int, seed: int) -> Ints:
-    """The best of some runs of k-means."""
-    best, least = one_cluster(len(x)), np.inf
-    for start in range(STARTS):
-        rng = generator(seed, "k-means", count, start)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of clusters that are empty: fewer, then
-            centres, labels = kmeans2(x, count, minit="++", rng=rng)
-        spread = float(np.square(x - centres[labels]).sum())
-        if spread < least:
-            best, least = in_order(labels), spread
-    return best
-
-
 def refitted(users: Users, wanted: dict[Fold | None, dict[Key, Ints]]) -> ByFold:
     """The own models of all clusters; those of equal partitions are found once."""
     different: dict[tuple[Fold | None, bytes], Ints] = {}
-    for fold, partitions in wanted.items():
-        for labels in partitions.values():
+    for fold, each in wanted.items():
+        for labels in each.values():
             different.setdefault((fold, labels.tobytes()), labels)
     tasks = [Task(Clusters(own), fold, certain=False) for (fold, _), own in different.items()]
     found = dict(zip(different, users.solve(tasks, ROUGH, REFITS), strict=True))
     return {
-        fold: {key: found[fold, labels.tobytes()] for key, labels in partitions.items()}
-        for fold, partitions in wanted.items()
+        fold: {key: found[fold, labels.tobytes()] for key, labels in each.items()}
+        for fold, each in wanted.items()
     }
 
 
 def judged(
-    paths: dict[Fold | None, list[Solved]],
-    wanted: dict[Fold | None, dict[Key, Ints]],
-    refits: ByFold,
+    paths: dict[Fold | None, list[Solved]], refits: ByFold, named: dict[Key, Ints]
 ) -> list[Candidate]:
     """What each procedure loses on samples that it has not seen."""
     folds = [fold for fold in paths if fold is not None]
     found = []
-    for key, labels in wanted[None].items():
+    for key, labels in named.items():
         lost = mean_of_known(np.stack([refits[fold][key].held for fold in folds]))
         found.append(Candidate(*key, lost, int(labels.max()) + 1))
     for place, solved in enumerate(paths[None]):
@@ -271,16 +265,27 @@ def by_score(each: Candidate) -> float:
 def chosen_of(found: Sequence[Candidate]) -> tuple[Candidate, Candidate, Candidate]:
     """The best procedure; the better one of one model and own models; the path's best models.
 
-    Clusters, if they are better than the better one of the two by SURE standard errors and not
-    worse than the path's models by one; else the path's, if they are better by one. Of clusters
-    that do as well as each other the fewest.
+    Clusters, if they are better than the better one of the two, and than the path's models, by SURE
+    standard errors; of those that do as well as each other the fewest. Else the path's models, if
+    they are better than the two by one standard error.
     """
     ends = [each for each in found if each.kind in (GLOBAL, LOCAL)]
     base = min(ends, key=by_score)
     groups = [each for each in found if each.kind in (LAMBDA, KMEANS, WARD) and each.clusters > 1]
-    softer = min((each for each in found if each.kind == MODELS), key=by_score)
+    best, softer = along_best([each for each in found if each.kind == MODELS])
     if groups:
         chosen = min(groups, key=lambda each: (each.score, each.clusters))
-        if chosen.beats(base, SURE) and not softer.beats(chosen, 1.0):
+        if chosen.beats(base, SURE) and chosen.beats(best, SURE):
             return chosen, base, softer
-    return (softer if softer.beats(base, 1.0) else base), base, softer
+    return (softer if best.beats(base, 1.0) and softer.score < base.score else base), base, softer
+
+
+def along_best(path: Sequence[Candidate]) -> tuple[Candidate, Candidate]:
+    """The models of the least loss, and those of the least lambda that do about as well.
+
+    Of what cannot be told apart, own models that are pulled less can do less harm.
+    """
+    best = min(path, key=by_score)
+    return best, max(
+        (each for each in path if not best.beats(each, ABOUT)), key=lambda each: each.place
+    )

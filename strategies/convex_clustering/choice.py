@@ -12,6 +12,8 @@ from corsage.strategies.rounds.turns import Script
 if TYPE_CHECKING:
     from corsage.core.arrays import Floats
     from corsage.solvers.convex_clustering.batched import Users
+    from corsage.solvers.convex_clustering.expansions import Expansion
+    from corsage.solvers.convex_clustering.newton import Solved
     from corsage.solvers.convex_clustering.selection import Candidate
 
 
@@ -28,7 +30,8 @@ class Choice:
         user's own; empty if clusters were not looked for.
     gain, error : by how much the chosen models are better than those of `base` on held-out samples,
         and the standard error of that; None if these are the chosen ones.
-    refit : whether the clusters' own models are better there than the models at lambda.
+    refit : whether the clusters' own models are better there than the models at lambda; None if
+        `base` was chosen.
     """
 
     lam: float
@@ -41,27 +44,54 @@ class Choice:
     refit: bool | None = None
 
 
-def choose(
-    questions: Questions, graph: Graph, d: int, of_clusters: bool
-) -> Script[tuple[Choice, Floats | None]]:
-    """lambda by held-out samples, or what does best of all with its models (N, d)."""
+@dataclass(frozen=True, eq=False)
+class Found:
+    """lambda, and what was learned on the way to it.
 
-    def work(users: Users) -> tuple[Choice, Floats | None]:
+    Parameters
+    ----------
+    choice : lambda.
+    models : what does best of all, where clusters were looked for (N, d).
+    start : a solution that is near the one at lambda.
+    local : the users' own models, and their losses there; None if no Hessians were sent.
+    """
+
+    choice: Choice
+    models: Floats | None = None
+    start: Solved | None = None
+    local: Expansion | None = None
+
+
+def choose(questions: Questions, graph: Graph, d: int, of_clusters: bool) -> Script[Found]:
+    """lambda by held-out samples, or what does best of all with its models."""
+    from corsage.solvers.convex_clustering.batched import LARGEST, Batched
+
+    if d > LARGEST:
+        questions.federation.note(
+            f"models of {d} numbers: above {LARGEST} no Hessians are sent, and looking for lambda "
+            "takes hundreds or thousands of exchanges; convex-lambda=NUMBER takes none"
+        )
+
+    def work(users: Users) -> Found:
         seed = questions.federation.config.run.seed
-        return best_of_all(users, graph, seed) if of_clusters else best_for_models(users, graph)
+        found = best_of_all(users, graph, seed) if of_clusters else best_for_models(users, graph)
+        local = users.known[None][0] if isinstance(users, Batched) else None
+        return replace(found, local=local)
 
-    choice, models = yield from questions.of_users(graph.users, d, work)
-    return replace(choice, exchanges=questions.federation.progress.questions), models
+    found = yield from questions.of_users(graph.users, d, work)
+    asked = questions.federation.progress.questions
+    return replace(found, choice=replace(found.choice, exchanges=asked))
 
 
-def best_for_models(users: Users, graph: Graph) -> tuple[Choice, None]:
+def best_for_models(users: Users, graph: Graph) -> Found:
     """The lambda of the least held-out loss."""
     from corsage.solvers.convex_clustering.selection import choose_for_models
 
-    return Choice(choose_for_models(users, graph.edges).lam), None
+    found = choose_for_models(users, graph.edges)
+    return Found(Choice(found.lam), start=found.start)
 
 
-def best_of_all(users: Users, graph: Graph, seed: int) -> tuple[Choice, Floats]:
+def best_of_all(users: Users, graph: Graph, seed: int) -> Found:
     """The procedure that cross-validation says is best; clusters only if they pay."""
     from corsage.solvers.convex_clustering.selection import choose_for_clusters
 
@@ -70,12 +100,14 @@ def best_of_all(users: Users, graph: Graph, seed: int) -> tuple[Choice, Floats]:
     gain, error = (None, None) if chosen is base else chosen.gain(base)
     words = named(chosen), named(base)
     labels = found.labels.tolist()
-    return Choice(found.lam, 0, labels, *words, gain, error, found.refit_is_better), found.models
+    refit = None if chosen is base else found.refit_is_better
+    choice = Choice(found.lam, 0, labels, *words, gain, error, refit)
+    return Found(choice, found.models, found.start)
 
 
 def named(candidate: Candidate) -> str:
     """A procedure in words."""
-    from corsage.solvers.convex_clustering.selection import KMEANS, LAMBDA, WARD
+    from corsage.solvers.convex_clustering.partitions import KMEANS, LAMBDA, WARD
 
     count = candidate.clusters
     clusters = f"{count} cluster{'s' * (count > 1)}"

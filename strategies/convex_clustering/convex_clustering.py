@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from corsage.core.arrays import Arrays, Floats
+from corsage.core.arrays import Arrays, Bools, Floats
 from corsage.core.encoding import encode
 from corsage.core.replies import Replies, name_users
 from corsage.core.schema import Schema
 from corsage.strategies.convex_clustering.certificate import Certificate, certify
-from corsage.strategies.convex_clustering.choice import Choice, choose
+from corsage.strategies.convex_clustering.choice import Choice, Found, choose
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.keys import (
     CLUSTERS,
@@ -44,7 +44,12 @@ from corsage.strategies.convex_clustering.keys import (
 )
 from corsage.strategies.convex_clustering.models import check_convex, to_choose_from
 from corsage.strategies.convex_clustering.newton import Newton
-from corsage.strategies.convex_clustering.opening import ask_facts, ask_local, ask_neighbours
+from corsage.strategies.convex_clustering.opening import (
+    ask_facts,
+    ask_local,
+    ask_neighbours,
+    name_free,
+)
 from corsage.strategies.convex_clustering.pdmm import Pdmm
 from corsage.strategies.convex_clustering.probing import (
     expansion,
@@ -152,28 +157,35 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """The graph, lambda, rho and tau of the users that are there."""
         users, d = self.federation.users, self.federation.network.whole.stop
         name, graph = solver_of(self.keys, self.config, d), Graph(users)
-        choice, chosen = Choice(self.given_lambda or 0.0), None
-        if name == NEWTON:
-            local = yield from ask_local(self.questions, users, d)
-            held = local.coercive
-        else:
-            facts, held = yield from ask_facts(self.questions, users)
         if self.keys.convex_graph == KNN:
             graph = yield from ask_neighbours(self.questions, users, d, self.keys.convex_neighbours)
-        if self.given_lambda is not None:
-            yield from check_bounded(self.questions, graph, self.given_lambda, d, held)
-        else:
+        found = Found(Choice(self.given_lambda or 0.0))
+        if self.given_lambda is None:
             of_clusters = self.keys.convex_lambda == CLUSTERS
-            choice, chosen = yield from choose(self.questions, graph, d, of_clusters)
-        problem = Problem(graph.edges, choice.lam)
-        solver: Solver
+            found = yield from choose(self.questions, graph, d, of_clusters)
+        solver: Solver = yield from self._begun(name, graph, found)
+        self.state = ConvexClusteringState(graph, found.choice, solver, chosen=found.models)
+
+    def _begun(self, name: str, graph: Graph, found: Found) -> Script[Solver]:
+        """The solver's first numbers, of what is known and of what it takes more."""
+        users, d = self.federation.users, self.federation.network.whole.stop
+        problem = Problem(graph.edges, found.choice.lam)
         if name == NEWTON:
-            solver = Newton.begin(problem, local)
-        elif name == PDMM:
-            solver = Pdmm.begin(problem, d, facts, self.rules)
-        else:
-            solver = Splitting.begin(problem, d, facts, self.rules)
-        self.state = ConvexClusteringState(graph, choice, solver, chosen=chosen)
+            local = found.local or (yield from ask_local(self.questions, users, d))
+            name_free(self.questions, users, local.coercive)
+            yield from self._check(graph, local.coercive)
+            return Newton.begin(problem, local, found.start)
+        facts, held = yield from ask_facts(self.questions, users)
+        yield from self._check(graph, held)
+        if name == PDMM:
+            return Pdmm.begin(problem, d, facts, self.rules)
+        return Splitting.begin(problem, d, facts, self.rules)
+
+    def _check(self, graph: Graph, held: Bools) -> Script[None]:
+        """A given lambda has a solution, or the run ends here; one that was chosen has one."""
+        if self.given_lambda is not None:
+            d = self.federation.network.whole.stop
+            yield from check_bounded(self.questions, graph, self.given_lambda, d, held)
 
     # A round, as every strategy's: rows down, rows up.
 
@@ -280,7 +292,10 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """What there is to report on."""
         state = self.state
         assert state.choice is not None  # `opening` is over
-        return Solved(state.graph, state.choice, state.certificate, self.models)
+        known = None
+        if isinstance(self.solver, Newton) and np.isfinite(self.solver.objective):
+            known = self.solver.expansion
+        return Solved(state.graph, state.choice, state.certificate, self.models, known)
 
     def findings(self) -> list[Finding]:
         """The certificate and the clusters."""
@@ -289,7 +304,8 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
         """The clusters' own models, without any pull between them; what did best of all."""
         state, found = self.state, dict[str, dict[str, Any]]()
-        if state.refit is not None and state.reading is not None and state.reading.joined:
+        reading, choice = state.reading, state.choice or Choice(0.0)
+        if state.refit is not None and reading is not None and reading.clustered(choice):
             found[f"{self.name}+refit"] = {"refit": True}
         if state.chosen is not None:
             found[f"{self.name}+chosen"] = {"chosen": True}

@@ -24,7 +24,7 @@ class ConvexClusteringKeys(Keys):
         AUTO,
         "weight of the penalty: a number, auto (least loss on held-out samples), or clusters (what "
         "does best there: clusters, one model, or own ones); the last two ask all users before "
-        "round 1, up to 8 and 25 times, with more than 50 numbers in a model some thousand times",
+        "round 1, up to 8 and 14 times, with more than 50 numbers in a model some thousand times",
     )
     convex_solver: str = key(
         AUTO, "newton: steps on quadratic models, with all users and few numbers in a model; dr: "
@@ -41,7 +41,7 @@ class ConvexClusteringKeys(Keys):
     convex_certify_every: int = key(5, "rounds between duality gaps", low=1)
     convex_report: bool = key(
         True, "at the end ask for what it takes to read, certify and refit the clusters (some "
-        "fifteen exchanges; with more than 50 numbers in a model some hundred)"
+        "five exchanges; with more than 50 numbers in a model some hundred)"
     )  # fmt: skip
     convex_rho: str = key(AUTO, "rho of the solver: a number, or auto: from the users' curvature")
     convex_relax: float = key(1.6, "dr: how much of a step s_i takes (relax)", low=0.01, high=1.99)

@@ -16,7 +16,7 @@ from corsage.strategies.rounds.state import INFINITE
 
 if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.expansions import Expansion, Probe
-    from corsage.solvers.convex_clustering.newton import Run
+    from corsage.solvers.convex_clustering.newton import Run, Solved
 
 BASE = ("y", "value", "gradient", "hessian", "curvature")
 """What is kept of the users' last answers."""
@@ -52,13 +52,16 @@ class Newton:
     near: float = field(default=np.inf, metadata=INFINITE)
 
     @classmethod
-    def begin(cls, problem: Problem, local: Expansion) -> Newton:
-        """From the users' own models."""
+    def begin(cls, problem: Problem, local: Expansion, near: Solved | None) -> Newton:
+        """From the users' own models, or from a solution that is near the one that is wanted."""
         from corsage.solvers.convex_clustering.newton import FIRST
 
-        mu = np.zeros((len(problem.edges), local.y.shape[1]), order="F")
-        base: dict[str, Any] = {name: getattr(local, name) for name in BASE}
-        return cls(x=local.y, mu=mu, centre=local.y, damping=FIRST, **base)
+        x, known = local.y, local
+        mu = np.zeros((len(problem.edges), x.shape[1]), order="F")
+        if near is not None and near.base is not None and near.mu is not None:
+            x, known, mu = near.x, near.base, np.asfortranarray(near.mu)
+        base: dict[str, Any] = {name: getattr(known, name) for name in BASE}
+        return cls(x=x, mu=mu, centre=known.y, damping=FIRST, **base)
 
     @property
     def models(self) -> Floats:
@@ -139,20 +142,26 @@ class Newton:
         """The same numbers, those of the edges column by column, which is faster."""
         return replace(self, mu=np.asfortranarray(self.mu))
 
-    def _run(self, problem: Problem) -> Run:
-        """The method where it stands."""
+    @property
+    def expansion(self) -> Expansion:
+        """What is kept of the users' last answers."""
         from corsage.solvers.convex_clustering.expansions import Expansion
-        from corsage.solvers.convex_clustering.newton import Penalty, Run, Step, Task
-        from corsage.solvers.convex_clustering.sum_of_norms import Solution
 
-        edges, lam, none = problem.edges, problem.lam, np.zeros(len(self.x))
-        base = Expansion(
+        none = np.zeros(len(self.x))
+        return Expansion(
             self.y, self.value, self.gradient, self.hessian, none, none, none > 0, none,
             self.curvature, none > 0,
         )  # fmt: skip
+
+    def _run(self, problem: Problem) -> Run:
+        """The method where it stands."""
+        from corsage.solvers.convex_clustering.newton import Penalty, Run, Step, Task
+        from corsage.solvers.convex_clustering.sum_of_norms import Solution
+
+        edges, lam, task = problem.edges, problem.lam, Task(Penalty(problem.lam, problem.edges))
         solution = Solution(self.x, self.mu, lam, np.nan, np.inf, np.inf, False, 0)
-        run = Run(Task(Penalty(lam, edges)), base, self.centre, self.damping, (), self.failed)
-        if np.isfinite(self.objective):
+        run = Run(task, self.expansion, self.centre, self.damping, (), self.failed)
+        if np.isfinite(self.objective) or self.mu.any():
             run.best = Step(self.x, edges.adjoint(self.mu), solution)
         run.value, run.size = self.objective, self.size
         run.lower, run.near = self.lower, self.near

@@ -34,12 +34,11 @@ def ask_facts(questions: Questions, users: list[str]) -> Script[tuple[Facts, Boo
 
 
 def ask_local(questions: Questions, users: list[str], d: int) -> Script[Expansion]:
-    """The users' own models, and their losses there; those without a best one are named."""
+    """The users' own models, and their losses there."""
     from corsage.solvers.convex_clustering.expansions import Probe
 
     zero = np.zeros((len(users), d))
     (found,) = yield from ask_all(questions, users, d, [Probe(zero, zero, 0.0)])
-    name_free(questions, users, found.coercive)
     return found
 
 

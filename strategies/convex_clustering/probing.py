@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SPACE = 2**20
 """Numbers of all Hessians that a user makes for one exchange."""
+FLAT = 1e-9
+"""A negative eigenvalue up to this share of the mean one is rounding."""
 NUMBERS = 8
 """f(y), f(x), minimum, whether there is one, held-out loss, whether there is one, L, coercive."""
 
@@ -87,7 +89,7 @@ def expansion(replies: Replies, place: int) -> Expansion:
         rows["y"],
         value,
         rows["gradient"],
-        whole(rows["hessian"], rows["y"].shape[1]),
+        convex(whole(rows["hessian"], rows["y"].shape[1])),
         at_x,
         least,
         found > 0,
@@ -104,3 +106,20 @@ def whole(upper: Array, d: int) -> Floats:
     found[:, i, j] = upper
     found[:, j, i] = upper
     return found
+
+
+def convex(hessian: Floats) -> Floats:
+    """Hessians as those of convex losses; what is none is made the nearest that is.
+
+    A user may err, lie, or have a model of its own that is not convex: the server's problem has a
+    solution all the same, and the certificate, which knows nothing of Hessians, judges it.
+    """
+    d = hessian.shape[1]
+    size = np.abs(hessian.diagonal(axis1=1, axis2=2)).mean(1) + np.finfo(np.float64).tiny
+    try:
+        np.linalg.cholesky(hessian + (FLAT * size)[:, None, None] * np.eye(d))
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(hessian)
+        found = (vectors * np.maximum(values, 0.0)[:, None]) @ vectors.transpose(0, 2, 1)
+        return np.asarray(found, np.float64)
+    return hessian

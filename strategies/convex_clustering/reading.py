@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -13,10 +15,13 @@ from corsage.strategies.convex_clustering.report import Reading, Solved
 
 if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.batched import Batched
+    from corsage.solvers.convex_clustering.newton import Run
     from corsage.solvers.convex_clustering.newton import Solved as Answer
 
 MOST = 12
 """Exchanges that the clusters' models take at most."""
+REFIT = 1e-7
+"""The relative gap of the clusters' own models."""
 BEST = 1e-6
 """A cluster's share of a relative gap that says that its model is the best."""
 
@@ -30,12 +35,14 @@ def quickly_read(users: Batched, solved: Solved) -> tuple[Reading, Floats]:
     if not tied(solved):
         return untied(users, solved)
     distinct = int(fused(x).max()) + 1
-    users.local([None])
-    users.at([(x, np.zeros_like(x))])
+    if solved.known is None:
+        users.at([(x, np.zeros_like(x))])
+    else:
+        users.known[None] = [solved.known]
     proposed = proposals(solved)
     tasks = [Task(Clusters(labels)) for labels in proposed]
     tasks += [Task(Parts(labels, choice.lam, edges)) for labels in proposed]
-    found = users.solve(tasks, EXACT, MOST)
+    found = users.solve(tasks, EXACT, MOST, partial(known_enough, proposed))
     refits, fits = found[: len(proposed)], found[len(proposed) :]
     exact = [
         fit.gap <= EXACT and apart(fit.x, own) for fit, own in zip(fits, proposed, strict=True)
@@ -43,7 +50,8 @@ def quickly_read(users: Batched, solved: Solved) -> tuple[Reading, Floats]:
     at = exact.index(True) if any(exact) else 0
     labels, refit, gap = proposed[at], refits[at], fits[at].gap
     reading = Reading(labels.tolist(), distinct, bool(exact[at]), gap)
-    reading = replace(reading, not_refitted=missing(refit, labels))
+    if reading.joined:
+        reading = replace(reading, not_refitted=missing(refit, labels))
     if edges.complete:
         reading = bounded(reading, users, labels, fits[at].x)
     return reading, refit.x
@@ -77,6 +85,24 @@ def untied(users: Batched, solved: Solved) -> tuple[Reading, Floats]:
     sure = exact[at] and (refit.gap <= EXACT)
     reading = Reading(labels.tolist(), int(fused(x).max()) + 1, sure or None)
     return replace(reading, not_refitted=missing(refit, labels)), refit.x
+
+
+def known_enough(proposed: list[Ints], runs: Sequence[Run]) -> bool:
+    """Whether it is known which clusters it is, and their own models are, if there are clusters."""
+    from corsage.solvers.convex_clustering.reading import EXACT
+
+    refits, fits = runs[: len(proposed)], runs[len(proposed) :]
+    if not all(run.steps for run in runs):
+        return False
+    exact = [
+        fit.gap <= EXACT and fit.best is not None and apart(fit.best.x, own)
+        for fit, own in zip(fits, proposed, strict=True)
+    ]
+    if not any(exact) and not all(fit.over(EXACT) for fit in fits):
+        return False
+    at = exact.index(True) if any(exact) else 0
+    alone = int(proposed[at].max()) + 1 == len(proposed[at]) > 1
+    return alone or refits[at].over(REFIT)
 
 
 def proposals(solved: Solved) -> list[Ints]:

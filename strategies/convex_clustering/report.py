@@ -18,6 +18,7 @@ from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
+    from corsage.solvers.convex_clustering.expansions import Expansion
     from corsage.solvers.convex_clustering.reading import Reading as Partition
     from corsage.solvers.losses.convex import Losses
     from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
@@ -58,15 +59,34 @@ class Reading:
         """Whether some users are a cluster."""
         return max(self.labels, default=0) + 1 < max(len(self.labels), 2)
 
+    @property
+    def alone(self) -> int:
+        """How many users are a cluster of their own."""
+        return int((np.bincount(self.labels) == 1).sum()) if self.labels else 0
+
+    def clustered(self, choice: Choice) -> bool:
+        """Whether there are clusters to speak of.
+
+        Where lambda was chosen for models and not for clusters, most of the users must be in some.
+        """
+        from corsage.solvers.convex_clustering.selection import MODELS
+
+        for_models = choice.exchanges > 0 and choice.kind in ("", MODELS)
+        return self.joined and not (for_models and 2 * self.alone > len(self.labels))
+
 
 @dataclass(frozen=True)
 class Solved:
-    """What there is to report on: the graph, lambda, the certificate, and the models (N, d)."""
+    """What there is to report on: the graph, lambda, the certificate, and the models (N, d).
+
+    `known` are the users' last answers near these models, if all of them answered.
+    """
 
     graph: Graph
     choice: Choice
     certificate: Certificate | None
     models: Floats
+    known: Expansion | None = None
 
 
 class ClusterReport:
@@ -109,7 +129,9 @@ class ClusterReport:
         """The certificate and the clusters."""
         found = [Finding("solution", self._solution(solved))]
         if reading is not None:
-            rows = cluster_rows(reading, solved) + members(reading, solved.graph.users)
+            rows = cluster_rows(reading, solved)
+            if len(reading.labels) == 1 or reading.clustered(solved.choice):
+                rows += members(reading, solved.graph.users)
             found.append(Finding("clusters", rows))
         return found
 
@@ -186,9 +208,12 @@ def cluster_rows(reading: Reading, solved: Solved) -> list[Row]:
     how = {True: "exact", False: "approximate", None: "not certified"}[reading.exact]
     gap = "" if reading.gap is None else f" (relative gap of the fused models {reading.gap:.0e})"
     rows = [("distinct models", str(reading.distinct)), ("clusters", f"{count}, {how}{gap}")]
+    sure = "exact" if reading.exact else "not certified"
     if 1 < count == len(reading.labels):
-        sure = "exact" if reading.exact else "not certified"
         rows[1] = "clusters", f"none: every user has a model of its own ({sure})"
+    elif count > 1 and not reading.clustered(solved.choice):
+        own = f"{reading.alone} of {len(reading.labels)} users have models of their own"
+        rows[1] = "clusters", f"none to speak of: {own} ({sure})"
     if count == 1 and reading.exact:
         rows.append(("", "lambda is at or above consensus: this is the global model"))
     if reading.exact and 1 < count == len(reading.labels) and not solved.choice.kind:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from corsage.core.losses import LOGISTIC, SQUARED
+from corsage.core.losses import LOGISTIC, SQUARED, huber
 from corsage.solvers.convex_clustering import newton
 from corsage.solvers.convex_clustering.batched import AtHand, Batched
 from corsage.solvers.convex_clustering.edges import Edges
-from corsage.solvers.convex_clustering.expansions import HERE, Probe, answer, models
+from corsage.solvers.convex_clustering.expansions import (
+    HERE,
+    Probe,
+    answer,
+    models,
+    nearest,
+    picked,
+)
 from corsage.solvers.convex_clustering.newton import Clusters, Parts, Penalty, Task
 from corsage.solvers.convex_clustering.reading import fused, refit
 from corsage.solvers.convex_clustering.sum_of_norms import fit, path
@@ -68,6 +76,44 @@ def test_thirty_lambda_of_the_ellipses_are_certified_in_six_exchanges():
         assert each.value == pytest.approx(best.value, rel=1e-6)
 
 
+def outliers(seed=0, delta=0.2):
+    """Three groups of linear regressions with the robust loss, a tenth of the labels far off."""
+    rng = random(seed)
+    w = np.repeat(2 * rng.normal(size=(3, 3)), 8, 0) + 0.2 * rng.normal(size=(24, 3))
+    a = rng.normal(size=(24, 15, 3))
+    y = np.einsum("nmd,nd->nm", a, w) + 0.5 * rng.normal(size=(24, 15))
+    y += (rng.random(y.shape) < 0.1) * 20 * rng.normal(size=y.shape)
+    parts = torch.from_numpy(a.reshape(-1, 3)), torch.from_numpy(y.ravel())
+    return linear_losses(*parts, [15] * 24, loss=huber(delta), scale="mean", ridge=1e-3)
+
+
+@pytest.mark.parametrize(("delta", "most"), [(0.2, 12), (1.0, 7)])
+def test_kinks_of_the_robust_loss_cost_few_more_exchanges(delta, most):
+    losses, edges = outliers(delta=delta), Edges.all_pairs(24)
+    users, oracle = asked(losses)
+    lams = np.geomspace(0.05, 0.001, 30)
+    found = users.solve([Task(Penalty(lam, edges)) for lam in lams])
+    assert max(each.gap for each in found) <= 1e-6
+    assert len(oracle.exchanges) <= most
+    for place in (3, 15, 29):
+        best = fit(losses, lams[place], edges, tolerance=1e-9)
+        assert found[place].value == pytest.approx(best.value, rel=1e-6)
+
+
+def test_answers_to_other_tasks_are_taken_where_they_are_nearer():
+    losses, _ = KINDS[2](3)
+    far, near = (
+        answer(losses, Probe(x, np.zeros_like(x), HERE), np.full(9, np.nan))
+        for x in (np.zeros((9, D + 1)), np.ones((9, D + 1)))
+    )
+    x = np.where(np.arange(9)[:, None] < 4, 0.1, 0.8) * np.ones((9, D + 1))
+    picks = nearest([far, near], x)
+    assert picks.tolist() == [0] * 4 + [1] * 5
+    both = picked([far, near], picks)
+    assert np.array_equal(both.hessian[:4], far.hessian[:4])
+    assert np.array_equal(both.gradient[4:], near.gradient[4:])
+
+
 def test_quadratic_losses_take_one_step():
     losses, _ = KINDS[0](5)
     users, oracle = asked(losses)
@@ -89,10 +135,34 @@ def test_fused_models_close_the_gap_where_they_are_the_solution_and_only_there()
     losses, edges = ellipses(users=6), Edges.all_pairs(18)
     best = fit(losses, 0.2, edges, tolerance=1e-11)
     right, wrong = fused(best.x), (fused(best.x) + np.arange(18)) % 3
-    users, _ = asked(losses)
+    users, oracle = asked(losses)
     found = users.solve([Task(Parts(own, 0.2, edges)) for own in (right, wrong)], 1e-9)
     assert found[0].gap <= 1e-9 and found[0].value == pytest.approx(best.value)
     assert found[1].gap > 1e-4 and found[1].value > best.value
+    assert len(oracle.exchanges) <= 7  # a wrong one is left when its models change no more
+
+
+def test_a_huge_loss_makes_no_gap_small():
+    assert newton.size_of(np.array([1.0, -2.0, 3.0])) == 6.0
+    assert newton.size_of(np.array([1.0, 2.0, 1e12])) == 1 + 2 + 100 * 2
+    assert newton.size_of(np.array([0.0, 0.0, 5.0])) == 5.0
+
+
+def test_nobody_certifies_others_by_a_minimum_that_is_too_high():
+    """A user says that it has nothing to gain; what the others have to gain is still counted."""
+    losses, edges = ellipses(users=4), Edges.all_pairs(12)
+    oracle = AtHand(Whole(losses))
+
+    def lying(probes):
+        found = oracle(probes)
+        return [replace(each, least=each.least + 1e6 * (np.arange(12) == 0)) for each in found]
+
+    users = Batched(lying, 12, losses.d)
+    users.local([None])
+    (found,) = users.solve([Task(Penalty(0.05, edges))], 1e-6)
+    best = fit(losses, 0.05, edges, tolerance=1e-10)
+    assert found.gap <= 1e-6 and found.value == pytest.approx(best.value, rel=1e-5)
+    assert len(oracle.exchanges) > 2
 
 
 def test_models_touch_the_losses_at_the_proximal_point():

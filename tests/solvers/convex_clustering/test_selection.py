@@ -16,25 +16,31 @@ from corsage.experiments.convex_clustering.drawn import Drawn, ellipses, scatter
 from corsage.solvers.convex_clustering.batched import AtHand, Batched, Single
 from corsage.solvers.convex_clustering.edges import Edges
 from corsage.solvers.convex_clustering.newton import Clusters, Penalty, Task
+from corsage.solvers.convex_clustering.partitions import (
+    GLOBAL,
+    KMEANS,
+    LAMBDA,
+    LOCAL,
+    along_path,
+    k_means,
+    named_alike,
+    one_cluster,
+    partitions,
+    shown_at,
+)
 from corsage.solvers.convex_clustering.reading import agreement
 from corsage.solvers.convex_clustering.recovery import theorem1
 from corsage.solvers.convex_clustering.selection import (
     CROSS,
-    GLOBAL,
     HOLD_OUT,
-    KMEANS,
-    LAMBDA,
-    LOCAL,
     MODELS,
     Candidate,
+    along_best,
     choose_for_clusters,
     choose_for_models,
     chosen_of,
     grids,
-    k_means,
     mean_of_known,
-    one_cluster,
-    partitions,
     standard_error,
 )
 from corsage.solvers.convex_clustering.sum_of_norms import fit
@@ -153,6 +159,27 @@ def test_a_federation_without_a_best_model_is_refused_in_a_line(
     assert len(oracle.exchanges) <= 8
 
 
+@pytest.mark.parametrize("users", [1, 2])
+def test_one_user_and_two_users_have_models(users: int) -> None:
+    drawn = ellipses(1, 10, users, 1)
+    alike = replace(drawn, a=drawn.a[:1].repeat(users, 0), l=drawn.l[:1].repeat(users, 0))
+    for own in (drawn, alike):
+        batched, _, edges = asked(own)
+        found = choose_for_clusters(batched, edges)
+        assert found.chosen.kind in (GLOBAL, LOCAL, MODELS)
+        assert found.models.shape == (users, 3) and np.isfinite(found.models).all()
+        assert choose_for_models(asked(own)[0], edges).lam > 0
+
+
+def test_one_sample_a_user_leaves_nothing_to_choose_by() -> None:
+    drawn = ellipses(1, 1, 3)
+    for choose in (choose_for_models, choose_for_clusters):
+        users, oracle, edges = asked(drawn)
+        with pytest.raises(ModelError, match="no user has samples to hold out"):
+            choose(users, edges)
+        assert len(oracle.exchanges) <= 7
+
+
 def made(kind: str, losses: list[float], clusters: int = 1) -> Candidate:
     return Candidate(kind, clusters, np.array(losses), clusters)
 
@@ -168,6 +195,36 @@ def test_clusters_must_be_better_than_both_ends_by_more_than_chance() -> None:
     assert chosen_of([one, own, soft, more, sure])[0] is sure  # as good, and fewer
     softer = made(MODELS, [0.5, 0.7, 0.55, 0.4], 4)
     assert chosen_of([one, own, softer, sure]) == (softer, one, softer)
+    near = made(MODELS, [0.82, 1.05, 0.9, 0.6], 4)  # better than both ends, and as good as `sure`
+    assert chosen_of([one, own, near, sure]) == (near, one, near)
+
+
+def test_of_models_along_the_path_that_do_as_well_the_least_pulled_are_taken() -> None:
+    one, own = made(GLOBAL, [2.0, 2.2, 2.1, 1.9]), made(LOCAL, [2.5, 2.4, 2.6, 2.5], 4)
+    losses = [
+        [1.5, 1.6, 1.4, 1.5], [1.0, 1.2, 1.1, 0.9], [1.1, 1.1, 1.0, 1.05], [1.3, 1.5, 1.4, 1.2],
+    ]  # fmt: skip
+    path = [Candidate(MODELS, place, np.array(own), 4) for place, own in enumerate(losses)]
+    assert along_best(path) == (path[1], path[2])
+    assert chosen_of([one, own, *path]) == (path[2], one, path[2])
+
+
+def test_clusters_of_the_path_have_one_number_in_all_folds() -> None:
+    """Folds judge what is done on all samples, not what the same lambda shows."""
+    two, three = np.repeat([0.0, 4.0], 6), np.repeat([0.0, 4.0, 9.0], 4)
+    noise = 1e-3 * np.arange(12)
+    path = [(places + noise)[:, None] for places in (two, three, three, 2 * three)]
+    found = along_path(path)
+    assert {count: labels.max() + 1 for count, labels in found.items()} == {2: 2, 3: 3}
+    assert np.array_equal(found[3], np.repeat([0, 1, 2], 4))
+    assert shown_at(path, found[3]) == 2 and shown_at(path, np.arange(12)) is None
+    wanted = {None: {(GLOBAL, 1): one_cluster(12)} | {(LAMBDA, k): v for k, v in found.items()}}
+    wanted[CROSS[0]] = {(GLOBAL, 1): one_cluster(12), (LAMBDA, 2): found[2]}
+    wanted[CROSS[1]] = {(GLOBAL, 1): one_cluster(12)}
+    alike = named_alike(wanted)
+    assert np.array_equal(alike[None][LAMBDA, 3], found[3])
+    assert np.array_equal(alike[CROSS[0]][LAMBDA, 3], found[2])
+    assert not alike[CROSS[1]][LAMBDA, 3].any()
 
 
 def test_partitions_of_local_models_have_the_numbers_that_they_are_named_after() -> None:

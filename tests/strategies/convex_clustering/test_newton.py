@@ -11,6 +11,7 @@ import pytest
 from corsage.core.errors import ConfigError
 from corsage.solvers.convex_clustering import sum_of_norms
 from corsage.solvers.convex_clustering.reading import agreement
+from corsage.strategies.convex_clustering.choice import Choice
 from corsage.strategies.convex_clustering.convex_clustering import (
     ConvexClustering,
     ConvexClusteringState,
@@ -39,6 +40,11 @@ def test_newton_is_the_default_and_ends_after_a_few_rounds(loss: str) -> None:
         assert found.value == pytest.approx(best.value, rel=1e-8)
         gap = sum_of_norms.gap(central(), strategy.models, strategy.solver.mu, 0.03)
         assert gap <= 1e-6 * best.value
+
+
+def choice_of(strategy: ConvexClustering) -> Choice:
+    assert strategy.state.choice is not None
+    return strategy.state.choice
 
 
 def test_newton_does_not_depend_on_how_users_are_dealt_to_nodes() -> None:
@@ -78,18 +84,19 @@ def test_the_state_is_stored_with_its_infinities() -> None:
 def test_clusters_are_found_certified_and_refitted_in_a_handful_of_exchanges() -> None:
     strategy, result, _ = federate(
         "convex-clustering", 2, convex_lambda="clusters", fraction_train=1.0, num_rounds=20,
-        evaluate_every=1000, **FEW,
+        evaluate_every=1000, samples_per_user=30, **FEW,
     )  # fmt: skip
     assert isinstance(strategy, ConvexClustering)
     choice = strategy.state.choice
     assert choice is not None and choice.labels is not None
-    assert choice.exchanges <= 25
+    assert choice.exchanges <= 14
     assert agreement(np.array(choice.labels), np.repeat([0, 1, 2], 8)) == 1
     rows = {row["strategy"]: row["accuracy"]["mean"] for row in result.json()}
     assert rows["convex-clustering+chosen"] > 0.85
     assert rows["convex-clustering+refit"] > 0.85
     assert "best on held-out samples" in str(strategy.findings())
-    assert strategy.progress.questions <= 45
+    assert strategy.progress.round <= 2
+    assert strategy.progress.questions + strategy.progress.round <= 21  # and three evaluations
 
 
 def test_where_nobody_is_fused_no_clusters_are_spoken_of() -> None:
@@ -99,6 +106,8 @@ def test_where_nobody_is_fused_no_clusters_are_spoken_of() -> None:
     )  # fmt: skip
     assert isinstance(strategy, ConvexClustering)
     assert strategy.state.choice is not None and strategy.state.choice.exchanges <= 8
+    assert strategy.progress.round <= 4
+    assert strategy.progress.questions <= choice_of(strategy).exchanges + 4  # the report
     said = str(strategy.findings())
     assert "none: every user has a model of its own" in said
     assert "cluster 0" not in said

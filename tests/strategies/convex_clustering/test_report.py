@@ -11,6 +11,7 @@ import torch
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.solvers.convex_clustering.selection import MODELS
 from corsage.solvers.convex_clustering.sum_of_norms import fit
 from corsage.solvers.losses.convex import points
 from corsage.strategies.convex_clustering.certificate import Certificate
@@ -228,3 +229,16 @@ def test_every_user_its_own_is_a_finding() -> None:
     assert "a larger lambda would fuse some" in found
     assert members(reading, ABCD) == []
     assert "its own" not in text(cluster_rows(fully_read(losses(), solved()), solved()))
+
+
+def test_a_lambda_that_was_chosen_for_models_makes_no_clusters_of_a_few_users() -> None:
+    reading = Reading([0, 0, 1, 2, 3], 4, exact=True)
+    for choice in (Choice(0.1, 7), Choice(0.1, 11, kind=MODELS)):
+        assert not reading.clustered(choice)
+        found = text(cluster_rows(reading, replace(solved(), choice=choice)))
+        assert "none to speak of: 3 of 5 users have models of their own (exact)" in found
+    for choice in (Choice(0.1), Choice(0.1, 11, kind="the path of lambda, 4 clusters")):
+        assert reading.clustered(choice)
+        assert "4, exact" in text(cluster_rows(reading, replace(solved(), choice=choice)))
+    most = Reading([0, 0, 0, 1, 2], 3)
+    assert most.alone == 2 and most.clustered(Choice(0.1, 7))
