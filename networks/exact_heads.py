@@ -11,6 +11,7 @@ whichever system is the smaller one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,17 +30,25 @@ HEATS: Floats = np.geomspace(0.5, 64.0, 29)
 
 @dataclass(frozen=True)
 class Designs:
-    """Z and Y of all users, one after the other; `sizes` rows belong to each."""
+    """Z and Y of all users, one after the other; `sizes` rows belong to each.
+
+    They are in the model's precision; what is solved from them at once is so in double.
+    """
 
     z: Tensor
     y: Tensor
     labels: Tensor
     sizes: list[int]
 
-    def users(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+    def users(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Each user's Z, Y and labels."""
         parts = (torch.split(part, self.sizes) for part in (self.z, self.y, self.labels))
-        return list(zip(*parts, strict=True))
+        yield from zip(*parts, strict=True)
+
+    def exact(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The same in double precision, one user at a time."""
+        for z, y, labels in self.users():
+            yield z.double(), y.double(), labels
 
 
 @torch.no_grad()
@@ -50,8 +59,8 @@ def designs(network: Network, body: Floats32, data: Examples, classes: int) -> D
     if has_bias(network):
         z = torch.cat([z, z.new_ones(len(z), 1)], 1)
     numbers = network.criterion.numbers
-    y = data.y[:, None] if numbers else F.one_hot(data.y, classes)
-    return Designs(z.double(), y.double(), data.y, data.sizes.tolist())
+    y = data.y[:, None] if numbers else F.one_hot(data.y, classes).to(z.dtype)
+    return Designs(z, y, data.y, data.sizes.tolist())
 
 
 def has_bias(network: Network) -> bool:
@@ -63,11 +72,12 @@ def sums(of: Designs) -> tuple[Floats, Floats, Floats]:
     """Z'Z as its lower triangle (n, d (d+1)/2), Z'Y (n, d C) and |Y|^2 (n,) of each user."""
     d = of.z.shape[1]
     below = torch.tril_indices(d, d, device=of.z.device)
-    users = of.users()
-    a = torch.stack([(z.t() @ z)[below[0], below[1]] for z, _, _ in users])
-    b = torch.stack([(z.t() @ y).flatten() for z, y, _ in users])
-    square = torch.stack([y.square().sum() for _, y, _ in users])
-    return a.cpu().numpy(), b.cpu().numpy(), square.cpu().numpy()
+    rows = [
+        ((z.t() @ z)[below[0], below[1]], (z.t() @ y).flatten(), y.square().sum())
+        for z, y, _ in of.exact()
+    ]
+    a, b, square = (torch.stack(part).cpu().numpy() for part in zip(*rows, strict=True))
+    return a, b, square
 
 
 def unpacked(rows: Floats, d: int) -> Floats:
@@ -82,7 +92,7 @@ def heads(of: Designs, centres: Floats, gamma: float) -> Floats:
     """Theta of each user (n, d, C) around its centre."""
     found = [
         one(z, y, torch.from_numpy(w).to(z.device), gamma)
-        for (z, y, _), w in zip(of.users(), centres, strict=True)
+        for (z, y, _), w in zip(of.exact(), centres, strict=True)
     ]
     return torch.stack(found).cpu().numpy()
 
@@ -120,7 +130,7 @@ def left_out(z: Tensor, y: Tensor, w: Tensor, gamma: float) -> Tensor:
 def calibration(of: Designs, centres: Floats, gamma: float) -> Floats:
     """Each user's cross-entropy on records that were left out, for all of HEATS (n, heats)."""
     found = []
-    for (z, y, labels), w in zip(of.users(), centres, strict=True):
+    for (z, y, labels), w in zip(of.exact(), centres, strict=True):
         scores = left_out(z, y, torch.from_numpy(w).to(z.device), gamma)
         losses = [F.cross_entropy(heat * scores, labels) for heat in HEATS.tolist()]
         found.append(torch.stack(losses))

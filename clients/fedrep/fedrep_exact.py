@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from corsage.clients.base import Client, Got, Models, Sent
-from corsage.core.arrays import Array, Floats, Floats32
+from corsage.core.arrays import Array, Floats32
 from corsage.core.asked import Takes, floats, number, whole, word
 from corsage.core.errors import UserError
 from corsage.networks import exact_heads, projection, softmax_heads
@@ -29,7 +29,7 @@ class FedRepExactClient(Client[FedRepExactKeys]):
 
     takes = Takes(
         shared={"body": floats("B")},
-        rows={"centre": floats("H"), "centres": floats(len(softmax_heads.PULLS), "H")},
+        rows={"centre": floats("H")},
         options={
             "ask": word(*QUESTIONS),
             "gamma": number(0, MOST),
@@ -74,25 +74,17 @@ class FedRepExactClient(Client[FedRepExactKeys]):
         found = exact_heads.calibration(self.designs(got, data), *self.pull(got))
         return Sent(mean={"calibration": found.astype(np.float32)})
 
-    def softmax(self, got: Got, data: Examples) -> Sent:
-        """h_i of the multinomial loss, for each strength of the pull."""
-        centre, _ = self.pull(got)
-        centres = float(got.options["heat"]) * centre[:, None]
-        theta = softmax_heads.along(self.designs(got, data), centres, self.pulls(got))
-        rows = exact_heads.as_rows(self.network, theta.reshape(-1, *centre.shape[1:]))
-        return Sent(rows={"head": rows.reshape(*theta.shape[:2], -1)})
-
     def strength(self, got: Got, data: Examples) -> Sent:
-        """The cross-entropy of records that were held out, for each strength and its centre."""
-        rows = np.asarray(got.rows["centres"], np.float32)
-        flat = exact_heads.as_theta(self.network, rows.reshape(-1, rows.shape[-1]))
-        centres = flat.reshape(*rows.shape[:2], *flat.shape[1:])
-        found = softmax_heads.held_out(self.designs(got, data), centres, self.pulls(got))
+        """The cross-entropy of records that were held out, for each strength of the pull."""
+        centre, gamma = self.pull(got)
+        heat = float(got.options["heat"])
+        pulls = softmax_heads.PULLS * (gamma / heat)
+        found = softmax_heads.held_out(self.designs(got, data), heat * centre, pulls)
         return Sent(mean={"strength": found.astype(np.float32)})
 
-    def pulls(self, got: Got) -> Floats:
-        """The strengths that are compared."""
-        return softmax_heads.PULLS * (float(got.options["gamma"]) / float(got.options["heat"]))
+    def softmax(self, got: Got, data: Examples) -> Sent:
+        """h_i of the multinomial loss."""
+        return Sent(rows={"head": self.heads(got, data)})
 
     def body(self, got: Got, data: Examples) -> Sent:
         """phi_i <- SGD at (h_i, phi), as in FedRep."""

@@ -119,8 +119,10 @@ def clusters_at(rows: Rows, cluster: Ints, k: int, rho: float) -> Level:
     total = Level(np.zeros((k, d, d)), np.zeros((k, d, outputs)), np.zeros(k), np.zeros(k))
     for some in pieces(len(rows.a)):
         level = absorbed(rows.a[some], rows.b[some], rows.yy[some], rho)
+        here, place = np.unique(cluster[some], return_inverse=True)
+        member = (np.arange(len(here))[:, None] == place).astype(np.float64)
         for whole, part in zip(total, level, strict=True):
-            np.add.at(whole, cluster[some], part)
+            whole[here] += np.tensordot(member, part, 1)
     return total
 
 
