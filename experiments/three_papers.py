@@ -24,7 +24,7 @@ from __future__ import annotations
 import csv
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
@@ -95,24 +95,24 @@ class Panel:
 
 def panels(options: Options, seed: int) -> dict[str, Panel]:
     """The four data sets of a seed; files that are made are made once."""
-    by_writer = "data_file" in options.keys  # which is another file's place than the others'
-    common = {} if by_writer else options.keys
+    common = {key: value for key, value in options.keys.items() if key != "data_file"}
+    own = exact.from_a_file(common)
     shards = {**PROTOCOL, "model": "mlp", "classes_per_user": 5, "max_train_samples": 500}
-    hidden = exact.files(exact.CASES["hidden"], seed, replace(options, keys=common))
+    hidden = exact.files(exact.CASES["hidden"], seed, options)
     clusters = {"fedrep_exact_centre": "clusters"}
     table = {**TABLE, "data_file": str(chem97(options.out.expanduser()))}
     return {
         "shards": Panel("Fashion-MNIST, five classes a user", {**shards, **common}),
         "person": person(options),
-        "hidden": Panel("hidden groups", {**heads.HIDDEN, **hidden, **common}, exact=clusters),
-        "table": Panel("Chem97: schools in authorities", {**table, **common}, linear=True),
+        "hidden": Panel("hidden groups", {**heads.HIDDEN, **hidden, **own}, exact=clusters),
+        "table": Panel("Chem97: schools in authorities", {**table, **own}, linear=True),
     }
 
 
 def person(options: Options) -> Panel:
     """MNIST by its writers if there is a file of them, else digits."""
     if "data_file" in options.keys:
-        keys = {**WRITERS, "cluster_column": "hsf", **options.keys}
+        keys = {**WRITERS, "cluster_column": "hsf", **exact.from_a_file(options.keys)}
         return Panel("MNIST by writer", keys, exact={"fedrep_exact_centre": "clusters"})
     return Panel("digits, two classes a user", {**exact.CASES["digits"].keys, **options.keys})
 

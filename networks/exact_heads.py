@@ -11,7 +11,7 @@ whichever system is the smaller one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,6 +103,31 @@ def one(z: Tensor, y: Tensor, w: Tensor, gamma: float) -> Tensor:
     if len(z) < z.shape[1]:
         return w + z.t() @ torch.cholesky_solve(rest, factor(z @ z.t(), gamma))
     return w + torch.cholesky_solve(z.t() @ rest, factor(z.t() @ z, gamma))
+
+
+def least(z: Tensor, y: Tensor, labels: Tensor, w: Tensor, gamma: float, sigma2: float) -> float:
+    """-log of how likely Y is around W, less what is alike for each W: the least of the loss."""
+    z, y = z.double(), y.double()
+    theta = one(z, y, w, gamma)
+    loss = (y - z @ theta).square().sum() + gamma * (theta - w).square().sum()
+    return float(loss) / (2 * sigma2) if sigma2 else 0.0
+
+
+def expected(of: Designs, centres: Floats, shares: Floats, least: Callable[..., float]) -> Floats:
+    """Each user's centre (n, d, C) of several (k, d, C), on average over what it may be.
+
+    Users are in cluster j with probability `shares` (n, k) before their rows are seen, and
+    proportional to that times exp(-least) when they are. A head is linear in its centre for the
+    squared loss: there the head around the mean is the mean of the heads.
+    """
+    means = []
+    several = torch.from_numpy(centres).to(of.z.device)
+    for (z, y, labels), share in zip(of.users(), shares, strict=True):
+        where = np.flatnonzero(share)
+        cost = np.array([least(z, y, labels, several[j]) for j in where]) if len(where) > 1 else 0.0
+        chance = share[where] * np.exp(np.min(cost) - cost)
+        means.append(np.tensordot(chance / chance.sum(), centres[where], 1))
+    return np.stack(means)
 
 
 def factor(square: Tensor, gamma: float) -> Tensor:

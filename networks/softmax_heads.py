@@ -137,6 +137,13 @@ def chain(z: Tensor, labels: Tensor, centre: Floats, gammas: Floats) -> Tensor:
     return found
 
 
+def least(z: Tensor, y: Tensor, labels: Tensor, w: Tensor, gamma: float) -> float:
+    """The least of F around a centre W (d, C): what exact_heads.expected compares."""
+    theta = chain(z, labels, w.cpu().numpy(), np.array([gamma]))[0].t().double()
+    loss = F.cross_entropy(z.double() @ theta, labels, reduction="sum")
+    return float(loss + gamma / 2 * (theta - w).square().sum())
+
+
 def held_out(of: Designs, centres: Floats, gammas: Floats) -> Floats:
     """Each user's cross-entropy on every fifth record, found from the others (n, K).
 

@@ -7,11 +7,12 @@ user's data, the body, its centre and gamma, and is found again whenever it is n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
 from corsage.clients.base import Client, Got, Models, Sent
-from corsage.core.arrays import Array, Floats32
+from corsage.core.arrays import Array, Floats, Floats32
 from corsage.core.asked import Takes, floats, number, whole, word
 from corsage.core.errors import UserError
 from corsage.networks import exact_heads, projection, softmax_heads
@@ -28,11 +29,12 @@ class FedRepExactClient(Client[FedRepExactKeys]):
     """The users; they answer one of four questions."""
 
     takes = Takes(
-        shared={"body": floats("B")},
-        rows={"centre": floats("H")},
+        shared={"body": floats("B"), "centres": floats("K", "H")},
+        rows={"centre": floats("H"), "shares": floats("K")},
         options={
             "ask": word(*QUESTIONS),
             "gamma": number(0, MOST),
+            "sigma2": number(0, MOST),
             "heat": number(1e-3, MOST),
             "pull": number(0, MOST),
             "components": whole(1, projection.MOST_COMPONENTS),
@@ -71,15 +73,15 @@ class FedRepExactClient(Client[FedRepExactKeys]):
 
     def calibration(self, got: Got, data: Examples) -> Sent:
         """The cross-entropy of records that were left out, by what scores are multiplied with."""
-        found = exact_heads.calibration(self.designs(got, data), *self.pull(got))
+        of = self.designs(got, data)
+        found = exact_heads.calibration(of, self.centres(got, of), gamma(got))
         return Sent(mean={"calibration": found.astype(np.float32)})
 
     def strength(self, got: Got, data: Examples) -> Sent:
         """The cross-entropy of records that were held out, for each strength of the pull."""
-        centre, gamma = self.pull(got)
-        heat = float(got.options["heat"])
-        pulls = softmax_heads.PULLS * (gamma / heat)
-        found = softmax_heads.held_out(self.designs(got, data), heat * centre, pulls)
+        of, heat = self.designs(got, data), float(got.options["heat"])
+        pulls = softmax_heads.PULLS * (gamma(got) / heat)
+        found = softmax_heads.held_out(of, heat * self.centres(got, of), pulls)
         return Sent(mean={"strength": found.astype(np.float32)})
 
     def softmax(self, got: Got, data: Examples) -> Sent:
@@ -100,17 +102,36 @@ class FedRepExactClient(Client[FedRepExactKeys]):
 
     def heads(self, got: Got, data: Examples) -> Floats32:
         """h_i in closed form, its scores multiplied by the heat; or of the multinomial loss."""
+        of = self.designs(got, data)
         if pull := float(got.options["pull"]):
-            theta = softmax_heads.heads(self.designs(got, data), self.pull(got)[0], pull)
-            return exact_heads.as_rows(self.network, theta)
-        theta = exact_heads.heads(self.designs(got, data), *self.pull(got))
-        return exact_heads.as_rows(self.network, theta * float(got.options["heat"]))
+            theta = softmax_heads.heads(of, self.centres(got, of), pull)
+        else:
+            theta = exact_heads.heads(of, self.centres(got, of), gamma(got))
+            theta = theta * float(got.options["heat"])
+        return exact_heads.as_rows(self.network, theta)
 
-    def pull(self, got: Got) -> tuple[Array, float]:
-        """The users' centres, and how strongly heads are drawn to them."""
-        centre = np.asarray(got.rows["centre"], np.float32)
-        return exact_heads.as_theta(self.network, centre), float(got.options["gamma"])
+    def centres(self, got: Got, of: Designs) -> Floats:
+        """What each user's head is drawn to (n, d, C): its w_j, or what that is expected to be."""
+        if "centre" in got.rows:
+            return self.thetas(got.rows["centre"])
+        pull, sigma2 = float(got.options["pull"]), float(got.options["sigma2"])
+        least = (
+            partial(softmax_heads.least, gamma=pull)
+            if pull
+            else partial(exact_heads.least, gamma=gamma(got), sigma2=sigma2)
+        )
+        shares = np.asarray(got.rows["shares"], np.float64)
+        return exact_heads.expected(of, self.thetas(got.shared["centres"]), shares, least)
+
+    def thetas(self, rows: Array) -> Floats:
+        """Flat heads as Theta."""
+        return exact_heads.as_theta(self.network, np.asarray(rows, np.float32))
 
     def designs(self, got: Got, data: Examples) -> Designs:
         """The users' features under the body that came, and their targets."""
         return exact_heads.designs(self.network, got.shared["body"], data, self.task.num_classes)
+
+
+def gamma(got: Got) -> float:
+    """The strength of the pull of the squared loss."""
+    return float(got.options["gamma"])

@@ -111,13 +111,19 @@ def runs(case: Case, seeds: tuple[int, ...], options: Options) -> Found:
     """FedRep and all rows of exact heads, for each seed."""
     found: Found = {}
     for seed in seeds:
-        keys = {**case.keys, **files(case, seed, options), **options.keys, "seed": seed}
-        keys.pop("data_dir" if case is CASES["hidden"] else "", None)
+        own = files(case, seed, options)
+        changed = from_a_file(options.keys) if own or case is BY_WRITER else options.keys
+        keys = {**case.keys, **own, **changed, "seed": seed}
         kept = options.out / "runs"
         found.setdefault(FEDREP, []).append(measured(FEDREP, keys, kept))
         for name, own in methods(case).items():
             found.setdefault(name, []).append(measured("fedrep-exact", {**keys, **own}, kept))
     return found
+
+
+def from_a_file(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys without `data-dir`, where Fashion-MNIST is."""
+    return {key: value for key, value in keys.items() if key != "data_dir"}
 
 
 def files(case: Case, seed: int, options: Options) -> dict[str, Any]:

@@ -20,7 +20,8 @@ send their minimisers of it, from which w_j follow anew.
 
 With `fedrep-exact-body-rounds` more rounds follow: some users take FedRep's step on the body under
 their exact heads, and the heads are solved anew. A user that comes later has its head in closed
-form, from the others' w_j and its own rows.
+form, from the others' w_j and its own rows. Where clusters appeared and it is in none, it finds at
+home how likely its rows are under each, and its head is what it is expected to be by that.
 """
 
 from __future__ import annotations
@@ -173,11 +174,25 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         return self.progress.round > self.keys.fedrep_exact_body_rounds
 
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
-        """phi, and each user's w_j; wbar where its cluster is not known."""
+        """phi, and each user's w_j; wbar where its cluster is not known.
+
+        If clusters appeared and some of the users are in none yet, all w_j, and each user's shares
+        in them: how many users each has, for those that are in none.
+        """
         state, own = self.state, self._clusters(users)
+        if len(state.w) > 1 and self.keys.fedrep_exact_centre == "clusters" and EVERYBODY in own:
+            return Parcel({**self.shared(), "centres": state.w}, {"shares": self._shares(own)})
         row = dict(zip(state.clusters, state.w, strict=True))
         centre = [row.get(name, state.wbar) for name in own]
         return Parcel(self.shared(), {"centre": np.stack(centre)})
+
+    def _shares(self, own: list[str]) -> Floats32:
+        """The users' prior probabilities of the clusters (n, k)."""
+        names, state = self.state.clusters, self.state
+        count = np.array([state.own.count(name) for name in names], np.float32)
+        prior = {EVERYBODY: count / count.sum()}
+        prior |= dict(zip(names, np.eye(len(names), dtype=np.float32), strict=True))
+        return np.stack([prior[name] for name in own])
 
     def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
         """Users need gamma and the heat, too."""
@@ -283,7 +298,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
             rho=found.rho,
             tau=found.tau,
             pull=0.0,
-            sigma2=found.sigma2,
+            sigma2=float(found.sigma2),
             answered=answered,
             at_boundary=found.at_boundary,
         )
@@ -339,9 +354,10 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         return names, np.array([names.index(name) for name in own])
 
     def _told(self) -> dict[str, Any]:
-        """gamma, infinite before anything is known, the heat and the multinomial loss's pull."""
-        rho, heat = self.state.rho, self.state.heat
-        return {"gamma": 1 / rho if rho else MOST_GAMMA, "heat": heat, "pull": self.state.pull}
+        """gamma, infinite before anything is known, sigma^2, the heat, the multinomial pull."""
+        state = self.state
+        gamma = 1 / state.rho if state.rho else MOST_GAMMA
+        return {"gamma": gamma, "sigma2": state.sigma2, "heat": state.heat, "pull": state.pull}
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster, where these have centres of their own."""
