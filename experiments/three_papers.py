@@ -177,13 +177,19 @@ def measure(options: Options) -> Outcome:
                 for method in methods(panel):
                     own = curves.setdefault(panel.title, {}).setdefault(method.label, [])
                     own.append(curve(method, {**panel.keys, "seed": seed}, options))
+    outcome = outcome_of(curves, seeds)
+    write(outcome, options.out.expanduser())
+    return outcome
+
+
+def outcome_of(curves: Curves, seeds: tuple[int, ...]) -> Outcome:
+    """Where the curves end, what they took, all points, and the figure."""
     outcome = Outcome("The three papers: accuracy % of all users, and the bytes it takes", "points")
     for title, found in curves.items():
         outcome.figures += [figure(title, label, own) for label, own in found.items()]
         outcome.notes += [f"{title}: {label}: {cost(own)}" for label, own in found.items()]
     outcome.results = rows(curves, seeds)
     outcome.draw = lambda theme: drawing(curves, theme)
-    write(outcome, options.out.expanduser())
     return outcome
 
 

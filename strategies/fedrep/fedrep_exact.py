@@ -257,6 +257,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         }
         replies = yield from self.ask("sums", users, number, Parcel(self.shared()), like)
         rows, answered = self._sound(rows_of(replies, d, outputs), replies.users)
+        self._refuse_too_few(rows)
         if self.keys.fedrep_exact_centre == "clusters":
             found = self._grouped(rows, answered)
             names, _ = self.numbered(answered)
@@ -314,6 +315,15 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
             raise RoundFailed(f"{self.name}: no user's sums can be of data.")
         kept = [user for user, is_sound in zip(users, sound, strict=True) if is_sound]
         return Rows(*(part[sound] for part in rows)), kept
+
+    def _refuse_too_few(self, rows: Rows) -> None:
+        """A middle that fits all records leaves nothing that variances could be found from."""
+        records, d = int(rows.records.sum()), rows.a.shape[1]
+        if records <= d:
+            raise RoundFailed(
+                f"{self.name}: all users together have {records} records, no more than the {d} "
+                "numbers of an output's head: take a body with fewer outputs (hidden=...)."
+            )
 
     # Who is in which cluster, and what is told.
 
