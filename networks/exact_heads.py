@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from corsage.core.arrays import Floats, Floats32
 from corsage.networks.batches import Examples
-from corsage.networks.evaluation import all_features
 from corsage.networks.network import Network
 
 HEATS: Floats = np.geomspace(0.5, 64.0, 29)
@@ -51,11 +50,9 @@ class Designs:
             yield z.double(), y.double(), labels
 
 
-@torch.no_grad()
-def designs(network: Network, body: Floats32, data: Examples, classes: int) -> Designs:
-    """The users' features under a body, and their targets."""
-    network.set(network.body, body)
-    z = all_features(network, data.x).flatten(1)
+def designs(network: Network, features: Tensor, data: Examples, classes: int) -> Designs:
+    """The users' features with the bias's 1, and their targets."""
+    z = features.flatten(1)
     if has_bias(network):
         z = torch.cat([z, z.new_ones(len(z), 1)], 1)
     numbers = network.criterion.numbers

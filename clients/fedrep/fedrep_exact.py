@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from hashlib import sha256
 
 import numpy as np
+import torch
 
 from corsage.clients.base import Client, Got, Models, Sent
+from corsage.clients.features import HeldFeatures
 from corsage.core.arrays import Array, Floats, Floats32
 from corsage.core.asked import Takes, floats, number, whole, word
 from corsage.core.errors import UserError
 from corsage.networks import exact_heads, projection, softmax_heads
 from corsage.networks.batches import Examples
+from corsage.networks.evaluation import all_features
 from corsage.networks.exact_heads import Designs
 from corsage.strategies.fedrep.fedrep_exact import QUESTIONS, FedRepExactKeys
 
@@ -128,8 +132,19 @@ class FedRepExactClient(Client[FedRepExactKeys]):
         return exact_heads.as_theta(self.network, np.asarray(rows, np.float32))
 
     def designs(self, got: Got, data: Examples) -> Designs:
-        """The users' features under the body that came, and their targets."""
-        return exact_heads.designs(self.network, got.shared["body"], data, self.task.num_classes)
+        """The users' features under the body that came, and their targets.
+
+        A body's features are needed in several exchanges: those of the last one are held.
+        """
+        body, net, asked = got.shared["body"], self.network, got.options.get("adapt-samples", 0)
+        of = sha256(body.tobytes()).digest(), id(net), id(self.data), self.task.seed
+        held = self.cache.get("features of a body", HeldFeatures).of(of)
+        net.set(net.body, body)
+        parts = [
+            held.get((user, asked), partial(all_features, net, data.user(place)[0]))
+            for place, user in enumerate(self.users)
+        ]
+        return exact_heads.designs(net, torch.cat(parts), data, self.task.num_classes)
 
 
 def gamma(got: Got) -> float:

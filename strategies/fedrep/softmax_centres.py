@@ -47,8 +47,8 @@ def refine(strategy: FedRepExact, number: int, limits: Mapping[str, float]) -> S
     heads, users = _sound(strategy, replies, limits)
     names, cluster = strategy.numbered(users)
     w, wbar = centres(heads, cluster, len(names), state.tau / state.rho)
-    w, wbar = w.astype(np.float32), wbar.astype(np.float32)
-    strategy.state = replace(state, w=w, wbar=wbar, clusters=names)
+    own, middle = w.astype(np.float32), wbar.astype(np.float32)
+    strategy.state = replace(state, w=own, wbar=middle, clusters=names)
 
 
 def _pulled(strategy: FedRepExact, number: int, users: list[str]) -> Script[FedRepExactState]:

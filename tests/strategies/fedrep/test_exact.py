@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from corsage.core.errors import ConfigError, ModelError
 from corsage.networks import exact_heads
 from corsage.networks.batches import Examples
+from corsage.networks.evaluation import all_features
 from corsage.solvers.known_clusters.shared_rows import Rows, fit, possible
 from corsage.strategies.fedrep.fedrep_exact import ONE_HOT, FedRepExact
 from tests.support.federations import CLUSTER_MAP, federate
@@ -113,7 +114,8 @@ def test_a_new_users_head_is_a_plain_ridge_regression() -> None:
     rng = np.random.default_rng(1)
     x = torch.from_numpy(rng.normal(size=(9, 64)).astype(np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 9))
-    of = exact_heads.designs(network, state.body, Examples(x, y, np.array([9])), 10)
+    network.set(network.body, state.body)
+    of = exact_heads.designs(network, all_features(network, x), Examples(x, y, np.array([9])), 10)
     w = exact_heads.as_theta(network, state.wbar[None])[0]
     root = state.rho**-0.5
     z = np.vstack([of.z.numpy(), root * np.eye(len(w))])
