@@ -46,9 +46,11 @@ def test_heads_are_ridge_regressions_around_the_centre() -> None:
             assert torch.allclose(exact_heads.left_out(z, y, w, 0.8)[left], without, atol=1e-9)
 
 
-def test_a_run_is_what_a_plain_loop_comes_to() -> None:
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_a_run_is_what_a_plain_loop_comes_to(rounds: int) -> None:
     """From the body that the server has: features, sums, variances, heads, right answers."""
-    strategy, result, _ = run(nodes=3)
+    moved = {"fedrep_exact_body_rounds": rounds, "num_rounds": 1 + rounds, "lr": 0.05}
+    strategy, result, _ = run(nodes=3, **moved)
     state, network = strategy.state, strategy.federation.network
     from corsage.datasets.dealing.federated import simulated
 
