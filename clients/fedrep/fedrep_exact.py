@@ -22,7 +22,7 @@ from corsage.networks import exact_heads, projection, softmax_heads
 from corsage.networks.batches import Examples
 from corsage.networks.evaluation import all_features
 from corsage.networks.exact_heads import Designs
-from corsage.strategies.fedrep.fedrep_exact import QUESTIONS, FedRepExactKeys
+from corsage.strategies.fedrep.exact_keys import QUESTIONS, FedRepExactKeys
 
 MOST = 1e15
 """No strength is larger."""

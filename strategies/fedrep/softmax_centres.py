@@ -31,7 +31,8 @@ from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
     from corsage.solvers.known_clusters.shared_rows import Rows
-    from corsage.strategies.fedrep.fedrep_exact import FedRepExact, FedRepExactState
+    from corsage.strategies.fedrep.exact_state import FedRepExactState
+    from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 
 VOTERS = 32
 """So many users say which heat and which pull is best; they have hundreds of records and more."""

@@ -14,11 +14,12 @@ from corsage.core.errors import ConfigError
 from corsage.experiments import __main__ as command
 from corsage.experiments import measured as runs
 from corsage.experiments import three_papers
+from corsage.experiments.against_bytes import Curve
 from corsage.experiments.convex_clustering.heads import HIDDEN
 from corsage.experiments.fedrep import exact
 from corsage.experiments.measured import Measured, measured
 from corsage.experiments.outcome import Options
-from corsage.experiments.three_papers import Curve, Panel
+from corsage.experiments.three_papers import Panel
 
 SMALL: dict[str, Any] = {
     "dataset": "digits",

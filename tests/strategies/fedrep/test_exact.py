@@ -15,7 +15,8 @@ from corsage.networks import exact_heads
 from corsage.networks.batches import Examples
 from corsage.networks.evaluation import all_features
 from corsage.solvers.known_clusters.shared_rows import Rows, fit, possible
-from corsage.strategies.fedrep.fedrep_exact import ONE_HOT, FedRepExact
+from corsage.strategies.fedrep.exact_sums import ONE_HOT
+from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 from tests.support.federations import CLUSTER_MAP, federate
 
 KEYS: dict[str, Any] = {"fedrep_exact_body_rounds": 0, "num_rounds": 1, "evaluate_every": 1}

@@ -17,7 +17,8 @@ from corsage.networks import softmax_heads
 from corsage.networks.exact_heads import Designs
 from corsage.networks.softmax_heads import CLOSE, CURVED, Softmax, fit, metric
 from corsage.solvers.known_clusters.shared_rows import Rows
-from corsage.strategies.fedrep.fedrep_exact import FedRepExact, check_exact
+from corsage.strategies.fedrep.exact_sums import check_exact
+from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 from corsage.strategies.fedrep.softmax_centres import _sound, centres, limits
 from tests.support.federations import CLUSTER_MAP, federate
 
