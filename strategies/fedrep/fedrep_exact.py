@@ -132,7 +132,9 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         schema = Schema(template or {}, rows, (square,) * sums)
         parcel = parcel or self.show(users, {})
         options = {**self.train_options, **self.state.told(), **(more or {}), "ask": what}
-        question = self.federation.outgoing.question("train", users, parcel, schema, options, number)
+        question = self.federation.outgoing.question(
+            "train", users, parcel, schema, options, number
+        )
         replies = yield question
         self.accept_round(number, replies)
         self.federation.books.count(question, replies)
