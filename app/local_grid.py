@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -95,11 +96,15 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Let one node do its work and return its reply; what is no longer wanted is let go."""
-        wanted = set(message_ids)
-        while self._queue:
-            message = self._queue.popleft()
+        """Let one node do its work and return its reply; what nobody can want any more is let go.
+
+        Others may wait for the rest.
+        """
+        wanted, now = set(message_ids), time.time()
+        self._queue = deque(m for m in self._queue if now < m.metadata.created_at + m.metadata.ttl)
+        for message in self._queue:
             if message.metadata.message_id in wanted:
+                self._queue.remove(message)
                 return [self._work(message)]
         return []
 
