@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -20,6 +19,9 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from corsage.core.errors import ConfigError
+
+OTHERS = 2
+"""Messages a node that are kept for whoever else waits."""
 
 
 class LocalGrid(Grid):
@@ -96,12 +98,15 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Let one node do its work and return its reply; what nobody can want any more is let go.
+        """Let one node do its work and return its reply.
 
-        Others may wait for the rest.
+        Others may wait for the rest, but not for more than a few messages a node: older ones are
+        let go.
         """
-        wanted, now = set(message_ids), time.time()
-        self._queue = deque(m for m in self._queue if now < m.metadata.created_at + m.metadata.ttl)
+        wanted = set(message_ids)
+        others = [m for m in self._queue if m.metadata.message_id not in wanted]
+        for message in others[: -OTHERS * len(self._contexts)]:
+            self._queue.remove(message)
         for message in self._queue:
             if message.metadata.message_id in wanted:
                 self._queue.remove(message)
