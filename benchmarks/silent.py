@@ -80,6 +80,7 @@ class Devices(LocalGrid):
     """
 
     closed = False
+    in_turn = False
 
     def __init__(
         self,

@@ -12,21 +12,19 @@ Who took part depends on how fast clusters are, so each round's line in metrics.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corsage.core.arrays import Bools
-from corsage.core.errors import ConfigError
 from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.coins import Stretch
 from corsage.strategies.known_clusters.at_work import AtWork, Busy, Walkers, followed
 from corsage.strategies.known_clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coin_server import StepCheck
 from corsage.strategies.known_clusters.conversation import check_enough
+from corsage.strategies.known_clusters.played import Played
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
@@ -36,6 +34,10 @@ if TYPE_CHECKING:
 SAID = (
     "known-staleness={}: which clusters a global step waits for depends on how fast they are, and "
     "so do the numbers of this run; known-schedule=ITS_RUN_FOLDER plays it again to the same ones"
+)
+NOBODY_LATE = (
+    "known-staleness={}: on this engine nodes work one after the other, so that nobody is late and "
+    "the numbers are those of 0; it makes a difference with engine=threads, Ray and devices"
 )
 
 
@@ -49,15 +51,19 @@ class LooseRounds:
 
     def __init__(self, method: CoinMethod[Any, Any]) -> None:
         self.method, self.federation = method, method.federation
-        self.staleness = method.keys.known_staleness
-        self.script = played_by(method.keys.known_schedule, method.name)
+        keys, rounds = method.keys, method.config.run.num_rounds
+        self.staleness, self.script = keys.known_staleness, None
+        if path := keys.known_schedule:
+            known = None if keys.iterations else rounds
+            self.script = Played(path, method.name, self.staleness, known)
         self._walkers: Walkers | None = None
         self._of: object = None
 
     def introduce(self) -> None:
-        """Say that the numbers depend on time, unless they are played again."""
+        """Say that the numbers depend on time, unless they are played again, or nobody is late."""
         if self.script is None:
-            self.federation.note(SAID.format(self.staleness))
+            in_turn = getattr(self.federation.grid, "in_turn", False)
+            self.federation.note((NOBODY_LATE if in_turn else SAID).format(self.staleness))
 
     @property
     def work(self) -> AtWork:
@@ -165,7 +171,9 @@ class LooseRounds:
         """The clusters that take part in a round: as it was played, or those not at work."""
         if self.script is None:
             return [name for name in names if name not in self.work.busy]
-        stale = self.of_round(number)
+        stale, joined = self.script.of_round(number), self.work.joined
+        ages = {n: number - joined[n] if n in joined else None for n in names if n in stale}
+        self.script.check(number, names, self.method.state.clusters.known, ages, self.staleness)
         return [name for name in names if name not in stale]
 
     def overdue(self, number: int) -> set[str]:
@@ -180,35 +188,10 @@ class LooseRounds:
             return set(names)
         if self.script is None:
             return None
-        stale = self.of_round(number + 1)
+        stale = self.script.of_round(number + 1)
         return {name for name in names if name not in stale}
-
-    def of_round(self, number: int) -> Collection[str]:
-        """Who was at work in a round that is played again."""
-        assert self.script is not None
-        if number not in self.script:
-            raise ConfigError(
-                f"known-schedule={self.method.keys.known_schedule}: has no round {number}: "
-                f"it is of {max(self.script, default=0)}; set num-rounds to that at most."
-            )
-        return self.script[number]
 
 
 def places(names: Collection[str], chosen: Collection[str]) -> Bools:
     """Which of the clusters are chosen (k,)."""
     return np.array([name in chosen for name in names])
-
-
-def played_by(path: str, strategy: str) -> dict[int, list[str]] | None:
-    """Who was at work in each round of a run, by its folder; None if none is given."""
-    if not path:
-        return None
-    file = Path(path).expanduser() / strategy / "metrics.jsonl"
-    try:
-        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        return {int(row["round"]): [*map(str, row["timeline"]["stale"])] for row in rows}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"known-schedule={path}: {file} says of no round who took part in it "
-            f"({type(error).__name__}): give the folder of a run with known-staleness."
-        ) from error

@@ -71,7 +71,7 @@ def recorded(folder: Path, strategy: str, schedule: Schedule) -> str:
     """A run folder whose rounds were those."""
     place = folder / strategy
     place.mkdir(parents=True, exist_ok=True)
-    rows = [{"round": t, "timeline": {"stale": dict(s)}} for t, s in enumerate(schedule, 1)]
+    rows = [{"round": t, "timeline": {"stale": s}} for t, s in enumerate(schedule, 1)]
     (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(folder)
 

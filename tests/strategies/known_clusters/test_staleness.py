@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as searched
 from hypothesis import strategies as st
 
+from corsage.app.client_app import app as client_app
+from corsage.app.local_grid import LocalGrid
 from corsage.app.run.recorder import Recorder
 from corsage.core.errors import ConfigError, RoundFailed
 from corsage.solvers.known_clusters.al2sgd_coalescing import plan
@@ -187,6 +189,47 @@ def test_words_that_cannot_be_meant(tmp_path: Path) -> None:
     short = recorded(tmp_path, "async-l2gd", [{}] * 3)
     with pytest.raises(ConfigError, match="has no round 4: it is of 3"):
         federate("async-l2gd", known_staleness=2, known_schedule=short, num_rounds=9, **ties)
+
+
+FOUR = {"num_rounds": 4, "known_gamma": 1.5, "known_lambda": LAM, "known_staleness": 2}
+IMPOSSIBLE: dict[str, tuple[list[Any], str]] = {
+    "nobody is left": ([{}, {"0": 1, "1": 1, "2": 1}, {}, {}], "round 2: all clusters are at work"),
+    "before its first": ([{"0": 1}, {}, {}, {}], "round 1: cluster 0 is at work before its first"),
+    "of another run": ([{}, {"zebra": 1}, {}, {}], "round 2: there is no cluster zebra here"),
+    "too old": ([{}, {"0": 1}, {"0": 2}, {"0": 3}], "up to 3 rounds old in it: set known-stal"),
+    "too old, and it lies": ([{}, *[{"0": 1}] * 3], "round 4: the centre of cluster 0 is 3 rounds"),
+    "no number": ([{}, {"0": "x"}, {}, {}], "says of no round who took part in it"),
+    "no names": ([{}, ["0"], {}, {}], "says of no round who took part in it"),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_a_schedule_that_cannot_be_of_this_run_is_refused(case: str, tmp_path: Path) -> None:
+    """In one line: it would wait for ever, or be a staleness that nobody allowed."""
+    rows, why = IMPOSSIBLE[case]
+    data = {**HIERARCHICAL, "known_schedule": recorded(tmp_path, "async-l2gd", rows)}
+    with pytest.raises(ConfigError, match=why):
+        federate("async-l2gd", **data, **FOUR)
+
+
+def test_the_schedule_of_a_run_that_was_killed_is_played_as_far_as_it_goes(tmp_path: Path) -> None:
+    """A line that is cut short is none; what is missing is known before the first round."""
+    folder = recorded(tmp_path, "async-l2gd", [{}, {"0": 1}, {}, {}])
+    with (tmp_path / "async-l2gd" / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 5, "timel')
+    data = {**HIERARCHICAL, **FOUR, "known_schedule": folder}
+    assert federate("async-l2gd", **data)[1].json()[0]["rounds"] == 4
+    with pytest.raises(ConfigError, match="has no round 5"):
+        federate("async-l2gd", **data | {"num_rounds": 5})
+
+
+def test_where_nobody_can_be_late_that_is_said() -> None:
+    """And not that numbers depend on how fast clusters are."""
+    notes = Notes()
+    strategy = strategy_class("async-l2gd")(settings("async-l2gd", **HIERARCHICAL, **FOUR), [notes])
+    strategy.start(LocalGrid(client_app, 2))
+    assert any("the numbers are those of 0" in note for note in notes.notes)
+    assert not any("depends on how fast" in note for note in notes.notes)
 
 
 # Clusters that take their time.
