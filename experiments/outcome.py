@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from rich import box
 from rich.table import Table
@@ -180,11 +181,13 @@ def table(outcome: Outcome) -> Table:
 def picture(outcome: Outcome, theme: plots.Theme = plots.LIGHT) -> bytes:
     """A PNG: the experiment's own picture, or how far each figure is from its reference.
 
-    There, seeds are dots, the band is grey.
+    There, seeds are dots, the band is grey. Without any reference it is the figures themselves.
     """
     if outcome.draw is not None:
         return plots.png(outcome.draw(theme))
     known = [figure for figure in outcome.figures if figure.reference is not None]
+    if not known:
+        return measured_alone(outcome, theme)
     drawn, axes = plots.canvas(theme, f"measured - reference ({outcome.unit})", "")
     drawn.set_size_inches(plots.SIZE[0], max(2.5, 0.36 * len(known) + 1.4))
     axes.set_title(outcome.title, color=theme.ink, fontsize=11, loc="left")
@@ -208,7 +211,25 @@ def picture(outcome: Outcome, theme: plots.Theme = plots.LIGHT) -> bytes:
         seeds = [value - figure.reference for value in figure.values]
         axes.plot(seeds, [y] * len(seeds), "o", ms=4, color=colour, alpha=0.5)
         axes.plot([figure.measured - figure.reference], [y], "D", ms=6, color=colour)
-    names = [f"{figure.case}: {figure.name}" for figure in known]
-    axes.set_yticks(range(len(known)), names)
-    axes.invert_yaxis()
+    named(axes, known)
     return plots.png(drawn)
+
+
+def measured_alone(outcome: Outcome, theme: plots.Theme) -> bytes:
+    """A PNG of figures that nothing is known to compare with."""
+    drawn, axes = plots.canvas(theme, "measured", "")
+    drawn.set_size_inches(plots.SIZE[0], max(2.5, 0.36 * len(outcome.figures) + 1.4))
+    axes.set_title(outcome.title, color=theme.ink, fontsize=11, loc="left")
+    for y, figure in enumerate(outcome.figures):
+        axes.plot(
+            figure.values, [y] * len(figure.values), "o", ms=4, color=theme.lines[0], alpha=0.5
+        )
+        axes.plot([figure.measured], [y], "D", ms=6, color=theme.lines[0])
+    named(axes, outcome.figures)
+    return plots.png(drawn)
+
+
+def named(axes: Axes, figures: Sequence[Figure]) -> None:
+    """A figure's name at each line, the first one above."""
+    axes.set_yticks(range(len(figures)), [f"{figure.case}: {figure.name}" for figure in figures])
+    axes.invert_yaxis()

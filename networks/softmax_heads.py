@@ -56,7 +56,11 @@ class Softmax:
 
     def certified(self, gradient: Tensor) -> bool:
         """Whether no record's loss can be lowered by more than CLOSE, on average."""
-        return inner(gradient, gradient) <= 2 * self.gamma * CLOSE * len(self.z)
+        return self.left(gradient) <= CLOSE
+
+    def left(self, gradient: Tensor) -> float:
+        """By how much a record's loss can be lowered at most, on average."""
+        return inner(gradient, gradient) / (2 * self.gamma * len(self.z))
 
     def step(self, x: Tensor, scores: Tensor, told: Tensor, along: Tensor) -> tuple[Tensor, ...]:
         """Theta, its scores and probabilities after a step along a direction.
@@ -83,7 +87,10 @@ def inner(a: Tensor, b: Tensor) -> float:
 
 
 def fit(problem: Softmax, metric: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """Theta (C, d) of one user, certified; `metric` turns a gradient into a direction."""
+    """Theta (C, d) of one user, certified if MOST_STEPS suffice (`left` tells of one that is not).
+
+    `metric` turns a gradient into a direction.
+    """
     x, scores = start, start @ problem.z.t()
     told = torch.softmax(scores, 0)
     g = problem.gradient(x, told)
@@ -120,6 +127,20 @@ def heads(of: Designs, centres: Floats, gamma: float) -> Floats:
         for (z, _, labels), w in zip(of.users(), centres, strict=True)
     ]
     return torch.stack(found).cpu().numpy()
+
+
+def left(of: Designs, centres: Floats, gamma: float, thetas: Floats) -> Floats:
+    """The most that each user's Theta (n, d, C) leaves of the loss of a record, on average (n,).
+
+    In double precision, of the very heads that a user sends: a fit that ran out of steps, or of
+    digits, shows.
+    """
+    found = []
+    for (z, y, _), centre, theta in zip(of.exact(), centres, thetas, strict=True):
+        x, w = (torch.from_numpy(np.asarray(o, np.float64)).to(z).t() for o in (theta, centre))
+        problem = Softmax(z, y.t(), w, gamma)
+        found.append(problem.left(problem.gradient(x, torch.softmax(x @ z.t(), 0))))
+    return np.array(found)
 
 
 def chain(z: Tensor, labels: Tensor, centre: Floats, gammas: Floats) -> Tensor:

@@ -89,8 +89,12 @@ class FedRepExactClient(Client[FedRepExactKeys]):
         return Sent(mean={"strength": found.astype(np.float32)})
 
     def softmax(self, got: Got, data: Examples) -> Sent:
-        """h_i of the multinomial loss."""
-        return Sent(rows={"head": self.heads(got, data)})
+        """h_i of the multinomial loss, and how much of a record's loss it leaves at most."""
+        of, pull = self.designs(got, data), float(got.options["pull"])
+        w = self.centres(got, of)
+        theta = softmax_heads.heads(of, w, pull)
+        rows: dict[str, Array] = {"head": exact_heads.as_rows(self.network, theta)}
+        return Sent(rows=rows, metrics={"left": softmax_heads.left(of, w, pull, theta)})
 
     def body(self, got: Got, data: Examples) -> Sent:
         """phi_i <- SGD at (h_i, phi), as in FedRep."""

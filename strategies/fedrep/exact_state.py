@@ -30,6 +30,8 @@ class FedRepExactState(BodyState):
     heat : what scores are multiplied by.
     pull : the strength of the pull under the multinomial loss, w_j and wbar then being of it; 0
         where heads are of the squared loss.
+    left : by how much a record's multinomial loss can still be lowered at most, on average, at the
+        user where that is most.
     members, own : users, and the cluster that was found for each; none where none are looked for.
     answered : how many users' sums that is from.
     at_boundary : whether rho is at an end of where it is looked for.
@@ -46,6 +48,7 @@ class FedRepExactState(BodyState):
     sigma2: float = 0.0
     heat: float = 1.0
     pull: float = 0.0
+    left: float = 0.0
     answered: int = 0
     at_boundary: bool = False
     projected: bool = False
@@ -77,4 +80,5 @@ class FedRepExactState(BodyState):
         ]
         if self.pull:
             rows.append(("pull of the multinomial loss", f"{self.pull:.3g}"))
+            rows.append(("left of a record's loss, at most", f"{self.left:.2g}"))
         return [Finding("heads by restricted maximum likelihood", rows)]

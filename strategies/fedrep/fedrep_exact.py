@@ -40,7 +40,7 @@ from corsage.core.schema import Schema
 from corsage.core.seeding import generator
 from corsage.strategies.fedrep.exact_keys import FedRepExactKeys
 from corsage.strategies.fedrep.exact_state import EVERYBODY, FedRepExactState
-from corsage.strategies.fedrep.exact_sums import ONE_HOT, SQUARE, check_exact, rows_of, sound
+from corsage.strategies.fedrep.exact_sums import check_exact, numbers, rows_of, sound
 from corsage.strategies.fedrep.pulled_heads import named_heads
 from corsage.strategies.fedrep.softmax_centres import limits, refine, voters
 from corsage.strategies.rounds.base import Strategy
@@ -126,10 +126,9 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         more: Mapping[str, Any] | None = None,
     ) -> Script[Replies]:
         """One exchange with some users, of whom enough must answer."""
-        sums = what == "sums"
         rows = tuple(name for name in self.by_user if name in (template or {}))
-        square = SQUARE if self.federation.network.criterion.numbers else ONE_HOT
-        schema = Schema(template or {}, rows, (square,) * sums)
+        told = numbers(what, self.federation.network.criterion.numbers)
+        schema = Schema(template or {}, rows, told)
         parcel = parcel or self.show(users, {})
         options = {**self.train_options, **self.state.told(), **(more or {}), "ask": what}
         question = self.federation.outgoing.question(
@@ -215,6 +214,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
             rho=found.rho,
             tau=found.tau,
             pull=0.0,
+            left=0.0,
             sigma2=float(found.sigma2),
             answered=answered,
             at_boundary=found.at_boundary,

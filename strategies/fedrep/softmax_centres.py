@@ -46,10 +46,11 @@ def refine(strategy: FedRepExact, number: int, limits: Mapping[str, float]) -> S
     template = {"head": np.zeros_like(state.wbar)}
     replies = yield from strategy.ask("softmax", list(limits), number, template=template)
     heads, users = _sound(strategy, replies, limits)
+    _note_left(strategy, replies, users)
     names, cluster = strategy.numbered(users)
     w, wbar = centres(heads, cluster, len(names), state.tau / state.rho)
     own, middle = w.astype(np.float32), wbar.astype(np.float32)
-    strategy.state = replace(state, w=own, wbar=middle, clusters=names)
+    strategy.state = replace(strategy.state, w=own, wbar=middle, clusters=names)
 
 
 def _pulled(strategy: FedRepExact, number: int, users: list[str]) -> Script[FedRepExactState]:
@@ -81,6 +82,20 @@ def _sound(
     if not sound.any():
         raise RoundFailed(f"{strategy.name}: no user's heads can be of its data.")
     return heads[sound], [u for u, fine in zip(replies.users, sound, strict=True) if fine]
+
+
+def _note_left(strategy: FedRepExact, replies: Replies, users: list[str]) -> None:
+    """Say whose heads ran out of steps before they were certified; and keep the worst of all."""
+    from corsage.networks.softmax_heads import CLOSE
+
+    left = dict(zip(replies.users, replies.metrics["left"].tolist(), strict=True))
+    own = {user: left[user] for user in users}
+    strategy.state = replace(strategy.state, left=max(own.values()))
+    if loose := [user for user in users if own[user] > LOOSE * CLOSE]:
+        strategy.federation.note(
+            f"{name_users(loose)} without a certified multinomial head: a record's loss could be "
+            f"{strategy.state.left:.2g} lower, where {CLOSE:g} is the aim; scale the inputs"
+        )
 
 
 def voters(strategy: FedRepExact, what: str, number: int, users: list[str]) -> list[str]:

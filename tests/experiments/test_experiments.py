@@ -6,11 +6,15 @@ import json
 import math
 import os
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
+from corsage.app.output.plots import LIGHT
 from corsage.benchmarks import __main__ as benchmarks
 from corsage.benchmarks import engines
 from corsage.benchmarks.measure import Measure, number
@@ -130,6 +134,14 @@ def test_bands() -> None:
     outcome = Outcome("title", figures=[figure, lead, Figure("case", "new", (1.0,))])
     assert not outcome.inside
     assert picture(outcome).startswith(b"\x89PNG")
+
+
+def test_figures_without_references_are_drawn_all_the_same() -> None:
+    """Not an empty frame with a line at 0."""
+    figures = [Figure("case", name, (97.7, 98.4)) for name in ("one", "other")]
+    drawn = imread(BytesIO(picture(Outcome("title", figures=figures))))
+    colour = np.array([int(LIGHT.lines[0][i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    assert (np.abs(drawn[:, :, :3] - colour).max(2) < 0.02).sum() > 50
 
 
 def test_measures() -> None:

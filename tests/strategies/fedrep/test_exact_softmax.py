@@ -11,16 +11,19 @@ import torch
 from scipy.optimize import minimize
 from torch.nn import functional as F
 
+from corsage.app.client_app import app as client_app
+from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.replies import Replies
 from corsage.networks import softmax_heads
 from corsage.networks.exact_heads import Designs
 from corsage.networks.softmax_heads import CLOSE, CURVED, Softmax, fit, metric
 from corsage.solvers.known_clusters.shared_rows import Rows
+from corsage.strategies import strategy_class
 from corsage.strategies.fedrep.exact_sums import check_exact
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 from corsage.strategies.fedrep.softmax_centres import _sound, centres, limits
-from tests.support.federations import CLUSTER_MAP, federate
+from tests.support.federations import CLUSTER_MAP, Notes, federate, settings
 
 KEYS: dict[str, Any] = {
     "num_rounds": 1,
@@ -179,3 +182,32 @@ def test_numbers_have_no_multinomial_loss() -> None:
     check_exact(network, "squared")
     with pytest.raises(ConfigError, match="multinomial is of classes"):
         check_exact(network, "multinomial")
+
+
+@pytest.mark.parametrize("steps", [1, 500])
+def test_heads_that_ran_out_of_steps_are_told_of(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the log, and in the result: what is left is not below the true one."""
+    monkeypatch.setattr(softmax_heads, "MOST_STEPS", steps)
+    notes = Notes()
+    keys = {"num_rounds": 1, "fedrep_exact_loss": "multinomial"}
+    strategy = strategy_class("fedrep-exact")(settings("fedrep-exact", **keys), [notes])
+    strategy.start(LocalGrid(client_app, 2))
+    (found,) = strategy.findings()
+    told = [note for note in notes.notes if "without a certified multinomial head" in note]
+    left = float(dict(found.rows)["left of a record's loss, at most"])
+    assert bool(told) == (steps == 1) == (left > CLOSE)
+
+
+def test_what_is_left_bounds_the_loss_from_above() -> None:
+    """Whatever the heads are."""
+    z, y, w = problem(40)
+    of = Designs(z, F.one_hot(y, 3).double(), y, [40])
+    best = value(z, y, w, 0.5, plain(z, y, w, 0.5))
+    for seed in range(5):
+        theta = w + torch.from_numpy(np.random.default_rng(seed).normal(size=(6, 3)))
+        left = softmax_heads.left(of, w.numpy()[None], 0.5, theta.numpy()[None])
+        assert 40 * left[0] >= value(z, y, w, 0.5, theta) - best
+    theta = plain(z, y, w, 0.5)
+    assert softmax_heads.left(of, w.numpy()[None], 0.5, theta.numpy()[None])[0] < 1e-12
