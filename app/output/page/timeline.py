@@ -15,7 +15,7 @@ from corsage.app.output.summary import Result, Row
 WINDOW = 60
 """Rounds that are drawn, the last ones."""
 MOST = 40
-"""Clusters that are drawn."""
+"""Clusters that are drawn, so that who is waited for is among them."""
 ROW, BAR, WAIT = 24, 14, 4
 """Pixels of a cluster's line, and in it of its work and of its waits."""
 Span = tuple[float, float]
@@ -86,7 +86,7 @@ def section(results: Sequence[Result], rows: Sequence[Row]) -> str:
 def drawn(strategy: str, found: Times) -> str:
     """The last rounds of a strategy, a line a cluster."""
     steps = found.steps[-WINDOW:]
-    names = sorted(found.work, key=fields.reading_order)[:MOST]
+    names = chosen(found)
     axis = Axis("seconds of the run", "number", steps[0], max(found.end, steps[0] + 1e-6))
     height = ROW * len(names)
     lines = "".join(f"M{WIDTH * axis.place(at):.1f} 0V{height}" for at in steps)
@@ -110,6 +110,13 @@ def drawn(strategy: str, found: Times) -> str:
         f'<div class="scale">{ticks}</div></div></div>'
         f'<p class="axis">{escape(caption(found, len(steps), len(names)))}</p>'
     )
+
+
+def chosen(found: Times) -> list[str]:
+    """The clusters that are drawn: of too many those that missed most rounds, then the first."""
+    names = sorted(found.work, key=fields.reading_order)
+    some = sorted(names, key=lambda name: -found.missed.get(name, (0, 0))[0])[:MOST]
+    return [name for name in names if name in some]
 
 
 def bar(axis: Axis, span: Span, middle: float, high: int) -> str:
@@ -136,7 +143,7 @@ def caption(found: Times, shown: int, clusters: int) -> str:
     if shown < rounds:
         words += f"; the last {shown} of {rounds:,} rounds"
     if clusters < len(found.work):
-        words += f"; {clusters} of {len(found.work):,} clusters"
+        words += f"; {clusters} clusters of more, first those that missed most rounds"
     for name, (missed, oldest) in sorted(found.missed.items(), key=lambda pair: -pair[1][0])[:3]:
         words += f"; cluster {name} took no part in {missed:,} rounds, its centre was at most "
         words += f"{oldest} old"

@@ -61,3 +61,18 @@ def test_names_are_text_and_long_runs_are_cut() -> None:
     assert "&lt;b&gt;: 50% at work" in page
     assert f"the last {WINDOW} of 500 rounds" in page
     assert len(page) < 20_000
+
+
+def test_of_too_many_clusters_those_that_were_waited_for_are_drawn() -> None:
+    """A slow one with a large number is what the picture is for."""
+    away = {"stale": {"60": 1}, "at": 1.0, "work": {"60": [0.0, 3.0]}}
+    rows = [
+        {
+            "strategy": "async-l2gd",
+            "timeline": {"stale": {}, "at": 0.0, "work": {str(n): [0.0, 0.5] for n in range(60)}},
+        },
+        {"strategy": "async-l2gd", "timeline": away},
+    ]
+    page = section([RESULT], rows)
+    assert "cluster 60: 100% at work" in page and "cluster 0: " in page
+    assert "cluster 39: " not in page and "40 clusters of more" in page
