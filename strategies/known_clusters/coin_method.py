@@ -153,11 +153,12 @@ class CoinMethod(Strategy[K, S]):
     def round(self, number: int) -> Script[Replies]:
         """A stretch: global steps, which are the server's alone, then each cluster's walk."""
         if self.keys.known_staleness:
-            replies = yield from self.loose.play(number)
-        else:
-            replies = yield from self._whole_round(number)
+            return (yield from self.loose.play(number))
+        return (yield from self._whole_round(number))
+
+    def note_trained(self, replies: Replies) -> None:
+        """Cohorts are noted as a whole, and once."""
         self.clusters.note_trained(self.state.clusters)
-        return replies
 
     def _whole_round(self, number: int) -> Script[Replies]:
         """A round that ends when all clusters are back."""

@@ -102,6 +102,7 @@ class Conversation(Generic[T]):
         self._waiting: dict[str, set[str]] = {}
         self._heard: dict[str, list[Answer]] = {}
         self._whole = Replies()
+        self._named: set[str] = set()
 
     def messages(self) -> list[Message]:
         """All that is ready to be asked: one message for each node and shape of rows."""
@@ -132,7 +133,7 @@ class Conversation(Generic[T]):
 
     def replies(self) -> Replies:
         """Who answered at least once, and who did not and why."""
-        self._whole.users = list(dict.fromkeys(self._whole.users))
+        self._named.clear()
         return self._whole
 
     def _clock(self, cluster: str) -> None:
@@ -166,10 +167,7 @@ class Conversation(Generic[T]):
             group[0].numbers,
             fault=lambda name, rows: faults[name](rows),
         )
-        samples = {
-            r.cohort.name: sum(federation.roster.samples("train", r.cohort.users).values())
-            for r in group
-        }
+        samples = {r.cohort.name: federation.roster.held(r.cohort.users) for r in group}
         schema = federation.outgoing.expected("train", samples, schema)
         number, token = federation.progress.exchange, new_token()
         task = cohort_task(federation, group, number, exchange=token)
@@ -193,7 +191,9 @@ class Conversation(Generic[T]):
             metrics = {key: float(values[row]) for key, values in found.metrics.items()}
             rows = {key: array[row] for key, array in found.rows.items()}
             answers[name] = Answer(requests[name].cohort, rows, metrics)
-            self._whole.users += requests[name].cohort.users
+            if name not in self._named:  # thousands of users, in each answer
+                self._named.add(name)
+                self._whole.users += requests[name].cohort.users
         return answers
 
 
