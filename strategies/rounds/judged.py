@@ -6,8 +6,8 @@ mean, and are named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -168,3 +168,21 @@ def judged(replies: Replies, measures: Sequence[Measure]) -> Judged:
             "first."
         )
     return found
+
+
+def with_others(replies: Replies, before: Replies | None, users: Collection[str]) -> Replies:
+    """An evaluation, with what was seen before of those `users` who were not asked in it.
+
+    Means over users would else be of others each time.
+    """
+    if before is None or len(replies.users) + len(replies.dropped) >= len(users):
+        return replies
+    rest = set(users).difference(replies.users, replies.dropped)
+    places = [place for place, user in enumerate(before.users) if user in rest]
+    metrics = {
+        name: np.concatenate([values, before.metrics[name][places]])
+        for name, values in replies.metrics.items()
+        if name in before.metrics
+    }
+    known = [*replies.users, *(before.users[place] for place in places)]
+    return replace(replies, users=known, metrics=metrics)

@@ -16,7 +16,7 @@ from flwr.supercore import log
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies, by_cause
 from corsage.strategies.rounds.delivery import row_options
-from corsage.strategies.rounds.judged import judged
+from corsage.strategies.rounds.judged import judged, with_others
 from corsage.strategies.rounds.results import (
     LAST,
     NewUsers,
@@ -53,6 +53,7 @@ class Run:
     ) -> None:
         self.strategy, self.federation = strategy, strategy.federation
         self.evaluate_options, self.evaluate_fn = evaluate, evaluate_fn
+        self._seen: Replies | None = None  # the last evaluation
         self._waiting: Waiting | None = None  # the last round, if its evaluation is to come
 
     def to_its_end(self, rounds: int) -> Result:
@@ -187,8 +188,12 @@ class Run:
         return found
 
     def _evaluate_round(self, result: Result, last: bool) -> Replies:
-        """All users' evaluation after a round, a point of the curve."""
+        """All users' evaluation after a round, a point of the curve.
+
+        Who is not asked, as it is at work, is where it was when it last was.
+        """
         replies = self._evaluate(self.options(self.strategy.name, last), some=not last)
+        self._seen = replies = with_others(replies, self._seen, self.federation.users)
         self._add_point(replies, result)
         return replies
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -32,6 +33,8 @@ from corsage.solvers.known_clusters.katyusha import (
 )
 from corsage.solvers.known_clusters.settings import Parameters, largest_step, tau_of
 from corsage.strategies import strategy_class
+from corsage.strategies.rounds import run
+from corsage.strategies.rounds.judged import with_others
 from tests.support.federations import Notes, federate, settings
 from tests.support.grids import At
 from tests.support.known_users import (
@@ -413,6 +416,29 @@ def test_a_cluster_that_never_answers_is_given_up(tmp_path: Path) -> None:
     assert any("no reply in time" in note for note in notes.notes)
     assert result["rounds"] == 20
     assert max(max(row.values(), default=0) for row in ages(tmp_path, "async-l2gd")) <= 3
+
+
+def test_means_between_rounds_are_of_all_users(tmp_path: Path) -> None:
+    """Who is at work is where it was: else a curve would be of other users each time."""
+    folder = tmp_path / "played"
+    schedule: Any = [{}, {}, {"0": 1}, {"0": 2}, {}]
+    keys: dict[str, Any] = {**LIVE, "known_staleness": 3, "num_rounds": 5, "evaluate_every": 1}
+    keys["known_schedule"] = recorded(folder, "async-l2gd", schedule)
+    own: list[dict[str, float]] = []
+
+    def kept(replies: Any, before: Any, users: Any) -> Any:
+        found = with_others(replies, before, users)
+        own.append(dict(zip(found.users, found.metrics["loss"], strict=True)))
+        return found
+
+    with mock.patch.object(run, "with_others", kept), stopped() as clock:
+        grid = Slow(
+            clock, 4, lambda n, kind, before: 9.0 if n == 0 and before else 1.0, keyed=False
+        )
+        strategy_class("async-l2gd")(settings("async-l2gd", **keys), [Notes()]).start(grid)
+    assert [len(row) for row in own] == [16] * 5
+    still = [sum(own[0][user] == row[user] for user in own[0]) for row in own]
+    assert still == [16, 4, 4, 0, 0]
 
 
 def test_replies_that_come_again_change_nothing(tmp_path: Path) -> None:
