@@ -19,6 +19,7 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters import own_sums
+from corsage.strategies.known_clusters.covariance_fit import sized
 from corsage.strategies.known_clusters.uncertainty import NOT_CONVERGED
 from corsage.strategies.rounds.base import Result, Strategy
 from tests.strategies.known_clusters.test_impossible import Lying
@@ -292,3 +293,8 @@ def test_labels_that_users_explain_to_the_last_digit(
     fit = run(file, mixed_variances=kind)[0].state.estimates.covariance
     assert (fit.intervals == NOT_CONVERGED) == (noise < 1e-3)
     assert noise == 1e-3 or not fit.likely
+
+
+def test_what_a_search_that_ends_at_0_leaves_is_0() -> None:
+    assert not sized(np.full((1, 2, 2), 4e-13)).any()
+    assert sized(np.full((1, 2, 2), 4e-9)).all()
