@@ -440,18 +440,6 @@ class Asking(nn.Module):
         return self.a(x) if x.sum() > 0 else -self.a(x)
 
 
-class Counting(Asking):
-    """Keeps count in a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(1, dtype=torch.int64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.seen.add_(1)
-        return self.a(x)
-
-
 class Mixing(Asking):
     """Takes the other samples of a batch into account."""
 
@@ -472,11 +460,10 @@ OBSTACLES: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "random numbers",
     ),
     "batch norm": (
-        lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)),
-        "running statistics",
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, momentum=None), nn.Linear(5, 3)),
+        "asks for the value of a tensor",
     ),
     "values": (Asking, "asks for the value of a tensor"),
-    "counts": (Counting, "keeps statistics"),
     "samples": (Mixing, "gradient of .* would be another"),
     "numpy": (lambda: Peculiar(6, 3), "takes nothing but one user's tensors"),
 }
@@ -613,7 +600,7 @@ class Normed(nn.Module):
 
 def normed(path: str, words: Words | str = "head", how: Any = None) -> Network:
     torch.manual_seed(0)
-    return Network(Normed(**(how or {})), words, torch.rand(3, *IMAGES), path=path)
+    return Network(Normed(**(how or {})), words, torch.rand(3, *IMAGES)).along(path)
 
 
 PERSONAL = Words(personal="first.*,second.*,head.*")
@@ -645,7 +632,7 @@ def test_batch_norms_of_users_together_are_the_loop(
 def test_a_path_of_batch_norms_is_exact_or_says_why_not() -> None:
     assert choice.untraceable(normed("together-4"), IMAGES, 3) == ""
     cumulative = normed("together-4", how={"momentum": None})
-    assert "takes nothing but one user's tensors" in choice.untraceable(cumulative, IMAGES, 3)
+    assert "asks for the value of a tensor" in choice.untraceable(cumulative, IMAGES, 3)
 
 
 def test_a_pull_leaves_running_statistics_alone_together_too() -> None:
@@ -695,7 +682,7 @@ def test_losses_of_users_own_take_the_path(
     for way in (path, "loop"):
         torch.manual_seed(0)
         make = MODELS[kind][1] if kind in MODELS else {"": Normed, "plain": plain}[kind]
-        net = Network(make(), words, torch.rand(3, *shape), path=way)
+        net = Network(make(), words, torch.rand(3, *shape)).along(way)
         rows, where = np.tile(net.initial, (4, 1)), getattr(net, part)
         found.append(parts.train_part(net, rows, where, data, orders, keys))
         assert len(seen) == (4 if way == "loop" else 0)
