@@ -53,10 +53,6 @@ def test_a_need_that_is_rounding_and_adds_up_to_nothing_is_carried_by_no_more():
     need = np.zeros((6, 3))
     need[2], need[4] = [-3.2e-17, 0, -9.3e-18], [7.9e-17, 5.6e-17, 4.6e-17]
     need[5] = [-4.6e-17, -5.6e-17, 0]
-        [-3.2e-17, 0, -9.3e-18],
-        [7.9e-17, 5.6e-17, 4.6e-17],
-        [-4.6e-17, -5.6e-17, 0],
-    ]
     assert np.abs(edges.carry(need)).max() < 1e-15
 
 
