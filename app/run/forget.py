@@ -25,7 +25,7 @@ from typing import Any
 from corsage.app.output.complaint import exit_code
 from corsage.core.config import Config
 from corsage.core.errors import CheckpointError, ConfigError
-from corsage.core.files import guarded
+from corsage.core.files import guarded, unsealed, write_atomically
 from corsage.core.preparation import Preparation
 from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.mixed_model import MixedModel, MixedModelState
@@ -126,11 +126,14 @@ def forget(folder: Path, user: str) -> None:
         check_files(folder, config)
         with beside(folder) as place:
             replayed(place, config, memory)
+            guarded(mark, place)
             guarded(exchange, folder, place)
     finally:
         lock.release()
     show(results(folder, config), folder, failures(folder, config))
-    print(f"forgotten: {user}; {len(memory.sums.users)} users are left", file=sys.stderr)
+    left = len(memory.sums.users)
+    word = "user is" if left == 1 else "users are"
+    print(f"forgotten: {user}; {left} {word} left", file=sys.stderr)
 
 
 def remembered(folder: Path, config: Config, run: str, user: str) -> Memory:
@@ -208,6 +211,14 @@ def replayed(place: Path, config: Config, memory: Memory) -> None:
         strategy.callbacks.append(Remembered(memory))
         strategy.start(LocalGrid(app, 1, memory.sums.users))
         run.conclude()
+
+
+def mark(folder: Path) -> None:
+    """Write down that the run has forgotten users, whom its data still have; not whom."""
+    from corsage.app.run.resuming import FORGOTTEN, text_of
+
+    path = folder / "config.json"
+    write_atomically(path, text_of({**unsealed(path), FORGOTTEN: True}), durable=True)
 
 
 @contextmanager

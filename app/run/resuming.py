@@ -42,6 +42,8 @@ FREE = {
 """Keys that may change when a run is resumed: they do not change a strategy's numbers."""
 
 
+FORGOTTEN = "forgotten"
+"""What stands in `config.json` of a run that has forgotten users."""
 EMPTY = "no config.json in it: there is nothing to go on with, start a new run"
 """What is wrong with the folder of a run that was killed before it began."""
 
@@ -49,6 +51,11 @@ EMPTY = "no config.json in it: there is nothing to go on with, start a new run"
 def description(run: str, version: str, config: Config) -> dict[str, Any]:
     """What `config.json` holds."""
     return {"corsage": version, "run": run, "config": {**config.flat(), **OF_ONE_CALL}}
+
+
+def marks(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What else `config.json` says: that users were forgotten."""
+    return {FORGOTTEN: True} if stored.get(FORGOTTEN) else {}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -174,7 +181,8 @@ def idle_keys(strategies: Collection[str]) -> set[str]:
 
 def text_of(stored: Mapping[str, Any]) -> str:
     """The text of `config.json`."""
-    return sealed({key: stored[key] for key in ("corsage", "run", "config")})
+    own = {key: stored[key] for key in ("corsage", "run", "config")}
+    return sealed({**own, **marks(stored)})
 
 
 def is_text_of(path: Path, text: str) -> bool:

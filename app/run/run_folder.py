@@ -23,6 +23,7 @@ import shutil
 import sys
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +44,7 @@ from corsage.app.run.resuming import (
     description,
     identity,
     is_text_of,
+    marks,
     not_a_run,
     read_config,
     spelled,
@@ -257,16 +259,28 @@ def resume(folder: Path, config: Config) -> str:
     """Make a run folder ready to go on; its run's name at the nodes."""
     stored = read_config(folder)
     check_same(folder, stored["config"], config.flat())
+    check_forgotten(folder, stored, config)
     for place in (folder, *(path for path in folder.iterdir() if path.is_dir())):
         guarded(clear_temporaries, place)
     if config.run.from_round >= 0:
         guarded(turn_back, folder, config)
     check_rounds(folder, config.run.strategy, config.run.num_rounds)
     run: str = stored["run"]
-    text = text_of(description(run, VERSION, config))
+    text = text_of({**marks(stored), **description(run, VERSION, config)})
     if not is_text_of(folder / "config.json", text):
         guarded(write_atomically, folder / "config.json", text, durable=True)
     return run
+
+
+def check_forgotten(folder: Path, stored: Mapping[str, Any], config: Config) -> None:
+    """Refuse to train where a user was forgotten: the data still have it."""
+    going_back = config.run.from_round >= 0
+    open_ones = [n for n in config.run.strategy if not is_done(folder / n, config.run.num_rounds)]
+    if marks(stored) and (open_ones or going_back):
+        raise CannotResume(
+            f"{folder}: users were forgotten here, and the data set has them still: nothing more "
+            "can be trained in it. Take them out of the data and start a new run."
+        )
 
 
 def turn_back(folder: Path, config: Config) -> None:

@@ -22,6 +22,8 @@ from corsage.solvers.convex_clustering.sparse_factor import Pattern, symmetric_f
 
 BALANCED, CARRIES = 1e-30, 300
 """Where and after how many steps conjugate gradients for a flow end."""
+RISEN = 1e6
+"""A residual that is so many times the least falls no more."""
 GROUND, REFINEMENTS = 1e-10, 3
 """The damping of a Laplacian that is factored, and solutions by turns with residuals."""
 
@@ -199,7 +201,7 @@ class Edges:
         inverse = 1.0 / np.maximum(degree, np.finfo(np.float64).tiny)[:, None]
         y, r = np.zeros_like(need), np.where(degree[:, None] > 0, need, 0.0)
         p, old = inverse * r, float((inverse * r * r).sum())
-        goal = BALANCED * old
+        goal, best, least = BALANCED * old, y, old
         for _ in range(CARRIES):
             lp = self.adjoint(square * self.differences(p))
             bent = float((p * lp).sum())
@@ -208,7 +210,10 @@ class Edges:
             y, r = y + old / bent * p, r - old / bent * lp
             new = float((inverse * r * r).sum())
             p, old = inverse * r + new / old * p, new
-        return y
+            best, least = (y, new) if new < least else (best, least)
+            if new > RISEN * least:  # what is left to carry is rounding, and adds up to nothing
+                break
+        return best
 
     def merged(self, labels: Ints, count: int) -> Edges:
         """The graph of `count` clusters: weights between two of them add up, those inside go."""

@@ -80,6 +80,9 @@ def named_alike(wanted: dict[Fold | None, dict[Key, Ints]]) -> dict[Fold | None,
 def k_means(x: Floats, count: int, seed: int) -> Ints:
     """The best of some runs of k-means."""
     best, least = one_cluster(len(x)), np.inf
+    count = min(count, len(np.unique(x, axis=0)))
+    if count < 2:
+        return best
     for start in range(STARTS):
         rng = generator(seed, "k-means", count, start)
         with warnings.catch_warnings():

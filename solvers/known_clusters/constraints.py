@@ -15,7 +15,7 @@ import numpy as np
 from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.shapes import Shape
 
-NONE = 1e-6
+NONE = 1e-5
 """A deviation that is a smaller share of sigma is 0: a million records would not tell it."""
 CLOSEST = 8.0
 """atanh of the correlation beyond which it is 1."""

@@ -115,7 +115,10 @@ class Profile:
         self.surface = Surface(tree, constraint.shapes)
 
     def interval(self) -> Interval | None:
-        """Both ends; None if the profile falls below what was taken for the likeliest."""
+        """Both ends; None if one is beyond what rounding lets one see, or the profile falls below
+        what was taken for the likeliest."""
+        if self.surface.at(self.start) is None:
+            return None
         low, high = self.end(-1.0), self.end(1.0)
         if low is None or high is None:
             return None
@@ -140,7 +143,10 @@ class Profile:
         limit = max(u - FURTHEST, low) if sign < 0 else min(guess + FURTHEST, high)
         for _ in range(TRIES):
             guess = sign * min(sign * guess, sign * limit)
-            spot, rise = self.best(y, guess)
+            found = self.best(y, guess)
+            if found is None:
+                return None
+            spot, rise = found
             gap, y = spot.deviance - self.least, spot.z
             if gap < -LOWER:
                 return None
@@ -163,10 +169,11 @@ class Profile:
         rest = along @ curvature @ along - inner @ held @ inner
         return float(np.sqrt(2 * CUTOFF / max(float(rest), 2.0)))
 
-    def best(self, y: Floats, u: float) -> tuple[Spot, float]:
-        """The least deviance at a value, and how it rises with it."""
+    def best(self, y: Floats, u: float) -> tuple[Spot, float] | None:
+        """The least deviance at a value, and how it rises with it; None where rounding hides it."""
         now = self.surface.at(self.constraint.place(self.surface.lifted(y), u))
-        assert now is not None
+        if now is None:
+            return None
         damping = 1e-3
         for _ in range(STEPS):
             free, along = self.constraint.slopes(now.z, u)
@@ -298,9 +305,12 @@ class Errors:
         return float(value * np.sqrt(max(float(slope @ self.covariance @ slope), 0.0)))
 
     def _covariance(self) -> Floats | None:
-        """Of all numbers; None where the likelihood is not at a top."""
+        """Of all numbers; None where the likelihood is not at a top, or users differ too much."""
         steps = DIFFERENCE * np.diag(np.maximum(np.abs(self.z), DIFFERENCE))
-        rows = [self._slope(self.z + h) - self._slope(self.z - h) for h in steps]
+        sides = [(self.surface.at(self.z + h), self.surface.at(self.z - h)) for h in steps]
+        rows = [self._slope(up) - self._slope(down) for up, down in sides if up and down]
+        if len(rows) < len(sides):
+            return None
         hessian = np.stack(rows) / (2 * np.diag(steps)[:, None])
         scale = 1 / np.sqrt(np.maximum(np.diag(hessian), 1e-300))
         inner = scale[:, None] * (hessian + hessian.T) / 2 * scale
@@ -313,7 +323,5 @@ class Errors:
         parts = vectors[:, told] / np.sqrt(values[told])
         return np.asarray(2 * scale[:, None] * (parts @ parts.T) * scale)
 
-    def _slope(self, z: Floats) -> Floats:
-        spot = self.surface.at(z)
-        assert spot is not None
+    def _slope(self, spot: Spot) -> Floats:
         return self.surface.local(spot)[0]

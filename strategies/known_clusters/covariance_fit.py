@@ -9,6 +9,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.choice import Judged
+from corsage.solvers.known_clusters.constraints import NONE as SMALLEST
 from corsage.solvers.known_clusters.scoring import Fitted
 from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.standard import Standard
@@ -71,7 +72,7 @@ class CovarianceFit:
     ) -> CovarianceFit:
         """A fit to these clusters in standard units, told in those of the model."""
         sigma2, d = found.found.middle.sigma2, len(units.start)
-        own = [sigma2 * units.covariances(part) for part in found.covariances]
+        own = [sigma2 * units.covariances(sized(part)) for part in found.covariances]
         return cls(
             kinds=[shape.kind for shape in found.shapes],
             names=names if found.shapes[0].groups > 1 else [],
@@ -192,6 +193,11 @@ class Told:
     varies: Floats
     exact: bool
     flat: float
+
+
+def sized(covariance: Floats) -> Floats:
+    """A level's covariance over sigma^2; 0 if it is what a search that ended at 0 has left."""
+    return covariance if covariance.max(initial=0.0) > SMALLEST**2 else np.zeros_like(covariance)
 
 
 def level_name(place: int) -> str:

@@ -52,7 +52,8 @@ class Coefficient:
         if self.se is None or self.z is None or self.p is None:
             return f"{self.estimate:.5g}"
         chance = "p < .001" if self.p < 0.001 else f"p = {self.p:.3f}".replace("0.", ".", 1)
-        return f"{self.estimate:.5g} (se {self.se:.4g}, z {self.z:.2f}, {chance})"
+        z = f"{self.z:.2f}" if abs(self.z) < 1e6 else f"{self.z:.3g}"
+        return f"{self.estimate:.5g} (se {self.se:.4g}, z {z}, {chance})"
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,12 @@ CLUSTER = Neighbour("exact-cluster", "one model a cluster", "inf", "0")
 LOCAL = Neighbour("exact-local", "one model a user", "0", "0")
 
 
+def plain(value: float, digits: int) -> str:
+    """So many digits of a number, without a power of ten where it is one that people read."""
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:.15g}" if rounded == 0 or 1e-4 <= abs(rounded) < 1e6 else f"{rounded:g}"
+
+
 @dataclass(frozen=True)
 class Beside:
     """A neighbour's loss less that of the mixed model: mean over users, and standard error."""
@@ -66,7 +72,8 @@ class Beside:
     @property
     def text(self) -> str:
         """In a line."""
-        told = f"{self.loss:.5g} ({self.gap:+.2g}, se {self.error:.1g})"
+        gap, error = plain(self.gap, 2), plain(self.error, 1)
+        told = f"{self.loss:.5g} ({'+' if self.gap >= 0 else ''}{gap}, se {error})"
         return f"{told}; better by more than its noise" if self.better else told
 
 

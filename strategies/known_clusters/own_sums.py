@@ -52,6 +52,7 @@ from corsage.strategies.known_clusters.uncertainty import (
     LEFT_OUT,
     LONG,
     NOT_ASKED,
+    NOT_CONVERGED,
     PROFILE,
     Asked,
     Likely,
@@ -248,6 +249,8 @@ class OwnSums:
             return {}, APPROXIMATE
         if self.keys.mixed_intervals == "never":
             return {}, NOT_ASKED
+        if not found.converged:
+            return {}, NOT_CONVERGED
         if self.keys.mixed_intervals == AUTO and work(tree, found) > LONG:
             return {}, LEFT_OUT
         units = Units.of(self.federation, len(varies))

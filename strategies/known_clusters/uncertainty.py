@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corsage.core.arrays import Floats
+from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.choice import grouped
 from corsage.solvers.known_clusters.profile import Errors, Interval, Intervals
 from corsage.solvers.known_clusters.scoring import Fitted
@@ -26,6 +26,7 @@ APPROXIMATE = (
     "rows a user; its profile would look surer than it is"
 )
 SUMMED = "none: the server has sums over several users, not those of each"
+NOT_CONVERGED = "none: the likelihood has not converged"
 NOT_ASKED = "none: mixed-intervals=never"
 
 
@@ -98,18 +99,21 @@ def of_level(
     shape, last = intervals.shapes[level], asked.varies[-1]
     common = None
     for k in asked.varies:
-        t = asked.matrix[k]
-        size = float(np.square(t[shape.varies]).sum())
-        if common is not None:  # one variance: all are it, in their own units
-            yield asked.names[k], common.times(size)
-            continue
-        found = likely(errors.variance(level, t), intervals.variance(level, t))
-        common = found.times(1 / size) if shape.kind == ONE and size > 0 else None
-        yield asked.names[k], found
+        t, size = directed(asked.matrix[k], shape.varies)
+        if common is None or shape.kind != ONE:  # one variance: all are it, in their own units
+            common = likely(errors.variance(level, t), intervals.variance(level, t))
+        yield asked.names[k], common.times(size**2)
     if shape.kind == FULL:
+        end, _ = directed(asked.matrix[last], shape.varies)
         for k in asked.varies[:-1]:
-            pair = intervals.correlation(level, asked.matrix[last], asked.matrix[k])
+            pair = intervals.correlation(level, end, directed(asked.matrix[k], shape.varies)[0])
             yield f"{asked.names[k]}, {asked.names[last]}", likely(None, pair)
+
+
+def directed(t: Floats, varies: Ints) -> tuple[Floats, float]:
+    """t of length 1 where units vary, and its length: a feature's unit decides nothing."""
+    size = float(np.linalg.norm(t[varies]))
+    return t / size, size
 
 
 def likely(se: float | None, interval: Interval | None) -> Likely:

@@ -106,6 +106,26 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
+    "words", [["strategy=mixed-model,exact-global"], ["num-rounds=200"], ["--from-round", "0"]]
+)
+def test_who_was_forgotten_does_not_come_back(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The data set has the user still: what is trained in the folder would learn from it."""
+    folder = made(tmp_path / "with")
+    assert run(["forget", str(folder), f"user={GONE}"]) == 0
+    assert run(["--resume", str(folder)]) == 0  # nothing is left to do
+    before = coefficients(folder)
+    capsys.readouterr()
+    assert run(["--resume", str(folder), *words]) == 2
+    assert "users were forgotten here" in capsys.readouterr().err
+    assert run(["--resume", str(folder)]) == 0
+    assert not [p for p in folder.rglob("*") if p.is_file() and GONE in read(p)]
+    found = coefficients(folder)
+    assert all(np.array_equal(found[user], before[user]) for user in before)
+
+
+@pytest.mark.parametrize(
     ("keys", "user", "why"),
     [
         ({"strategy": "mixed-model,local", "local_rounds": 0}, GONE, "local cannot forget"),

@@ -42,6 +42,11 @@ def same_division(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     )
 
 
+def alone(own: Mapping[str, str]) -> bool:
+    """Whether each of several users is a cluster."""
+    return 1 < len(own) == len(set(own.values()))
+
+
 def divisions(results: Sequence[Result]) -> list[tuple[list[str], dict[str, str]]]:
     """Each division of the users into clusters, with the rows that have it."""
     found: list[tuple[list[str], dict[str, str]]] = []
@@ -87,7 +92,15 @@ def division(
     Squares have the colour of the user's cluster in another division, if there is one.
     """
     groups = grouped(own)
-    other = next((o for o in others if o[1] is not own and len(set(o[1].values())) > 1), None)
+    if alone(own):
+        tree = [drawing(trees[n], dict.fromkeys(groups, 1)) for n in names if n in trees][:1]
+        return (
+            f'<section class="division"><h3>{escape(", ".join(names))}: no clusters</h3>\n'
+            f'<p class="soft">Every user is by itself.</p>\n{"".join(tree)}</section>'
+        )
+    other = next(
+        (o for o in others if o[1] is not own and 1 < len(set(o[1].values())) < len(o[1])), None
+    )
     reference = other[1] if other else own
     places = {name: n % COLOURS for n, name in enumerate(grouped(reference))}
     scores = {n: fields.per_user(r, measure_of(r)) for n, r in fields.by_name(results).items()}

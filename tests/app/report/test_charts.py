@@ -249,3 +249,10 @@ def test_who_is_hurt_beyond_noise_is_counted() -> None:
     found = fields.hurt(results)
     assert [h.certain for h in found[:2]] == [1, None]
     assert "beyond noise" in words.worse_off(results)
+
+
+def test_users_who_are_all_by_themselves_are_no_clusters() -> None:
+    own = {f"u{i}": str(i) for i in range(60)}
+    text = groups.division(["convex-clustering"], own, [(["convex-clustering"], own)], [], {})
+    assert "no clusters" in text and "1 user" not in text
+    assert not groups.alone({"a": "x"}) and not groups.alone({"a": "x", "b": "x"})

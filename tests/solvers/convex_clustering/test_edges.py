@@ -46,6 +46,16 @@ def test_sums_over_edges(seed):
     assert length.sum() <= ((mu / edges.w[:, None]) ** 2).sum() * (1 + 1e-9)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_need_that_is_rounding_and_adds_up_to_nothing_is_carried_by_no_more():
+    """Conjugate gradients rise without end where the system has no solution."""
+    edges = Edges(np.array([2, 2, 4]), np.array([4, 5, 5]), np.ones(3), 6)
+    need = np.zeros((6, 3))
+    need[2], need[4] = [-3.2e-17, 0, -9.3e-18], [7.9e-17, 5.6e-17, 4.6e-17]
+    need[5] = [-4.6e-17, -5.6e-17, 0]
+    assert np.abs(edges.carry(need)).max() < 1e-15
+
+
 @pytest.mark.parametrize(
     ("i", "j", "w", "words"),
     [

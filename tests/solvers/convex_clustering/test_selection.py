@@ -240,3 +240,9 @@ def test_users_without_held_out_samples_do_not_count() -> None:
     scores = np.array([[1.0, np.nan, 2.0], [3.0, np.nan, np.nan]])
     np.testing.assert_array_equal(mean_of_known(scores), [2.0, np.nan, 2.0])
     assert standard_error(np.array([1.0, np.nan, 3.0])) == pytest.approx(1.0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_k_means_of_models_that_are_equal() -> None:
+    assert not k_means(np.ones((6, 2)), 3, 0).any()
+    assert k_means(np.repeat([[0.0], [1.0]], 3, axis=0), 4, 0).tolist() == [0, 0, 0, 1, 1, 1]

@@ -13,7 +13,13 @@ from corsage.app.local_grid import LocalGrid
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
 from corsage.strategies import strategy_class
-from corsage.strategies.known_clusters.neighbours import GLOBAL, LOCAL, Neighbours, beside
+from corsage.strategies.known_clusters.neighbours import (
+    GLOBAL,
+    LOCAL,
+    Beside,
+    Neighbours,
+    beside,
+)
 from corsage.strategies.rounds.base import Result, Strategy
 from tests.support.federations import Notes
 
@@ -83,3 +89,8 @@ def test_what_is_better_is_named(tmp_path: Path) -> None:
 def test_given_strengths_have_none(tmp_path: Path) -> None:
     strategy, _, _ = run("mixed-model", written(tmp_path, 0.5), labels="numbers", known_gamma=1)
     assert strategy.neighbours is None
+
+
+def test_differences_are_written_as_people_read_them() -> None:
+    assert Beside(GLOBAL, 1085.2, 804.4, 312.0).text == "1085.2 (+800, se 300)"
+    assert Beside(GLOBAL, 0.024412, -0.0022, 0.0031).text == "0.024412 (-0.0022, se 0.003)"

@@ -19,6 +19,8 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters import own_sums
+from corsage.strategies.known_clusters.covariance_fit import sized
+from corsage.strategies.known_clusters.uncertainty import NOT_CONVERGED
 from corsage.strategies.rounds.base import Result, Strategy
 from tests.strategies.known_clusters.test_impossible import Lying
 from tests.support.federations import Notes, federate
@@ -263,3 +265,36 @@ def test_errors_of_predictions_are_those_of_all_records(tmp_path: Path) -> None:
         told = estimates["users"][str(one)]
         assert list(told["estimate"].values()) == pytest.approx(theta, rel=1e-5, abs=1e-6)
         assert list(told["se"].values()) == pytest.approx(np.sqrt(np.diag(error)), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["one", "full"])
+def test_units_of_columns_change_no_errors_and_no_intervals(tmp_path: Path, kind: str) -> None:
+    found = []
+    for scale in (1.0, 1e7):
+        keys = {"mixed_variances": kind, "mixed_grouping": "all"}
+        fit = run(table(tmp_path, scale, d=2), **keys)[0].state.estimates.covariance
+        own = fit.likely["users: x0"].times(scale**2)
+        found.append([own.se, own.low, own.high])
+        assert fit.likely["users: intercept"].se is not None
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-5, 0.0])
+@pytest.mark.parametrize("kind", ["one", "full"])
+def test_labels_that_users_explain_to_the_last_digit(
+    tmp_path: Path, noise: float, kind: str
+) -> None:
+    """Users differ a hundred million times as much as records: no errors, and it is said."""
+    rng, user = np.random.default_rng(0), np.repeat(np.arange(8), 6)
+    x = rng.standard_normal((48, 1))
+    y = x[:, 0] + rng.standard_normal(8)[user] + noise * rng.standard_normal(48)
+    file = tmp_path / "exact.npz"
+    np.savez(file, x=x, y=y, user=user, cluster=user % 2, test=np.arange(48) % 6 < 2)
+    fit = run(file, mixed_variances=kind)[0].state.estimates.covariance
+    assert (fit.intervals == NOT_CONVERGED) == (noise < 1e-3)
+    assert noise == 1e-3 or not fit.likely
+
+
+def test_what_a_search_that_ends_at_0_leaves_is_0() -> None:
+    assert not sized(np.full((1, 2, 2), 4e-13)).any()
+    assert sized(np.full((1, 2, 2), 4e-9)).all()
