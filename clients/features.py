@@ -1,4 +1,4 @@
-"""Features of the frozen part of a model: computed once a run, and held at the node."""
+"""Features of a frozen part of a model: computed once, and held at the node."""
 
 from __future__ import annotations
 
@@ -36,6 +36,20 @@ class Features:
 
     def __del__(self) -> None:
         Features.taken -= sum(t.numel() * t.element_size() for t in self._found.values())
+
+
+class HeldFeatures:
+    """The features of what was asked for last; those of another body are let go."""
+
+    def __init__(self) -> None:
+        self._key: Hashable = None
+        self._held = Features()
+
+    def of(self, key: Hashable) -> Features:
+        """Those under a name, which are none if another was asked for since."""
+        if key != self._key:
+            self._key, self._held = key, Features()
+        return self._held
 
 
 @torch.no_grad()

@@ -19,6 +19,8 @@ EXPERIMENTS: dict[str, str] = {
     "fedrep-figure6": "fedrep.figure6",
     "fedrep-table1": "fedrep.table1",
     "fedrep-fashion-mnist": "fedrep.fashion_mnist",
+    "fedrep-exact": "fedrep.exact",
+    "three-papers": "three_papers",
     "known-clusters-table1": "known_clusters.table1",
     "known-clusters-convergence": "known_clusters.convergence",
     "known-clusters-donors": "known_clusters.donors",

@@ -11,6 +11,7 @@ whichever system is the smaller one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,6 @@ from torch.nn import functional as F
 
 from corsage.core.arrays import Floats, Floats32
 from corsage.networks.batches import Examples
-from corsage.networks.evaluation import all_features
 from corsage.networks.network import Network
 
 HEATS: Floats = np.geomspace(0.5, 64.0, 29)
@@ -29,29 +29,35 @@ HEATS: Floats = np.geomspace(0.5, 64.0, 29)
 
 @dataclass(frozen=True)
 class Designs:
-    """Z and Y of all users, one after the other; `sizes` rows belong to each."""
+    """Z and Y of all users, one after the other; `sizes` rows belong to each.
+
+    They are in the model's precision; what is solved from them at once is so in double.
+    """
 
     z: Tensor
     y: Tensor
     labels: Tensor
     sizes: list[int]
 
-    def users(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+    def users(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Each user's Z, Y and labels."""
         parts = (torch.split(part, self.sizes) for part in (self.z, self.y, self.labels))
-        return list(zip(*parts, strict=True))
+        yield from zip(*parts, strict=True)
+
+    def exact(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The same in double precision, one user at a time."""
+        for z, y, labels in self.users():
+            yield z.double(), y.double(), labels
 
 
-@torch.no_grad()
-def designs(network: Network, body: Floats32, data: Examples, classes: int) -> Designs:
-    """The users' features under a body, and their targets."""
-    network.set(network.body, body)
-    z = all_features(network, data.x).flatten(1)
+def designs(network: Network, features: Tensor, data: Examples, classes: int) -> Designs:
+    """The users' features with the bias's 1, and their targets."""
+    z = features.flatten(1)
     if has_bias(network):
         z = torch.cat([z, z.new_ones(len(z), 1)], 1)
     numbers = network.criterion.numbers
-    y = data.y[:, None] if numbers else F.one_hot(data.y, classes)
-    return Designs(z.double(), y.double(), data.y, data.sizes.tolist())
+    y = data.y[:, None] if numbers else F.one_hot(data.y, classes).to(z.dtype)
+    return Designs(z, y, data.y, data.sizes.tolist())
 
 
 def has_bias(network: Network) -> bool:
@@ -63,11 +69,12 @@ def sums(of: Designs) -> tuple[Floats, Floats, Floats]:
     """Z'Z as its lower triangle (n, d (d+1)/2), Z'Y (n, d C) and |Y|^2 (n,) of each user."""
     d = of.z.shape[1]
     below = torch.tril_indices(d, d, device=of.z.device)
-    users = of.users()
-    a = torch.stack([(z.t() @ z)[below[0], below[1]] for z, _, _ in users])
-    b = torch.stack([(z.t() @ y).flatten() for z, y, _ in users])
-    square = torch.stack([y.square().sum() for _, y, _ in users])
-    return a.cpu().numpy(), b.cpu().numpy(), square.cpu().numpy()
+    rows = [
+        ((z.t() @ z)[below[0], below[1]], (z.t() @ y).flatten(), y.square().sum())
+        for z, y, _ in of.exact()
+    ]
+    a, b, square = (torch.stack(part).cpu().numpy() for part in zip(*rows, strict=True))
+    return a, b, square
 
 
 def unpacked(rows: Floats, d: int) -> Floats:
@@ -82,7 +89,7 @@ def heads(of: Designs, centres: Floats, gamma: float) -> Floats:
     """Theta of each user (n, d, C) around its centre."""
     found = [
         one(z, y, torch.from_numpy(w).to(z.device), gamma)
-        for (z, y, _), w in zip(of.users(), centres, strict=True)
+        for (z, y, _), w in zip(of.exact(), centres, strict=True)
     ]
     return torch.stack(found).cpu().numpy()
 
@@ -93,6 +100,31 @@ def one(z: Tensor, y: Tensor, w: Tensor, gamma: float) -> Tensor:
     if len(z) < z.shape[1]:
         return w + z.t() @ torch.cholesky_solve(rest, factor(z @ z.t(), gamma))
     return w + torch.cholesky_solve(z.t() @ rest, factor(z.t() @ z, gamma))
+
+
+def least(z: Tensor, y: Tensor, labels: Tensor, w: Tensor, gamma: float, sigma2: float) -> float:
+    """-log of how likely Y is around W, less what is alike for each W: the least of the loss."""
+    z, y = z.double(), y.double()
+    theta = one(z, y, w, gamma)
+    loss = (y - z @ theta).square().sum() + gamma * (theta - w).square().sum()
+    return float(loss) / (2 * sigma2) if sigma2 else 0.0
+
+
+def expected(of: Designs, centres: Floats, shares: Floats, least: Callable[..., float]) -> Floats:
+    """Each user's centre (n, d, C) of several (k, d, C), on average over what it may be.
+
+    Users are in cluster j with probability `shares` (n, k) before their rows are seen, and
+    proportional to that times exp(-least) when they are. A head is linear in its centre for the
+    squared loss: there the head around the mean is the mean of the heads.
+    """
+    means = []
+    several = torch.from_numpy(centres).to(of.z.device)
+    for (z, y, labels), share in zip(of.users(), shares, strict=True):
+        where = np.flatnonzero(share)
+        cost = np.array([least(z, y, labels, several[j]) for j in where]) if len(where) > 1 else 0.0
+        chance = share[where] * np.exp(np.min(cost) - cost)
+        means.append(np.tensordot(chance / chance.sum(), centres[where], 1))
+    return np.stack(means)
 
 
 def factor(square: Tensor, gamma: float) -> Tensor:
@@ -120,7 +152,7 @@ def left_out(z: Tensor, y: Tensor, w: Tensor, gamma: float) -> Tensor:
 def calibration(of: Designs, centres: Floats, gamma: float) -> Floats:
     """Each user's cross-entropy on records that were left out, for all of HEATS (n, heats)."""
     found = []
-    for (z, y, labels), w in zip(of.users(), centres, strict=True):
+    for (z, y, labels), w in zip(of.exact(), centres, strict=True):
         scores = left_out(z, y, torch.from_numpy(w).to(z.device), gamma)
         losses = [F.cross_entropy(heat * scores, labels) for heat in HEATS.tolist()]
         found.append(torch.stack(losses))

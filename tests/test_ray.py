@@ -63,7 +63,8 @@ FAMILIES = (
             *("num-users=12", "hidden=16", "head-epochs=2", "fine-tune-epochs=1"),
             *("lg-fedavg-warmup-rounds=1", "apfl-adaptive-alpha=true", "fedmtl-inner-rounds=2"),
             *("cfl-eps1=9", "cfl-eps2=0.001", "l2gd-p=0.2", f"cluster-map={CLUSTER_MAP}"),
-            "fedrep-exact-body-rounds=2",
+            *("fedrep-exact-body-rounds=2", "fedrep-exact-centre=clusters"),
+            "fedrep-exact-loss=multinomial",
         ),
     ),
     Family(

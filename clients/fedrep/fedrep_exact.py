@@ -7,17 +7,22 @@ user's data, the body, its centre and gamma, and is found again whenever it is n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import sha256
 
 import numpy as np
+import torch
 
 from corsage.clients.base import Client, Got, Models, Sent
+from corsage.clients.features import HeldFeatures
 from corsage.core.arrays import Array, Floats, Floats32
 from corsage.core.asked import Takes, floats, number, whole, word
 from corsage.core.errors import UserError
 from corsage.networks import exact_heads, projection, softmax_heads
 from corsage.networks.batches import Examples
+from corsage.networks.evaluation import all_features
 from corsage.networks.exact_heads import Designs
-from corsage.strategies.fedrep.fedrep_exact import QUESTIONS, FedRepExactKeys
+from corsage.strategies.fedrep.exact_keys import QUESTIONS, FedRepExactKeys
 
 MOST = 1e15
 """No strength is larger."""
@@ -28,11 +33,12 @@ class FedRepExactClient(Client[FedRepExactKeys]):
     """The users; they answer one of four questions."""
 
     takes = Takes(
-        shared={"body": floats("B")},
-        rows={"centre": floats("H"), "centres": floats(len(softmax_heads.PULLS), "H")},
+        shared={"body": floats("B"), "centres": floats("K", "H")},
+        rows={"centre": floats("H"), "shares": floats("K")},
         options={
             "ask": word(*QUESTIONS),
             "gamma": number(0, MOST),
+            "sigma2": number(0, MOST),
             "heat": number(1e-3, MOST),
             "pull": number(0, MOST),
             "components": whole(1, projection.MOST_COMPONENTS),
@@ -71,28 +77,20 @@ class FedRepExactClient(Client[FedRepExactKeys]):
 
     def calibration(self, got: Got, data: Examples) -> Sent:
         """The cross-entropy of records that were left out, by what scores are multiplied with."""
-        found = exact_heads.calibration(self.designs(got, data), *self.pull(got))
+        of = self.designs(got, data)
+        found = exact_heads.calibration(of, self.centres(got, of), gamma(got))
         return Sent(mean={"calibration": found.astype(np.float32)})
 
-    def softmax(self, got: Got, data: Examples) -> Sent:
-        """h_i of the multinomial loss, for each strength of the pull."""
-        centre, _ = self.pull(got)
-        centres = float(got.options["heat"]) * centre[:, None]
-        theta = softmax_heads.along(self.designs(got, data), centres, self.pulls(got))
-        rows = exact_heads.as_rows(self.network, theta.reshape(-1, *centre.shape[1:]))
-        return Sent(rows={"head": rows.reshape(*theta.shape[:2], -1)})
-
     def strength(self, got: Got, data: Examples) -> Sent:
-        """The cross-entropy of records that were held out, for each strength and its centre."""
-        rows = np.asarray(got.rows["centres"], np.float32)
-        flat = exact_heads.as_theta(self.network, rows.reshape(-1, rows.shape[-1]))
-        centres = flat.reshape(*rows.shape[:2], *flat.shape[1:])
-        found = softmax_heads.held_out(self.designs(got, data), centres, self.pulls(got))
+        """The cross-entropy of records that were held out, for each strength of the pull."""
+        of, heat = self.designs(got, data), float(got.options["heat"])
+        pulls = softmax_heads.PULLS * (gamma(got) / heat)
+        found = softmax_heads.held_out(of, heat * self.centres(got, of), pulls)
         return Sent(mean={"strength": found.astype(np.float32)})
 
-    def pulls(self, got: Got) -> Floats:
-        """The strengths that are compared."""
-        return softmax_heads.PULLS * (float(got.options["gamma"]) / float(got.options["heat"]))
+    def softmax(self, got: Got, data: Examples) -> Sent:
+        """h_i of the multinomial loss."""
+        return Sent(rows={"head": self.heads(got, data)})
 
     def body(self, got: Got, data: Examples) -> Sent:
         """phi_i <- SGD at (h_i, phi), as in FedRep."""
@@ -108,17 +106,47 @@ class FedRepExactClient(Client[FedRepExactKeys]):
 
     def heads(self, got: Got, data: Examples) -> Floats32:
         """h_i in closed form, its scores multiplied by the heat; or of the multinomial loss."""
+        of = self.designs(got, data)
         if pull := float(got.options["pull"]):
-            theta = softmax_heads.heads(self.designs(got, data), self.pull(got)[0], pull)
-            return exact_heads.as_rows(self.network, theta)
-        theta = exact_heads.heads(self.designs(got, data), *self.pull(got))
-        return exact_heads.as_rows(self.network, theta * float(got.options["heat"]))
+            theta = softmax_heads.heads(of, self.centres(got, of), pull)
+        else:
+            theta = exact_heads.heads(of, self.centres(got, of), gamma(got))
+            theta = theta * float(got.options["heat"])
+        return exact_heads.as_rows(self.network, theta)
 
-    def pull(self, got: Got) -> tuple[Array, float]:
-        """The users' centres, and how strongly heads are drawn to them."""
-        centre = np.asarray(got.rows["centre"], np.float32)
-        return exact_heads.as_theta(self.network, centre), float(got.options["gamma"])
+    def centres(self, got: Got, of: Designs) -> Floats:
+        """What each user's head is drawn to (n, d, C): its w_j, or what that is expected to be."""
+        if "centre" in got.rows:
+            return self.thetas(got.rows["centre"])
+        pull, sigma2 = float(got.options["pull"]), float(got.options["sigma2"])
+        least = (
+            partial(softmax_heads.least, gamma=pull)
+            if pull
+            else partial(exact_heads.least, gamma=gamma(got), sigma2=sigma2)
+        )
+        shares = np.asarray(got.rows["shares"], np.float64)
+        return exact_heads.expected(of, self.thetas(got.shared["centres"]), shares, least)
+
+    def thetas(self, rows: Array) -> Floats:
+        """Flat heads as Theta."""
+        return exact_heads.as_theta(self.network, np.asarray(rows, np.float32))
 
     def designs(self, got: Got, data: Examples) -> Designs:
-        """The users' features under the body that came, and their targets."""
-        return exact_heads.designs(self.network, got.shared["body"], data, self.task.num_classes)
+        """The users' features under the body that came, and their targets.
+
+        A body's features are needed in several exchanges: those of the last one are held.
+        """
+        body, net, asked = got.shared["body"], self.network, got.options.get("adapt-samples", 0)
+        of = sha256(body.tobytes()).digest(), id(net), id(self.data), self.task.seed
+        held = self.cache.get("features of a body", HeldFeatures).of(of)
+        net.set(net.body, body)
+        parts = [
+            held.get((user, asked), partial(all_features, net, data.user(place)[0]))
+            for place, user in enumerate(self.users)
+        ]
+        return exact_heads.designs(net, torch.cat(parts), data, self.task.num_classes)
+
+
+def gamma(got: Got) -> float:
+    """The strength of the pull of the squared loss."""
+    return float(got.options["gamma"])

@@ -40,8 +40,8 @@ from corsage.experiments.runner import Results, compact, differences, percents, 
 from corsage.solvers.convex_clustering.reading import agreement, in_order
 from corsage.strategies import strategy_class
 from corsage.strategies.cfl import CFLState
+from corsage.strategies.fedrep.exact_state import FedRepExactState
 from corsage.strategies.fedrep.fedrep_convex import FedRepConvexState
-from corsage.strategies.fedrep.fedrep_exact import FedRepExactState
 from corsage.strategies.ifca import IFCAState
 from corsage.strategies.rounds.base import Strategy
 

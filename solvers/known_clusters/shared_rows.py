@@ -102,13 +102,13 @@ def possible(rows: Rows) -> NDArray[np.bool_]:
 
 def absorbed(a: Floats, b: Floats, yy: Floats, ratio: float) -> Level:
     """Each row's models integrated out of its quadratic: x ~ N(centre, ratio I)."""
-    d = a.shape[-1]
     m = torch.from_numpy(a) * ratio
     m.diagonal(dim1=-2, dim2=-1).add_(1.0)
     factor = torch.linalg.cholesky(m)
     inverse = torch.cholesky_inverse(factor)
     q = (inverse @ torch.from_numpy(b)).numpy()
-    p = ((torch.eye(d, dtype=m.dtype) - inverse) / ratio).numpy()
+    inverse.neg_().diagonal(dim1=-2, dim2=-1).add_(1.0)
+    p = inverse.div_(ratio).numpy()
     ld = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).numpy()
     return Level(p, q, yy - ratio * np.einsum("ndc,ndc->n", b, q), ld)
 
@@ -119,8 +119,10 @@ def clusters_at(rows: Rows, cluster: Ints, k: int, rho: float) -> Level:
     total = Level(np.zeros((k, d, d)), np.zeros((k, d, outputs)), np.zeros(k), np.zeros(k))
     for some in pieces(len(rows.a)):
         level = absorbed(rows.a[some], rows.b[some], rows.yy[some], rho)
+        here, place = np.unique(cluster[some], return_inverse=True)
+        member = (np.arange(len(here))[:, None] == place).astype(np.float64)
         for whole, part in zip(total, level, strict=True):
-            np.add.at(whole, cluster[some], part)
+            whole[here] += np.tensordot(member, part, 1)
     return total
 
 

@@ -20,111 +20,36 @@ send their minimisers of it, from which w_j follow anew.
 
 With `fedrep-exact-body-rounds` more rounds follow: some users take FedRep's step on the body under
 their exact heads, and the heads are solved anew. A user that comes later has its head in closed
-form, from the others' w_j and its own rows.
+form, from the others' w_j and its own rows. Where clusters appeared and it is in none, it finds at
+home how likely its rows are under each, and its head is what it is expected to be by that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32, Ints
-from corsage.core.errors import ConfigError, ModelError, RoundFailed
-from corsage.core.keys import Keys, key
-from corsage.core.replies import Replies, name_users, reading_order
-from corsage.core.schema import Number, Schema
+from corsage.core.errors import ConfigError, ModelError
+from corsage.core.replies import Replies, reading_order
+from corsage.core.schema import Schema
 from corsage.core.seeding import generator
+from corsage.strategies.fedrep.exact_keys import FedRepExactKeys
+from corsage.strategies.fedrep.exact_state import EVERYBODY, FedRepExactState
+from corsage.strategies.fedrep.exact_sums import ONE_HOT, SQUARE, check_exact, rows_of, sound
 from corsage.strategies.fedrep.pulled_heads import named_heads
 from corsage.strategies.fedrep.softmax_centres import limits, refine, voters
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.state import BodyState
 from corsage.strategies.rounds.turns import Parcel, Question, Script
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
     from corsage.solvers.known_clusters.shared_rows import Rows, Shared
-
-QUESTIONS = ("moments", "sums", "calibration", "strength", "softmax", "body")
-EVERYBODY = ""
-"""The name of the one cluster, where none are known."""
-SQUARE = Number("square", low=0.0)
-ONE_HOT = Number("square", low=0.0, per_sample=1.0)
-"""|Y|^2 of numbers, and of classes: there it is the number of samples."""
-MOST_GAMMA = 1e12
-"""The strength of a pull that nothing is known of yet."""
-BOUNDARY = ", at the end of where it was looked for"
-
-
-@dataclass(frozen=True)
-class FedRepExactKeys(Keys):
-    """Keys of FedRep with exact heads."""
-
-    title = "FedRep, exact heads"
-
-    fedrep_exact_body: str = key(
-        "auto",
-        "where the body begins: pca (its first layer, which must be linear, is set to random "
-        "directions of the inputs' principal components), initial (as the model is made), or auto: "
-        "pca if that layer is linear",
-        choices=("auto", "pca", "initial"),
-    )
-    fedrep_exact_components: int = key(100, "principal components of pca", low=1, high=2048)
-    fedrep_exact_body_rounds: int = key(
-        0,
-        "rounds after the first: FedRep's step on the body, then heads are solved again",
-        low=0,
-    )
-    fedrep_exact_centre: str = key(
-        "auto",
-        "what heads are drawn to: known (each known cluster's own centre), one (of all users), "
-        "clusters (centres of clusters that appear), or auto: known if every user has a cluster",
-        choices=("auto", "known", "one", "clusters"),
-    )
-    fedrep_exact_loss: str = key(
-        "squared",
-        "the heads' loss: squared (of each class, in closed form), or multinomial: the "
-        "cross-entropy, in two exchanges more",
-        choices=("squared", "multinomial"),
-    )
-
-
-@dataclass
-class FedRepExactState(BodyState):
-    """phi, and what heads are drawn to.
-
-    Parameters
-    ----------
-    wbar : the middle, as a flat head.
-    w : w_j, flat heads, one row a cluster.
-    clusters : the names of these rows.
-    rho, tau, sigma2 : s^2/sigma^2, sb^2/sigma^2 and sigma^2; rho is 0 before the first sums.
-    heat : what scores are multiplied by.
-    pull : the strength of the pull under the multinomial loss, w_j and wbar then being of it; 0
-        where heads are of the squared loss.
-    members, own : users, and the cluster that was found for each; none where none are looked for.
-    answered : how many users' sums that is from.
-    at_boundary : whether rho is at an end of where it is looked for.
-    projected : whether the body's first layer was set.
-    """
-
-    wbar: Floats32
-    w: Floats32
-    clusters: list[str]
-    members: list[str] = field(default_factory=list)
-    own: list[str] = field(default_factory=list)
-    rho: float = 0.0
-    tau: float = 0.0
-    sigma2: float = 0.0
-    heat: float = 1.0
-    pull: float = 0.0
-    answered: int = 0
-    at_boundary: bool = False
-    projected: bool = False
 
 
 class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
@@ -173,15 +98,21 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         return self.progress.round > self.keys.fedrep_exact_body_rounds
 
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
-        """phi, and each user's w_j; wbar where its cluster is not known."""
+        """phi, and each user's w_j; wbar where its cluster is not known.
+
+        If clusters appeared and some of the users are in none yet, all w_j, and each user's shares
+        in them: how many users each has, for those that are in none.
+        """
         state, own = self.state, self._clusters(users)
+        if len(state.w) > 1 and self.keys.fedrep_exact_centre == "clusters" and EVERYBODY in own:
+            return Parcel({**self.shared(), "centres": state.w}, {"shares": state.shares(own)})
         row = dict(zip(state.clusters, state.w, strict=True))
         centre = [row.get(name, state.wbar) for name in own]
         return Parcel(self.shared(), {"centre": np.stack(centre)})
 
     def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
         """Users need gamma and the heat, too."""
-        return super().evaluation({**options, **self._told()}, users)
+        return super().evaluation({**options, **self.state.told()}, users)
 
     # The exchanges.
 
@@ -200,7 +131,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         square = SQUARE if self.federation.network.criterion.numbers else ONE_HOT
         schema = Schema(template or {}, rows, (square,) * sums)
         parcel = parcel or self.show(users, {})
-        options = {**self.train_options, **self._told(), **(more or {}), "ask": what}
+        options = {**self.train_options, **self.state.told(), **(more or {}), "ask": what}
         question = self.federation.outgoing.question(
             "train", users, parcel, schema, options, number
         )
@@ -241,7 +172,8 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
             "b": np.zeros(d * outputs, np.float32),
         }
         replies = yield from self.ask("sums", users, number, Parcel(self.shared()), like)
-        rows, answered = self._sound(rows_of(replies, d, outputs), replies.users)
+        own = rows_of(replies, d, outputs)
+        rows, answered = sound(self.name, self.federation, own, replies.users)
         if self.keys.fedrep_exact_centre == "clusters":
             found = self._grouped(rows, answered)
             names, _ = self.numbered(answered)
@@ -283,22 +215,10 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
             rho=found.rho,
             tau=found.tau,
             pull=0.0,
-            sigma2=found.sigma2,
+            sigma2=float(found.sigma2),
             answered=answered,
             at_boundary=found.at_boundary,
         )
-
-    def _sound(self, rows: Rows, users: list[str]) -> tuple[Rows, list[str]]:
-        """The sums that can be of data, and whose they are; the others are left out, and named."""
-        from corsage.solvers.known_clusters.shared_rows import Rows, possible
-
-        sound = possible(rows)
-        if wrong := [user for user, is_sound in zip(users, sound, strict=True) if not is_sound]:
-            self.federation.note(f"{name_users(wrong)} left out: their sums are of no data")
-        if not sound.any():
-            raise RoundFailed(f"{self.name}: no user's sums can be of data.")
-        kept = [user for user, is_sound in zip(users, sound, strict=True) if is_sound]
-        return Rows(*(part[sound] for part in rows)), kept
 
     # Who is in which cluster, and what is told.
 
@@ -338,11 +258,6 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         names = sorted(set(own), key=reading_order)
         return names, np.array([names.index(name) for name in own])
 
-    def _told(self) -> dict[str, Any]:
-        """gamma, infinite before anything is known, the heat and the multinomial loss's pull."""
-        rho, heat = self.state.rho, self.state.heat
-        return {"gamma": 1 / rho if rho else MOST_GAMMA, "heat": heat, "pull": self.state.pull}
-
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster, where these have centres of their own."""
         users = self.federation.users
@@ -351,51 +266,10 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     def findings(self) -> list[Finding]:
         """The variances, and what scores are multiplied by."""
-        state = self.state
-        user, cluster = (f"{state.sigma2 * ratio:.4g}" for ratio in (state.rho, state.tau))
-        rows = [
-            ("between records (sigma^2)", f"{state.sigma2:.4g}"),
-            ("between users (s^2)", user + BOUNDARY * state.at_boundary),
-        ]
-        if len(state.clusters) > 1:
-            rows.append(("between clusters (sb^2)", cluster))
-        rows += [
-            ("users' sums", str(state.answered)),
-            ("scores are multiplied by", f"{state.heat:.3g}"),
-        ]
-        if state.pull:
-            rows.append(("pull of the multinomial loss", f"{state.pull:.3g}"))
-        return [Finding("heads by restricted maximum likelihood", rows)]
+        return self.state.findings()
 
     def named_arrays(self) -> ArrayRecord:
         """phi, and w_j by the cluster's name."""
         state = self.state
         heads = dict(zip((name or "all" for name in state.clusters), state.w, strict=True))
         return named_heads(self.federation.network, state.body, heads)
-
-
-def check_exact(network: Network, loss: str) -> None:
-    """Refuse a head or a loss whose problem has no closed form."""
-    if not network.linear_head or not network.split_exact:
-        raise ModelError(f"fedrep-exact: the head must be one linear layer: {network.why}")
-    if network.criterion.name not in ("cross-entropy", "squared"):
-        raise ConfigError(
-            f"fedrep-exact: heads are solved for squared errors, of numbers or of each class; "
-            f"loss={network.criterion.name} is neither (loss=auto is)."
-        )
-    if loss == "multinomial" and network.criterion.numbers:
-        raise ConfigError(
-            "fedrep-exact-loss=multinomial is of classes, the labels are numbers: "
-            "take fedrep-exact-loss=squared."
-        )
-
-
-def rows_of(replies: Replies, d: int, outputs: int) -> Rows:
-    """The users' sums as matrices."""
-    from corsage.networks.exact_heads import unpacked
-    from corsage.solvers.known_clusters.shared_rows import Rows
-
-    a = unpacked(np.asarray(replies.rows["a"], np.float64), d)
-    b = np.asarray(replies.rows["b"], np.float64).reshape(-1, d, outputs)
-    square = np.asarray(replies.metrics["square"], np.float64)
-    return Rows(a, b, square, np.asarray(replies.metrics["num-examples"], np.float64))

@@ -3,13 +3,13 @@
 The squared loss gave w_j, gamma and the heat that scores are multiplied by. Under the multinomial
 loss a pull of gamma/heat towards heat w_j has the same force, which is where it begins:
 
-1. softmax: all users send their minimisers h_i for a few multiples of that strength, and for each
+1. strength: some users hold out a part of their records and say how well these are told with a few
+   multiples of that strength g; the one of the least cross-entropy is taken.
+2. softmax: all users send their minimisers h_i around heat w_j, and
 
     min over w, wbar of  sum_i g/2 |h_i - w_j|^2 + sum_j (lambda/gamma) g/2 |w_j - wbar|^2
 
    gives w_j in closed form. lambda/gamma is that of the squared loss.
-2. strength: some users hold out a part of their records and say how well these are told with each
-   strength and its w_j; the one of the least cross-entropy is taken.
 
 The h_i are checked: g |h_i - w_j| is the norm of Z_i'(Y_i - P_i), at most that of Z_i times
 sqrt(2 m_i), which follows from the user's own sums.
@@ -27,10 +27,11 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies, name_users
 from corsage.core.seeding import generator
-from corsage.strategies.rounds.turns import Parcel, Script
+from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
     from corsage.solvers.known_clusters.shared_rows import Rows
+    from corsage.strategies.fedrep.exact_state import FedRepExactState
     from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 
 VOTERS = 32
@@ -41,40 +42,40 @@ LOOSE = 1.01
 
 def refine(strategy: FedRepExact, number: int, limits: Mapping[str, float]) -> Script[None]:
     """The pull, and w_j and wbar of the multinomial loss. `limits`: g |h_i - w_j| at most."""
+    state = yield from _pulled(strategy, number, list(limits))
+    template = {"head": np.zeros_like(state.wbar)}
+    replies = yield from strategy.ask("softmax", list(limits), number, template=template)
+    heads, users = _sound(strategy, replies, limits)
+    names, cluster = strategy.numbered(users)
+    w, wbar = centres(heads, cluster, len(names), state.tau / state.rho)
+    own, middle = w.astype(np.float32), wbar.astype(np.float32)
+    strategy.state = replace(state, w=own, wbar=middle, clusters=names)
+
+
+def _pulled(strategy: FedRepExact, number: int, users: list[str]) -> Script[FedRepExactState]:
+    """The pull that some users choose, and the squared loss's centres in the unit of scores."""
     from corsage.networks.softmax_heads import PULLS
 
-    state, k = strategy.state, len(PULLS)
-    pulls = PULLS / (state.rho * state.heat)
-    template = {"head": np.zeros((k, len(state.wbar)), np.float32)}
-    replies = yield from strategy.ask("softmax", list(limits), number, template=template)
-    heads, users = _sound(strategy, replies, pulls, limits)
-    names, cluster = strategy.numbered(users)
-    ratio = state.tau / state.rho
-    w, wbar = centres(heads.reshape(len(users), -1), cluster, len(names), ratio)
-    w, wbar = w.reshape(len(names), k, -1), wbar.reshape(k, -1)
-    some, like = voters(strategy, "strength", number, users), {"strength": np.zeros(k, np.float32)}
-    own = cluster[[users.index(user) for user in some]]
-    parcel = Parcel(strategy.shared(), {"centres": w[own].astype(np.float32)})
-    votes = yield from strategy.ask("strength", some, number, parcel, like)
-    best = int(np.argmin(votes.mean["strength"]))
-    strategy.state = replace(
-        state,
-        pull=float(pulls[best]),
-        w=w[:, best].astype(np.float32),
-        wbar=wbar[best].astype(np.float32),
-        clusters=names,
+    some, like = (
+        voters(strategy, "strength", number, users),
+        {"strength": np.zeros(len(PULLS), np.float32)},
     )
+    votes = yield from strategy.ask("strength", some, number, template=like)
+    state = strategy.state
+    heat = np.float32(state.heat)
+    pull = float(PULLS[np.argmin(votes.mean["strength"])] / (state.rho * state.heat))
+    strategy.state = replace(state, pull=pull, w=heat * state.w, wbar=heat * state.wbar)
+    return strategy.state
 
 
 def _sound(
-    strategy: FedRepExact, replies: Replies, pulls: Floats, limits: Mapping[str, float]
+    strategy: FedRepExact, replies: Replies, limits: Mapping[str, float]
 ) -> tuple[Floats, list[str]]:
-    """The heads (n, K, H) that can be of their users' data; the others are left out, and named."""
+    """The heads (n, H) that can be of their users' data; the others are left out, and named."""
     heads = np.asarray(replies.rows["head"], np.float64)
-    centre = strategy.state.heat * strategy.show(replies.users, {}).rows["centre"]
-    far = np.linalg.norm(heads - centre[:, None], axis=2)
-    most = LOOSE * np.array([limits[user] for user in replies.users])
-    sound = (pulls * far <= most[:, None]).all(1)
+    centre = strategy.show(replies.users, {}).rows["centre"]
+    far = strategy.state.pull * np.linalg.norm(heads - centre, axis=1)
+    sound = far <= LOOSE * np.array([limits[user] for user in replies.users])
     if wrong := [user for user, fine in zip(replies.users, sound, strict=True) if not fine]:
         strategy.federation.note(f"{name_users(wrong)} left out: their heads are of no data")
     if not sound.any():

@@ -169,6 +169,20 @@ def test_every_algorithm(fleet: Fleet, tmp_path: Path) -> None:
             assert_same_states(fleet, folder, simulation, name, 1)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_exact_heads_in_clusters(fleet: Fleet, tmp_path: Path) -> None:
+    """With every exchange that there is: of the multinomial loss, and of a round of the body."""
+    own = {"fedrep-exact-centre": "clusters", "fedrep-exact-loss": "multinomial"}
+    words = " ".join(f"{key}='{value}'" for key, value in own.items())
+    keys = FEDREP.replace("fedrep", "fedrep-exact").replace("num-rounds=3", "num-rounds=2")
+    text = f"{keys}{WORDS} {words} fedrep-exact-body-rounds=1"
+    folder = fleet.finish(fleet.run(text))
+    more = {**own, "fedrep-exact-body-rounds": 1, "strategy": "fedrep-exact", "num-rounds": 2}
+    simulation = simulated(tmp_path, **{k.replace("-", "_"): v for k, v in more.items()})
+    assert_same(folder, simulation, "fedrep-exact")
+
+
 CLUSTERS = {"0": "a", "1": "a", "2": "b"}
 
 

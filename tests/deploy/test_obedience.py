@@ -46,6 +46,7 @@ FULL: dict[str, dict[str, Any]] = {
     "async-al2sgd": {"known_p0": 0.2, "known_p": 0.3, "num_rounds": 4},
     "convex-clustering": {"convex_solver": "pdmm"},
     "lg-fedavg": {"lg_fedavg_warmup_rounds": 1},
+    "fedrep-exact": {"fedrep_exact_centre": "clusters", "fedrep_exact_loss": "multinomial"},
 }
 """Keys with which more is said than otherwise."""
 

@@ -13,8 +13,10 @@ from torch.nn import functional as F
 from corsage.core.errors import ConfigError, ModelError
 from corsage.networks import exact_heads
 from corsage.networks.batches import Examples
+from corsage.networks.evaluation import all_features
 from corsage.solvers.known_clusters.shared_rows import Rows, fit, possible
-from corsage.strategies.fedrep.fedrep_exact import ONE_HOT, FedRepExact
+from corsage.strategies.fedrep.exact_sums import ONE_HOT
+from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 from tests.support.federations import CLUSTER_MAP, federate
 
 KEYS: dict[str, Any] = {"fedrep_exact_body_rounds": 0, "num_rounds": 1, "evaluate_every": 1}
@@ -45,9 +47,11 @@ def test_heads_are_ridge_regressions_around_the_centre() -> None:
             assert torch.allclose(exact_heads.left_out(z, y, w, 0.8)[left], without, atol=1e-9)
 
 
-def test_a_run_is_what_a_plain_loop_comes_to() -> None:
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_a_run_is_what_a_plain_loop_comes_to(rounds: int) -> None:
     """From the body that the server has: features, sums, variances, heads, right answers."""
-    strategy, result, _ = run(nodes=3)
+    moved = {"fedrep_exact_body_rounds": rounds, "num_rounds": 1 + rounds, "lr": 0.05}
+    strategy, result, _ = run(nodes=3, **moved)
     state, network = strategy.state, strategy.federation.network
     from corsage.datasets.dealing.federated import simulated
 
@@ -113,7 +117,8 @@ def test_a_new_users_head_is_a_plain_ridge_regression() -> None:
     rng = np.random.default_rng(1)
     x = torch.from_numpy(rng.normal(size=(9, 64)).astype(np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 9))
-    of = exact_heads.designs(network, state.body, Examples(x, y, np.array([9])), 10)
+    network.set(network.body, state.body)
+    of = exact_heads.designs(network, all_features(network, x), Examples(x, y, np.array([9])), 10)
     w = exact_heads.as_theta(network, state.wbar[None])[0]
     root = state.rho**-0.5
     z = np.vstack([of.z.numpy(), root * np.eye(len(w))])

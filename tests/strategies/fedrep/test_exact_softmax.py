@@ -15,9 +15,10 @@ from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.replies import Replies
 from corsage.networks import softmax_heads
 from corsage.networks.exact_heads import Designs
-from corsage.networks.softmax_heads import PULLS, fit
+from corsage.networks.softmax_heads import CLOSE, CURVED, Softmax, fit, metric
 from corsage.solvers.known_clusters.shared_rows import Rows
-from corsage.strategies.fedrep.fedrep_exact import FedRepExact, check_exact
+from corsage.strategies.fedrep.exact_sums import check_exact
+from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 from corsage.strategies.fedrep.softmax_centres import _sound, centres, limits
 from tests.support.federations import CLUSTER_MAP, federate
 
@@ -50,24 +51,57 @@ def plain(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor, gamma: float) -> to
     return torch.from_numpy(found.x.reshape(w.shape))
 
 
+def found(
+    z: torch.Tensor, y: torch.Tensor, w: torch.Tensor, gamma: float, start: torch.Tensor
+) -> torch.Tensor:
+    """The fit of one user, in the test's precision."""
+    one_hot = F.one_hot(y, 3).to(z).t().contiguous()
+    problem = Softmax(z, one_hot, w.t().contiguous(), gamma)
+    return fit(problem, metric(z, gamma), start.t().contiguous()).t()
+
+
+def value(
+    z: torch.Tensor, y: torch.Tensor, w: torch.Tensor, gamma: float, x: torch.Tensor
+) -> float:
+    return float(F.cross_entropy(z @ x, y, reduction="sum") + gamma / 2 * (x - w).square().sum())
+
+
 @pytest.mark.parametrize("rows", [40, 4])
 @pytest.mark.parametrize("gamma", [0.05, 5.0])
 def test_heads_minimise_the_multinomial_loss(
     rows: int, gamma: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Users with more rows than features, and with fewer."""
-    monkeypatch.setattr(softmax_heads, "CLOSE", 1e-8)
-    monkeypatch.setattr(softmax_heads, "MOST_STEPS", 5000)
     z, y, w = problem(rows)
-    assert torch.allclose(fit(z, y, w, gamma, w), plain(z, y, w, gamma), atol=1e-5)
+    wanted = plain(z, y, w, gamma)
+    left = value(z, y, w, gamma, found(z, y, w, gamma, w)) - value(z, y, w, gamma, wanted)
+    assert left <= CLOSE * rows
+    monkeypatch.setattr(softmax_heads, "CLOSE", 1e-14)
+    assert torch.allclose(found(z, y, w, gamma, w), wanted, atol=1e-5)
 
 
-def test_each_step_is_the_majorisers_minimum() -> None:
-    """(Z'Z/2 + gamma I)^-1 g from either system."""
+def test_a_step_that_goes_too_far_is_the_bounds() -> None:
+    """From far away, where the loss hardly curves, Newton's step would be huge."""
+    z, y, w = problem(40)
+    far = w + 50 * torch.from_numpy(np.random.default_rng(1).normal(size=(6, 3)))
+    one_hot = F.one_hot(y, 3).to(z).t().contiguous()
+    of, x = Softmax(z, one_hot, w.t(), 1e-3), far.t().contiguous()
+    scores = x @ z.t()
+    told = torch.softmax(scores, 0)
+    after, seen, _ = of.step(x, scores, told, -of.gradient(x, told))
+    assert value(z, y, w, 1e-3, after.t()) < value(z, y, w, 1e-3, far)
+    assert torch.allclose(seen, after @ z.t())
+    left = value(z, y, w, 1e-3, found(z, y, w, 1e-3, far))
+    assert left <= value(z, y, w, 1e-3, plain(z, y, w, 1e-3)) + CLOSE * 40
+
+
+def test_the_metric_is_the_same_from_either_system() -> None:
+    """g (CURVED Z'Z + gamma I)^-1 for users with more rows than features, and with fewer."""
     for rows in (40, 4):
         z, _, g = problem(rows)
-        whole = z.t() @ z / 2 + 0.7 * torch.eye(6, dtype=z.dtype)
-        assert torch.allclose(softmax_heads.solver(z, 0.7)(g), torch.linalg.solve(whole, g))
+        whole = CURVED * z.t() @ z + 0.7 * torch.eye(6, dtype=z.dtype)
+        wanted = torch.linalg.solve(whole, g).t()
+        assert torch.allclose(metric(z, 0.7)(g.t()), wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_held_out_records_are_not_trained_on() -> None:
@@ -75,13 +109,13 @@ def test_held_out_records_are_not_trained_on() -> None:
     z, y, w = problem(13)
     of = Designs(z, F.one_hot(y, 3).double(), y, [10, 3])
     gammas = np.array([0.5, 2.0])
-    found = softmax_heads.held_out(of, np.stack([w.numpy()[None]] * 2), gammas)
+    losses = softmax_heads.held_out(of, np.stack([w.numpy()] * 2), gammas)
     keep = [i for i in range(10) if i % 5 != 4]
     for k, gamma in enumerate(gammas):
         theta = plain(z[keep], y[keep], w, float(gamma))
         wanted = float(F.cross_entropy(z[[4, 9]] @ theta, y[[4, 9]]))
-        assert found[0, k] == pytest.approx(wanted, abs=0.02)
-    assert not found[1].any()
+        assert losses[0, k] == pytest.approx(wanted, abs=0.02)
+    assert not losses[1].any()
 
 
 def test_centres_are_the_joint_minimum() -> None:
@@ -118,24 +152,24 @@ def test_heads_of_no_data_are_left_out() -> None:
     z, y, w = problem(40)
     a = (z.t() @ z).numpy()[None]
     most = limits(Rows(a, np.zeros((1, 6, 3)), np.zeros(1), np.array([40.0])))[0]
-    honest = np.stack([plain(z, y, w, float(g)).numpy().ravel() for g in PULLS])
-    hostile = honest + 100 * most / PULLS[:, None]
+    honest = plain(z, y, w, 2.0).numpy().ravel()
+    hostile = honest + 100 * most / 2.0
     notes: list[str] = []
     strategy: Any = SimpleNamespace(
-        state=SimpleNamespace(heat=2.0),
+        state=SimpleNamespace(pull=2.0),
         show=lambda users, _: SimpleNamespace(
-            rows={"centre": np.stack([w.numpy().ravel() / 2] * len(users))}
+            rows={"centre": np.stack([w.numpy().ravel()] * len(users))}
         ),
         federation=SimpleNamespace(note=notes.append),
         name="fedrep-exact",
     )
     replies = Replies(users=["0", "1"], rows={"head": np.stack([honest, hostile])})
     bounds = {"0": most, "1": most}
-    heads, users = _sound(strategy, replies, PULLS, bounds)
+    heads, users = _sound(strategy, replies, bounds)
     assert users == ["0"] and np.array_equal(heads[0], honest)
     assert "1" in notes[0] and "left out" in notes[0]
     with pytest.raises(RoundFailed, match="no user"):
-        _sound(strategy, Replies(users=["1"], rows={"head": hostile[None]}), PULLS, bounds)
+        _sound(strategy, Replies(users=["1"], rows={"head": hostile[None]}), bounds)
 
 
 def test_numbers_have_no_multinomial_loss() -> None:

@@ -1,0 +1,80 @@
+"""What the server of FedRep with exact heads remembers, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from corsage.core.arrays import Floats32
+from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.state import BodyState
+
+EVERYBODY = ""
+"""The name of the one cluster, where none are known."""
+MOST_GAMMA = 1e12
+"""The strength of a pull that nothing is known of yet."""
+BOUNDARY = ", at the end of where it was looked for"
+
+
+@dataclass
+class FedRepExactState(BodyState):
+    """phi, and what heads are drawn to.
+
+    Parameters
+    ----------
+    wbar : the middle, as a flat head.
+    w : w_j, flat heads, one row a cluster.
+    clusters : the names of these rows.
+    rho, tau, sigma2 : s^2/sigma^2, sb^2/sigma^2 and sigma^2; rho is 0 before the first sums.
+    heat : what scores are multiplied by.
+    pull : the strength of the pull under the multinomial loss, w_j and wbar then being of it; 0
+        where heads are of the squared loss.
+    members, own : users, and the cluster that was found for each; none where none are looked for.
+    answered : how many users' sums that is from.
+    at_boundary : whether rho is at an end of where it is looked for.
+    projected : whether the body's first layer was set.
+    """
+
+    wbar: Floats32
+    w: Floats32
+    clusters: list[str]
+    members: list[str] = field(default_factory=list)
+    own: list[str] = field(default_factory=list)
+    rho: float = 0.0
+    tau: float = 0.0
+    sigma2: float = 0.0
+    heat: float = 1.0
+    pull: float = 0.0
+    answered: int = 0
+    at_boundary: bool = False
+    projected: bool = False
+
+    def told(self) -> dict[str, float]:
+        """gamma, infinite before anything is known, sigma^2, the heat, the multinomial pull."""
+        gamma = 1 / self.rho if self.rho else MOST_GAMMA
+        return {"gamma": gamma, "sigma2": self.sigma2, "heat": self.heat, "pull": self.pull}
+
+    def shares(self, own: list[str]) -> Floats32:
+        """The users' prior probabilities of the clusters (n, k)."""
+        count = np.array([self.own.count(name) for name in self.clusters], np.float32)
+        prior = {EVERYBODY: count / count.sum()}
+        prior |= dict(zip(self.clusters, np.eye(len(self.clusters), dtype=np.float32), strict=True))
+        return np.stack([prior[name] for name in own])
+
+    def findings(self) -> list[Finding]:
+        """The variances, and what scores are multiplied by."""
+        user, cluster = (f"{self.sigma2 * ratio:.4g}" for ratio in (self.rho, self.tau))
+        rows = [
+            ("between records (sigma^2)", f"{self.sigma2:.4g}"),
+            ("between users (s^2)", user + BOUNDARY * self.at_boundary),
+        ]
+        if len(self.clusters) > 1:
+            rows.append(("between clusters (sb^2)", cluster))
+        rows += [
+            ("users' sums", str(self.answered)),
+            ("scores are multiplied by", f"{self.heat:.3g}"),
+        ]
+        if self.pull:
+            rows.append(("pull of the multinomial loss", f"{self.pull:.3g}"))
+        return [Finding("heads by restricted maximum likelihood", rows)]
