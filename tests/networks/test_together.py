@@ -452,6 +452,14 @@ class Counting(Asking):
         return self.a(x)
 
 
+class Recounting(Counting):
+    """Puts another count in the place of the one before."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = self.seen + 1
+        return self.a(x)
+
+
 class Mixing(Asking):
     """Takes the other samples of a batch into account."""
 
@@ -471,12 +479,8 @@ OBSTACLES: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.3), nn.Linear(5, 3)),
         "random numbers",
     ),
-    "batch norm": (
-        lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)),
-        "running statistics",
-    ),
     "values": (Asking, "asks for the value of a tensor"),
-    "counts": (Counting, "keeps statistics"),
+    "rebound counts": (Recounting, "seen would be another"),
     "samples": (Mixing, "gradient of .* would be another"),
     "numpy": (lambda: Peculiar(6, 3), "takes nothing but one user's tensors"),
 }
@@ -493,6 +497,21 @@ def test_what_cannot_be_trained_together_goes_one_by_one_and_says_why(name: str)
         raise AssertionError(found.why)
     after = net.module.buffers()
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("make", [Counting, lambda: nn.Sequential(*normed_chain())])
+def test_what_counts_is_trained_together_and_a_choice_leaves_it_as_it_was(
+    make: Callable[[], nn.Module],
+) -> None:
+    net = Network(make(), "", torch.rand(3, 6))
+    before = [b.clone() for b in net.module.buffers()]
+    assert "one by one" not in choice.choose(net, (6,), 3, KEYS).why
+    after = net.module.buffers()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def normed_chain() -> list[nn.Module]:
+    return [nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)]
 
 
 def test_the_quickest_is_chosen_but_the_loop_where_it_is_as_quick() -> None:
@@ -613,7 +632,7 @@ class Normed(nn.Module):
 
 def normed(path: str, words: Words | str = "head", how: Any = None) -> Network:
     torch.manual_seed(0)
-    return Network(Normed(**(how or {})), words, torch.rand(3, *IMAGES), path=path)
+    return Network(Normed(**(how or {})), words, torch.rand(3, *IMAGES)).along(path)
 
 
 PERSONAL = Words(personal="first.*,second.*,head.*")
@@ -695,7 +714,7 @@ def test_losses_of_users_own_take_the_path(
     for way in (path, "loop"):
         torch.manual_seed(0)
         make = MODELS[kind][1] if kind in MODELS else {"": Normed, "plain": plain}[kind]
-        net = Network(make(), words, torch.rand(3, *shape), path=way)
+        net = Network(make(), words, torch.rand(3, *shape)).along(way)
         rows, where = np.tile(net.initial, (4, 1)), getattr(net, part)
         found.append(parts.train_part(net, rows, where, data, orders, keys))
         assert len(seen) == (4 if way == "loop" else 0)
