@@ -202,10 +202,12 @@ class UserModel:
             network.set(network.whole, flat)
             network.train(False)
             module = copy.deepcopy(network.module)
-        owned = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for tensor in tensors.values():  # in place: what has two names stays one
+            tensor.data = tensor.detach().clone()
         for b in network.blocks:  # of convex models in double precision
-            owned[b.name] = torch.from_numpy(np.array(as_block(self.arrays[b.name].reshape(-1), b)))
-        module.load_state_dict(owned, strict=True, assign=True)
+            values = as_block(self.arrays[b.name].reshape(-1), b)
+            tensors[b.name].data = torch.from_numpy(np.array(values))
         trained = {b.name for b in network.blocks if b.trained}
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in trained)
