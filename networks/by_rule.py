@@ -12,14 +12,19 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Floats32
 from corsage.networks import stacked
-from corsage.networks.gradients import StackedLosses, UserLosses, accumulate, with_columns
+from corsage.networks.gradients import (
+    StackedLosses,
+    UserLosses,
+    accumulate,
+    training,
+    with_columns,
+)
 from corsage.networks.job import Job
 from corsage.networks.layers import Layer, Relu
 from corsage.networks.rules import update_rule
 from corsage.networks.traced import TracedLosses
 
 
-@torch.no_grad()
 def trained_by_rule(
     job: Job, rows: Floats32, group: list[int]
 ) -> tuple[list[int], Tensor, Tensor | None]:
@@ -27,6 +32,12 @@ def trained_by_rule(
 
     `rows` are whole models, or with `job.head` heads.
     """
+    with training(job.network):
+        return stepped(job, rows, group)
+
+
+def stepped(job: Job, rows: Floats32, group: list[int]) -> tuple[list[int], Tensor, Tensor | None]:
+    """All steps of the users."""
     network, part = job.network, slice(0, None) if job.head else job.part
     losses, narrow = losses_of_part(job, group)
     theta = losses.rows(rows)

@@ -652,6 +652,7 @@ def test_batch_norms_of_users_together_are_the_loop(
     orders = [batches(r, n, e, 4, True) for r, n, e in zip(rngs, sizes, epochs, strict=True)]
     where = getattr(joint, part)
     for net in (joint, alone):
+        net.train(False)  # as an evaluation leaves it
         found.append(parts.train_part(net, rows, where, data, orders, keys))
     np.testing.assert_allclose(*found, atol=5e-5)
     moved = np.abs(found[0] - rows[:, where]).max(axis=1)
