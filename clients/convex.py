@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from corsage.clients.base import Client, Got, K, Models, Sent
 from corsage.core.arrays import Array, Ints
+from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
@@ -76,7 +78,12 @@ class ConvexClient(Client[K]):
         """Something that is made once for these users under these settings."""
         task, limit = self.task, self.task.options.get("adapt-samples", 0)
         kind = task.model, self.scale, task.seed, self.network.device  # methods differ in the scale
-        return self.cache.get((id(self.data), tuple(self.users), *kind, limit, what), make)
+        return self._own.get((*kind, limit, what), make)
+
+    @cached_property
+    def _own(self) -> Cache:
+        """What is kept for these users: the names of thousands are hashed once a message."""
+        return self.cache.get((id(self.data), tuple(self.users)), Cache)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -159,13 +159,15 @@ class Plan:
 
     At step s users [:active[s]] still train. `rows[s, u]` are rows of `Examples.x`; a short batch
     is filled up with the user's own first row at weight 0. `weights` is 1/(batch's true size), or
-    None at steps at which all batches are full.
+    None at steps at which all batches are full. `lengths[s]` are the users' true sizes, which no
+    device has to be asked for.
     """
 
     users: list[int]
     rows: Tensor
     weights: list[Tensor | None]
     active: list[int]
+    lengths: list[list[int]]
 
     def to(self, device: torch.device) -> Plan:
         """The plan where the samples are: one copy, so that no step waits for its own."""
@@ -176,10 +178,7 @@ class Plan:
 
     def sizes(self, step: int) -> list[int]:
         """How many samples the users' batches have, without those that fill them up."""
-        weights = self.weights[step]
-        if weights is None:
-            return [self.rows.shape[2]] * self.active[step]
-        return [int(n) for n in (weights > 0).sum((1, 2))]
+        return self.lengths[step]
 
     def alike(self, step: int) -> list[tuple[slice, int]]:
         """Runs of users with batches of one size at a step, and that size."""
@@ -209,4 +208,5 @@ class Plan:
         tensor = torch.from_numpy(weights.astype(np.float32))
         short = [bool((counts[s, :a] < width).any()) for s, a in enumerate(active)]
         per_step = [tensor[s, :a] if short[s] else None for s, a in enumerate(active)]
-        return cls(users, torch.from_numpy(rows), per_step, active)
+        held = [counts[s, :a].tolist() for s, a in enumerate(active)]
+        return cls(users, torch.from_numpy(rows), per_step, active, held)

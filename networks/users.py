@@ -72,6 +72,14 @@ class Users:
     def __bool__(self) -> bool:
         raise Untraceable("its forward asks for the value of a tensor")
 
+    def __float__(self) -> float:
+        raise Untraceable("its forward asks for the value of a tensor")
+
+    def __int__(self) -> int:
+        raise Untraceable("its forward asks for the value of a tensor")
+
+    __index__ = __int__
+
     def __setitem__(self, where: Any, value: Any) -> None:
         raise Untraceable("its forward writes into a part of a tensor")
 

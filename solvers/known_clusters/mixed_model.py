@@ -58,6 +58,10 @@ class ClusterSums:
         return cls(unpack(rows[..., :-d], d), rows[..., -d:])
 
 
+DEFINITE = 1e-12
+"""A is flat in no direction where its eigenvalues are above this share of their sum."""
+
+
 class Centres(NamedTuple):
     """w_j (k, d), and wbar (d,)."""
 
@@ -75,7 +79,7 @@ def shrunk(a: Floats, b: Floats, gamma: ArrayLike) -> tuple[Floats, Floats]:
     zeros at gamma = 0.
     """
     scale = _scale(a, gamma)
-    if scale is None and np.isinf(gamma).all():
+    if scale is None and np.isinf(gamma).all() and _definite(a):
         return a, b
     if scale is None:
         return Spectra.of(a, b).shrunk(gamma)
@@ -83,6 +87,16 @@ def shrunk(a: Floats, b: Floats, gamma: ArrayLike) -> tuple[Floats, Floats]:
         return Partial.of(a, b, scale).shrunk()
     p, q = Spectra.of(a * _outer(scale), b * scale).shrunk(1.0)
     return p / _outer(scale), q / scale
+
+
+def _definite(a: Floats) -> bool:
+    """Whether no A is flat in any direction: then there is no rounding to be taken out of them."""
+    least = DEFINITE * np.trace(a, axis1=-2, axis2=-1)[..., None, None]
+    try:
+        np.linalg.cholesky(a - least * np.eye(a.shape[-1]))
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def personal(a: Floats, b: Floats, gamma: ArrayLike, w: Floats) -> Floats:

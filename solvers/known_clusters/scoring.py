@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from corsage.core.arrays import Bools, Floats
 from corsage.solvers.known_clusters.absorbed import Derivative
@@ -161,6 +160,8 @@ class Scoring:
 
     def parts(self, now: Point) -> tuple[Floats, Floats, Floats]:
         """g, H and tr(Q dD), which is the curvature with log sigma^2, at this sigma^2."""
+        from scipy.linalg import block_diag
+
         derivatives = now.found.derivatives()
         parts = [
             local(shape, x, derivative)

@@ -270,6 +270,10 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """
         return False
 
+    def row(self) -> dict[str, Any]:
+        """What a round's line of metrics.jsonl has besides the usual; asked once a round."""
+        return {}
+
     def findings(self) -> list[Finding]:
         """What there is to say at the end."""
         return []
@@ -433,8 +437,12 @@ class Strategy(FlowerStrategy, Generic[K, S]):
             lambda: self._whole(f"round {number}", self.round(number))
         )
         self.progress.round = number
-        self.progress.trained.update(replies.users)
+        self.note_trained(replies)
         return replace(replies, mean={}, rows={})  # a model more would be held for nobody
+
+    def note_trained(self, replies: Replies) -> None:
+        """Remember whose model was trained in a round."""
+        self.progress.trained.update(replies.users)
 
     def _whole(self, what: str, script: Script[T]) -> Script[T]:
         """A script that either comes to a state whose numbers are finite, or changes nothing."""

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from logging import WARNING
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -41,7 +41,7 @@ from corsage.strategies.rounds.roster import Roster, fitting, is_at_home, is_sim
 from corsage.strategies.rounds.standing import Conduct
 from corsage.strategies.rounds.state import Progress
 from corsage.strategies.rounds.tables import policy_of, suited
-from corsage.strategies.rounds.turns import Script, T, Turn
+from corsage.strategies.rounds.turns import OpenTurn, Script, T, Turn
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -207,7 +207,8 @@ class Federation:
         if grid is not self.grid:
             self.grid = grid
             self.roster.clear()
-            if is_simulation(grid):  # nobody is silent there, and the order of work is not ours
+            # Nobody is silent there, and the order of work is not ours.
+            if is_simulation(grid) or getattr(grid, "patient", False):
                 self.patience.times = 0.0
         if not self.roster.members:
             keys = self.config.federation
@@ -288,6 +289,8 @@ class Federation:
     def complete(self, turn: Turn) -> Replies:
         """Send and wait until a turn is over."""
         assert self.grid is not None
+        if hasattr(turn, "until"):
+            return self._open(cast(OpenTurn, turn))
         doubtful = self.roster.by_node(self.conduct.doubtful(self.roster.members))
         line = Exchange(self.grid, self.timeout, self.patience, doubtful, self._work)
         line.push(turn.messages())
@@ -295,6 +298,21 @@ class Federation:
             self.heed(done)
             turn.answered(done)
             line.push(turn.messages())
+        replies = turn.replies()
+        self.judge(replies)
+        return replies
+
+    def _open(self, turn: OpenTurn) -> Replies:
+        """The same where messages may be under way when the turn is over."""
+        assert self.grid is not None
+        if turn.line is None:
+            turn.line = Exchange(self.grid, self.timeout, turn.patience, size=self._work)
+        turn.line.push(turn.messages())
+        while (until := turn.until()) is not None:
+            done = turn.line.pull(until)
+            self.heed(done)
+            turn.answered(done)
+            turn.line.push(turn.messages())
         replies = turn.replies()
         self.judge(replies)
         return replies

@@ -123,11 +123,12 @@ class Roster:
     _unusable: list[str] = field(default_factory=list)
     _sorted: bool = False
     _loads: dict[int, int] = field(default_factory=dict)
+    _held: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Nobody is there; the shape of samples and the number of classes stay known."""
         self.members, self.nodes, self.users = {}, set(), []
-        self._sorted, self._loads = False, {}
+        self._sorted, self._loads, self._held = False, {}, {}
         self._guests, self._claims, self.refusals = {}, {}, Refusals()
 
     def by_node(self, users: list[str]) -> dict[int, list[str]]:
@@ -148,6 +149,12 @@ class Roster:
         if kind == "train":
             return {user: self.members[user].train for user in users}
         return {user: self.members[user].test for user in users}
+
+    def held(self, users: tuple[str, ...]) -> int:
+        """Training samples of users together; counted again when somebody came or went."""
+        if users not in self._held:
+            self._held[users] = sum(self.members[user].train for user in users)
+        return self._held[users]
 
     def load(self, node: int) -> int:
         """Training samples of all users of a node; counted again when somebody came or went."""
@@ -218,7 +225,7 @@ class Roster:
         """The users in order, if some came or went since they were sorted."""
         if not self._sorted:
             self.users, self._sorted = in_reading_order(self.members), True
-            self._loads = {}
+            self._loads, self._held = {}, {}
 
     def _forget(self, user: str) -> None:
         """A user is not there any more."""

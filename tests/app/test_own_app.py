@@ -320,7 +320,7 @@ def test_devices_keep_states_and_come_to_the_same(own: dict[str, Any], tmp_path:
     ("words", "keys", "why"),
     [
         ({"max-epochs": 2}, {"head_epochs": 3}, "max-epochs=2"),
-        ({"max-parameters": 10}, {}, "max-parameters=10"),
+        ({"max-parameters": 10}, {}, "allows 10: raise max-parameters"),
         ({"strategies": "fedavg"}, {}, "is not one of this device's"),
         ({}, {"model": "mlp"}, r"model=mlp is not this app's"),
         ({}, {"model": "os:system"}, r"model=os:system is not this app's"),

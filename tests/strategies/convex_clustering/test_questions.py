@@ -124,5 +124,5 @@ def test_replies_are_put_in_order() -> None:
 def test_every_question_of_the_server_has_an_answer() -> None:
     strategy = ConvexClustering(settings("convex-clustering", convex_report=True))
     strategy.start(LocalGrid(app, 2))
-    assert strategy.progress.questions > 10
+    assert strategy.progress.questions > 5
     assert strategy.progress.dropped == {}
