@@ -183,9 +183,8 @@ def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
         found.why = found.why or "the body is another function in training than in evaluation"
     if any(not torch.equal(a, b) for a, b in zip(before, network.module.buffers(), strict=True)):
         found.cacheable, found.why = False, found.why or "the body changes buffers in training"
-    near = {"rtol": 1e-3, "atol": 1e-4}
-    same_alone = torch.allclose(alone, calm[:1], **near)
-    if not same_alone or not torch.allclose(many[: len(calm)], calm, **near):
+    pairs = (alone, calm[:1]), (many[: len(calm)], calm)
+    if not all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in pairs):
         found.cacheable, found.why = False, found.why or "the body mixes the samples of a batch"
     if asked.values:
         found.cacheable, found.why = False, found.why or "the body asks for values of a batch"

@@ -139,11 +139,11 @@ def random_state(device: torch.device) -> Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
-class Asked(TorchDispatchMode):
+class Asked(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes whether anybody asks for the value of a tensor, as `if x.sum() > 0` does."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.values = False
 
     def __torch_dispatch__(
