@@ -12,19 +12,14 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Floats32
 from corsage.networks import stacked
-from corsage.networks.gradients import (
-    StackedLosses,
-    UserLosses,
-    accumulate,
-    training,
-    with_columns,
-)
+from corsage.networks.gradients import StackedLosses, UserLosses, accumulate, with_columns
 from corsage.networks.job import Job
 from corsage.networks.layers import Layer, Relu
 from corsage.networks.rules import update_rule
 from corsage.networks.traced import TracedLosses
 
 
+@torch.no_grad()
 def trained_by_rule(
     job: Job, rows: Floats32, group: list[int]
 ) -> tuple[list[int], Tensor, Tensor | None]:
@@ -32,13 +27,8 @@ def trained_by_rule(
 
     `rows` are whole models, or with `job.head` heads.
     """
-    with training(job.network):
-        return stepped(job, rows, group)
-
-
-def stepped(job: Job, rows: Floats32, group: list[int]) -> tuple[list[int], Tensor, Tensor | None]:
-    """All steps of the users."""
     network, part = job.network, slice(0, None) if job.head else job.part
+    network.train()  # an evaluation may have been last
     losses, narrow = losses_of_part(job, group)
     theta = losses.rows(rows)
     own = theta[:, part]
