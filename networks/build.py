@@ -25,6 +25,7 @@ from corsage.core.keys import nearest
 from corsage.core.paths import AUTO
 from corsage.core.seeding import torch_seed
 from corsage.networks import batch_norm
+from corsage.networks.alone import ALONE
 from corsage.networks.answers import output_of
 from corsage.networks.choice import Choice, check_path, choose
 from corsage.networks.criterion import Criterion, criterion_of
@@ -74,7 +75,7 @@ def choose_path(
     if keys.training_path != AUTO:
         return Choice(keys.training_path, "")
     network = build_network(keys, shape, num_classes, seed, train.device)
-    with torch.random.fork_rng(devices=[]):
+    with ALONE, torch.random.fork_rng(devices=[]):
         return choose(network, shape, num_classes, train)
 
 
@@ -173,7 +174,7 @@ def refusing(keys: ModelKeys) -> Iterator[None]:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Models are drawn from the seed, and the global random state is left alone."""
-    with torch.random.fork_rng(devices=[]):
+    with ALONE, torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "model"))
         yield
 

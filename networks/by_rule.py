@@ -28,6 +28,7 @@ def trained_by_rule(
     `rows` are whole models, or with `job.head` heads.
     """
     network, part = job.network, slice(0, None) if job.head else job.part
+    network.train()  # an evaluation may have been last
     losses, narrow = losses_of_part(job, group)
     theta = losses.rows(rows)
     own = theta[:, part]

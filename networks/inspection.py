@@ -21,11 +21,14 @@ from torch.overrides import TorchFunctionMode
 from corsage.core.errors import ModelError
 from corsage.networks import batch_norm
 from corsage.networks.answers import output_of
+from corsage.networks.running import Asked, draws_numbers
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
 RANDOM = (_DropoutNd, nn.RReLU)
+MORE = 4
+"""Times as many samples as an example has: a forward may do something else with a larger batch."""
 
 
 PLAIN = (nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Identity)
@@ -106,7 +109,11 @@ def inspect(network: Network, example: Tensor, uncut: str = "") -> Findings:
         found.channels_last = gains_by_channels_last(network, example)
         for name, buffer in network.module.named_buffers():
             buffer.copy_(buffers[name])
-    found.stochastic = found.stochastic or any(draws(m) for m in network.module.modules())
+    found.stochastic = (
+        found.stochastic
+        or any(draws(m) for m in network.module.modules())
+        or draws_numbers(network.module, example, network.still)
+    )
     return found
 
 
@@ -161,10 +168,11 @@ def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
     if tied(network):
         found.cacheable, found.why = False, "the body uses parameters of the head"
     before = [b.clone() for b in network.module.buffers()]
-    with running(network, False):
+    with running(network, False), Asked() as asked:
         calm = network.features(example)
         # A batch norm may refuse one sample, and has been found out by now.
         alone = network.features(example[:1]) if found.cacheable else calm[:1]
+        many = network.features(torch.cat([example] * MORE)) if found.cacheable else calm
     with running(network, True):
         first, second = network.features(example), network.features(example)
     if not same(first, second):
@@ -175,8 +183,11 @@ def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
         found.why = found.why or "the body is another function in training than in evaluation"
     if any(not torch.equal(a, b) for a, b in zip(before, network.module.buffers(), strict=True)):
         found.cacheable, found.why = False, found.why or "the body changes buffers in training"
-    if not torch.allclose(alone, calm[:1], rtol=1e-3, atol=1e-4):
+    pairs = (alone, calm[:1]), (many[: len(calm)], calm)
+    if not all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in pairs):
         found.cacheable, found.why = False, found.why or "the body mixes the samples of a batch"
+    if asked.values:
+        found.cacheable, found.why = False, found.why or "the body asks for values of a batch"
 
 
 @contextmanager

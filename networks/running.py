@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from corsage.core.errors import ModelError
 from corsage.networks import batch_norm
@@ -122,6 +123,36 @@ def statistics(module: nn.Module, still: Sequence[nn.Module]) -> Iterator[Tensor
             yield from one.buffers(recurse=False)
 
 
+def draws_numbers(module: nn.Module, example: Tensor, still: Sequence[nn.Module] = ()) -> bool:
+    """Whether a training pass draws random numbers, whatever of it does: F.dropout is no layer."""
+    try:
+        with in_mode(module, True, still):
+            before = random_state(example.device)
+            module(example)
+            return not torch.equal(before, random_state(example.device))
+    except Exception:  # what cannot be run says so when it is trained
+        return False
+
+
+def random_state(device: torch.device) -> Tensor:
+    """Where torch's random numbers of a device are."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+class Asked(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes whether anybody asks for the value of a tensor, as `if x.sum() > 0` does."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.values = False
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.values |= function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
 def running_head(names: Names, example: Tensor) -> str:
     """The name of the last linear layer that runs, if the output is made of nothing but its own.
 
@@ -180,7 +211,8 @@ def order_of_calls(module: nn.Module, example: Tensor) -> list[int]:
 def made_of(module: nn.Module, head: nn.Module, calls: int, example: Tensor) -> bool:
     """Whether the output depends on samples by what the head puts out alone, in its last call.
 
-    With other numbers in the place of that, other samples must give the same.
+    With other numbers in the place of that, other samples must give the same, and no matrix may
+    be used after it: `F.linear(x, self.fc.weight)` is a layer, too, though no module runs.
     """
     called = 0
 
@@ -194,7 +226,20 @@ def made_of(module: nn.Module, head: nn.Module, calls: int, example: Tensor) -> 
     handle = head.register_forward_hook(replace)
     try:
         with in_mode(module, False):
-            one, other = output_of(module(example)), output_of(module(example.flip(0) * 0.5))
+            with torch.enable_grad():
+                one = output_of(module(example))
+            other = output_of(module(example.flip(0) * 0.5))
+            same = torch.equal(one, other)
+            return same and not uses_matrices(module, one)
     finally:
         handle.remove()
-    return torch.equal(one, other)
+
+
+def uses_matrices(module: nn.Module, output: Tensor) -> bool:
+    """Whether an output depends on a trained parameter of two axes or more."""
+    if not output.requires_grad:
+        return False
+    trained = [p for p in module.parameters() if p.requires_grad and p.dim() > 1]
+    with torch.enable_grad():
+        found = torch.autograd.grad(output.sum(), trained, allow_unused=True)
+    return any(g is not None for g in found)

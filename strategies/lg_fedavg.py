@@ -61,7 +61,13 @@ class LGFedAvg(Strategy[LGFedAvgKeys, LGFedAvgState]):
     name = "lg-fedavg"
 
     def prepare(self) -> None:
-        """The warm-up must not be all there is."""
+        """The warm-up must not be all there is; what is a user's own must not become the rest."""
+        model = self.config.model
+        if model.batch_norm == "personal" and local_and_global(model)[0] == "body":
+            raise ConfigError(
+                "batch-norm=personal: with lg-fedavg all but the head is a user's own, these "
+                "layers too; leave it out, or say by shared=... what is shared."
+            )
         warmup, rounds = self.keys.lg_fedavg_warmup_rounds, self.config.run.num_rounds
         if warmup >= rounds:
             raise ConfigError(

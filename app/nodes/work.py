@@ -37,6 +37,7 @@ from corsage.core.blocks import add_weighted, finite_rows, mean_of
 from corsage.core.errors import CheckpointError, Refused, StateLost, StorageError, UserError
 from corsage.core.introduction import other_frozen
 from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task
+from corsage.networks.alone import ALONE
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
 
@@ -96,7 +97,12 @@ def work(
     kind: str, task: Task, node: Node, store: PersonalStore, arrays: Arrays, rows: Arrays
 ) -> Report:
     """Do what the task says for all its participants."""
-    worker = Worker(kind, task, node, store, arrays, rows)
+    with ALONE:
+        return worked(Worker(kind, task, node, store, arrays, rows))
+
+
+def worked(worker: Worker) -> Report:
+    """Group by group; a group of which somebody fails one by one."""
     todo = worker.groups()
     while todo:
         group = todo.pop(0)

@@ -80,5 +80,5 @@ def content(model: UserModel, kind: str) -> bytes:
         return file.getvalue()
     from safetensors.torch import save
 
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.contiguous().clone() for name, tensor in model.state_dict().items()}
     return bytes(save(state, model.head.metadata()))

@@ -18,6 +18,7 @@ from corsage.app.results.inputs import samples
 from corsage.app.results.prepared import Preparation, preparation_of
 from corsage.core.arrays import Array, Arrays, Floats, PerChannel, along_channels
 from corsage.core.errors import CheckpointError, DataError, ModelError
+from corsage.networks.alone import ALONE
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, measure_model
 from corsage.networks.network import Network
@@ -103,11 +104,12 @@ class UserModel:
             raise ModelError(
                 f"{head.row}: the model is not linear, as the file says of it: damaged."
             )
-        with threads(head.threads):
+        flat, network = self.flat, self.network
+        with ALONE, threads(head.threads):
             if head.linear:
-                theta = torch.from_numpy(self.flat).to(getattr(torch, head.linear))
+                theta = torch.from_numpy(flat).to(getattr(torch, head.linear))
                 return linear_outputs(theta, inputs)
-            return outputs_of(self.network, self.flat, inputs)
+            return outputs_of(network, flat, inputs)
 
     def inputs(self, x: Any) -> Tensor:
         """Raw samples as the model, and `module()`, take them."""
@@ -196,13 +198,16 @@ class UserModel:
         `outputs` does.
         """
         flat, network = self.flat, self.network
-        network.set(network.whole, flat)
-        network.train(False)
-        module = copy.deepcopy(network.module)
-        owned = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        with ALONE:
+            network.set(network.whole, flat)
+            network.train(False)
+            module = copy.deepcopy(network.module)
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for tensor in tensors.values():  # in place: what has two names stays one
+            tensor.data = tensor.detach().clone()
         for b in network.blocks:  # of convex models in double precision
-            owned[b.name] = torch.from_numpy(np.array(as_block(self.arrays[b.name].reshape(-1), b)))
-        module.load_state_dict(owned, strict=True, assign=True)
+            values = as_block(self.arrays[b.name].reshape(-1), b)
+            tensors[b.name].data = torch.from_numpy(np.array(values))
         trained = {b.name for b in network.blocks if b.trained}
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in trained)

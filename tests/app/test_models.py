@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 import corsage
 from corsage.app.engines import simulate
+from corsage.app.results.export import content
 from corsage.app.results.row import NoModel
 from corsage.app.run.resuming import read_config
 from corsage.core.config import Config
@@ -196,3 +198,29 @@ def test_errors_are_those_of_predictions_beside_raw_labels(scale: str) -> None:
             assert np.sqrt(np.mean(away**2)) == pytest.approx(reported, rel=1e-12)
         assert run[row].evaluate() == run[row].per_user
     assert run["fedavg"].json()["baseline"] == run["exact-local"].json()["baseline"]
+
+
+class Tied(nn.Module):
+    """Two layers of one weight, and a buffer that no state dict has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.b.weight = self.a.weight
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen.add_(1)
+        return self.head(torch.tanh(self.b(torch.tanh(self.a(x)))))
+
+
+def test_a_module_of_its_own_keeps_its_ties_and_what_no_state_dict_has() -> None:
+    rng = np.random.default_rng(0)
+    users = [(rng.random((20, 6), np.float32), rng.integers(0, 3, 20)) for _ in range(2)]
+    run = corsage.simulate("ditto", users, model=Tied(), num_rounds=2, progress=False)
+    model = run["ditto"].user("0")
+    module = model.module()
+    assert module.b.weight is module.a.weight and module.seen > 0
+    Tied().load_state_dict(model.state_dict(), strict=True)
+    assert content(model, "safetensors") and content(model, "torch")

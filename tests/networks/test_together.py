@@ -440,6 +440,26 @@ class Asking(nn.Module):
         return self.a(x) if x.sum() > 0 else -self.a(x)
 
 
+class Counting(Asking):
+    """Keeps count in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.add_(1)
+        return self.a(x)
+
+
+class Recounting(Counting):
+    """Puts another count in the place of the one before."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = self.seen + 1
+        return self.a(x)
+
+
 class Mixing(Asking):
     """Takes the other samples of a batch into account."""
 
@@ -464,6 +484,7 @@ OBSTACLES: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "asks for the value of a tensor",
     ),
     "values": (Asking, "asks for the value of a tensor"),
+    "rebound counts": (Recounting, "seen would be another"),
     "samples": (Mixing, "gradient of .* would be another"),
     "numpy": (lambda: Peculiar(6, 3), "takes nothing but one user's tensors"),
 }
@@ -480,6 +501,21 @@ def test_what_cannot_be_trained_together_goes_one_by_one_and_says_why(name: str)
         raise AssertionError(found.why)
     after = net.module.buffers()
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("make", [Counting, lambda: nn.Sequential(*normed_chain())])
+def test_what_counts_is_trained_together_and_a_choice_leaves_it_as_it_was(
+    make: Callable[[], nn.Module],
+) -> None:
+    net = Network(make(), "", torch.rand(3, 6))
+    before = [b.clone() for b in net.module.buffers()]
+    assert "one by one" not in choice.choose(net, (6,), 3, KEYS).why
+    after = net.module.buffers()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def normed_chain() -> list[nn.Module]:
+    return [nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)]
 
 
 def test_the_quickest_is_chosen_but_the_loop_where_it_is_as_quick() -> None:
@@ -620,6 +656,7 @@ def test_batch_norms_of_users_together_are_the_loop(
     orders = [batches(r, n, e, 4, True) for r, n, e in zip(rngs, sizes, epochs, strict=True)]
     where = getattr(joint, part)
     for net in (joint, alone):
+        net.train(False)  # as an evaluation leaves it
         found.append(parts.train_part(net, rows, where, data, orders, keys))
     np.testing.assert_allclose(*found, atol=5e-5)
     moved = np.abs(found[0] - rows[:, where]).max(axis=1)

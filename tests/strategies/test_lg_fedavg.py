@@ -94,6 +94,12 @@ def test_a_warm_up_as_long_as_the_run_is_refused() -> None:
         federate("lg-fedavg", lg_fedavg_warmup_rounds=4)
 
 
+def test_a_users_own_norms_do_not_become_what_is_shared() -> None:
+    """batch-norm=personal put them into the head, which is what LG-FedAvg shares."""
+    with pytest.raises(ConfigError, match="batch-norm=personal: with lg-fedavg all but the head"):
+        federate("lg-fedavg", batch_norm="personal")
+
+
 def test_a_new_user_learns_a_body_under_the_common_head() -> None:
     data, new = users_data(), {"new_users": 0.3, "adapt_samples": "0", "adapt_epochs": "5"}
     strategy, result = run("lg-fedavg", **new)
