@@ -32,6 +32,7 @@ from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
+from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.blocks import add_weighted, finite_rows, mean_of
 from corsage.core.errors import CheckpointError, Refused, StateLost, StorageError, UserError
@@ -96,9 +97,12 @@ class Report:
 def work(
     kind: str, task: Task, node: Node, store: PersonalStore, arrays: Arrays, rows: Arrays
 ) -> Report:
-    """Do what the task says for all its participants."""
+    """Do what the task says for all its participants; what needs no network needs not wait."""
     with ALONE:
-        return worked(Worker(kind, task, node, store, arrays, rows))
+        worker = Worker(kind, task, node, store, arrays, rows)
+        if not worker.convex:
+            return worked(worker)
+    return worked(worker)
 
 
 def worked(worker: Worker) -> Report:
@@ -141,6 +145,13 @@ class Worker:
         self.delivery = ModelDelivery(task, node, store.models)
         self.members: dict[str, list[str]] = json.loads(str(task.options.get(MEMBERS, "{}")))
         self.stored: dict[str, Array] = {}  # the same of cohorts that are known, as they are kept
+
+    @property
+    def convex(self) -> bool:
+        """Whether users are worked for by their losses' own arithmetic, without a network."""
+        linear = self.task.model.model == "linear"
+        of_one = self.network.criterion.name != "cross-entropy"
+        return linear and of_one and issubclass(self.cls, ConvexClient)
 
     def groups(self) -> list[list[int]]:
         """The numbers of participants that are worked for at once; a cohort is alone.
