@@ -60,6 +60,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     torch.set_num_threads(1)  # each core has a process of its own
     threadpoolctl.threadpool_limits(1, user_api="blas")
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    os.fsync = lambda _: None  # no test pulls the plug, and what is killed has written all the same
     gc.freeze()  # modules and tests stay: whoever collects garbage need not look at them
     yield folder
     if before is None:
