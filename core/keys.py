@@ -90,11 +90,17 @@ def read(group: type[K], values: Mapping[str, Any]) -> K:
     return group(**found)
 
 
-@cache
 def declared(group: type[Keys]) -> list[tuple[str, Any, dataclasses.Field[Any]]]:
-    """Each key of a group, its type, and its field; types are compiled, so it is asked once."""
+    """Each key of a group, its type, and its field."""
+    hashable: Any = group  # mypy takes a class for one of its instances
+    return _declared(hashable)
+
+
+@cache
+def _declared(group: Any) -> list[tuple[str, Any, dataclasses.Field[Any]]]:
+    """Types are compiled: they are asked once."""
     types = get_type_hints(group)
-    return [(kebab(f.name), types[f.name], f) for f in dataclasses.fields(group)]  # type: ignore[arg-type]
+    return [(kebab(f.name), types[f.name], f) for f in dataclasses.fields(group)]
 
 
 def convert(name: str, value: Any, kind: type) -> Any:

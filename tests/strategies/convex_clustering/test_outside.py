@@ -87,8 +87,9 @@ def test_a_run_resumed_in_the_middle_asks_nothing_again_and_ends_the_same(
     Lambda is sought by the same questions whatever solves with it: with one solver it is.
     """
     path = tmp_path / "checkpoint"
+    lam = "auto" if (graph, solver) == ("knn", "pdmm") else 0.03
     keys = {"convex_solver": solver, "convex_graph": graph, "convex_neighbours": 3,
-            "convex_lambda": "auto" if (graph, solver) == ("knn", "pdmm") else 0.03, "num_rounds": 12}  # fmt: skip
+            "convex_lambda": lam, "num_rounds": 12}  # fmt: skip
     if solver == "newton":
         keys |= {"fraction_train": 1.0, "convex_tolerance": 1e-14, "convex_certify_every": 100}
 
