@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 from corsage.core.groups import GROUPS, DataKeys
-from corsage.core.keys import Keys, Value, flatten, kebab
+from corsage.core.keys import Keys, Value, declared, flatten, kebab
 from corsage.core.registry import DATASETS, algorithm_keys, data_keys, users_of
 
 OF_SOME = "Some data sets"
@@ -31,17 +31,16 @@ def catalogue() -> dict[str, list[Declared]]:
     found: dict[str, dict[str, Declared]] = {}
     seen: set[str] = set()
     for title, group in titled():
-        defaults, hints = flatten(group()), get_type_hints(group)
-        for field in dataclasses.fields(group):  # type: ignore[arg-type]
-            name = kebab(field.name)
+        defaults = flatten(group())
+        for name, kind, field in declared(group):
             if name not in seen:
                 seen.add(name)
                 own = Declared(
                     name,
                     defaults[name],
                     meaning(title, field),
-                    annotation(hints[field.name], field),
-                    limits(hints[field.name], field),
+                    annotation(kind, field),
+                    limits(kind, field),
                 )
                 found.setdefault(title, {})[name] = own
     return {title: list(keys.values()) for title, keys in found.items()}

@@ -7,6 +7,7 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 from corsage.core.errors import ConfigError
@@ -48,6 +49,7 @@ class NoKeys(Keys):
     """What has no keys of its own."""
 
 
+@cache
 def kebab(name: str) -> str:
     """A field's name as a key."""
     return name.replace("_", "-")
@@ -80,13 +82,25 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def read(group: type[K], values: Mapping[str, Any]) -> K:
     """One group's keys out of flat values, each converted to its type and checked."""
-    types = get_type_hints(group)
     found = {}
-    for f in dataclasses.fields(group):  # type: ignore[arg-type]
-        if kebab(f.name) in values:
-            found[f.name] = convert(kebab(f.name), values[kebab(f.name)], types[f.name])
-            check_limits(kebab(f.name), found[f.name], f.metadata)
+    for name, kind, f in declared(group):
+        if name in values:
+            found[f.name] = convert(name, values[name], kind)
+            check_limits(name, found[f.name], f.metadata)
     return group(**found)
+
+
+def declared(group: type[Keys]) -> list[tuple[str, Any, dataclasses.Field[Any]]]:
+    """Each key of a group, its type, and its field."""
+    hashable: Any = group  # mypy takes a class for one of its instances
+    return _declared(hashable)
+
+
+@cache
+def _declared(group: Any) -> list[tuple[str, Any, dataclasses.Field[Any]]]:
+    """Types are compiled: they are asked once."""
+    types = get_type_hints(group)
+    return [(kebab(f.name), types[f.name], f) for f in dataclasses.fields(group)]
 
 
 def convert(name: str, value: Any, kind: type) -> Any:

@@ -7,13 +7,9 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
-
-if TYPE_CHECKING:
-    from xdist.scheduler import LoadScopeScheduling
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # however busy it is
 hypothesis.settings.load_profile("any machine")
@@ -24,8 +20,15 @@ LONGEST = (
     "tests/test_kill.py",
     "tests/test_docs.py",
     "tests/test_package.py",
+    "tests/strategies/test_contract.py",
+    "tests/deploy/test_obedience.py",
+    "tests/strategies/known_clusters/test_own_sums.py",
+    "tests/app/test_forget.py",
+    "tests/strategies/convex_clustering/test_outside.py",
+    "tests/strategies/test_odd_users.py",
+    "tests/app/test_light.py",
 )
-"""Files whose tests start processes of their own and share what these need: the longest first."""
+"""The files that take longest, and first those whose tests mostly wait for other processes."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -33,22 +36,6 @@ def pytest_xdist_auto_num_workers() -> int | None:
     """One more than there are cores: the tests of devices and of Ray mostly wait."""
     asked = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
     return None if asked else (os.cpu_count() or 1) + 1
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Each test is given to whoever is free; those files are given as a whole.
-
-    Marks of xdist (`--dist loadgroup`) would say the same, but do nothing under pytest 9.2.
-    """
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Scheduling(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return file if file in LONGEST else nodeid
-
-    return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,6 +60,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     torch.set_num_threads(1)  # each core has a process of its own
     threadpoolctl.threadpool_limits(1, user_api="blas")
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    os.fsync = lambda _: None  # no test pulls the plug, and what is killed has written all the same
     gc.freeze()  # modules and tests stay: whoever collects garbage need not look at them
     yield folder
     if before is None:

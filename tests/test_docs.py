@@ -211,7 +211,8 @@ def test_commands_print_what_is_shown(
 def test_an_algorithm_is_two_files_and_a_line(tmp_path: Path) -> None:
     """The worked example, put into a copy of the checkout, runs and passes its own tests."""
     copy = tmp_path / "corsage"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "runs", "__pycache__"))
+    # with what Python has compiled: it need not do that again
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "runs"))
     for code in blocks(text_of("docs/adding.md"), "python"):
         found = FILE.match(code)
         if found and not (copy / found[1]).exists():

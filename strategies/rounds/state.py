@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -185,11 +186,15 @@ def _plain(value: Any, name: str, arrays: Arrays) -> Any:
 
 def restored(kind: type[D], plain: Mapping[str, Any], arrays: Arrays) -> D:
     """The dataclass that `stored` took apart; CheckpointError if the fields are not its own."""
-    types, names = get_type_hints(kind), {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    types, names = _types(kind), {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if set(plain) != names:
         wrong = ", ".join(sorted(set(plain) ^ names))
         raise CheckpointError(f"{kind.__name__}: written by another version ({wrong}).")
     return kind(**{name: _typed(types[name], plain[name], arrays) for name in plain})
+
+
+_types = cache(get_type_hints)
+"""They are compiled: asked once of each dataclass."""
 
 
 def _typed(kind: Any, plain: Any, arrays: Arrays) -> Any:

@@ -39,7 +39,8 @@ def made(folder: Path, gone: bool = False, cluster: str = "a", **keys: Any) -> P
     words = {
         "strategy": "mixed-model", "dataset": "csv", "data-file": table(folder, gone, cluster),
         "user-column": "who", "cluster-column": "group", "label-column": "y", "model": "linear",
-        "labels": "numbers", "run-dir": folder / "runs", "cache-dir": folder / "cache",
+        "labels": "numbers", "mixed-intervals": "never",
+        "run-dir": folder / "runs", "cache-dir": folder / "cache",
         **{key.replace("_", "-"): value for key, value in keys.items()},
     }  # fmt: skip
     assert run([f"{key}={value}" for key, value in words.items()]) == 0
@@ -55,7 +56,13 @@ def coefficients(folder: Path) -> dict[str, Floats]:
 
 @pytest.mark.parametrize(
     "keys",
-    [{}, {"scale": "none"}, {"scale": "user"}, {"mixed_variances": "one"}, {"cluster": "alone"}],
+    [
+        {"mixed_intervals": "auto"},
+        {"scale": "none"},
+        {"scale": "user"},
+        {"mixed_variances": "one"},
+        {"cluster": "alone"},
+    ],
 )
 def test_what_is_left_is_a_run_without_the_user(keys: dict[str, Any], tmp_path: Path) -> None:
     folder = made(tmp_path / "with", **keys)

@@ -323,11 +323,11 @@ def test_least_squares_alone_converge_to_their_solution(
 def test_every_algorithm_learns_and_its_nodes_change_nothing(
     name: str, loss: str, keys: Callable[..., dict[str, Any]]
 ) -> None:
-    """After 20 rounds a user's model is better than after the first."""
-    more = {"model": "mlp", "hidden": "8", "num_rounds": 20, "evaluate_every": 1, "lr": 0.1}
+    """After 12 rounds a user's model is better than after the first."""
+    more = {"model": "mlp", "hidden": "8", "num_rounds": 12, "evaluate_every": 1, "lr": 0.15}
     chosen = keys(loss, fraction_train=0.7, **more)
     strategy, result, notes = federate(name, **chosen)
-    _, spread_out, _ = federate(name, nodes=3, **chosen)
+    _, spread_out, _ = federate(name, nodes=3, **{**chosen, "evaluate_every": 12})
     summary = result.json()[0]
     measure = measure_of(summary)
     assert measure is (RMSE if loss == "huber" else ACCURACY)
