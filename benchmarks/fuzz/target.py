@@ -149,6 +149,7 @@ class Target:
         """A strategy where the part begins."""
         strategy = self.made(notes)
         strategy.federation.roster, strategy.federation.grid = self.roster, self.grid
+        strategy.federation.participants.roster = self.roster
         if part.begin is not None:
             strategy.restore(*deepcopy(part.begin))
         return strategy

@@ -143,8 +143,11 @@ class Scoring:
     ) -> tuple[Point | None, float, float]:
         """The next point, the damping that did it, and the gain that was expected without."""
         here = np.concatenate(now.x)
+        enough = max(
+            GAIN, float(np.finfo(np.float64).eps) * abs(now.deviance)
+        )  # else it is rounding
         return stepped(
-            lambda move: self.tried(self.apart(here + move)), now, slope, curvature, damping
+            lambda move: self.tried(self.apart(here + move)), now, slope, curvature, damping, enough
         )
 
     def apart(self, x: Floats) -> list[Floats]:

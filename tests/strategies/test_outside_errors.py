@@ -122,7 +122,7 @@ def test_an_opening_that_is_left_in_the_middle_is_played_anew() -> None:
     keys = {"convex_lambda": "auto", "num_rounds": 2}
     strategy, grid = made("convex-clustering", **keys), LocalGrid(app, 1)
     before = in_turns()
-    for _ in range(6):
+    for _ in range(4):
         step(strategy, grid)
     assert in_turns() == before + 1
     result = strategy.start(grid)

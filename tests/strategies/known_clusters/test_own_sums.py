@@ -280,7 +280,7 @@ def test_errors_of_predictions_are_those_of_all_records(tmp_path: Path) -> None:
 def test_units_of_columns_change_no_errors_and_no_intervals(tmp_path: Path, kind: str) -> None:
     found = []
     for scale in (1.0, 1e7):
-        keys = {"mixed_variances": kind, "mixed_grouping": "all"}
+        keys = {"mixed_variances": kind, "mixed_grouping": "all", "mixed_intervals": "auto"}
         fit = run(table(tmp_path, scale, d=2), **keys)[0].state.estimates.covariance
         own = fit.likely["users: x0"].times(scale**2)
         found.append([own.se, own.low, own.high])
@@ -299,7 +299,7 @@ def test_labels_that_users_explain_to_the_last_digit(
     y = x[:, 0] + rng.standard_normal(8)[user] + noise * rng.standard_normal(48)
     file = tmp_path / "exact.npz"
     np.savez(file, x=x, y=y, user=user, cluster=user % 2, test=np.arange(48) % 6 < 2)
-    fit = run(file, mixed_variances=kind)[0].state.estimates.covariance
+    fit = run(file, mixed_variances=kind, mixed_intervals="auto")[0].state.estimates.covariance
     assert (fit.intervals == NOT_CONVERGED) == (noise < 1e-3)
     assert noise == 1e-3 or not fit.likely
 
