@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,13 @@ class Axis:
         values = log_ticks(self.low, self.high) if self.log else even_ticks(self)
         step = values[1] - values[0] if len(values) > 1 else abs(values[0] if values else 1.0)
         return [(value, tick_text(value, self.kind, step)) for value in values]
+
+    def below(self) -> str:
+        """The marks of an axis from left to right, as the page has them."""
+        return "".join(
+            f'<span style="left:{100 * self.place(v):.2f}%">{escape(text)}</span>'
+            for v, text in self.ticks()
+        )
 
     def json(self) -> dict[str, Any]:
         """As the page's script has it."""

@@ -219,10 +219,7 @@ def ticks(frame: Frame) -> str:
         f'<span style="top:{frame.top(v):.1f}px">{escape(text)}</span>'
         for v, text in chart.y.ticks()
     )
-    below = "".join(
-        f'<span style="left:{100 * chart.x.place(v):.2f}%">{escape(text)}</span>'
-        for v, text in chart.x.ticks()
-    )
+    below = chart.x.below()
     return f'<div class="left">{left}</div><div class="below">{below}</div>'
 
 

@@ -29,10 +29,7 @@ def strips(
     kind = kind_of(measure)
     axis = wider(Axis(measure.axis("{} of the user"), kind, *limits(series, measure.bounds)))
     rows = "".join(strip(s, axis, order.index(s["strategy"]), looks) for s in found)
-    scale = "".join(
-        f'<span style="left:{100 * axis.place(v):.2f}%">{escape(text)}</span>'
-        for v, text in axis.ticks()
-    )
+    scale = axis.below()
     css = "view strips" + " extra" * extra
     title = f"{measure.word} of all users"
     return (

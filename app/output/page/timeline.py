@@ -97,10 +97,7 @@ def drawn(strategy: str, found: Times) -> str:
         works += "".join(bar(axis, span, middle, BAR) for span in spans)
         waits += "".join(bar(axis, span, middle, WAIT) for span in between(spans, found.end))
     labels = "".join(f"<span>{escape(label(name, found))}</span>" for name in names)
-    ticks = "".join(
-        f'<span style="left:{100 * axis.place(v):.2f}%">{escape(text)}</span>'
-        for v, text in axis.ticks()
-    )
+    ticks = axis.below()
     return (
         f"<h3>{escape(strategy)}</h3>"
         f'<div class="tree times"><div class="leaves">{labels}</div><div class="branches">'

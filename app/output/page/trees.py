@@ -112,10 +112,7 @@ def drawing(tree: Tree, counts: Mapping[str, int]) -> str:
         f"<span>cluster {escape(tree.leaves[leaf])} ({counts.get(tree.leaves[leaf], 0):,})</span>"
         for leaf in tree.order()
     )
-    ticks = "".join(
-        f'<span style="left:{100 * axis.place(v):.2f}%">{escape(text)}</span>'
-        for v, text in axis.ticks()
-    )
+    ticks = axis.below()
     return (
         f'<div class="tree"><div class="leaves">{names}</div><div class="branches">'
         f'<svg viewBox="0 0 {WIDTH} {height}" preserveAspectRatio="none" style="height:{height}px" '
