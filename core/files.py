@@ -65,6 +65,14 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def cache_root(cache_dir: str) -> Path:
+    """Where what can be made again is kept: `cache-dir`, else the user's cache folder."""
+    if cache_dir:
+        return Path(cache_dir).expanduser().absolute()
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "corsage"
+
+
 def append_line(path: Path, line: str, durable: bool = False) -> None:
     """Add a line to a file; `durable` waits until it is on the disk, and all before it."""
     with path.open("a", encoding="utf-8") as file:

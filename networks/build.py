@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError, ModelError
+from corsage.core.files import cache_root
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.held import held, is_name
 from corsage.core.keys import nearest
@@ -27,9 +28,10 @@ from corsage.core.seeding import torch_seed
 from corsage.networks import batch_norm
 from corsage.networks.alone import ALONE
 from corsage.networks.answers import output_of
-from corsage.networks.choice import Choice, check_path, choose
+from corsage.networks.choice import Choice, check_path
 from corsage.networks.criterion import Criterion, criterion_of
 from corsage.networks.groups import Words
+from corsage.networks.kept_choice import choose_again
 from corsage.networks.network import Network
 from corsage.networks.zoo import ZOO
 
@@ -69,14 +71,14 @@ def build_network(
 
 @lru_cache(maxsize=8)
 def choose_path(
-    keys: ModelKeys, shape: Shape, num_classes: int, seed: int, train: TrainKeys
+    keys: ModelKeys, shape: Shape, num_classes: int, seed: int, train: TrainKeys, cache: str
 ) -> Choice:
-    """The path on which a model is trained, measured once a process; as its key says if it does."""
+    """The path on which a model is trained, measured once a machine; as its key says if it does."""
     if keys.training_path != AUTO:
         return Choice(keys.training_path, "")
     network = build_network(keys, shape, num_classes, seed, train.device)
     with ALONE, torch.random.fork_rng(devices=[]):
-        return choose(network, shape, num_classes, train)
+        return choose_again(network, shape, num_classes, train, cache_root(cache) / "paths")
 
 
 def measure_model(keys: ModelKeys, shape: Shape, num_classes: int) -> tuple[int, int]:

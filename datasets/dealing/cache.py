@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -24,14 +23,6 @@ from corsage.core.errors import DataError
 FORMAT = 5  # raise it when the same keys would be prepared in another way
 META = "meta.json"
 log = logging.getLogger("corsage")
-
-
-def cache_root(cache_dir: str) -> Path:
-    """Where prepared data are kept: `cache-dir`, else the user's cache folder."""
-    if cache_dir:
-        return Path(cache_dir).expanduser().absolute()
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "corsage"
 
 
 def digest(facts: Mapping[str, Any]) -> str:

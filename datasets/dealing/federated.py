@@ -14,6 +14,7 @@ import numpy as np
 from corsage.core.arrays import Array, Arrays, Floats32, Ints, PerChannel
 from corsage.core.columns import TableFacts, read_facts
 from corsage.core.errors import DataError
+from corsage.core.files import cache_root
 from corsage.core.groups import DataKeys
 from corsage.core.preparation import Preparation
 from corsage.core.seeding import generator
@@ -132,7 +133,7 @@ def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
     if keys.cluster_map:
         facts["cluster_map"] = clustermap.digest(keys.cluster_map)
     name = cache.digest({**facts, "num_users": num_users, "seed": seed, "files": files})
-    return opened(cache.cache_root(keys.cache_dir) / name, keys, num_users, seed)
+    return opened(cache_root(keys.cache_dir) / name, keys, num_users, seed)
 
 
 def source_marks(keys: DataKeys) -> tuple[tuple[str | int, ...], ...]:

@@ -23,7 +23,8 @@ def settle(federation: Federation) -> None:
         progress.training_path = federation.training_path
         return
     roster, seed = federation.roster, federation.config.run.seed
-    choice = choose_path(model, roster.shape, roster.num_classes, seed, federation.train)
+    facts = roster.shape, roster.num_classes, seed, federation.train
+    choice = choose_path(model, *facts, federation.config.data.cache_dir)
     progress.training_path = choice.name
     if choice.why and not (choice.name == LAYERS and model.model in ZOO):
         federation.note(f"training-path={choice.name}: {choice.why}")

@@ -12,6 +12,7 @@ import pytest
 
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, DataError
+from corsage.core.files import cache_root
 from corsage.core.registry import data_keys
 from corsage.datasets import data_set, digits
 from corsage.datasets.csvfile import CsvKeys
@@ -184,10 +185,10 @@ def test_cache_that_cannot_be_written(keys, tmp_path, monkeypatch):
 
 def test_cache_folder_of_the_user(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.cache_root("") == tmp_path / "corsage"
+    assert cache_root("") == tmp_path / "corsage"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/ann")
-    assert str(cache.cache_root("")) == "/home/ann/.cache/corsage"
+    assert str(cache_root("")) == "/home/ann/.cache/corsage"
 
 
 def test_natural_users_and_known_clusters(keys, tmp_path):

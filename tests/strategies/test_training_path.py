@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from corsage.app.nodes.device import read_keys
 from corsage.app.run import recorder
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, ModelError, Refused
-from corsage.core.groups import ModelKeys
+from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.limits import Limits
-from corsage.networks import build
+from corsage.networks import build, kept_choice
 from corsage.networks.build import build_network
 from corsage.networks.choice import Choice
 from corsage.networks.together import descended
@@ -26,11 +27,12 @@ OWN = {"model": "tests.support.own_models:Gelu", "dataset": "digits"}
 
 
 @pytest.fixture
-def chosen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the next measurement comes to: its first entry."""
+def chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """What the next measurement comes to: its first entry. Nothing was measured before."""
     names = ["together-4"]
     build.choose_path.cache_clear()
-    monkeypatch.setattr(build, "choose", lambda *_: Choice(names[0], "it was measured"))
+    monkeypatch.setattr(kept_choice, "choose", lambda *_: Choice(names[0], "it was measured"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     yield names
     build.choose_path.cache_clear()
 
@@ -64,6 +66,51 @@ def test_every_node_takes_it_and_numbers_are_those_of_the_loop(
     _, alone, _ = federate(name, **OWN, training_path="loop")
     assert same_arrays(together.arrays, several.arrays)
     assert same_arrays(together.arrays, alone.arrays)
+
+
+def test_the_next_run_takes_it_again_and_measures_where_the_file_is_not_there(
+    chosen: list[str], trained: list[str], tmp_path: Path
+) -> None:
+    """A process of its own measures nothing twice, whatever a measurement would come to now."""
+
+    def runs(**more: Any) -> str:
+        build.choose_path.cache_clear()
+        strategy, _, notes = federate("fedavg", **{**OWN, **more}, num_rounds=1)
+        (said,) = [n for n in notes.notes if "path" in n]
+        assert said.startswith(f"training-path={strategy.progress.training_path}: it was measured")
+        return strategy.progress.training_path + (" again" if "measured earlier" in said else "")
+
+    assert runs() == "together-4"
+    chosen[0] = "together-10"
+    assert runs() == "together-4 again"
+    assert runs(batch_size=7) == "together-10"
+    for content in ("", "[1]", '{"name": "layers", "why": "so"}', '{"name": 4}'):
+        (kept,) = [f for f in tmp_path.rglob("paths/*") if "together-4" in f.read_text()]
+        kept.write_text(content)
+        chosen[0] = "together-4"
+        assert runs() == "together-4"
+
+
+def test_a_path_that_is_exact_no_more_is_not_taken(
+    chosen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `forward` may change where names and shapes do not."""
+    net, keys = build_network(ModelKeys(model=OWN["model"]), (64,), 3, 0), TrainKeys()
+    assert kept_choice.choose_again(net, (64,), 3, keys, tmp_path).name == "together-4"
+    monkeypatch.setattr(net, "stochastic", True)
+    chosen[0] = "loop"
+    assert kept_choice.choose_again(net, (64,), 3, keys, tmp_path).name == "loop"
+    chosen[0] = "together-4"
+    assert kept_choice.choose_again(net, (64,), 3, keys, tmp_path).name == "loop"
+
+
+def test_a_folder_that_cannot_be_written_is_said(
+    chosen: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = build_network(ModelKeys(model=OWN["model"]), (64,), 3, 0)
+    (tmp_path / "file").write_text("")
+    found = kept_choice.choose_again(net, (64,), 3, TrainKeys(), tmp_path / "file")
+    assert found.name == "together-4" and "measures its model anew" in caplog.text
 
 
 def test_a_resumed_run_keeps_to_it(chosen: list[str], trained: list[str], tmp_path: Path) -> None:
