@@ -14,8 +14,10 @@ import numpy as np
 
 from corsage.app.output.notes import useless
 from corsage.core.arrays import along_channels
+from corsage.core.config import Config
+from corsage.core.keys import flatten, names
 from corsage.core.measures import ACCURACY, MEASURES
-from corsage.core.registry import ALGORITHMS, source
+from corsage.core.registry import ALGORITHMS, algorithm_keys, source
 from corsage.datasets.columns.prepared import prepared
 from corsage.datasets.dealing.federated import FederatedData, simulated
 from corsage.strategies.rounds.base import Strategy
@@ -38,12 +40,12 @@ WORSE = 1.1
 
 
 class Remarks(Callback):
-    """Says at the start what was noticed in the data and what the inputs want, and at the end
-    whether the models learnt anything.
+    """Says at the start which keys nobody reads, what was noticed in the data and what the inputs
+    want, and at the end whether the models learnt anything.
 
     Parameters
     ----------
-    first : what was noticed in the data is said by the first strategy of a run alone.
+    first : what is so of the whole run is said by its first strategy alone.
     """
 
     def __init__(self, first: bool = True) -> None:
@@ -51,6 +53,8 @@ class Remarks(Callback):
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """A line on each thing that was noticed, and on inputs that SGD will not like."""
+        for note in idle(strategy.config, strategy.name) if self.first else ():
+            strategy.federation.note(note)
         data = dealt(strategy)
         if data is None:
             return
@@ -68,6 +72,24 @@ class Remarks(Callback):
             if said := useless(result.json()):
                 row = f"{result.strategy}: " if result is not results[0] else ""
                 strategy.federation.note(row + said + UNTRAINED * by_sgd(strategy))
+
+
+def idle(config: Config, name: str) -> list[str]:
+    """A line on each key that is set and belongs to strategies that do not run.
+
+    It is no mistake: another strategy is another word, and what is set for it may stay.
+    """
+    declared = algorithm_keys()
+    running = {source(other) for other in {name, *config.run.strategy} if other in ALGORITHMS}
+    read = {key for other in running & set(declared) for key in names(declared[other])}
+    found = []
+    for other, keys in config.algorithm.items():
+        plain = flatten(declared[other]())
+        for key, value in flatten(keys).items():
+            if key not in read and value != plain[key]:
+                whose = ", ".join(each for each in declared if key in names(declared[each]))
+                found.append(f"{key}={value}: nobody reads it in this run; it is for {whose}")
+    return list(dict.fromkeys(found))
 
 
 def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:

@@ -67,6 +67,19 @@ def test_what_learns_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
     assert "answering" not in text and "in size" not in text
 
 
+def test_a_key_that_no_strategy_of_the_run_reads_is_named_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    few = {"num_users": 4, "num_rounds": 1, "fraction_train": 1.0, "head_epochs": 3}
+    text = said(capfd, "fedavg,local", **few, known_p=0.3)
+    wanted = "nobody reads it in this run; it is for "
+    assert text.count(f"head-epochs=3: {wanted}fedrep, fedrep-convex, fedrep-known") == 1
+    assert text.count(f"known-p=0.3: {wanted}async-l2gd, async-al2sgd") == 1
+    assert "nobody reads" not in said(capfd, "local,fedrep", **few)
+    few = {"dataset": "hierarchical", "model": "linear", "num_users": 6, "known_refine": 3}
+    assert "nobody reads" not in said(capfd, "exact-cluster", **few)
+
+
 @pytest.mark.parametrize("better", [-0.1, 0.0, 0.1])
 def test_a_row_no_better_than_one_answer_a_user_is_said_to_be_so(better: float) -> None:
     """Devices too: each says what its own training labels would give."""
