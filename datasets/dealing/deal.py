@@ -162,10 +162,10 @@ def known_clusters(
         return {}
     known = {}
     for user, part in zip(users, parts, strict=True):
-        own = np.unique(clusters[part])
-        if len(own) > 1:
+        own = clusters[part]
+        if (own != own[0]).any():
             raise DataError(
-                f"user {user}: samples in the clusters {', '.join(map(repr, own.tolist()))}; "
+                f"user {user}: samples in the clusters {', '.join(map(repr, np.unique(own).tolist()))}; "
                 "a user has one cluster: correct the cluster column."
             )
         if own[0]:
