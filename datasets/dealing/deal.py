@@ -164,8 +164,9 @@ def known_clusters(
     for user, part in zip(users, parts, strict=True):
         own = clusters[part]
         if (own != own[0]).any():
+            names = ", ".join(map(repr, np.unique(own).tolist()))
             raise DataError(
-                f"user {user}: samples in the clusters {', '.join(map(repr, np.unique(own).tolist()))}; "
+                f"user {user}: samples in the clusters {names}; "
                 "a user has one cluster: correct the cluster column."
             )
         if own[0]:
