@@ -22,6 +22,7 @@ from corsage.app.run.checks import check_ray, check_simulation
 from corsage.app.run.run_folder import RunFolder
 from corsage.app.run.status import watched
 from corsage.app.server_app import build_server_app
+from corsage.app.states.behind import together
 from corsage.app.threaded_grid import ThreadedGrid
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
@@ -39,7 +40,9 @@ def simulate(config: Config, at: Path | None = None) -> Path:
     # process works on, is known at once.
     with RunFolder.open(config, nodes, at) as run, watched(run.folder):
         engine = {"local": local, "threads": in_threads, "ray": on_ray}[config.run.engine]
-        engine(config, nodes, build_server_app(run))
+        here = contextlib.nullcontext() if config.run.engine == "ray" else together(run.folder)
+        with here:
+            engine(config, nodes, build_server_app(run))
     return run.folder
 
 
