@@ -122,8 +122,9 @@ def ray_store(config: Config, nodes: int) -> RayStore:
     """The store of the Ray that runs, and how many workers it has for these nodes."""
     import ray
 
-    cpus = float(ray.cluster_resources().get("CPU", 1))
-    return store_of(max(1, int(cpus / config.federation.node_cpus)), nodes)
+    found = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    workers = int(float(found.get("CPU", 1)) / config.federation.node_cpus)
+    return store_of(max(1, workers), nodes)
 
 
 def _ray_workers(config: Config) -> int:

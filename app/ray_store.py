@@ -58,7 +58,8 @@ def store_of(workers: int, nodes: int) -> RayStore:
     import ray
     from ray._private import worker
 
-    stores = [node["Resources"].get("object_store_memory", 0) for node in ray.nodes()]
+    found = ray.nodes()  # type: ignore[no-untyped-call]
+    stores = [node["Resources"].get("object_store_memory", 0) for node in found]
     node = getattr(worker, "_global_node", None)
     disk = MUCH
     if node is not None and len(stores) == 1:

@@ -75,7 +75,7 @@ class Body(nn.Module):
 '''
 """A file beside each device: what its owner lets runs build."""
 MODELS = {name: f"nets_of_test_parts:{name}" for name in ("Deep", "Adapted", "Body")}
-WORDS = f"num-classes=10 cluster='a' models='zoo,{','.join(MODELS.values())}'"
+WORDS = f"num-classes=10 models='zoo,{','.join(MODELS.values())}'"
 HELD = {"2": 2, "0": 3}
 """Who stands still before a state of fedper's is kept, and of which round."""
 PERSONAL = {"personal": "norm.*,fc2,fc3", "batch-norm": "personal"}
