@@ -71,7 +71,7 @@ class Checkpoints:
                 skipped.append((path, str(why)))
                 continue
             chosen = chosen or (progress, state)
-            self.held[number] = progress.versions
+            self.held[number] = progress.versions.copy()  # a run goes on with its own
         self.held = dict(sorted(self.held.items()))
         if skipped and chosen is None:
             raise CheckpointError(

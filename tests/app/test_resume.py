@@ -127,6 +127,17 @@ def test_a_run_goes_back_to_a_round(whole: Path, copy: Path, number: int) -> Non
     assert [json.loads(row)["round"] for row in rows] == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_resumed_run_keeps_what_it_went_on_from(tmp_path: Path) -> None:
+    """Until there are enough newer checkpoints: it may be killed, or asked to go back."""
+    words = [*QUICK, "strategy=fedrep", "fraction-train=1", "num-rounds=4", "checkpoint-every=4"]
+    assert run([*words, f"run-dir={tmp_path}"], "") == 0
+    folder = only(tmp_path)
+    assert run(["--resume", str(folder), "num-rounds=8"], "") == 0
+    after = numbers(folder)
+    assert run(["--resume", str(folder), "--from-round", "4"], "") == 0
+    assert numbers(folder) == after
+
+
 def test_a_round_that_is_not_kept_is_refused_with_those_that_are(
     copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
