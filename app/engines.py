@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.ray_backend import UntilOver, lasting
 from corsage.app.ray_engine import reaped, shut, started
+from corsage.app.ray_store import RayStore, store_of
 from corsage.app.run.checks import check_ray, check_simulation
 from corsage.app.run.run_folder import RunFolder
 from corsage.app.run.status import watched
 from corsage.app.server_app import build_server_app
+from corsage.app.states.behind import together
 from corsage.app.threaded_grid import ThreadedGrid
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
@@ -39,7 +42,9 @@ def simulate(config: Config, at: Path | None = None) -> Path:
     # process works on, is known at once.
     with RunFolder.open(config, nodes, at) as run, watched(run.folder):
         engine = {"local": local, "threads": in_threads, "ray": on_ray}[config.run.engine]
-        engine(config, nodes, build_server_app(run))
+        here = contextlib.nullcontext() if config.run.engine == "ray" else together(run.folder)
+        with here:
+            engine(config, nodes, build_server_app(run))
     return run.folder
 
 
@@ -106,7 +111,7 @@ def on_ray(config: Config, nodes: int, server_app: ServerApp) -> None:
             if not federation.ray_address:
                 started(arguments)
             run_simulation(  # the only call: Flower deprecates it in favour of `flwr run`
-                server_app=UntilOver(server_app, over),
+                server_app=UntilOver(server_app, over, partial(ray_store, config, nodes)),
                 client_app=client_app,
                 num_supernodes=nodes,
                 backend_config=backend,
@@ -114,6 +119,15 @@ def on_ray(config: Config, nodes: int, server_app: ServerApp) -> None:
         finally:
             over.set()
             ray.shutdown()
+
+
+def ray_store(config: Config, nodes: int) -> RayStore:
+    """The store of the Ray that runs, and how many workers it has for these nodes."""
+    import ray
+
+    found = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    workers = int(float(found.get("CPU", 1)) / config.federation.node_cpus)
+    return store_of(max(1, workers), nodes)
 
 
 def _ray_workers(config: Config) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from logging import WARNING
 from typing import Any
 
@@ -20,6 +20,7 @@ from flwr.supercore import log
 
 from corsage.app.ray_engine import replaced
 from corsage.core.errors import NodeError
+from corsage.strategies.rounds.sizes import Carrier
 
 TRIES = 3
 """Workers that may die of a message, until it is the message's fault."""
@@ -90,11 +91,14 @@ class UntilOver(ServerApp):
     ----------
     own : the app.
     over : set when the engine has ended, well or not.
+    carrier : what messages go through, once Ray is there.
     """
 
-    def __init__(self, own: ServerApp, over: threading.Event) -> None:
+    def __init__(
+        self, own: ServerApp, over: threading.Event, carrier: Callable[[], Carrier]
+    ) -> None:
         super().__init__()
-        self._own, self._over = own, over
+        self._own, self._over, self._carrier = own, over, carrier
 
     def __call__(self, grid: Grid, context: Context) -> None:
         """Run the app on a grid that says so when it is over."""
@@ -106,4 +110,5 @@ class UntilOver(ServerApp):
             return usual(message_ids)
 
         grid.pull_messages = pull  # type: ignore[method-assign]
+        grid.carrier = self._carrier  # type: ignore[attr-defined]
         self._own(grid, context)

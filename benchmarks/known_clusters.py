@@ -35,7 +35,7 @@ from corsage.solvers.known_clusters.coins import Coins
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.settings import Parameters, Rates, rates
 from corsage.solvers.losses.convex import linear_losses
-from corsage.solvers.losses.descent import available
+from corsage.solvers.losses.descent import library
 from corsage.solvers.losses.padded import cells
 
 SECONDS, MEMORY, SOLVER, RATIO = 8.0, 1500.0, 10.0, 2.0
@@ -206,7 +206,7 @@ def one_pass(data: FederatedData) -> Measure:
     begin = time.process_time()
     losses.descend(theta, PASSES, ETA)
     spent = 1e3 * (time.process_time() - begin) / PASSES
-    kind = "numba" if available() else "torch"
+    kind = "llvmlite" if library() else "torch"
     beside = f"{len(data.users):,} users, {len(rows):,} training records, by {kind}"
     return Measure("a pass of all users", spent, PASS, "CPU ms", beside)
 

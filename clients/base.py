@@ -22,7 +22,7 @@ from corsage.clients.contract import Got, Models, Sent, averages, named, whole_m
 from corsage.clients.samples import Samples
 from corsage.core.arrays import Array, Arrays, Floats32, along_channels
 from corsage.core.asked import Takes
-from corsage.core.cache import Cache
+from corsage.core.cache import Cache, Names
 from corsage.core.errors import ModelError, UserError
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys
@@ -91,6 +91,7 @@ class Client(NumPyClient, Generic[K]):
         cache: Cache | None = None,
     ) -> None:
         self.task, self.users, self.data = task, list(users), data
+        self.names = Names.of(users)
         self.full = network  # `network` is what trains of it
         self.keys, self.settings = cast(K, task.keys), task.train
         self.states, self.cache = list(states), cache or Cache()
@@ -283,9 +284,10 @@ class Client(NumPyClient, Generic[K]):
             for user, n in zip(self.users, data.sizes, strict=True)
         ]
 
-    def count(self, steps: Iterable[int], gradients: int = 1) -> None:
+    def count(self, steps: Iterable[int] | int, gradients: int = 1) -> None:
         """Count steps of each user, each of so many gradients: the result says how many it took."""
-        self.steps = self.steps + gradients * np.fromiter(steps, np.int64, len(self.users))
+        many = steps if isinstance(steps, int) else np.fromiter(steps, np.int64, len(self.users))
+        self.steps = self.steps + gradients * many
 
     def _order(self, purpose: str, user: str, n: int, epochs: int, steps: int) -> Order:
         """A user's batches; of a training round as many as the work that all methods do leaves."""
@@ -385,7 +387,7 @@ class Client(NumPyClient, Generic[K]):
     def baselines(self, got: Got) -> Mapping[str, NDArray[Any]]:
         """What the users would score by one answer each, the best for their training labels."""
         limit, measures = int(got.options.get("adapt-samples", 0)), self.measures
-        key = id(self.data), tuple(self.users), limit, measures, self.task.seed, "baselines"
+        key = id(self.data), self.names, limit, measures, self.task.seed, "baselines"
 
         def make() -> Mapping[str, NDArray[Any]]:
             _, labels, sizes = self.samples.training(limit)

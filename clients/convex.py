@@ -56,8 +56,11 @@ class ConvexClient(Client[K]):
     def sizes(self) -> Ints:
         """Training samples of each user."""
         data, users = self.data, self.users
-        places = self.prepared("places", lambda: np.array([data.index[u] for u in users]))
-        return np.asarray(data.train_sizes[places])
+
+        def made() -> Ints:
+            return np.asarray(data.train_sizes[[data.index[user] for user in users]])
+
+        return self.prepared("sizes", made)
 
     @property
     def convex(self) -> bool:
@@ -83,7 +86,7 @@ class ConvexClient(Client[K]):
     @cached_property
     def _own(self) -> Cache:
         """What is kept for these users: the names of thousands are hashed once a message."""
-        return self.cache.get((id(self.data), tuple(self.users)), Cache)
+        return self.cache.get((id(self.data), self.names), Cache)
 
     @property
     def dtype(self) -> torch.dtype:

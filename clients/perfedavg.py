@@ -57,7 +57,7 @@ class PerFedAvgClient(Client[PerFedAvgKeys]):
         """A new user does the same; a step takes all its data, so it is an epoch."""
         if not epochs:
             return Models(got.shared["model"])
-        self.count([epochs] * len(self.users))
+        self.count(epochs)
         chunks = [np.split(np.arange(n), range(CHUNK, n, CHUNK)) for n in data.sizes]
 
         data = replace(data, views=None)  # all of its data, as they are

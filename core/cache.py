@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from threading import RLock
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 MOST = 4096
+
+
+class Names(tuple[str, ...]):
+    """Users' ids as a key: those of thousands are hashed once."""
+
+    def __hash__(self) -> int:
+        found: int | None = self.__dict__.get("hash")
+        if found is None:
+            found = self.__dict__["hash"] = super().__hash__()
+        return found
+
+    @classmethod
+    def of(cls, users: Sequence[str]) -> Names:
+        """These users, if they are no such key yet."""
+        return users if isinstance(users, Names) else cls(users)
 
 
 class Cache:

@@ -209,6 +209,16 @@ def too_large(parameters: int, most: int) -> str:
     )
 
 
+def too_many(parameters: int, users: int, most: int, space: int) -> str:
+    """What to say of a node that does not allow as many models as it has users."""
+    size = f"{users:,} models of {parameters:,} parameters, {4e-6 * parameters * users:,.0f} MB"
+    return (
+        f"{size} for its users, are more than the node allows ({space} times "
+        f"max-parameters={most:,}): raise max-parameters in its node config, let it host fewer "
+        "users, or take a smaller model"
+    )
+
+
 def _frozen(config: ConfigRecord) -> str:
     found = config.get("frozen", "")
     if (

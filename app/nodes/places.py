@@ -8,6 +8,7 @@ from pathlib import Path
 from flwr.app import Context
 
 from corsage.app.nodes.node import Node
+from corsage.app.states.behind import Behind, behind
 from corsage.app.states.database import Database
 from corsage.app.states.files import Files
 from corsage.app.states.memory import OTHERS, InContext
@@ -24,7 +25,7 @@ class Places:
     """Finds the store that a message needs; databases stay open, as long as they are in use."""
 
     def __init__(self) -> None:
-        self._databases: dict[Path, Database] = {}
+        self._databases: dict[Path, Database | Behind] = {}
 
     def __reduce__(self) -> tuple[type[Places], tuple[()]]:
         """Another process, such as a worker of Ray's, opens its own."""
@@ -58,9 +59,10 @@ class Places:
         files.on_new = partial(clear, node.state_dir, node.keep_runs, files.folder)
         return PersonalStore([InContext(context, experiment), files], models=files)
 
-    def _database(self, path: Path) -> Database:
+    def _database(self, path: Path) -> Database | Behind:
         """The open one, if there is one; the one that was not needed for longest is closed."""
-        found = self._databases.pop(path, None) or Database(path)
+        found = behind(path) or self._databases.get(path) or Database(path)
+        self._databases.pop(path, None)
         self._databases[path] = found
         while len(self._databases) > OPEN:
             self._databases.pop(next(iter(self._databases))).close()

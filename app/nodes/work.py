@@ -8,7 +8,7 @@ participants are tried one by one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from logging import DEBUG
@@ -35,6 +35,7 @@ from corsage.clients.base import Client, Got, Sent
 from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.blocks import add_weighted, finite_rows, mean_of
+from corsage.core.cache import Names
 from corsage.core.errors import CheckpointError, Refused, StateLost, StorageError, UserError
 from corsage.core.introduction import other_frozen
 from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task
@@ -143,7 +144,8 @@ class Worker:
         self.network = build_network(task.model, task.shape, task.num_classes, task.seed, device)
         check_frozen(task, self.network)
         self.delivery = ModelDelivery(task, node, store.models)
-        self.members: dict[str, list[str]] = json.loads(str(task.options.get(MEMBERS, "{}")))
+        told = json.loads(str(task.options.get(MEMBERS, "{}")))
+        self.members = {name: read_members(write_members(users)) for name, users in told.items()}
         self.stored: dict[str, Array] = {}  # the same of cohorts that are known, as they are kept
 
     @property
@@ -189,13 +191,12 @@ class Worker:
             self.store.load(name, task.versions[i]) if self.cls.personal else {}
             for name, i in zip(names, group, strict=True)
         ]
-        users = names
+        users: Sequence[str] = names
         if self.cls.cohorts:
             stored, name = states[0].pop(MEMBERS, None), names[0]
-            users = self.members.get(name, [name]) if stored is None else read_members(stored)
-            self.members[name] = users
             if stored is not None:
-                self.stored[name] = stored
+                self.members[name], self.stored[name] = read_members(stored), stored
+            users = self.members.setdefault(name, Names(names))
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
         client.training = self.node.training
         return client
@@ -245,7 +246,7 @@ class Worker:
             i = group[place]
             name = task.users[i]
             state = {key: rows[place] for key, rows in kept.items()}
-            if self.members.get(name, [name]) != [name]:
+            if self.members.get(name, (name,)) != (name,):
                 known = self.stored.get(name)
                 state[MEMBERS] = write_members(self.members[name]) if known is None else known
             states.append(Kept(name, state, frozenset({task.versions[i], *task.keep[i]})))
@@ -291,7 +292,7 @@ class Worker:
     def failed(self, place: int, error: Exception) -> None:
         """A participant has no result; of an evaluation each of a cohort's users has none."""
         name = self.task.users[place]
-        users = self.members.get(name, [name]) if self.kind == "evaluate" else [name]
+        users = self.members.get(name, (name,)) if self.kind == "evaluate" else [name]
         for user in users:
             self.report.name_failure(user, self.kind, error)
 
@@ -318,17 +319,17 @@ def check_frozen(task: Task, network: Network) -> None:
         raise Refused(other_frozen(network.vector.fixed.fingerprint, task.frozen))
 
 
-def write_members(users: list[str]) -> NDArray[np.uint8]:
+def write_members(users: Sequence[str]) -> NDArray[np.uint8]:
     """Users' ids as an array, as a state can hold it."""
     return np.frombuffer(json.dumps(users).encode(), np.uint8)
 
 
-def read_members(array: NDArray[np.uint8]) -> list[str]:
+def read_members(array: NDArray[np.uint8]) -> Names:
     """The inverse of `write_members`."""
-    return list(_ids(array.tobytes()))
+    return _ids(array.tobytes())
 
 
-@lru_cache(maxsize=64)
-def _ids(text: bytes) -> tuple[str, ...]:
+@lru_cache(maxsize=256)
+def _ids(text: bytes) -> Names:
     """The same in every message: thousands of ids are read once."""
-    return tuple(json.loads(text))
+    return Names(json.loads(text))

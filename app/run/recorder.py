@@ -63,18 +63,24 @@ class Recorder(Callback):
         guarded(append_line, self.folder / "metrics.jsonl", json.dumps(row), durable=due)
         if due:
             # What it names must be there whatever happens: first the states, then the checkpoint.
-            if strategy.federation.state_dir:
-                secure(Path(strategy.federation.state_dir), last)
+            secure_states(strategy, last)
             guarded(self.checkpoints.write, strategy.progress, strategy.state)
             strategy.federation.books.hold(list(self.checkpoints.held.values()))
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """The models, the result, and the shared arrays under their names in the model."""
+        secure_states(strategy, last=True)  # users may have kept something after the last round
         guarded(write_models, strategy, self.folder)
         arrays = decode(strategy.named_arrays())
         found = [summary.json() for summary in results]
         rounds = self.config.run.num_rounds
         write_result(self.folder, found, rounds, save(arrays) if arrays else b"")
+
+
+def secure_states(strategy: Strategy[Any, Any], last: bool) -> None:
+    """Wait until what simulated users keep is on the disk itself."""
+    if folder := strategy.federation.state_dir:
+        secure(Path(folder), last)
 
 
 def keep_path(run: Path, name: str) -> None:

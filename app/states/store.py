@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from corsage.app.states import behind
 from corsage.app.states.database import Database
 from corsage.app.states.files import safe_name
 from corsage.app.states.models import ModelShelf
@@ -91,6 +92,7 @@ def secure(folder: Path, last: bool = False) -> None:
 
     To be done before a checkpoint that names it; the `last` time the files' logs are made empty.
     """
+    behind.write(folder)
     for path in sorted(folder.glob("*.sqlite")):
         database = Database(path)
         if last:

@@ -106,13 +106,13 @@ class AsyncAL2SGDClient(CohortClient[AsyncAL2SGDKeys]):
 
     def gradient(self, theta: Floats, users: Ints) -> Floats:
         """nabla f_i(theta_i); `users` are always all of the cohort."""
-        self.count([1] * len(self.users))
+        self.count(1)
         return np.asarray(self.losses.gradient(self.tensor(theta)).double().cpu().numpy())
 
     def sample_gradient(self, t: int, theta: Floats, users: Ints) -> Floats:
         """The gradient of one sample of each user, the one of iteration t, times their number."""
         losses, seed = self.losses, self.task.seed
-        self.count([1] * len(self.users))
+        self.count(1)
         keys = self.prepared("draws", lambda: user_keys(seed, "samples", self.users))
         chosen = (uniforms(keys, t) * losses.counts).astype(np.int64)
         gradient = losses.sample_gradient(self.tensor(theta), chosen)

@@ -78,7 +78,7 @@ class AsyncL2GDClient(CohortClient[AsyncL2GDKeys]):
     def descend(self, theta: Tensor, k: int, step: float, first: int) -> Tensor:
         """k local steps, line 15: of the full gradient, or for torch models of SGD."""
         if self.convex:
-            self.count([k] * len(self.users))
+            self.count(k)
             return self.losses.descend(theta, k, step)
         data = self.train_data(Got())
         orders = [

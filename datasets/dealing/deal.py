@@ -162,10 +162,11 @@ def known_clusters(
         return {}
     known = {}
     for user, part in zip(users, parts, strict=True):
-        own = np.unique(clusters[part])
-        if len(own) > 1:
+        own = clusters[part]
+        if (own != own[0]).any():
+            names = ", ".join(map(repr, np.unique(own).tolist()))
             raise DataError(
-                f"user {user}: samples in the clusters {', '.join(map(repr, own.tolist()))}; "
+                f"user {user}: samples in the clusters {names}; "
                 "a user has one cluster: correct the cluster column."
             )
         if own[0]:

@@ -5,6 +5,10 @@ Labels that are numbers have no shares to keep: there, chance alone chooses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import ge
+
 import numpy as np
 
 from corsage.core.arrays import Ints
@@ -54,7 +58,9 @@ def split_user(
     elif test_fraction > 0 and total > 1:  # a single sample is for training
         size = min(max(round(total * test_fraction), 1), total - 1)
         test = choose(labels, size, rng, keep_one=True)
-        train = np.delete(train, test)
+        rest = np.ones(total, bool)
+        rest[test] = False
+        train = np.flatnonzero(rest)
     if max_train_samples and len(train) > max_train_samples:
         train = train[choose(labels[train], max_train_samples, rng)]
     return train, test
@@ -65,26 +71,32 @@ def choose(labels: Ints, size: int, rng: np.random.Generator, *, keep_one: bool 
 
     With `keep_one` at least one sample of each class stays behind, as long as that is possible.
     """
-    _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    found = np.bincount(labels)
+    counts: list[int] = found[found > 0].tolist()
     taken = apportion(counts, size, rng, keep_one=keep_one)
     order = rng.permutation(len(labels))
-    order = order[np.argsort(inverse[order], kind="stable")]
-    rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.sort(order[rank < np.repeat(taken, counts)])
+    order = order[labels[order].argsort(kind="stable")]
+    starts = accumulate(counts, initial=0)
+    return np.sort(np.concatenate([order[a : a + t] for a, t in zip(starts, taken, strict=False)]))
 
 
-def apportion(counts: Ints, size: int, rng: np.random.Generator, *, keep_one: bool) -> Ints:
+def apportion(
+    counts: Sequence[int], size: int, rng: np.random.Generator, *, keep_one: bool
+) -> list[int]:
     """How many of each class make `size` in all: the proportional shares, rounded.
 
     What rounding and the limits leave over goes, one by one, to the class that is furthest below
-    its share; equal claims are settled by `rng`.
+    its share; equal claims are settled by `rng`. There may be a million users of few classes each:
+    a loop over these is faster than arrays of two or three numbers.
     """
-    most = counts - 1 if keep_one else counts
-    share = counts * (size / counts.sum())
-    taken: Ints = np.minimum(share.astype(np.int64), most)
-    claim = share + rng.random(len(counts)) * 1e-6
-    for _ in range(size - int(taken.sum())):
-        if (taken >= most).all():  # more are needed than there are beside one of each class
-            most = counts
-        taken[np.argmax(np.where(taken < most, claim - taken, -np.inf))] += 1
+    most = [count - keep_one for count in counts]
+    shares = [count * (size / sum(counts)) for count in counts]
+    taken = [min(int(share), limit) for share, limit in zip(shares, most, strict=True)]
+    draws = rng.random(len(counts)).tolist()
+    claims = [share + draw * 1e-6 for share, draw in zip(shares, draws, strict=True)]
+    for _ in range(size - sum(taken)):
+        if all(map(ge, taken, most)):  # more are needed than there are beside one of each class
+            most = list(counts)
+        room = [c for c in range(len(counts)) if taken[c] < most[c]]
+        taken[max(room, key=lambda c: claims[c] - taken[c])] += 1
     return taken

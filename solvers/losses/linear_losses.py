@@ -18,7 +18,7 @@ from torch import Tensor
 from corsage.core.arrays import Ints
 from corsage.core.errors import DataError, ModelError
 from corsage.core.losses import SQUARED, ScalarLoss, sign
-from corsage.solvers.losses.descent import Chunks, chunks, fits
+from corsage.solvers.losses.descent import Lanes, fits, in_lanes
 from corsage.solvers.losses.linear_block import Block
 from corsage.solvers.losses.newton import TOLERANCE
 from corsage.solvers.losses.padded import cut
@@ -122,16 +122,16 @@ class LinearLosses:
     def descend(self, x: Tensor, k: int, step: float) -> Tensor:
         """x after k steps x_i <- x_i - step nabla f_i(x_i)."""
         if fits(self.features, self.d, self.loss):
-            return self._chunks.descend(x, k, step)
+            return self._lanes.descend(x, k, step)
         return self._run(lambda block, own: block.descend(own, k, step), x)
 
     @cached_property
-    def _chunks(self) -> Chunks:
+    def _lanes(self) -> Lanes:
         rows = self._rows(self.features)
         if self.loss.classes:
             rows = -sign(self.labels, rows)[:, None] * rows
         share, ridge = self._shares(self.counts), self._ridges()
-        return chunks(rows, self.labels, self.counts, self.loss, share, ridge)
+        return in_lanes(rows, self.labels, self.counts, self.loss, share, ridge)
 
     def hessian(self, x: Tensor) -> Tensor:
         """An element of the generalised Hessian."""

@@ -14,7 +14,7 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
-from corsage.core.cache import Cache
+from corsage.core.cache import Cache, Names
 from corsage.core.errors import ConfigError, NodeError
 from corsage.core.replies import name_users, reading_order
 from corsage.strategies.rounds.federation import Federation
@@ -182,7 +182,7 @@ def cohorts_of(
         own = user if cluster in apart else ""
         groups.setdefault((cluster, member.node, own), []).append(user)
     cohorts = [
-        Cohort(cohort_name(cluster, group), cluster, node, tuple(group))
+        Cohort(cohort_name(cluster, group), cluster, node, Names(group))
         for (cluster, node, _), group in groups.items()
     ]
     return sorted(cohorts, key=lambda cohort: (cohort.cluster, cohort.name))

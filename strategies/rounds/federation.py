@@ -38,6 +38,7 @@ from corsage.strategies.rounds.owners import Owners
 from corsage.strategies.rounds.participants import Attendance, Participants
 from corsage.strategies.rounds.patience import Patience
 from corsage.strategies.rounds.roster import Roster, fitting, is_at_home, is_simulation, labels
+from corsage.strategies.rounds.sizes import Scales, carrier_of
 from corsage.strategies.rounds.standing import Conduct
 from corsage.strategies.rounds.state import Progress
 from corsage.strategies.rounds.tables import policy_of, suited
@@ -93,6 +94,7 @@ class Federation:
             parameters=self.parameters,
         )
         self.outgoing, self.books = Outgoing(self), Books(self)
+        self.scales = Scales(self.note)
         self.participants = Participants(config, self.roster, self.now)
 
     def beside(self, name: str, purpose: str) -> Federation:
@@ -104,7 +106,7 @@ class Federation:
         other = Federation(name, self.config, keys, [], experiment)
         other.roster, other.grid, other.timeout = self.roster, self.grid, self.timeout
         other.patience, other.conduct = self.patience, self.conduct
-        other.now = self.now
+        other.now, other.scales = self.now, self.scales
         other.participants = Participants(self.config, self.roster, self.now)
         other.state_dir, other.simulated = self.state_dir, self.simulated
         other.progress.training_path = self.progress.training_path
@@ -204,7 +206,7 @@ class Federation:
 
     def join(self, grid: Grid) -> None:
         """Wait until as many nodes are there as the config says; another grid has others."""
-        if grid is not self.grid:
+        if new := grid is not self.grid:
             self.grid = grid
             self.roster.clear()
             # Nobody is silent there, and the order of work is not ours.
@@ -214,6 +216,8 @@ class Federation:
             keys = self.config.federation
             patience = A_DAY if is_simulation(grid) else keys.node_timeout
             self.roster.wait(grid, max(keys.num_nodes, 1), patience)
+        if new:
+            self.scales.carrier = carrier_of(grid)
 
     def refresh(self) -> None:
         """Before a round: learn which nodes came and went; if none is left, wait for one."""

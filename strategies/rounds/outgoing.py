@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
@@ -86,7 +86,8 @@ class Outgoing:
         self, kind: str, node: int, shared: ArrayRecord, rows: Arrays, task: ConfigRecord
     ) -> Message:
         """One message to one node, counted."""
-        federation = self.federation
+        federation, users = self.federation, cast(list[str], task.get("users", []))
+        federation.scales.weigh_sent(shared, rows, len(users))
         content = RecordDict({"arrays": shared, "config": task})
         if rows:
             content["rows"] = encode(rows)

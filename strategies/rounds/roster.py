@@ -24,7 +24,9 @@ from corsage.core.introduction import (
     other_frozen,
     read_introduction,
     too_large,
+    too_many,
 )
+from corsage.core.limits import SPACE
 from corsage.core.preparation import Preparation
 from corsage.core.replies import in_reading_order, name_users
 from corsage.core.text import line
@@ -372,8 +374,11 @@ class Roster:
         """Why the model is more than a node allows, before anything of it is sent there."""
         if not (said.users and said.most):
             return ""
-        size = self.parameters(self.shape, self.num_classes)
-        return too_large(size, said.most) if size > said.most else ""
+        size, users = self.parameters(self.shape, self.num_classes), len(said.users)
+        if size > said.most:
+            return too_large(size, said.most)
+        space = SPACE * said.most
+        return too_many(size, users, said.most, SPACE) if size * users > space else ""
 
     def _other_frozen(self, said: Introduction) -> str:
         """Why a node's frozen part does not fit, if it says one."""

@@ -63,6 +63,7 @@ class Run:
         self.federation.check_data()
         strategy.summary()
         self._played(strategy.opened)
+        self.federation.scales.weigh_all(strategy)
         rounds, result, evaluation = strategy.length(rounds), Result(), None
         riding = self._is_riding()
         before, begin = strategy.progress.seconds, time.monotonic()

@@ -1,4 +1,4 @@
-"""Many gradient steps at once: fused by numba, or block by block, against a plain loop."""
+"""Many gradient steps at once: fused by llvmlite, or block by block, against a plain loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plain(losses, theta):
 @pytest.mark.parametrize("fused", [True, False])
 def test_steps_are_those_of_a_plain_loop(loss, dtype, fused, monkeypatch):
     if fused:
-        pytest.importorskip("numba")
+        pytest.importorskip("llvmlite")
     monkeypatch.setattr(descent, "WORTH", 0 if fused else np.inf)
     losses, theta = problem(loss, dtype)
     assert descent.fits(losses.features, losses.d, loss) == fused
@@ -53,7 +53,7 @@ def test_steps_are_those_of_a_plain_loop(loss, dtype, fused, monkeypatch):
 
 @pytest.mark.parametrize("keys", [{"intercept": False}, {"scale": "sum"}, {"d": 6, "ridge": 0.0}])
 def test_other_losses_are_fused_too(keys, monkeypatch):
-    pytest.importorskip("numba")
+    pytest.importorskip("llvmlite")
     monkeypatch.setattr(descent, "WORTH", 0)
     losses, theta = problem(SQUARED_HINGE, **keys)
     torch.testing.assert_close(losses.descend(theta, K, STEP), plain(losses, theta))
@@ -61,7 +61,7 @@ def test_other_losses_are_fused_too(keys, monkeypatch):
 
 def test_users_step_alike_whoever_is_beside_them(monkeypatch):
     """Nodes host different users, and must come to the same numbers: to the last bit."""
-    pytest.importorskip("numba")
+    pytest.importorskip("llvmlite")
     monkeypatch.setattr(descent, "WORTH", 0)
     losses, theta = problem(LOGISTIC, torch.float32)
     some = [5, 299, 17, 130]
@@ -69,44 +69,66 @@ def test_users_step_alike_whoever_is_beside_them(monkeypatch):
     assert torch.equal(losses.descend(theta, K, STEP)[some], alone)
 
 
+@pytest.fixture
+def anew():
+    """What is known of the extra is asked again, before and after."""
+    for known in (descent.library, descent.kernel):
+        known.cache_clear()
+    yield
+    for known in (descent.library, descent.kernel):
+        known.cache_clear()
+
+
 @pytest.mark.parametrize("error", [ModuleNotFoundError, ImportError, SystemError])
-def test_without_a_numba_that_works_steps_are_torchs(error, monkeypatch, caplog):
-    """It may be there, and be of no use: it wants a certain numpy."""
+def test_without_an_llvmlite_that_works_steps_are_torchs(error, anew, monkeypatch, caplog):
+    """It may be there, and be of no use."""
 
     def missing(name):
-        raise error(f"Numba needs another NumPy: {name}")
+        raise error(f"no LLVM here: {name}")
 
-    descent.available.cache_clear()
     monkeypatch.setattr(descent, "WORTH", 0)
     monkeypatch.setattr(descent, "import_module", missing)
     losses, theta = problem(LOGISTIC)
     with caplog.at_level(logging.INFO, "corsage"):
         torch.testing.assert_close(losses.descend(theta, K, STEP), plain(losses, theta))
-    descent.available.cache_clear()
     assert "by torch" in caplog.text
 
 
-def test_small_slopes_are_as_exact_as_large_ones(monkeypatch):
-    """One sample and one step a user, long enough that the model moves by much."""
-    pytest.importorskip("numba")
+def test_a_kernel_that_cannot_be_compiled_is_torchs_work(anew, monkeypatch, caplog):
+    fused = pytest.importorskip("corsage.solvers.losses.fused")
+
+    def broken(loss, d, single):
+        raise RuntimeError("this processor is not known")
+
     monkeypatch.setattr(descent, "WORTH", 0)
-    u = torch.linspace(-80, 80, 4001)
+    monkeypatch.setattr(fused, "Kernel", broken)
+    losses, theta = problem(LOGISTIC)
+    torch.testing.assert_close(losses.descend(theta, K, STEP), plain(losses, theta))
+    assert "by torch, as llvmlite cannot compile them: this processor" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", ALIKE)
+def test_small_slopes_are_as_exact_as_large_ones(dtype, monkeypatch):
+    """One sample and one step a user, long enough that the model moves by much."""
+    pytest.importorskip("llvmlite")
+    monkeypatch.setattr(descent, "WORTH", 0)
+    u = torch.linspace(-80, 80, 4001, dtype=dtype)
     keys = {"loss": LOGISTIC, "scale": "sum", "intercept": False}
-    ones = torch.ones(4001, 1)
+    ones = torch.ones(4001, 1, dtype=dtype)
     losses = linear_losses(ones, torch.zeros(4001), np.ones(4001, int), **keys)
+    near = 3 * torch.finfo(dtype).eps
     for step in (1.0, 1e20, 1e35):
         moved = losses.descend(u[:, None], 1, step)[:, 0]
-        torch.testing.assert_close(moved, u - step * torch.sigmoid(u), rtol=1e-6, atol=0)
+        wanted = (u.double() - step * torch.sigmoid(u.double())).to(dtype)
+        torch.testing.assert_close(moved, wanted, rtol=near, atol=near)
 
 
-def test_which_way_is_taken_is_said_once(monkeypatch, caplog):
-    monkeypatch.setattr(descent, "import_module", lambda name: None)
-    descent.available.cache_clear()
+def test_which_way_is_taken_is_said_once(anew, monkeypatch, caplog):
+    monkeypatch.setattr(descent, "import_module", lambda name: name)
     with caplog.at_level(logging.INFO, "corsage"):
-        assert descent.available() and descent.available()
-    descent.available.cache_clear()
+        assert descent.library() and descent.library()
     (line,) = caplog.messages
-    assert "numba" in line
+    assert "llvmlite" in line
 
 
 def test_small_problems_and_many_columns_are_left_to_torch():

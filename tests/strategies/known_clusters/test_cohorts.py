@@ -80,7 +80,7 @@ def test_a_lone_user_has_its_own_name_and_others_one_of_all_of_them() -> None:
 
 @given(st.lists(st.text()))
 def test_who_is_in_a_cohort_is_written_as_an_array(users: list[str]) -> None:
-    assert read_members(write_members(users)) == users
+    assert read_members(write_members(users)) == tuple(users)
 
 
 def test_users_without_a_cluster_are_refused_with_some_names() -> None:

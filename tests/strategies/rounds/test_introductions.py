@@ -112,6 +112,15 @@ def test_a_bad_introduction_is_refused_and_the_others_start(name: str) -> None:
     assert finding.title == "Set aside" and why in finding.rows[0][1]
 
 
+def test_a_node_of_more_users_than_it_allows_models_is_told_so_at_the_start() -> None:
+    """Twelve models of 1,210 parameters; ten times 1,300 numbers is what it holds."""
+    spoil = words(max_parameters=1300)
+    why = r"12 models of 1,210 parameters, 0 MB for its users, .* \(10 times max-parameters=1,300\)"
+    with pytest.raises(DataError, match=why):
+        federate("fedavg", grid=Spoilt(spoil, 1))
+    federate("fedavg", grid=Spoilt(words(max_parameters=1500), 1), num_rounds=1)
+
+
 def absent() -> Any:
     """The same run without the last node."""
     return federate("fedavg", grid=Spoilt(lambda content: None, gone=[3]), **SMALL)

@@ -1,0 +1,180 @@
+"""How large messages are, and whether what carries them takes them: said before they are sent.
+
+A run's largest messages are known when its users are, before anybody trains; those of methods whose
+rounds are conversations are looked at one by one. A simulation in this process carries nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from flwr.serverapp import Grid
+
+from corsage.core.arrays import Arrays
+from corsage.core.errors import ConfigError
+from corsage.strategies.rounds.roster import is_at_home
+
+if TYPE_CHECKING:
+    from corsage.strategies.rounds.base import Strategy
+    from corsage.strategies.rounds.turns import Parcel
+
+MB = 1e6
+MEAN = 8
+"""Bytes of a number of a mean: nodes may send sums in double precision."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Bytes of a message and of its reply.
+
+    Parameters
+    ----------
+    common : of arrays that are there once, whoever it is about.
+    each : of the rows of one user.
+    users : whom it is about.
+    largest : of its largest array.
+    """
+
+    common: int
+    each: int
+    users: int
+    largest: int
+
+    @property
+    def total(self) -> int:
+        """Of all of it."""
+        return self.common + self.each * self.users
+
+    @property
+    def words(self) -> str:
+        """How much it is, and of what."""
+        of = f" for {self.users:,} users of a node" if self.each else ""
+        return f"a message{of} and its reply take {self.total / MB:,.1f} MB"
+
+    @property
+    def remedy(self) -> str:
+        """Which key makes it smaller."""
+        rest = "a model of which less travels (frozen, personal, hidden)"
+        if self.each * self.users > self.common:
+            return f"fewer users in a message (more nodes: num-nodes; fraction-train), or {rest}"
+        return rest
+
+
+class Carrier(Protocol):
+    """What messages go through, as a grid names it."""
+
+    def refusal(self, load: Load) -> str:
+        """Why it does not take a message, if it does not."""
+
+    def warning(self, load: Load) -> str:
+        """What is worth a line though it does."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Flower's way to devices: arrays travel in pieces, each piece in a message of gRPC's.
+
+    Parameters
+    ----------
+    most : bytes of one message of gRPC's.
+    piece : bytes of the largest piece of an array.
+    """
+
+    most: int
+    piece: int
+
+    def refusal(self, load: Load) -> str:
+        """Only a piece can be too large."""
+        if min(load.largest, self.piece) <= self.most:
+            return ""
+        return (
+            f"an array of {load.largest / MB:,.1f} MB goes in pieces of {self.piece / MB:,.1f} MB "
+            f"(FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE), and gRPC takes {self.most / MB:,.1f} MB: lower "
+            "that variable on all machines"
+        )
+
+    def warning(self, load: Load) -> str:
+        """Nothing."""
+        return ""
+
+
+def wire() -> Wire:
+    """Flower's own limits."""
+    from flwr.common import constant
+    from flwr.supercore.grpc import GRPC_MAX_MESSAGE_LENGTH
+
+    piece = getattr(constant, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", None)
+    return Wire(GRPC_MAX_MESSAGE_LENGTH, piece or 2**62)
+
+
+def carrier_of(grid: Grid) -> Carrier | None:
+    """What a grid's messages go through, once its nodes are there; None: they stay here."""
+    own: Callable[[], Carrier] | None = getattr(grid, "carrier", None)
+    return own() if own else None if is_at_home(grid) else wire()
+
+
+def load_of(parcel: Parcel, reply: Arrays, by_user: Collection[str], users: int) -> Load:
+    """A message of which the rows may be those of some users alone, and the reply to it."""
+    rows = [array[:1] for array in parcel.rows.values()]
+    rows += [array for name, array in reply.items() if name in by_user]
+    means = [array for name, array in reply.items() if name not in by_user]
+    sums = [MEAN * array.size for array in means]
+    common = [int(array.nbytes) for array in parcel.shared.values()] + sums
+    each = [int(array.nbytes) for array in rows]
+    largest = max([*common, *(users * size for size in each)], default=0)
+    return Load(sum(common), sum(each), users, largest)
+
+
+def loads(strategy: Strategy[Any, Any]) -> Iterator[Load]:
+    """The largest messages of a run whose rounds and evaluations are one exchange each."""
+    from corsage.strategies.rounds.base import AT_ONCE
+    from corsage.strategies.rounds.base import Strategy as Base
+
+    federation, kind = strategy.federation, type(strategy)
+    if kind.round is Base.round:
+        chosen = strategy.choose(strategy.progress.round + 1, federation.users)
+        reply = strategy.template()
+        rows = tuple(reply) if strategy.config.robust.on else strategy.by_user
+        yield load_of(strategy.send(chosen[:1]), reply, rows, most(strategy, chosen))
+    if kind.evaluation is Base.evaluation:
+        users = federation.users[:AT_ONCE]
+        yield load_of(strategy.show(users[:1], {}), {}, (), most(strategy, users))
+
+
+def most(strategy: Strategy[Any, Any], users: list[str]) -> int:
+    """Of some users the most that one node hosts."""
+    return max(map(len, strategy.federation.roster.by_node(users).values()), default=0)
+
+
+class Scales:
+    """Weighs messages before they are sent, and says each thing once."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note, self._said = note, set[str]()
+        self.carrier: Carrier | None = None
+
+    def weigh(self, load: Load) -> None:
+        """ConfigError if a message cannot be carried; a note if it is slow."""
+        if self.carrier is None:
+            return
+        if why := self.carrier.refusal(load):
+            raise ConfigError(f"{load.words}; {why}. What helps: {load.remedy}.")
+        if (line := self.carrier.warning(load)) and line not in self._said:
+            self._said.add(line)
+            self._note(f"{load.words}; {line}. What helps: {load.remedy}.")
+
+    def weigh_all(self, strategy: Strategy[Any, Any]) -> None:
+        """The same of the largest messages of a run, before the first of them."""
+        for load in loads(strategy) if self.carrier else ():
+            self.weigh(load)
+
+    def weigh_sent(self, shared: Mapping[str, Any], rows: Arrays, users: int) -> None:
+        """The same of a message as it is."""
+        if self.carrier is None:
+            return
+        common = [len(array.data) for array in shared.values()]
+        own = [int(array.nbytes) for array in rows.values()]
+        largest = max([*common, *own], default=0)
+        self.weigh(Load(sum(common), sum(own) // max(users, 1), users, largest))
