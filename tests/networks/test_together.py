@@ -279,6 +279,29 @@ def test_users_with_different_numbers_of_steps_are_the_loop(
     assert (got[2] == rows[2, where]).all()
 
 
+@pytest.mark.parametrize("name", ["group norm", "concatenation"])
+@pytest.mark.parametrize("follow", [None, 0, 2])
+def test_large_bodies_are_trained_without_rows_of_all_models(
+    name: str, follow: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit by bit what rows of whole models give, which are nowhere made."""
+    net, sizes, found = network_of(name, "loop"), [9, 1, 4], []
+    data, orders = examples(sizes, MODELS[name][0]), orders_for(sizes, 2, 4)
+    rows = rows_for(net, 3)
+    for large in (10**6, 0):
+        centre = 1.1 * rows[:, net.body]
+        pull = None if follow is None else Pull(0.3, centre, every=follow, follow=0.5)
+        monkeypatch.setattr(parts, "LARGE", large)
+        if not large:
+            monkeypatch.setattr(parts, "train_part", lambda *_: pytest.fail("rows were made"))
+        got = parts.train_bodies(
+            net, rows[0, net.body], rows[:, net.head], data, orders, KEYS, pull
+        )
+        found.append((got, centre))
+    assert np.array_equal(found[0][0], found[1][0]) and np.array_equal(found[0][1], found[1][1])
+    assert not np.array_equal(found[0][0][0], found[0][0][2])
+
+
 @pytest.mark.parametrize("follow", [0, 2])
 def test_users_together_are_pulled_as_in_the_loop(follow: int) -> None:
     nets = {path: network_of("frozen", path) for path in ("together-4", "loop")}
