@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +74,36 @@ def test_a_part_that_is_set_keeps_the_rest() -> None:
     assert np.array_equal(net.get(net.body), before[net.body]) and not (before[net.head] == 1).any()
     weight = dict(net.module.named_parameters())["head.weight"]
     assert (weight == 1).all() and weight.data_ptr() != before.__array_interface__["data"][0]
+
+
+def test_memory_that_nobody_holds_any_more_is_taken_again() -> None:
+    """A view of what was handed over holds it; without one there is no second model in memory."""
+    net = network_of("normed", "loop")
+    at = net.flat.data_ptr()
+    for held in (False, True):
+        view = net.vector.give()[None][0, 3:] if held else None
+        before = None if view is None else view.copy()
+        net.set(net.whole, net.initial + 1.0)
+        assert (net.flat.data_ptr() == at) is not held
+        assert view is None or np.array_equal(view, before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="not Linux")
+def test_untouched_zeros_take_no_memory_whatever_was_freed_before() -> None:
+    """Malloc would give blocks of 20 MB that were used, once some have been freed."""
+    for _ in range(2):
+        used = torch.ones(5_000_000)
+        del used
+    before = pages()
+    zeros = [vector.untouched(5_000_000, torch.device("cpu")) for _ in range(4)]
+    assert pages() - before < 1000  # of 19,531
+    zeros[0].add_(1.0)
+    assert float(zeros[0].sum()) == 5_000_000 and float(zeros[1].sum()) == 0.0
+
+
+def pages() -> int:
+    """Pages that this process has."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
 
 
 def test_gradients_that_rested_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
