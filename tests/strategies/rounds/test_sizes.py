@@ -114,10 +114,13 @@ def test_what_is_said_before_a_run_is_what_travels(name: str, more: dict[str, st
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_message_of_every_method_is_weighed(name: str) -> None:
+def test_every_message_of_every_method_is_weighed_and_nothing_is_changed(name: str) -> None:
     noting = Noting()
     grid = Carried(noting)
-    federate(name, grid=grid, num_rounds=1)
+    _, weighed, _ = federate(name, grid=grid, num_rounds=1)
+    _, plain, _ = federate(name, nodes=2, num_rounds=1)
+    for one, other in zip(plain.json(), weighed.json(), strict=True):
+        assert one["per_user"] == other["per_user"] and one["loss"] == other["loss"]
     sizes = [numbers_in(message) for message in grid.sent]
     assert max(load.total for load in noting.seen) >= 0.99 * max(sizes) > 0 or not max(sizes)
     assert len(noting.seen) >= len(sizes)
