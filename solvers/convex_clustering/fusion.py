@@ -118,7 +118,7 @@ def flow(
     for _ in range(SWEEPS):
         lack = need - inner.adjoint(y)
         lack -= means(lack, found.labels)[found.labels]  # no flow inside a cluster carries that
-        balanced = y + inner.carry(lack)
+        balanced = y + inner.carry(lack, times=1)  # what is left is carried in the next sweep
         own = feasible(balanced, room)
         left = float(np.square(need - inner.adjoint(own)).sum())
         best.append(min([left, *best[-1:]]))
