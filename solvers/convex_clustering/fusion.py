@@ -112,7 +112,7 @@ def flow(
     """
     edges, radius = problem.edges, problem.radius
     inner = edges.masked(found.inside)
-    room, y = radius[found.inside], mu[found.inside]
+    room, y = radius[found.inside], mu.T.compress(found.inside, axis=1).T
     need = -(problem.costs.gradient(found.x) + edges.adjoint(found.across))
     best: list[float] = []
     for _ in range(SWEEPS):
@@ -126,6 +126,6 @@ def flow(
         if left <= goal or left > hopeless * goal or stalls:
             break
         y = y + RELAX * (feasible(2 * balanced - y, room) - balanced)
-    duals = found.across.copy("K")
-    duals[found.inside] = own
-    return duals
+    duals = found.across.T.copy()
+    duals[:, found.inside] = own.T
+    return duals.T
