@@ -19,7 +19,7 @@ from scipy.spatial import KDTree
 from corsage.core.arrays import Bools, Floats, Ints
 from corsage.core.errors import ConfigError, DataError
 from corsage.solvers.convex_clustering.checks import matrix, number, positive, whole
-from corsage.solvers.convex_clustering.sparse_factor import Band, Pattern, symmetric_factor
+from corsage.solvers.convex_clustering.sparse_factor import Band, Pattern, Solve, symmetric_factor
 
 BALANCED, CARRIES = 1e-30, 300
 """Where and after how many steps conjugate gradients for a flow end."""
@@ -188,18 +188,36 @@ class Edges:
         return place, int(np.abs(place[self.i] - place[self.j]).max(initial=0))
 
     @cached_property
-    def _factor(self) -> SuperLU:
-        """Of the Laplacian with w^2, a little damped so that it is regular."""
-        square, users = self.w**2, np.arange(self.n)
+    def _solve(self) -> Solve:
+        """Of the Laplacian: for any right side (n, d)."""
+        if self.narrow(1):
+            cross, own = self._laplacian
+            solve = self.pattern(1).factored(cross[:, None, None], own[:, None, None])
+            if solve is not None:
+                return solve
+        return self._factor.solve
+
+    @cached_property
+    def _laplacian(self) -> tuple[Floats, Floats]:
+        """The Laplacian with w^2, a little damped so that it is regular: on edges and users."""
+        square = self.w**2
         degree = np.bincount(self.i, square, self.n) + np.bincount(self.j, square, self.n)
-        least = GROUND * (float(degree.mean()) or 1.0)
-        entries = np.concatenate([-square, -square, degree + least])
+        return -square, degree + GROUND * (float(degree.mean()) or 1.0)
+
+    @cached_property
+    def _factor(self) -> SuperLU:
+        """Of the Laplacian, in an order that keeps it sparse."""
+        (cross, own), users = self._laplacian, np.arange(self.n)
+        entries = np.concatenate([cross, cross, own])
         rows = np.concatenate([self.i, self.j, users]), np.concatenate([self.j, self.i, users])
         return symmetric_factor(coo_array((entries, rows), shape=(self.n, self.n)).tocsc())
 
     def masked(self, mask: Bools) -> Edges:
-        """The graph of these edges only."""
-        return Edges(self.i[mask], self.j[mask], self.w[mask], self.n)
+        """The graph of these edges only; who is near whom stays known."""
+        found = Edges(self.i[mask], self.j[mask], self.w[mask], self.n)
+        if "_banded" in self.__dict__:
+            found.__dict__["_banded"] = self._banded
+        return found
 
     def carry(self, need: Floats, times: int = REFINEMENTS) -> Floats:
         """The smallest flow (E, d), in the sense of sum |mu_e|^2/w_e^2, with B' mu = need.
@@ -215,10 +233,11 @@ class Edges:
 
     def _factored(self, need: Floats, square: Floats, times: int) -> Floats:
         """The potential by the sparse factor; the damping's error is made good by repetition."""
-        y = self._factor.solve(np.ascontiguousarray(need))
+        solve = self._solve
+        y = solve(np.ascontiguousarray(need))
         for _ in range(times - 1):
             lack = need - self.adjoint(square * self.differences(y))
-            y = y + self._factor.solve(np.ascontiguousarray(lack))
+            y = y + solve(np.ascontiguousarray(lack))
         return y
 
     def _iterated(self, need: Floats, square: Floats) -> Floats:

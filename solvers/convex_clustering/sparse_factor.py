@@ -83,7 +83,7 @@ class Pattern:
             factor = symmetric_factor(self.matrix(cross, own), "NATURAL")
         except RuntimeError:
             return None
-        return lambda g: placed(g, self.place, factor.solve)
+        return lambda g: placed(g, self.place, self.d, factor.solve)
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,14 @@ class Band:
         factor, failed = dpbtrf(band, lower=1, overwrite_ab=1)
         if failed:
             return None
-        return lambda g: placed(g, self.place, lambda b: dpbtrs(factor, b, lower=1)[0])
+        return lambda g: placed(g, self.place, self.d, lambda b: dpbtrs(factor, b, lower=1)[0])
 
 
-def placed(g: Floats, place: Ints, solve: Callable[[Floats], Floats]) -> Floats:
-    """A solution (n, d) for a right side (n, d) of users in another order."""
+def placed(g: Floats, place: Ints, size: int, solve: Callable[[Floats], Floats]) -> Floats:
+    """A solution (n, d) for a right side (n, d) of users in another order.
+
+    It is one for all of it with blocks of size d, one for each column with blocks of size 1.
+    """
     ordered = np.empty_like(g, order="C")
     ordered[place] = g
-    return np.asarray(solve(ordered.ravel()).reshape(g.shape)[place])
+    return np.asarray(solve(ordered.reshape(len(g) * size, -1)).reshape(g.shape)[place])
