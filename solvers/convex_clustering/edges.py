@@ -19,12 +19,9 @@ from scipy.spatial import KDTree
 from corsage.core.arrays import Bools, Floats, Ints
 from corsage.core.errors import ConfigError, DataError
 from corsage.solvers.convex_clustering.checks import matrix, number, positive, whole
+from corsage.solvers.convex_clustering.potentials import iterated
 from corsage.solvers.convex_clustering.sparse_factor import Band, Pattern, Solve, symmetric_factor
 
-BALANCED, CARRIES = 1e-30, 300
-"""Where and after how many steps conjugate gradients for a flow end."""
-RISEN = 1e6
-"""A residual that is so many times the least falls no more."""
 GROUND, REFINEMENTS = 1e-10, 3
 """The damping of a Laplacian that is factored, and solutions by turns with residuals."""
 QUICK, PACE = 2e7, 1000.0
@@ -228,7 +225,7 @@ class Edges:
         if not len(self):
             return np.zeros((0, need.shape[1]))
         square = (self.w**2)[:, None]
-        y = self._factored(need, square, times) if self.sparse else self._iterated(need, square)
+        y = self._factored(need, square, times) if self.sparse else iterated(self, need)
         return np.asarray(square * self.differences(y))
 
     def _factored(self, need: Floats, square: Floats, times: int) -> Floats:
@@ -239,27 +236,6 @@ class Edges:
             lack = need - self.adjoint(square * self.differences(y))
             y = y + solve(np.ascontiguousarray(lack))
         return y
-
-    def _iterated(self, need: Floats, square: Floats) -> Floats:
-        """The potential by conjugate gradients; for complete pieces it takes a step or two."""
-        degree = np.bincount(self.i, square[:, 0], self.n)
-        degree += np.bincount(self.j, square[:, 0], self.n)
-        inverse = 1.0 / np.maximum(degree, np.finfo(np.float64).tiny)[:, None]
-        y, r = np.zeros_like(need), np.where(degree[:, None] > 0, need, 0.0)
-        p, old = inverse * r, float((inverse * r * r).sum())
-        goal, best, least = BALANCED * old, y, old
-        for _ in range(CARRIES):
-            lp = self.adjoint(square * self.differences(p))
-            bent = float((p * lp).sum())
-            if old <= goal or bent <= 0.0:
-                break
-            y, r = y + old / bent * p, r - old / bent * lp
-            new = float((inverse * r * r).sum())
-            p, old = inverse * r + new / old * p, new
-            best, least = (y, new) if new < least else (best, least)
-            if new > RISEN * least:  # what is left to carry is rounding, and adds up to nothing
-                break
-        return best
 
     def merged(self, labels: Ints, count: int) -> Edges:
         """The graph of `count` clusters: weights between two of them add up, those inside go."""
