@@ -192,14 +192,15 @@ class Edges:
             solve = self.pattern(1).factored(cross[:, None, None], own[:, None, None])
             if solve is not None:
                 return solve
-        return self._factor.solve
+        factor = self._factor
+        return lambda need: np.asarray(factor.solve(need))
 
     @cached_property
     def _laplacian(self) -> tuple[Floats, Floats]:
         """The Laplacian with w^2, a little damped so that it is regular: on edges and users."""
         square = self.w**2
         degree = np.bincount(self.i, square, self.n) + np.bincount(self.j, square, self.n)
-        return -square, degree + GROUND * (float(degree.mean()) or 1.0)
+        return -square, np.asarray(degree + GROUND * (float(degree.mean()) or 1.0), np.float64)
 
     @cached_property
     def _factor(self) -> SuperLU:

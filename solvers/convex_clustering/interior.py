@@ -19,7 +19,8 @@ from corsage.solvers.convex_clustering.certificate import Problem, edge_terms
 from corsage.solvers.convex_clustering.cones import Pairs, Scaling, Step, dot
 from corsage.solvers.convex_clustering.edges import norms
 from corsage.solvers.convex_clustering.finish import Finish
-from corsage.solvers.convex_clustering.newton_system import Solve, System, affordable
+from corsage.solvers.convex_clustering.newton_system import System, affordable
+from corsage.solvers.convex_clustering.sparse_factor import Solve
 
 STEPS = 60
 """A limit of steps."""

@@ -50,7 +50,8 @@ class Level:
     def gathered(self, mu: Floats) -> Floats:
         """Duals of the users' edges (E, d), added up for the clusters' edges."""
         own = self.sign * mu.T.compress(self.across, axis=1)
-        return np.stack([np.bincount(self.place, column, len(self.graph)) for column in own]).T
+        sums = [np.bincount(self.place, column, len(self.graph)) for column in own]
+        return np.asarray(np.stack(sums).T, np.float64)
 
     def spread(self, mu: Floats, inside: Floats) -> Floats:
         """Duals of the clusters' edges, on the users' edges by weight; those `inside` beside."""
