@@ -14,8 +14,8 @@ from corsage.core.losses import LOGISTIC
 from corsage.experiments.convex_clustering import drawn as at_drawn
 from corsage.experiments.convex_clustering.drawn import Drawn, ellipses, scattered
 from corsage.solvers.convex_clustering.batched import AtHand, Batched, Single
+from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
 from corsage.solvers.convex_clustering.edges import Edges
-from corsage.solvers.convex_clustering.newton import Clusters, Penalty, Task
 from corsage.solvers.convex_clustering.partitions import (
     GLOBAL,
     KMEANS,
@@ -30,6 +30,7 @@ from corsage.solvers.convex_clustering.partitions import (
 )
 from corsage.solvers.convex_clustering.reading import agreement
 from corsage.solvers.convex_clustering.recovery import theorem1
+from corsage.solvers.convex_clustering.runs import Task
 from corsage.solvers.convex_clustering.selection import (
     CROSS,
     HOLD_OUT,
