@@ -33,6 +33,8 @@ LOWER = 1e-3
 """A profile that falls this far below the likeliest has no interval."""
 SINGULAR, LIFT = 1e-6, 1e-3
 """A root that is 0 in some direction is lifted before a search: no slope leads away from there."""
+JUMP = 1e-6
+"""Share of the way to an end that is no distance: where a profile rises over less, it jumps."""
 LEVEL = 0.1
 """Where the root of the deviance has risen by less, its slope says nothing of where it ends."""
 WIDEST_LOG = 600.0
@@ -139,7 +141,7 @@ class Profile:
         else:
             ends, step = [-np.inf, np.inf], 1.0
             guess = float(y[-1]) / 2 - UNKNOWN
-        low, high = self.constraint.bounds
+        low, high = self.constraint.bounds(self.start)
         limit = max(u - FURTHEST, low) if sign < 0 else min(guess + FURTHEST, high)
         for _ in range(TRIES):
             guess = sign * min(sign * guess, sign * limit)
@@ -155,6 +157,8 @@ class Profile:
             if gap < CUTOFF and guess == limit:
                 return sign * np.inf
             ends[int(gap > CUTOFF)] = guess
+            if jumps(u, ends):
+                return None
             guess = following(guess, gap, sign * rise, sign, step, ends)
         return None
 
@@ -186,6 +190,13 @@ class Profile:
                 break
             now = after
         return now, float(slope @ along)
+
+
+def jumps(u: float, ends: Sequence[float]) -> bool:
+    """Whether a profile from u on is below the cutoff and above it within no distance at all."""
+    inside, outside = ends
+    width = abs(outside - u) if np.isfinite(u) else 1.0
+    return bool(abs(outside - inside) < JUMP * width < np.inf)
 
 
 def following(

@@ -20,7 +20,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     Of the first run, user 2's second round and user 0's third end only when a test lets them.
     """
     points = {user: Point(f"/state-{user}/fedrep-.*/{n}.safetensors$") for user, n in HELD.items()}
-    fleet = Fleet(tmp_path_factory.mktemp("fleet"), points=points)
+    fleet = Fleet(tmp_path_factory.mktemp("fleet"), points=points, hasty=["2"])
     try:
         fleet.start("seed=3")
         yield fleet
