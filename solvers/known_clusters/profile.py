@@ -24,6 +24,8 @@ NEAR = 1e-4
 """An end is found when the deviance is that close to the cutoff."""
 ENOUGH = 1e-7
 """A step that would gain less is not taken."""
+STUCK = 1e-2
+"""A search that ends where a step would still gain more has found nothing."""
 STEPS, TRIES = 100, 25
 FURTHEST = 14.0
 """log of how many times an estimate an end may be; with less it is 0."""
@@ -158,7 +160,7 @@ class Profile:
                 return sign * np.inf
             ends[int(gap > CUTOFF)] = guess
             if jumps(u, ends):
-                return None
+                break
             guess = following(guess, gap, sign * rise, sign, step, ends)
         return None
 
@@ -174,7 +176,7 @@ class Profile:
         return float(np.sqrt(2 * CUTOFF / max(float(rest), 2.0)))
 
     def best(self, y: Floats, u: float) -> tuple[Spot, float] | None:
-        """The least deviance at a value, and how it rises with it; None where rounding hides it."""
+        """The least deviance at a value, and how it rises with it; None where it is not found."""
         now = self.surface.at(self.constraint.place(self.surface.lifted(y), u))
         if now is None:
             return None
@@ -182,14 +184,14 @@ class Profile:
         for _ in range(STEPS):
             free, along = self.constraint.slopes(now.z, u)
             slope, curvature = self.surface.local(now)
-            after, damping, _ = stepped(
+            after, damping, gain = stepped(
                 lambda move, z=now.z: self.surface.at(self.constraint.place(z + move, u)),  # type: ignore[misc]
                 now, free.T @ slope, free.T @ curvature @ free, damping, ENOUGH,
             )  # fmt: skip
             if after is None:
                 break
             now = after
-        return now, float(slope @ along)
+        return (now, float(slope @ along)) if gain < STUCK else None
 
 
 def jumps(u: float, ends: Sequence[float]) -> bool:

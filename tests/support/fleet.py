@@ -60,7 +60,7 @@ class Fleet:
     words : what each user's node config says of its data, if not what that page has.
     points : where processes stand still, by the name of the process that starts them.
     hasty : users whose SuperNodes are missed as soon as Flower lets them be, 20 s after their last
-        sign of life and not 60; no process sleeps for seconds then before it looks again.
+        sign of life and not 60; no process sleeps for longer than a second before it looks again.
     """
 
     def __init__(
@@ -76,15 +76,19 @@ class Fleet:
         home = folder / "flwr"
         home.mkdir()
         (home / "config.toml").write_text(CONFIG.format(port=self.ports[0]))
-        haste = {"SLEEP_AT_MOST": "0.25", "PYTHONPATH": hooked()} if hasty else {}
-        self.environment = os.environ | haste | {
-            "FLWR_HOME": str(home),
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        }
+        haste = {"SLEEP_AT_MOST": "1", "PYTHONPATH": hooked()} if hasty else {}
+        self.environment = (
+            os.environ
+            | haste
+            | {
+                "FLWR_HOME": str(home),
+                "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+                "FLWR_DISABLE_UPDATE_CHECK": "1",
+                "FLWR_TELEMETRY_ENABLED": "0",
+                "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            }
+        )
 
     def start(self, keys: str) -> None:
         """Deal the data, start all processes, and wait until the SuperNodes are connected."""
