@@ -27,6 +27,7 @@ LONGEST = (
     "tests/test_package.py",
     "tests/strategies/test_contract.py",
     "tests/deploy/test_obedience.py",
+    "tests/deploy/test_attacks.py",
     "tests/strategies/known_clusters/test_own_sums.py",
     "tests/app/test_forget.py",
     "tests/strategies/convex_clustering/test_outside.py",
