@@ -17,7 +17,8 @@ hypothesis.settings.load_profile("any machine")
 
 sys.dont_write_bytecode = False  # three workers and many processes read the same files
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-gc.disable()  # until all tests are collected: what is imported stays
+if "PYTEST_XDIST_WORKER" in os.environ:
+    gc.disable()  # until all tests are collected: what is imported stays
 
 LONGEST = (
     "tests/deploy/test_devices.py",
