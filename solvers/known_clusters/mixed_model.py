@@ -180,10 +180,10 @@ def by_cluster(values: Floats, cluster: Ints, k: int) -> Floats:
     if (cluster[1:] < cluster[:-1]).any():  # rows in order are not copied
         order = np.argsort(cluster, kind="stable")
         values, cluster = values[order], cluster[order]
-    present, starts = np.unique(cluster, return_index=True)
     sums = np.zeros((k, *values.shape[1:]))
-    if len(present):
-        sums[present] = np.add.reduceat(values, starts, axis=0)
+    if len(cluster):
+        starts = np.flatnonzero(np.diff(cluster, prepend=cluster[0] - 1))
+        sums[cluster[starts]] = np.add.reduceat(values, starts, axis=0)
     return sums
 
 

@@ -234,12 +234,15 @@ def averaged(shape: Shape, derivative: Slope, moved: Floats) -> Floats:
     """tr(Q dD Q dD) of all pairs of directions."""
     if shape.kind == FULL:
         pairs = derivative.pairs(shape.groups, shape.varies)
-        half = np.einsum("gabcd,kgbc->kgad", pairs, moved, optimize=True)
-        found = np.einsum("kgad,lgda->kl", half, moved, optimize=True)
+        g, r, *_ = pairs.shape
+        flat = pairs.transpose(0, 1, 4, 2, 3).reshape(g, r * r, r * r)  # (a, d), (b, c)
+        half = flat @ moved.reshape(-1, g, r * r).transpose(1, 2, 0)
+        turned = moved.mT.reshape(-1, g, r * r)
+        found = np.tensordot(half, turned, ((0, 1), (1, 2)))
     else:
         squares = derivative.squares(shape.groups, shape.varies)
         lines = np.diagonal(moved, axis1=2, axis2=3)
-        found = np.einsum("kga,gab,lgb->kl", lines, squares, lines, optimize=True)
+        found = np.tensordot(lines.transpose(1, 0, 2) @ squares, lines, ((0, 2), (1, 2)))
     return np.asarray((found + found.T) / 2)
 
 

@@ -13,6 +13,7 @@ from corsage.core.errors import ModelError
 from corsage.core.losses import LOGISTIC
 from corsage.experiments.convex_clustering import drawn as at_drawn
 from corsage.experiments.convex_clustering.drawn import Drawn, ellipses, scattered
+from corsage.solvers.convex_clustering import selection
 from corsage.solvers.convex_clustering.batched import AtHand, Batched, Single
 from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
 from corsage.solvers.convex_clustering.edges import Edges
@@ -48,6 +49,13 @@ from corsage.solvers.convex_clustering.sum_of_norms import fit
 from corsage.solvers.losses.held_out import Fold
 
 USERS = 6
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half as many lambda along a path, of the same length: each is a problem of its own."""
+    monkeypatch.setattr(selection, "GRID", 15)
+    monkeypatch.setattr(selection, "COARSE", 8)
 
 
 def asked(drawn: Drawn) -> tuple[Batched, AtHand, Edges]:
@@ -123,8 +131,9 @@ def test_three_clusters_are_found_and_their_models_are_refitted() -> None:
     assert gain > 1.64 * error > 0
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
-    "drawn", [ellipses(2, 10, 18, 1), scattered(2, 20, 18)], ids=["one", "none"]
+    "drawn", [ellipses(2, 10, 12, 1), scattered(2, 20, 12)], ids=["one", "none"]
 )
 def test_where_there_are_no_clusters_none_are_found(drawn: Drawn) -> None:
     users, _, edges = asked(drawn)
@@ -160,6 +169,7 @@ def test_a_federation_without_a_best_model_is_refused_in_a_line(
     assert len(oracle.exchanges) <= 8
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("users", [1, 2])
 def test_one_user_and_two_users_have_models(users: int) -> None:
     drawn = ellipses(1, 10, users, 1)

@@ -24,7 +24,7 @@ from tests.support.federations import federate
 from tests.support.grids import Watched
 
 ALL: dict[str, Any] = {"convex_tolerance": 1e-8}
-FEW: dict[str, Any] = {"users_per_cluster": 8, "convex_tolerance": 1e-6, "convex_report": True}
+FEW: dict[str, Any] = {"users_per_cluster": 6, "convex_tolerance": 1e-6, "convex_report": True}
 
 
 @pytest.mark.parametrize("loss", ["squared-hinge", "logistic"])
@@ -90,7 +90,7 @@ def test_clusters_are_found_certified_and_refitted_in_a_handful_of_exchanges() -
     choice = strategy.state.choice
     assert choice is not None and choice.labels is not None
     assert choice.exchanges <= 14
-    assert agreement(np.array(choice.labels), np.repeat([0, 1, 2], 8)) == 1
+    assert agreement(np.array(choice.labels), np.repeat([0, 1, 2], 6)) == 1
     rows = {row["strategy"]: row["accuracy"]["mean"] for row in result.json()}
     assert rows["convex-clustering+chosen"] > 0.85
     assert rows["convex-clustering+refit"] > 0.85

@@ -66,9 +66,16 @@ def column(found: dict[str, Any], what: str) -> Floats:
 NUMBERS = {"loss": "squared", "labels": "numbers", "mixed_random": "intercept", "known_refine": 1}
 
 
-@pytest.fixture
-def numbers(tmp_path: Path) -> Path:
-    return written(tmp_path, DATA, DATA.y)
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("numbers"), DATA, DATA.y)
+
+
+@pytest.fixture(scope="module")
+def any_shape(numbers: Path) -> dict[str, Any]:
+    """The summary of users that differ in all coefficients, with any covariance."""
+    own = {**NUMBERS, "mixed_random": "all", "mixed_variances": "full", "mixed_grouping": "all"}
+    return summary("mixed-model", numbers, mixed_intervals="always", **own)
 
 
 @pytest.mark.parametrize("nodes", [1, 5])
@@ -276,9 +283,8 @@ def test_variances_have_errors_and_intervals_in_the_tables_units(numbers: Path, 
     assert "95%" in found["rows"]["between users (s^2)"] and "profile" in found["intervals"]
 
 
-def test_covariances_of_any_shape_have_intervals_of_correlations(numbers: Path) -> None:
-    own = {**NUMBERS, "mixed_random": "all", "mixed_variances": "full", "mixed_grouping": "all"}
-    found = summary("mixed-model", numbers, mixed_intervals="always", **own)
+def test_covariances_of_any_shape_have_intervals_of_correlations(any_shape: Any) -> None:
+    found = any_shape
     assert [one["name"] for one in found["correlations"]] == ["x0", "x1"]
     for one in found["correlations"]:
         assert one["other"] == "intercept"
@@ -314,9 +320,8 @@ def test_intervals_that_take_long_are_left_out(
     assert "mixed-intervals=always" in found["rows"]["intervals"]
 
 
-def test_statistics_are_a_table_and_in_the_report(numbers: Path, tmp_path: Path) -> None:
-    own = {**NUMBERS, "mixed_random": "all", "mixed_variances": "full", "mixed_grouping": "all"}
-    found = summary("mixed-model", numbers, **own)
+def test_statistics_are_a_table_and_in_the_report(any_shape: Any) -> None:
+    found = any_shape
     row = {"strategy": "mixed-model", "per_user": {}, "estimates": found}
     lines = list(statistics(row))
     assert [line[1] for line in lines].count("correlation") == 2

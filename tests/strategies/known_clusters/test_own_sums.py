@@ -32,6 +32,8 @@ from tests.support.resuming import Resume, Stop
 
 AUTO: dict[str, Any] = {"known_gamma": "auto", "known_lambda": "auto"}
 SQUARED = {**HIERARCHICAL, **AUTO, "samples_per_user": 8, "mixed_intervals": "never"}
+INTERCEPTS = {**SQUARED, "mixed_random": "intercept"}
+"""With one coefficient there are no shapes to choose among."""
 CLASSES = {**LOGISTIC, **AUTO, "num_rounds": 40, "evaluate_every": 1000}
 
 
@@ -182,10 +184,10 @@ def test_nodes_change_nothing(keys: dict[str, Any]) -> None:
 def test_devices_with_one_user_send_the_same_and_others_their_sum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    at_home = federate("mixed-model", 12, **SQUARED)[1]
+    at_home = federate("mixed-model", 12, **INTERCEPTS)[1]
     monkeypatch.setattr(own_sums, "is_at_home", lambda grid: False)
     watched = Watched(12)
-    strategy, away, notes = federate("mixed-model", grid=watched, **SQUARED)
+    strategy, away, notes = federate("mixed-model", grid=watched, **INTERCEPTS)
     assert errors(away) == pytest.approx(errors(at_home), rel=1e-12)
     assert all("each" not in str(task.options) for _, task in watched.training()[:12])
     strategy, _, notes = federate("mixed-model", 3, **SQUARED)
@@ -211,7 +213,7 @@ def test_a_device_never_sends_rows_of_several_users() -> None:
 
 
 @pytest.mark.parametrize("value", [-1.0, 1e9])
-@pytest.mark.parametrize("keys", [SQUARED, {**CLASSES, "num_rounds": 3}])
+@pytest.mark.parametrize("keys", [INTERCEPTS, {**CLASSES, "num_rounds": 3}])
 def test_sums_that_no_records_have(value: float, keys: dict[str, Any]) -> None:
     strategy, _, notes = federate("mixed-model", grid=Lying("sums", value), **keys)
     assert strategy.progress.round >= 2
