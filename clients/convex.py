@@ -55,9 +55,8 @@ class ConvexClient(Client[K]):
     @property
     def sizes(self) -> Ints:
         """Training samples of each user."""
-        data, users = self.data, self.users
-        places = self.prepared("places", lambda: np.array([data.index[u] for u in users]))
-        return np.asarray(data.train_sizes[places])
+        places = self.prepared("places", lambda: self.data.places(self.users))
+        return np.asarray(self.data.train_sizes[places])
 
     @property
     def convex(self) -> bool:
