@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corsage.clients.features import Features, features_of
+from corsage.clients.features import FeaturesByModel, features_of
 from corsage.clients.units import units_of
 from corsage.core.arrays import Array, Ints
 from corsage.core.cache import Cache
@@ -121,7 +121,7 @@ class Samples:
 
     def features(self, user: str, part: str, x: Array, types: Types) -> Tensor:
         """What the frozen front makes of some of a user's samples, computed once."""
-        key = id(self.full), id(self.data), self.seed, user, part
-        held = self.cache.get("features", Features)
+        key = id(self.data), self.seed, user, part
+        held = self.cache.get("features", FeaturesByModel).of(self.full)
         labels = np.zeros(len(x), np.int64)
         return held.get(key, lambda: features_of(self.full, self.tensors(x, labels, types)[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,26 @@ def test_who_exceeds_a_limit_is_told_on_both_sides(
     why = "local-epochs=3 is more than this device allows (max-epochs=2)"
     assert f"user 3 is dropped: train: {why}" in notes.notes
     assert [line for line in lines if why in line]
+
+
+def test_a_folder_of_states_that_is_gone_is_made_again(target: Target) -> None:
+    """A process that stays sees it as one that has just begun does."""
+    assert not target.ask(honest("fedrep", "train").message()).has_error()
+    for kind in ("query", "train"):
+        shutil.rmtree(target.state)
+        assert not target.ask(honest("fedrep", kind).message()).has_error()
+        assert target.state.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_log_of_a_device_is_no_terminal_of_a_server(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(outward, "log", lambda level, text, *own: lines.append(text % own))
+    draft = honest("fedavg", "train")
+    draft.settings["keys"]["frozen"] = "\x1b[2J"
+    assert target.ask(draft.message()).has_error()
+    assert lines and all(line.isprintable() for line in lines)
 
 
 def test_a_model_beyond_a_limit_is_never_sent(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from corsage.app.deployment.compose import compose
-from corsage.app.deployment.table import read_table
+from corsage.app.deployment.table import Device, read_table
 from tests.support.recipe import DEPLOY
 
 
@@ -24,11 +24,18 @@ def test_the_shipped_compose_file_is_that_of_the_shipped_table() -> None:
     for service in services.values():
         assert service["read_only"] and service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
-        assert service["restart"] == "always"
+        assert service["restart"] == "always" and service["init"]
     published = {name: service.get("ports") for name, service in services.items()}
     assert {name for name, ports in published.items() if ports} == {"superlink"}
     assert published["superlink"] == ["8443:8443"]  # the gate's: it shares the SuperLink's network
     assert services["gate"]["network_mode"] == "service:superlink"
+
+
+def test_the_words_of_a_table_are_not_looked_into() -> None:
+    """A file may be called as a place in the template is."""
+    device = Device("NAME-PORT", 0, {"data": "/srv/FILE/DATA.csv"})
+    services = yaml.safe_load(compose([device], "SERVER", 8443))["services"]
+    assert services["device-NAME-PORT"]["volumes"][1] == "./data/DATA.csv:/srv/FILE/DATA.csv:ro"
 
 
 UNITS = sorted(DEPLOY.glob("*.service"))
