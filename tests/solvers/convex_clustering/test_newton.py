@@ -92,11 +92,11 @@ def outliers(seed=0, delta=0.2):
 def test_kinks_of_the_robust_loss_cost_few_more_exchanges(delta, most):
     losses, edges = outliers(delta=delta), Edges.all_pairs(24)
     users, oracle = asked(losses)
-    lams = np.geomspace(0.05, 0.001, 30)
+    lams = np.geomspace(0.05, 0.001, 15)
     found = users.solve([Task(Penalty(lam, edges)) for lam in lams])
     assert max(each.gap for each in found) <= 1e-6
     assert len(oracle.exchanges) <= most
-    for place in (3, 15, 29):
+    for place in (1, 7, 14):
         best = fit(losses, lams[place], edges, tolerance=1e-9)
         assert found[place].value == pytest.approx(best.value, rel=1e-6)
 

@@ -119,6 +119,7 @@ def test_the_lambda_for_models_is_that_of_the_least_held_out_loss_in_eight_excha
     assert found.lam == found.lams[np.argmin(found.scores)]
 
 
+@pytest.mark.usefixtures("short")
 def test_three_clusters_are_found_and_their_models_are_refitted() -> None:
     drawn = ellipses(1, 40, USERS)
     users, oracle, edges = asked(drawn)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from corsage.core.errors import ConfigError
-from corsage.solvers.convex_clustering import sum_of_norms
+from corsage.solvers.convex_clustering import selection, sum_of_norms
 from corsage.solvers.convex_clustering.reading import agreement
 from corsage.strategies.convex_clustering.choice import Choice
 from corsage.strategies.convex_clustering.convex_clustering import (
@@ -81,7 +81,10 @@ def test_the_state_is_stored_with_its_infinities() -> None:
     assert np.array_equal(again.solver.hessian, strategy.solver.hessian)  # type: ignore[union-attr]
 
 
-def test_clusters_are_found_certified_and_refitted_in_a_handful_of_exchanges() -> None:
+def test_clusters_are_found_certified_and_refitted_in_a_handful_of_exchanges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selection, "COARSE", 8)  # half as many lambda, of the same path
     strategy, result, _ = federate(
         "convex-clustering", 2, convex_lambda="clusters", fraction_train=1.0, num_rounds=20,
         evaluate_every=1000, samples_per_user=30, **FEW,
