@@ -15,12 +15,17 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.absorbed import Absorbed, Derivative, Known, Level, Sums
-from corsage.solvers.known_clusters.lanes import WIDEST, back, dots, factor, lanes, solved
+from corsage.solvers.known_clusters.lanes import (
+    AT_ONCE,
+    WIDEST,
+    back,
+    dots,
+    factor,
+    lanes,
+    plus_one,
+    solved,
+)
 from corsage.solvers.known_clusters.mixed_model import by_cluster
-
-AT_ONCE = 4096
-"""Units of a block."""
-
 
 @dataclass(frozen=True)
 class ManyAbsorbed:
@@ -113,10 +118,7 @@ def in_lanes(below: Sums, root: Floats) -> Absorbed:
     """`Absorbed.of` with K = CC': P = A - G'G with G = C^-1 L'A, and so on, units last."""
     a, b, up = lanes(below.a), lanes(below.b)[:, None], lanes(root)
     la, lb = dots(up, a), dots(up, b)
-    k = dots(np.swapaxes(la, 0, 1), up)
-    for i in range(len(k)):
-        k[i, i] += 1.0
-    c = factor(k)
+    c = factor(plus_one(dots(np.swapaxes(la, 0, 1), up)))
     g, h, spread = solved(c, la), solved(c, lb), solved(c, np.swapaxes(up, 0, 1))
     said = Sums(
         back(a - dots(g, g)),

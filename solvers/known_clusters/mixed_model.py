@@ -81,6 +81,8 @@ def shrunk(a: Floats, b: Floats, gamma: ArrayLike) -> tuple[Floats, Floats]:
     scale = _scale(a, gamma)
     if scale is None and np.isinf(gamma).all() and _definite(a):
         return a, b
+    if scale is None and not np.any(gamma):
+        return np.zeros_like(a), np.zeros_like(b)
     if scale is None:
         return Spectra.of(a, b).shrunk(gamma)
     if not scale.all():

@@ -24,8 +24,9 @@ import numpy as np
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
 from corsage.solvers.known_clusters.absorbed import Absorbed, Derivative, Known, Level, Sums
+from corsage.solvers.known_clusters.lanes import AT_ONCE
 from corsage.solvers.known_clusters.likelihood import NO_NOISE, SINGULAR
-from corsage.solvers.known_clusters.many_units import AT_ONCE, ManyAbsorbed, ManyDerivative
+from corsage.solvers.known_clusters.many_units import ManyAbsorbed, ManyDerivative
 
 
 def levels_of(cluster: Ints, k: int) -> tuple[Level, ...]:

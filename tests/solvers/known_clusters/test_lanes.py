@@ -9,9 +9,11 @@ import pytest
 
 from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters import many_units
+from corsage.solvers.known_clusters import rooted as rooted_file
 from corsage.solvers.known_clusters.absorbed import Absorbed, Known, Level, Sums
-from corsage.solvers.known_clusters.lanes import back, dots, factor, lanes, solved
+from corsage.solvers.known_clusters.lanes import back, dots, factor, lanes, solved, solved_back
 from corsage.solvers.known_clusters.many_units import ManyAbsorbed
+from corsage.solvers.known_clusters.rooted import rooted, rooted_models
 
 
 def definite(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
@@ -28,6 +30,8 @@ def test_factors_and_solutions_are_the_library_s(d: int) -> None:
     assert np.tril(back(c)) == pytest.approx(np.linalg.cholesky(k), rel=1e-12)
     wanted = np.linalg.solve(np.linalg.cholesky(k), right)
     assert back(solved(c, lanes(right))) == pytest.approx(wanted, rel=1e-10)
+    wanted = np.linalg.solve(np.linalg.cholesky(k).mT, right)
+    assert back(solved_back(c, lanes(right))) == pytest.approx(wanted, rel=1e-10)
     assert back(dots(lanes(right), lanes(k))) == pytest.approx(right.mT @ k, rel=1e-12)
 
 
@@ -53,6 +57,20 @@ def test_many_units_are_integrated_out_as_few_are(
     assert alike([one.slopes(groups)], [other.slopes(groups)])
     assert alike([one.pairs(groups, varies)], [other.pairs(groups, varies)])
     assert alike([one.squares(groups, varies)], [other.squares(groups, varies)])
+
+
+@pytest.mark.parametrize(("d", "r"), [(4, 4), (3, 2), (14, 14)])
+def test_models_of_many_users_are_those_of_few(
+    d: int, r: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """theta = w + V (b - A w), V being what Absorbed calls the spread."""
+    rng, n = np.random.default_rng(d), 23
+    a, b, w = definite(rng, n, d), rng.normal(size=(n, d)), rng.normal(size=(n, d))
+    root = rng.normal(size=(d, r))
+    wanted = rooted(a, b, root).own(Known(w, np.zeros_like(a))).mean
+    assert rooted_models(a, b, root, w) == pytest.approx(wanted, rel=1e-9)
+    monkeypatch.setattr(rooted_file, "AT_ONCE", 5)
+    assert rooted_models(a, b, root, w) == pytest.approx(wanted, rel=1e-9)
 
 
 def alike(ours: Sequence[Floats], theirs: Sequence[Floats]) -> bool:
