@@ -16,7 +16,8 @@ import numpy as np
 
 from corsage.core.arrays import Bools, Floats
 from corsage.solvers.known_clusters.absorbed import Derivative
-from corsage.solvers.known_clusters.many_units import ManyDerivative
+from corsage.solvers.known_clusters.lane_units import LaneDerivative
+from corsage.solvers.known_clusters.many_units import ManyAbsorbed, ManyDerivative
 from corsage.solvers.known_clusters.shapes import FULL, Shape
 from corsage.solvers.known_clusters.tree import Integrated, Tree
 
@@ -24,6 +25,8 @@ GAIN = 1e-13
 """A step that would make the deviance less by less than this is not taken any more."""
 BLIND = 1e-6
 """Below this gain rounding of the deviance may hide it: steps are trusted."""
+NEAR = 100.0
+"""Below this gain levels above very many users are settled: a deviance's fall is no way off."""
 STEPS = 200
 WIDEST = 1e12
 """Damping beyond which no step is left."""
@@ -87,7 +90,7 @@ class Fitted:
         return self.found.middle.deviance
 
 
-Slope = Derivative | ManyDerivative
+Slope = Derivative | ManyDerivative | LaneDerivative
 
 
 class Scoring:
@@ -133,10 +136,25 @@ class Scoring:
                 slope, curvature = held(slope, curvature, fixed)
             after, damping, gain = self.step(now, slope, curvature, damping)
             first = gain if number == 0 else first
-            now = now if after is None else after
+            if after is not None:
+                now = after if gain > NEAR or fixed is not None else self.settled_above(after)
             if gain < GAIN or after is None:
                 break
         return Fitted(self.shapes, now.x, now.found, gain, first)
+
+    def settled_above(self, now: Point) -> Point:
+        """Below very many users' covariances the best ones of the levels above them.
+
+        Fisher's scoring ends slowly there, as units are few: their curvature is not that on
+        average. What the users say of their centres is added up, so such steps cost nothing
+        beside one of all levels, for which everybody is looked at again.
+        """
+        users = now.found.passed[0]
+        if len(self.shapes) == 1 or not isinstance(users, ManyAbsorbed):
+            return now
+        found = Scoring(self.tree.above(now.found), self.shapes[1:]).fitted(now.x[1:])
+        passed, middle = [users, *found.found.passed], found.found.middle
+        return Point([now.x[0], *found.x], Integrated(self.tree.levels, passed, middle))
 
     def step(
         self, now: Point, slope: Floats, curvature: Floats, damping: float

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.clients.contract import Got
-from corsage.clients.known_clusters.mixed_model import MixedModelClient, Quadratics
+from corsage.clients.known_clusters.mixed_model import MixedModelClient, Quadratics, packed
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
@@ -197,11 +196,8 @@ def test_devices_with_one_user_send_the_same_and_others_their_sum(
 
 def test_a_device_never_sends_rows_of_several_users() -> None:
     """Their sum, unless it is asked for `each`, which is no word that a device reads."""
-    a, b, c = np.tile(np.eye(2), (4, 1, 1)), np.ones((4, 2)), torch.full((4,), 0.5)
-    losses = SimpleNamespace(quadratic=lambda: SimpleNamespace(c=c))
-    client: Any = SimpleNamespace(
-        theta=lambda: np.zeros((4, 2)), quadratics=lambda *at: Quadratics(a, b), losses=losses
-    )
+    squares = packed(Quadratics(np.tile(np.eye(2), (4, 1, 1)), np.ones((4, 2))), np.ones(4))
+    client: Any = SimpleNamespace(theta=lambda: np.zeros((4, 2)), squares=squares)
     options = {"as": "exact", "moves": False}
     sent = MixedModelClient.own_quadratics(client, Got(options=options))
     assert sent.rows["sums"].tolist() == [[4.0, 0.0, 4.0, 4.0, 4.0, 4.0]]
