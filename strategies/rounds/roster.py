@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -148,9 +149,8 @@ class Roster:
 
     def samples(self, kind: str, users: Iterable[str]) -> dict[str, int]:
         """How many samples users have, of those that a message of a kind is about."""
-        if kind == "train":
-            return {user: self.members[user].train for user in users}
-        return {user: self.members[user].test for user in users}
+        users, own = list(users), attrgetter("train" if kind == "train" else "test")
+        return dict(zip(users, map(own, map(self.members.__getitem__, users)), strict=True))
 
     def held(self, users: tuple[str, ...]) -> int:
         """Training samples of users together; counted again when somebody came or went."""
