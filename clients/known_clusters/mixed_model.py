@@ -216,7 +216,7 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         def made() -> Floats:
             whole = self.losses.quadratic()
             a, b, c = (part.double().cpu().numpy() for part in (whole.a, whole.b, whole.c))
-            return as_sent(packed(Quadratics(a, b), 2 * c)[None])[0]
+            return np.asarray(as_sent(packed(Quadratics(a, b), 2 * c)[None])[0])
 
         return self.prepared("squares", made)
 

@@ -19,6 +19,7 @@ from corsage.solvers.known_clusters.lane_units import LaneDerivative, Said
 from corsage.solvers.known_clusters.lanes import AT_ONCE, WIDEST
 from corsage.solvers.known_clusters.mixed_model import by_cluster, unpack
 
+
 @dataclass(frozen=True)
 class ManyAbsorbed:
     """What `Absorbed` is, for units below with the roots L (g, d, r) of their groups."""
@@ -30,7 +31,7 @@ class ManyAbsorbed:
     @property
     def narrow(self) -> bool:
         """Whether lanes are faster than a library's call a matrix."""
-        return self.root.shape[1] <= WIDEST
+        return bool(self.root.shape[1] <= WIDEST)
 
     def parts(self) -> Iterator[tuple[slice, Sums]]:
         """What is below some units after the others."""

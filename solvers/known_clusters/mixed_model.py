@@ -109,6 +109,8 @@ def personal(a: Floats, b: Floats, gamma: ArrayLike, w: Floats) -> Floats:
     scale = _scale(a, gamma)
     if scale is None and np.isinf(gamma).all():
         return np.array(w, np.float64)
+    if scale is None and not np.any(gamma) and _definite(a):
+        return np.asarray(np.linalg.solve(a, b[..., None])[..., 0])
     if scale is None:
         return Spectra.of(a, b).personal(gamma, w)
     if not scale.all():

@@ -28,6 +28,7 @@ from corsage.solvers.known_clusters.lane_units import LaneDerivative
 from corsage.solvers.known_clusters.lanes import AT_ONCE
 from corsage.solvers.known_clusters.likelihood import NO_NOISE, SINGULAR
 from corsage.solvers.known_clusters.many_units import ManyAbsorbed, ManyDerivative
+from corsage.solvers.known_clusters.mixed_model import by_cluster
 
 
 def levels_of(cluster: Ints, k: int) -> tuple[Level, ...]:
@@ -121,10 +122,8 @@ class Tree:
     def above(self, found: Integrated) -> Tree:
         """The tree without its first level: its units say what theirs below them do, as found."""
         first = self.levels[0]
-        counts = np.bincount(first.parent, self.counts, first.above)
-        return replace(
-            self, users=found.passed[1].below, levels=self.levels[1:], counts=counts
-        )
+        counts = by_cluster(self.counts, first.parent, first.above)
+        return replace(self, users=found.passed[1].below, levels=self.levels[1:], counts=counts)
 
 
 def absorbed(below: Sums, level: Level, root: Floats) -> Absorbed | ManyAbsorbed:
