@@ -25,6 +25,8 @@ GAIN = 1e-13
 """A step that would make the deviance less by less than this is not taken any more."""
 BLIND = 1e-6
 """Below this gain rounding of the deviance may hide it: steps are trusted."""
+TOLD = 1e-10
+"""Slopes tell this gain from none, whatever rounding leaves of a large deviance."""
 NEAR = 100.0
 """Below this gain levels above very many users are settled: a deviance's fall is no way off."""
 STEPS = 200
@@ -161,9 +163,8 @@ class Scoring:
     ) -> tuple[Point | None, float, float]:
         """The next point, the damping that did it, and the gain that was expected without."""
         here = np.concatenate(now.x)
-        enough = max(
-            GAIN, float(np.finfo(np.float64).eps) * abs(now.deviance)
-        )  # else it is rounding
+        rounding = float(np.finfo(np.float64).eps) * abs(now.deviance)
+        enough = max(GAIN, min(rounding, TOLD))
         return stepped(
             lambda move: self.tried(self.apart(here + move)), now, slope, curvature, damping, enough
         )

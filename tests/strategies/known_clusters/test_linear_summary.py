@@ -15,6 +15,7 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.output.page import estimates
 from corsage.app.results.csv_files import STATISTICS, statistics
+from corsage.clients.contract import Got, Sent
 from corsage.clients.known_clusters.mixed_model import MixedModelClient
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
@@ -247,6 +248,22 @@ def test_nothing_is_asked_if_it_is_not_wanted(numbers: Path) -> None:
     assert found["users"] == {} and found["coefficients"]
     with pytest.raises(KeyError):
         summary("mixed-model", numbers, mixed_summary="none", **NUMBERS)
+
+
+def test_estimated_variances_need_no_residuals_of_users(
+    numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given strengths do: their sigma^2 is of what is left."""
+
+    def nobody(self: MixedModelClient, got: Got) -> Sent:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(MixedModelClient, "summary", nobody)
+    found = summary("mixed-model", numbers, mixed_summary="federation", **NUMBERS)
+    assert all(one["se"] for one in found["coefficients"])
+    own = {**NUMBERS, "known_gamma": 1, "known_lambda": 1}
+    found = summary("mixed-model", numbers, mixed_summary="federation", **own)
+    assert not any(one["se"] for one in found["coefficients"])
 
 
 def test_a_table_of_very_many_users_is_left_to_files(
