@@ -64,5 +64,5 @@ def store_of(workers: int, nodes: int) -> RayStore:
     disk = MUCH
     if node is not None and len(stores) == 1:
         usage = shutil.disk_usage(node.get_temp_dir_path())
-        disk = max(0, int(usage.free - (1 - FULL) * usage.total))
+        disk = max(0, usage.free - usage.total + int(FULL * usage.total))
     return RayStore(int(min(stores)), disk, min(workers, nodes))

@@ -6,8 +6,8 @@ steps, and adds what came of them to a sum; it keeps the global model, the sum a
 Both by turns in one process, on one thread. Memory is the peak of a process of its own beyond
 what it had when all was imported, in sizes of the model, its data counted apart. It is what the
 system has given the process (VmHWM), with what malloc holds back: free blocks below 32 MB stay with
-the process, in the house as in the bare loop. What must be there at once is 5 models: the global
-one, the user's, its momentum, and the sum of all in double precision.
+the process. What must be there at once is 5 models: the global one, the user's, its momentum, and
+the sum of all in double precision.
 
     python -m corsage.benchmarks large
 """

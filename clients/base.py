@@ -390,7 +390,7 @@ class Client(NumPyClient, Generic[K]):
         key = id(self.data), self.names, limit, measures, self.task.seed, "baselines"
 
         def make() -> Mapping[str, NDArray[Any]]:
-            _, labels, sizes = self.samples.training(limit)
+            labels, sizes = self.samples.labels(limit)
             criterion, classes = self.network.criterion, self.task.num_classes
             return baselines(criterion, labels, sizes, self.tested, measures, classes)
 

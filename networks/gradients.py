@@ -58,7 +58,7 @@ class Losses(Protocol):
         """out += scale * nabla^2 f(theta; xi) v, by autograd, for the users that take this step."""
 
 
-class UserLosses:
+class UserLosses(Losses):
     """The losses of a group of users of a node, `orders[stream][user]` being their batches.
 
     `users` are numbers into the node's users, in the order of the rows of all matrices.
@@ -84,24 +84,6 @@ class UserLosses:
         else:
             start = start[self.users]
         return torch.from_numpy(np.array(start, np.float32, order="C")).to(self.network.device)
-
-    def gradient(
-        self,
-        theta: Tensor,
-        step: int,
-        out: Tensor,
-        beta: float = 0.0,
-        scale: float | Tensor = 1.0,
-        stream: int = 0,
-    ) -> None:
-        """out <- beta * out + scale * nabla f(theta; xi), as `Losses.gradient` says."""
-        raise NotImplementedError
-
-    def product(
-        self, theta: Tensor, v: Tensor, step: int, out: Tensor, scale: float, stream: int = 0
-    ) -> None:
-        """out += scale * nabla^2 f(theta; xi) v, as `Losses.product` says."""
-        raise NotImplementedError
 
 
 class AutogradLosses(UserLosses):

@@ -24,6 +24,7 @@ from corsage.networks.pull import Pull
 from corsage.networks.rules import vectors_of
 from corsage.networks.together import descended
 from corsage.networks.training import StepLoss, pulled_sgd, sgd
+from corsage.networks.vector import LARGE
 
 Way = Callable[[Job, Floats32, list[int]], tuple[list[int], Tensor, Tensor | None]]
 TOGETHER = 32
@@ -109,9 +110,32 @@ def train_bodies(
     pull: Pull | None = None,
 ) -> Floats32:
     """The users' bodies (users, P_body) from one start, each over its own frozen head."""
-    start = np.broadcast_to(np.asarray(body, np.float32), (len(orders), len(body)))
+    body = np.asarray(body, np.float32)
+    if len(body) >= LARGE and not together_in(network, network.body, data, keys, active(pull)):
+        return train_alone_each(network, body, heads, data, orders, keys, active(pull))
+    start = np.broadcast_to(body, (len(orders), len(body)))
     rows = np.concatenate([start, heads], axis=1, dtype=np.float32)
     return train_part(network, rows, network.body, data, orders, keys, pull)
+
+
+def train_alone_each(
+    network: Network,
+    body: Floats32,
+    heads: Floats32,
+    data: Examples,
+    orders: Sequence[Order],
+    keys: TrainKeys,
+    pull: Pull | None,
+) -> Floats32:
+    """Large bodies one after the other: whole models of all users are nowhere put together."""
+    job = Job(network, network.body, data, orders, keys, pull)
+    out = np.empty((len(orders), len(body)), np.float32)
+    for u, head in enumerate(heads):
+        network.set(network.body, body)
+        network.set(network.head, head)
+        train_alone(job, u)
+        out[u] = network.vector.view(network.body)
+    return out
 
 
 def train_models(
@@ -141,9 +165,7 @@ def train_part(
     if part.stop == part.start:
         return np.empty((len(orders), 0), np.float32)
     pull = active(pull)
-    vectors = pull.own_rows if pull is not None else 0
-    alone = data.losses is not None and not network.split_exact  # which is refused
-    together = 0 if alone else users_together(network, part, vectors, keys)
+    together = together_in(network, part, data, keys, pull)
     if network.stackable and together and data.views is None:
         data = data.over(stacked.data_for(network, data.x))
     job = Job(network, part, data, orders, keys, pull)
@@ -157,6 +179,15 @@ def train_part(
         train_alone(job, u)
         out[u] = network.vector.view(part)
     return out
+
+
+def together_in(
+    network: Network, part: slice, data: Examples, keys: TrainKeys, pull: Pull | None
+) -> int:
+    """How many users' parts are trained in one go on such data and under such a pull."""
+    if data.losses is not None and not network.split_exact:  # which is refused
+        return 0
+    return users_together(network, part, pull.own_rows if pull is not None else 0, keys)
 
 
 def only_one(job: Job, rows: Floats32, together: bool) -> Floats32:

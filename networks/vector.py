@@ -7,10 +7,12 @@ others, have slots in it too, and are copied to the module before a pass and bac
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -80,7 +82,7 @@ class Vector:
         self.fixed = Fixed(module, {n: t for n, t in named if n in still})
         self._initial: Floats32 | None = self.get(self.whole)
         self.remake: Callable[[], nn.Module] | None = None
-        self._given = False
+        self._given: Callable[[], object] | None = None  # the memory of `flat`, at somebody else's
 
     @property
     def initial(self) -> Floats32:
@@ -121,10 +123,10 @@ class Vector:
     def give(self) -> Floats32:
         """All values, in the memory where they are: from here on it is the caller's.
 
-        The next who writes into the vector gets other memory for it.
+        The next who writes into the vector gets other memory for it, if it is still held by then.
         """
-        self._given = True
         values: Floats32 = self.flat.detach().cpu().numpy()
+        self._given = ref(values)  # whoever has a view of it holds it too
         return values
 
     def rest(self) -> None:
@@ -138,9 +140,10 @@ class Vector:
 
     def own(self, copy: bool = True) -> None:
         """Have memory of its own again, with the same values in it if these are needed."""
-        if not self._given:
+        held, self._given = self._given is not None and self._given() is not None, None
+        if not held:
             return
-        before, self.flat, self._given = self.flat, torch.empty_like(self.flat), False
+        before, self.flat = self.flat, torch.empty_like(self.flat)
         if copy:
             self.flat.copy_(before)
         bound = {id(one.block.tensor) for one in self.loose}
@@ -304,7 +307,11 @@ def untouched(size: int, device: torch.device) -> Tensor:
     """Zeros that take no memory before they are written to."""
     if device.type != "cpu":
         return torch.zeros(size, device=device)
-    return torch.from_numpy(np.zeros(size, np.float32))
+    if 4 * size < FORGOTTEN:
+        return torch.from_numpy(np.zeros(size, np.float32))
+    # Of blocks below 32 MB malloc may give some that were used, and has to write the zeros.
+    own = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    return torch.from_numpy(np.frombuffer(mmap.mmap(-1, 4 * size, **own), np.float32))
 
 
 def is_weight(name: str, tensor: Tensor) -> bool:

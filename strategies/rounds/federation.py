@@ -291,7 +291,13 @@ class Federation:
     # What comes back.
 
     def complete(self, turn: Turn) -> Replies:
-        """Send and wait until a turn is over."""
+        """Send and wait until a turn is over; note how the nodes behaved."""
+        replies = self.exchanged(turn)
+        self.judge(replies)
+        return replies
+
+    def exchanged(self, turn: Turn) -> Replies:
+        """The same, of which nothing is noted yet."""
         assert self.grid is not None
         if hasattr(turn, "until"):
             return self._open(cast(OpenTurn, turn))
@@ -302,9 +308,7 @@ class Federation:
             self.heed(done)
             turn.answered(done)
             line.push(turn.messages())
-        replies = turn.replies()
-        self.judge(replies)
-        return replies
+        return turn.replies()
 
     def _open(self, turn: OpenTurn) -> Replies:
         """The same where messages may be under way when the turn is over."""
@@ -317,9 +321,7 @@ class Federation:
             self.heed(done)
             turn.answered(done)
             turn.line.push(turn.messages())
-        replies = turn.replies()
-        self.judge(replies)
-        return replies
+        return turn.replies()
 
     def heed(self, done: Sequence[tuple[Message, Message | None]]) -> None:
         """Stop if a simulated node says that it cannot keep its users' states, or read them."""

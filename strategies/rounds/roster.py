@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -19,7 +20,6 @@ from corsage.core.agreement import misfit
 from corsage.core.errors import DataError, NodeError
 from corsage.core.introduction import (
     BadIntroduction,
-    Counts,
     Introduction,
     other_frozen,
     read_introduction,
@@ -148,9 +148,8 @@ class Roster:
 
     def samples(self, kind: str, users: Iterable[str]) -> dict[str, int]:
         """How many samples users have, of those that a message of a kind is about."""
-        if kind == "train":
-            return {user: self.members[user].train for user in users}
-        return {user: self.members[user].test for user in users}
+        users, own = list(users), attrgetter("train" if kind == "train" else "test")
+        return dict(zip(users, map(own, map(self.members.__getitem__, users)), strict=True))
 
     def held(self, users: tuple[str, ...]) -> int:
         """Training samples of users together; counted again when somebody came or went."""
@@ -347,17 +346,31 @@ class Roster:
         if why := self._mismatch(said):
             self._refuse(node, why, number)
             return
-        made: dict[Counts, Member] = {}
-        for user, own in said.users.items():
-            if own.train:  # without test samples it trains like the others, and is not judged
-                if (member := made.get(own)) is None:
-                    member = made[own] = Member(node, own.train, own.test, own.cluster)
+        kinds = {id(own): own for own in said.users.values()}  # of a million users a few
+        made = {n: Member(node, own.train, own.test, own.cluster) for n, own in kinds.items()}
+        found = {user: made[id(own)] for user, own in said.users.items()}
+        if not all(own.train for own in kinds.values()):
+            found = self._with_samples(found)
+        if self._is_open(node, found):
+            self.members.update(found)
+            self._sorted = False
+        else:
+            for user, member in found.items():
                 self._claim(user, member)
-                continue
+        self.arrived(node, self.hosted(node))
+
+    def _with_samples(self, found: dict[str, Member]) -> dict[str, Member]:
+        """Who can train; without test samples a user trains like the others, and is not judged."""
+        for user in [user for user, member in found.items() if not member.train]:
             why = f"user {user} has no training data: give it more samples, or check test-fraction"
             self._unusable.append(why)
             self.note(f"{why}; it is left out")
-        self.arrived(node, self.hosted(node))
+        return {user: member for user, member in found.items() if member.train}
+
+    def _is_open(self, node: int, found: dict[str, Member]) -> bool:
+        """Whether nobody owns ids, nor has any of these: then there is nothing to tell apart."""
+        nobody = not self.owners.known and self._guests[node].mark == NOBODY
+        return nobody and self.members.keys().isdisjoint(found)
 
     def _mismatch(self, said: Introduction) -> str:
         """Why a node's data do not fit the model, if they do not."""

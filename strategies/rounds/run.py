@@ -130,14 +130,16 @@ class Run:
         strategy, waiting = self.strategy, self._waiting
         question = strategy.evaluation(waiting.options, self.federation.sample)
         both = Together(turn, question, strategy.progress.traffic)
-        replies = self.federation.complete(both)
+        replies = self.federation.exchanged(both)
         found = both.judged()
-        self.federation.judge_others(both.bystanders(found))
+        self.federation.judge(both.bystanders(found))
         evaluation = self._accepted(waiting.options, question, found, some=True)
         self._add_point(evaluation, result)
         self._waiting = None
-        self.call("on_round_end", round_row(strategy, waiting.training, evaluation))
+        with both.before_training():
+            self.call("on_round_end", round_row(strategy, waiting.training, evaluation))
         self.call("on_round_start", strategy.progress.round + 1)
+        self.federation.judge_others(replies)
         return replies
 
     def _is_due(self, number: int, rounds: int) -> bool:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from corsage.strategies.rounds.turns import Parcel
 
 MB = 1e6
+PROTOBUF = 2**31 - 1
+"""Bytes of what protobuf, and gRPC as Flower sets it, takes at once."""
 MEAN = 8
 """Bytes of a number of a mean: nodes may send sums in double precision."""
 
@@ -74,11 +76,11 @@ class Carrier(Protocol):
 
 @dataclass(frozen=True)
 class Wire:
-    """Flower's way to devices: arrays travel in pieces, each piece in a message of gRPC's.
+    """Flower's way to devices: arrays travel in pieces, each in a request of its own.
 
     Parameters
     ----------
-    most : bytes of one message of gRPC's.
+    most : bytes of one request.
     piece : bytes of the largest piece of an array.
     """
 
@@ -91,8 +93,8 @@ class Wire:
             return ""
         return (
             f"an array of {load.largest / MB:,.1f} MB goes in pieces of {self.piece / MB:,.1f} MB "
-            f"(FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE), and gRPC takes {self.most / MB:,.1f} MB: lower "
-            "that variable on all machines"
+            f"(FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE), and a request of Flower's takes "
+            f"{self.most / MB:,.1f} MB: lower that variable on all machines"
         )
 
     def warning(self, load: Load) -> str:
@@ -101,12 +103,10 @@ class Wire:
 
 
 def wire() -> Wire:
-    """Flower's own limits."""
+    """Flower's own limits; where it says nothing of pieces, arrays go whole."""
     from flwr.common import constant
-    from flwr.supercore.grpc import GRPC_MAX_MESSAGE_LENGTH
 
-    piece = getattr(constant, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", None)
-    return Wire(GRPC_MAX_MESSAGE_LENGTH, piece or 2**62)
+    return Wire(PROTOBUF, getattr(constant, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 2**62))
 
 
 def carrier_of(grid: Grid) -> Carrier | None:

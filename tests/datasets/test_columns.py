@@ -51,7 +51,7 @@ def rmse(path: Path, name: str, nodes: int = 1, **more: Any) -> float:
 
 
 LINEAR = {"model": "linear"}
-TIES = {**LINEAR, "known_missing": "all"}
+TIES = {**LINEAR, "known_missing": "all", "mixed_intervals": "never"}
 
 
 @pytest.mark.parametrize(

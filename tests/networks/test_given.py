@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +74,40 @@ def test_a_part_that_is_set_keeps_the_rest() -> None:
     assert np.array_equal(net.get(net.body), before[net.body]) and not (before[net.head] == 1).any()
     weight = dict(net.module.named_parameters())["head.weight"]
     assert (weight == 1).all() and weight.data_ptr() != before.__array_interface__["data"][0]
+
+
+def test_memory_that_nobody_holds_any_more_is_taken_again() -> None:
+    """A view of what was handed over holds it; without one there is no second model in memory."""
+    net = network_of("normed", "loop")
+    at = net.flat.data_ptr()
+    for held in (False, True):
+        values = net.vector.give()
+        view = values[None][0, 3:] if held else None
+        del values
+        before = None if view is None else view.copy()
+        net.set(net.whole, net.initial + 1.0)
+        assert (net.flat.data_ptr() == at) is not held
+        assert view is None or np.array_equal(view, before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="not Linux")
+def test_zeros_of_large_models_are_the_system_s_before_and_after() -> None:
+    """Malloc would keep them, once a larger block was freed."""
+    used = torch.ones(5_000_000)
+    del used
+    before = pages()
+    zeros = [vector.untouched(1_500_000, torch.device("cpu")) for _ in range(3)]
+    assert pages() - before < 500  # of 4,394
+    zeros[0].add_(1.0)
+    zeros[1].add_(1.0)
+    assert float(zeros[0].sum()) == 1_500_000 and float(zeros[2].sum()) == 0.0
+    del zeros
+    assert pages() - before < 500
+
+
+def pages() -> int:
+    """Pages that this process has."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
 
 
 def test_gradients_that_rested_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.grpc import GRPC_MAX_MESSAGE_LENGTH
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from corsage.app.client_app import app
@@ -19,7 +18,7 @@ from corsage.app.ray_store import RayStore
 from corsage.core.encoding import encode
 from corsage.core.errors import ConfigError
 from corsage.core.registry import ALGORITHMS
-from corsage.strategies.rounds.sizes import Carrier, Load, Wire, carrier_of, wire
+from corsage.strategies.rounds.sizes import PROTOBUF, Carrier, Load, Wire, carrier_of, wire
 from tests.support.federations import federate
 
 PIECES = 5 * 2**20
@@ -115,10 +114,13 @@ def test_what_is_said_before_a_run_is_what_travels(name: str, more: dict[str, st
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_message_of_every_method_is_weighed(name: str) -> None:
+def test_every_message_of_every_method_is_weighed_and_nothing_is_changed(name: str) -> None:
     noting = Noting()
     grid = Carried(noting)
-    federate(name, grid=grid, num_rounds=1)
+    _, weighed, _ = federate(name, grid=grid, num_rounds=1)
+    _, plain, _ = federate(name, nodes=2, num_rounds=1)
+    for one, other in zip(plain.json(), weighed.json(), strict=True):
+        assert one["per_user"] == other["per_user"] and one["loss"] == other["loss"]
     sizes = [numbers_in(message) for message in grid.sent]
     assert max(load.total for load in noting.seen) >= 0.99 * max(sizes) > 0 or not max(sizes)
     assert len(noting.seen) >= len(sizes)
@@ -130,21 +132,23 @@ def numbers_in(message: Message) -> int:
     return sum(array.numpy().nbytes for record in records for array in record.values())
 
 
-def test_flower_cuts_arrays_into_pieces_that_grpc_takes() -> None:
-    """So no size of an array is too much for it; this fails where Flower does so no more."""
+def test_flower_cuts_arrays_into_pieces() -> None:
+    """So no array is too much for it; this fails where Flower does so no more."""
     content = RecordDict({"arrays": encode({"model": np.arange(4_000_000, dtype=np.float32)})})
     pieces = [len(one.deflate()) for one in get_all_nested_objects(content).values()]
     assert max(pieces) <= PIECES + 1000 and sum(pieces) > 16_000_000
-    assert wire() == Wire(GRPC_MAX_MESSAGE_LENGTH, PIECES)
+    assert wire() == Wire(PROTOBUF, PIECES)
     huge = Load(10**12, 0, 1, 10**12)
     assert not wire().refusal(huge) and not wire().warning(huge)
 
 
-def test_pieces_that_are_too_large_for_grpc_are_refused_with_the_variable() -> None:
+def test_pieces_that_are_too_large_are_refused_with_the_variable() -> None:
     own = Wire(most=1000, piece=2000)
     with pytest.raises(ConfigError, match="FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE") as error:
         federate("fedavg", grid=Carried(own))
-    assert "gRPC takes 0.0 MB: lower that variable on all machines" in str(error.value)
+    assert "a request of Flower's takes 0.0 MB: lower that variable on all machines" in str(
+        error.value
+    )
     federate("fedavg", grid=Carried(replace(own, piece=500)), num_rounds=1)
 
 

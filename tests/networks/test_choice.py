@@ -1,0 +1,205 @@
+"""Which path a model is trained on: what cannot be trained together, and what is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from corsage.core.groups import TrainKeys
+from corsage.networks import choice, parts
+from corsage.networks.batches import Examples
+from corsage.networks.network import Network
+from tests.support.together import IMAGES, KEYS, MODELS
+
+
+class Asking(nn.Module):
+    """Does what depends on a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x) if x.sum() > 0 else -self.a(x)
+
+
+class Counting(Asking):
+    """Keeps count in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.add_(1)
+        return self.a(x)
+
+
+class Recounting(Counting):
+    """Puts another count in the place of the one before."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = self.seen + 1
+        return self.a(x)
+
+
+class Mixing(Asking):
+    """Takes the other samples of a batch into account."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x - x.mean(0))
+
+
+class Peculiar(nn.Linear):
+    """What is done to a tensor is none of torch's functions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.from_numpy(x.detach().numpy()))
+
+
+OBSTACLES: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "dropout": (
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.3), nn.Linear(5, 3)),
+        "random numbers",
+    ),
+    "batch norm": (
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, momentum=None), nn.Linear(5, 3)),
+        "asks for the value of a tensor",
+    ),
+    "values": (Asking, "asks for the value of a tensor"),
+    "rebound counts": (Recounting, "seen would be another"),
+    "samples": (Mixing, "gradient of .* would be another"),
+    "numpy": (lambda: Peculiar(6, 3), "takes nothing but one user's tensors"),
+}
+
+
+@pytest.mark.parametrize("name", list(OBSTACLES))
+def test_what_cannot_be_trained_together_goes_one_by_one_and_says_why(name: str) -> None:
+    make, why = OBSTACLES[name]
+    net = Network(make(), "", torch.rand(3, 6))
+    before = [b.clone() for b in net.module.buffers()]
+    found = choice.choose(net, (6,), 3, KEYS)
+    assert found.name == "loop" and "users one by one: " in found.why
+    with pytest.raises(Exception, match=why):
+        raise AssertionError(found.why)
+    after = net.module.buffers()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("make", [Counting, lambda: nn.Sequential(*normed_chain())])
+def test_what_counts_is_trained_together_and_a_choice_leaves_it_as_it_was(
+    make: Callable[[], nn.Module],
+) -> None:
+    net = Network(make(), "", torch.rand(3, 6))
+    before = [b.clone() for b in net.module.buffers()]
+    assert "one by one" not in choice.choose(net, (6,), 3, KEYS).why
+    after = net.module.buffers()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def normed_chain() -> list[nn.Module]:
+    return [nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)]
+
+
+def test_the_quickest_is_chosen_but_the_loop_where_it_is_as_quick() -> None:
+    assert choice.quickest({"loop": 1.0, "together-4": 0.5, "together-10": 0.4}) == "together-10"
+    assert choice.quickest({"loop": 1.0, "together-4": 0.99}) == "loop"
+    assert choice.quickest({"loop": 1.0, "loop-channels-last": 0.9}) == "loop-channels-last"
+
+
+def test_a_choice_leaves_the_network_as_it_was() -> None:
+    net = Network(MODELS["gate"][1](), "", torch.rand(3, *IMAGES))
+    before = net.path, net.channels_last, net.flat.clone()
+    found = choice.choose(net, IMAGES, 3, KEYS)
+    assert found.name in choice.PATHS and "CPU ms a step and user" in found.why
+    assert (net.path, net.channels_last) == before[:2]
+
+
+# Forwards that hide something.
+
+
+class Silent(nn.Module):
+    """A chain of plain layers, of which one learns nothing: torch.fx does not see that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            h = self.a(x)
+        return self.b(h.relu())
+
+
+class Spare(nn.Module):
+    """A chain of plain layers, and a parameter that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.z, self.b = nn.Linear(6, 8), nn.Parameter(torch.ones(5)), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x).relu())
+
+
+class Long(Asking):
+    """Does something else with long batches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x if len(x) <= 5 else 2 * x)
+
+
+class Short(nn.Module):
+    """Embeddings that are shortened in place."""
+
+    def __init__(self, bag: bool) -> None:
+        super().__init__()
+        self.bag = bag
+        kind: Any = nn.EmbeddingBag if bag else nn.Embedding
+        self.e, self.b = kind(9, 4, max_norm=0.5), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.e(x.long())
+        return self.b(h if self.bag else h.mean(1))
+
+
+@pytest.mark.parametrize("make", [Silent, Spare])
+def test_a_chain_that_hides_something_is_none(make: Callable[[], nn.Module]) -> None:
+    net = Network(make(), "", torch.rand(3, 6))
+    assert not net.stackable
+    data = Examples(torch.rand(9, 6), torch.randint(0, 3, (9,)), np.array([4, 5]))
+    orders = [[np.arange(4)] * 2, [np.arange(5)] * 2]
+    keys = TrainKeys(lr=0.3, weight_decay=0.1)
+    alone = parts.train_models(net, net.initial, data, orders, keys)
+    joint = Network(make(), "", torch.rand(3, 6)).along("together-4")
+    found = parts.train_models(joint, net.initial, data, orders, keys)
+    np.testing.assert_allclose(found, alone, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Long, "gradient of .* would be another"),
+        (lambda: Short(False), "max_norm"),
+        (lambda: Short(True), "max_norm"),
+    ],
+)
+def test_a_forward_that_hides_something_goes_one_by_one(
+    make: Callable[[], nn.Module], why: str
+) -> None:
+    net = Network(make(), "", torch.rand(3, 6))
+    found = choice.choose(net, (6,), 3, KEYS)
+    assert found.name == "loop"
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(found.why)
+
+
+def test_a_norm_of_the_batch_that_keeps_no_statistics_has_no_features_to_keep() -> None:
+    layers = nn.Linear(6, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 3)
+    net = Network(nn.Sequential(*layers), "", torch.rand(3, 6))
+    assert not net.cacheable and "BatchNorm1d" in net.why
