@@ -17,7 +17,7 @@ from corsage.strategies.known_clusters.uncertainty import RECORDS, Likely
 from corsage.strategies.rounds.results import Finding
 
 NONE = 1e-12
-"""A variance below this share of the level's is none."""
+"""A variance below this share of the level's is none, all of them in standard units."""
 WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: "any covariance"}
 SYMBOLS = {"users": "s^2", "clusters": "sb^2"}
 BOUNDARY = "0, at the boundary: as far as these data tell, {} do not differ"
@@ -108,6 +108,10 @@ class CovarianceFit:
         found = [self.users.mean(0), *self.clusters[:1], *self.above]
         return {level_name(place): one for place, one in enumerate(found)}
 
+    def sizes(self, matrix: Floats) -> Floats:
+        """The lengths of coefficients, each a row of a matrix to other units, in standard units."""
+        return np.asarray(np.linalg.norm(matrix @ self.units.matrix, axis=1))
+
     def told(self) -> str:
         """The shapes in words."""
         return described(self.kinds, len(self.names))
@@ -163,7 +167,8 @@ class CovarianceFit:
             for number in shown[-SHOWN:]:
                 name = told.names[number]
                 sure = self.sure(level, name), self.sure(level, f"{name}, {told.names[shown[-1]]}")
-                yield f"{level}: {name}", variance_text(covariance, number, told, *sure)
+                text = variance_text(covariance, number, told, self.sizes(told.matrix), *sure)
+                yield f"{level}: {name}", text
 
     def _choice(self) -> Finding:
         """What was tried, the best first."""
@@ -210,13 +215,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f}% of the variance"
 
 
-def variance_text(covariance: Floats, number: int, told: Told, sure: str, pair: str) -> str:
+def variance_text(
+    covariance: Floats, number: int, told: Told, sizes: Floats, sure: str, pair: str
+) -> str:
     """A coefficient's variance, its correlation with the last one, and how sure these are."""
     variances, last = np.diag(covariance), int(np.flatnonzero(told.varies)[-1])
-    if none(covariance, number):
+    if none(covariance, number, sizes):
         return NO_VARIANCE + sure
     found = f"{variances[number]:.5g}{sure}"
-    if number == last or none(covariance, last) or not covariance[number, last]:
+    if number == last or none(covariance, last, sizes) or not covariance[number, last]:
         return found
     value = correlation(covariance, number, last)
     return f"{found}, correlation with {told.names[last]} {value:.2f}{pair}"
@@ -228,9 +235,10 @@ def correlation(covariance: Floats, one: int, other: int) -> float:
     return float(covariance[one, other] / sizes)
 
 
-def none(covariance: Floats, number: int) -> bool:
-    """Whether a coefficient does not vary."""
-    return bool(covariance[number, number] <= NONE * np.trace(covariance))
+def none(covariance: Floats, number: int, sizes: Floats) -> bool:
+    """Whether a coefficient does not vary, whatever its unit is; `sizes` as `CovarianceFit` says."""
+    own = np.diag(covariance) / np.square(sizes)
+    return bool(own[number] <= NONE * own.sum())
 
 
 def described(kinds: Sequence[str], groups: int) -> str:

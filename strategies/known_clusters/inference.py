@@ -227,7 +227,7 @@ class Inference:
         if shares[0] is not None:
             found.append(Component("residual", noise, shares[0], **self._sure(RECORDS)))
         for share, (level, covariance) in zip(shares[1:], fit.levels.items(), strict=False):
-            own = units.matrix @ covariance @ units.matrix.T
+            own, sizes = units.matrix @ covariance @ units.matrix.T, fit.sizes(units.matrix)
             if varies is not None and varies.sum() == 1:
                 value, sure = float(own[-1, -1]), self._sure(f"{level}: {units.names[-1]}")
                 found.append(Component(level[:-1], value, share, value == 0.0, **sure))
@@ -238,7 +238,7 @@ class Inference:
                 Component(
                     f"{level[:-1]}: {name}",
                     float(own[n, n]),
-                    at_boundary=none(own, n),
+                    at_boundary=none(own, n, sizes),
                     **self._sure(f"{level}: {name}"),
                 )
                 for n, name in enumerate(units.names)
@@ -254,11 +254,11 @@ class Inference:
         fit, found = self.covariance, list[Correlation]()
         names, matrix = self.units.names, self.units.matrix
         which = [n for n in range(len(names)) if self.varies is None or self.varies[n]]
-        levels = fit.levels if FULL in fit.kinds else {}
+        levels, sizes = fit.levels if FULL in fit.kinds else {}, fit.sizes(matrix)
         for kind, (level, own) in zip(fit.kinds, levels.items(), strict=False):
             covariance, last = matrix @ own @ matrix.T, which[-1]
             for n in which[:-1] if kind == FULL else []:
-                if none(covariance, n) or none(covariance, last):
+                if none(covariance, n, sizes) or none(covariance, last, sizes):
                     continue
                 sure = fit.likely.get(f"{level}: {names[n]}, {names[last]}", Likely())
                 pair = names[n], names[last], correlation(covariance, n, last)

@@ -174,6 +174,25 @@ def test_a_variance_of_0_is_said_to_be_at_the_boundary(tmp_path: Path) -> None:
     assert any(one["at_boundary"] for one in found["estimates"]["variances"])
 
 
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+def test_a_unit_puts_no_variance_at_the_boundary(kind: str, tmp_path: Path) -> None:
+    """A column in millionths: its coefficient's variance is 1e-14 of what it was."""
+    rng, user = np.random.default_rng(0), np.repeat(np.arange(30), 20)
+    x, theta = rng.standard_normal((600, 2)), rng.standard_normal((30, 2))
+    y = (x * theta[user]).sum(1) + user % 3 + rng.standard_normal(600)
+    path, correlations = tmp_path / "units.npz", []
+    for unit in (1.0, 1e7):
+        rest = {"user": user, "cluster": user % 2, "test": np.arange(600) % 20 < 2}
+        np.savez(path, x=x * [unit, 1.0], y=y, **rest)
+        _, result, _ = run(path, mixed_variances=kind)
+        found = result.json()[0]["estimates"]
+        own = [one for one in found["variances"] if one["level"].startswith("user: ")]
+        assert len(own) == 3 and not any(one["at_boundary"] for one in own)
+        correlations.append([one["estimate"] for one in found["correlations"]])
+    assert correlations[0] == pytest.approx(correlations[1], rel=1e-4)
+    assert (len(correlations[0]) > 0) == (kind == "full")
+
+
 @pytest.mark.parametrize("keys", [SQUARED, CLASSES])
 def test_nodes_change_nothing(keys: dict[str, Any]) -> None:
     (_, one, _), (_, other, _) = (federate("mixed-model", n, **keys) for n in (1, 5))
