@@ -7,7 +7,7 @@ that is exactly fused, and whose gap is only rounding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,8 @@ FLAT = 1e-10
 """Curvature below this share of the largest counts as that."""
 SLACK = 1e-9
 """A partition whose models are worse than the present ones by that share is wrong."""
+MET = 1e-9
+"""Neighbours that are so close, as a share of the largest number, are one if that is as good."""
 AGAIN = 0.03
 """A partition that failed is tried again when the edges' part of the gap is so much smaller."""
 
@@ -104,6 +106,19 @@ class Finish:
         """The best point, after so many steps."""
         assert self.best is not None
         return Found(self.best.x, self.best.mu, self.best.gap, steps)
+
+
+def met(problem: Problem, found: Found, tolerance: float) -> Found:
+    """Neighbours that next to nothing keeps apart are one, where that is as good."""
+    apart = norms(problem.edges.differences(found.x))
+    near = apart <= MET * np.abs(found.x).max()
+    if not apart[near].any():
+        return found
+    labels = problem.edges.components(near)
+    x = means(found.x, labels)[labels]
+    gap = problem.gap(x, found.mu)
+    enough = max(tolerance, problem.relative(found.gap, found.x))
+    return replace(found, x=x, gap=gap) if problem.relative(gap, x) <= enough else found
 
 
 def slack(x: Floats, gradient: Floats, blocks: Floats) -> float:

@@ -21,7 +21,7 @@ from corsage.solvers.convex_clustering.certificate import Problem, edge_terms, f
 from corsage.solvers.convex_clustering.checks import LARGEST, number, points, shaped
 from corsage.solvers.convex_clustering.costs import Costs, PointCosts, user_terms
 from corsage.solvers.convex_clustering.edges import Edges, norms
-from corsage.solvers.convex_clustering.finish import Found
+from corsage.solvers.convex_clustering.finish import Found, met
 from corsage.solvers.convex_clustering.fusion import reduced
 from corsage.solvers.convex_clustering.newton_system import affordable
 from corsage.solvers.convex_clustering.problems import costs_of, listed, problem_of
@@ -108,7 +108,8 @@ def fit(
         return _solution(problem, _alone(problem), tolerance)
     if np.isinf(problem.lam):
         return _together(problem, tolerance)
-    return _solution(problem, solved(problem, _beginning(problem, start), tolerance), tolerance)
+    found = solved(problem, _beginning(problem, start), tolerance)
+    return _solution(problem, met(problem, found, tolerance), tolerance)
 
 
 def path(
@@ -144,7 +145,9 @@ def _upwards(
         if lam == 0 or np.isinf(lam) or not len(edges):
             solutions[lam] = fit(costs.a, lam, edges, tolerance=tolerance)
         else:
-            solutions[lam] = _solution(Problem(costs, edges, lam), rising.to(lam), tolerance)
+            problem = Problem(costs, edges, lam)
+            found = met(problem, rising.to(lam), tolerance)
+            solutions[lam] = _solution(problem, found, tolerance)
     return [solutions[lam] for lam in lams]
 
 

@@ -236,7 +236,7 @@ def correlation(covariance: Floats, one: int, other: int) -> float:
 
 
 def none(covariance: Floats, number: int, sizes: Floats) -> bool:
-    """Whether a coefficient does not vary, whatever its unit is; `sizes` as `CovarianceFit` says."""
+    """Whether a coefficient does not vary, whatever its unit is; `sizes`: `CovarianceFit.sizes`."""
     own = np.diag(covariance) / np.square(sizes)
     return bool(own[number] <= NONE * own.sum())
 

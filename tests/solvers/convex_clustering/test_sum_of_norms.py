@@ -275,3 +275,16 @@ def test_ends_of_edges_in_32_bits_are_those_of_64():
         edges.i.astype(np.int32) + n - 400, edges.j.astype(np.int32) + n - 400, edges.w, n
     )
     assert (short.codes >= 0).all() and short.pieces == edges.pieces + n - len(a)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_clusters_are_never_apart_by_rounding_alone(seed):
+    """Of points that are all one cluster parts were 1e-13 away from it, and counted as others."""
+    rng = np.random.default_rng(seed)
+    a = rng.normal(size=(400, 2))
+    edges, lams = Edges.knn(a, 10, 0.5), np.geomspace(0.01, 30, 14)
+    tight = [fit(a, lam, edges, tolerance=1e-12) for lam in lams[-6:]]
+    for found in [*tight, *path(a, lams.tolist(), edges)]:
+        apart = np.linalg.norm(edges.differences(found.x), axis=1)
+        assert found.certified and apart[apart > 0].min(initial=1.0) > 1e-10
+    assert not any(found.labels.any() for found in tight[-4:])
