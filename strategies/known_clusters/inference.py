@@ -254,9 +254,9 @@ class Inference:
         fit, found = self.covariance, list[Correlation]()
         names, matrix = self.units.names, self.units.matrix
         which = [n for n in range(len(names)) if self.varies is None or self.varies[n]]
-        levels, sizes = fit.levels if FULL in fit.kinds else {}, fit.sizes(matrix)
+        levels = fit.levels if FULL in fit.kinds else {}
         for kind, (level, own) in zip(fit.kinds, levels.items(), strict=False):
-            covariance, last = matrix @ own @ matrix.T, which[-1]
+            covariance, sizes, last = matrix @ own @ matrix.T, fit.sizes(matrix), which[-1]
             for n in which[:-1] if kind == FULL else []:
                 if none(covariance, n, sizes) or none(covariance, last, sizes):
                     continue
