@@ -13,6 +13,7 @@ from corsage.core.errors import DataError
 from corsage.datasets.columns import cells as reading
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import load_table
+from corsage.strategies.rounds.first_data import check_data
 from tests.support.federations import federate
 
 RNG = np.random.default_rng(0)
@@ -177,7 +178,7 @@ def test_a_run_on_words_goes_on_with_what_was_agreed_on(tmp_path: Path) -> None:
     again, _, _ = federate("fedavg", nodes=2, **{**keys, "data_file": str(more)})
     assert again.federation.roster.shape == (8,)
     again.progress.preparation, again.progress.shape = said, (7,)
-    again.federation.check_data()
+    check_data(again.federation)
     assert again.federation.roster.shape == (7,)
 
 

@@ -94,7 +94,7 @@ def test_a_device_with_other_columns_is_left_out_and_they_are_named(tmp_path: Pa
     devices.node_config(USERS.index("bob"))["data"] = path
     result = strategy.start(devices)
     assert result.summaries[0].users == 3
-    assert any("has bmi besides" in why for _, why in strategy.federation.set_aside())
+    assert any("has bmi besides" in why for _, why in strategy.federation.turnout.set_aside())
 
 
 def test_who_comes_later_gets_what_was_agreed_on(tmp_path: Path) -> None:
