@@ -347,7 +347,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """Log the settings."""
         settings = {**flatten(self.federation.train), **flatten(self.keys)}
         log(INFO, "%s: %s", self.name, ", ".join(f"{k}={v}" for k, v in settings.items()))
-        if self.federation.roster.shape:
+        if self.federation.agreed.shape:
             log(INFO, "%s: %s", self.name, self.federation.network.described())
 
     def start(

@@ -20,13 +20,16 @@ from corsage.core.measures import USUAL, Measure, chosen, reported
 from corsage.core.replies import Replies
 from corsage.core.schema import Number
 from corsage.core.text import escaped
+from corsage.strategies.rounds.agreed import Agreed
 from corsage.strategies.rounds.books import Books
+from corsage.strategies.rounds.grids import is_at_home, is_simulation
 from corsage.strategies.rounds.outgoing import Outgoing
 from corsage.strategies.rounds.owners import Owners
 from corsage.strategies.rounds.participants import Attendance, Participants
 from corsage.strategies.rounds.patience import Patience
 from corsage.strategies.rounds.playing import Player
-from corsage.strategies.rounds.roster import Roster, is_at_home, is_simulation
+from corsage.strategies.rounds.reception import Reception
+from corsage.strategies.rounds.roster import Roster
 from corsage.strategies.rounds.sizes import Scales, carrier_of
 from corsage.strategies.rounds.standing import Conduct
 from corsage.strategies.rounds.state import Progress
@@ -71,15 +74,17 @@ class Federation:
         own = config.federation
         self.patience = Patience(own.patience, own.quorum)
         self.conduct = Conduct(lambda: self.progress.standings, self.note)
-        self.roster = Roster(
-            note=self.note,
+        owners = Owners(lambda: self.progress.owners, own.registered_keys)
+        self.roster = Roster(note=self.note, owners=owners)
+        self.agreed = Agreed(
+            policy=policy_of(config), frozen=self.frozen, parameters=self.parameters
+        )
+        self.reception = Reception(
+            self.roster,
+            self.agreed,
             task=lambda: self.outgoing.task(0, [], {}, raw=True),
-            owners=Owners(lambda: self.progress.owners, own.registered_keys),
             patience=self.patience,
-            arrived=lambda node, users: self.conduct.came(users, self.roster.mark(node)),
-            policy=policy_of(config),
-            frozen=self.frozen,
-            parameters=self.parameters,
+            arrived=lambda node, users: self.conduct.came(users, self.reception.mark(node)),
         )
         self.outgoing, self.books = Outgoing(self), Books(self)
         self.player, self.turnout = Player(self), Turnout(self)
@@ -96,6 +101,7 @@ class Federation:
         other.roster, other.grid, other.timeout = self.roster, self.grid, self.timeout
         other.patience, other.conduct = self.patience, self.conduct
         other.now, other.scales = self.now, self.scales
+        other.agreed, other.reception = self.agreed, self.reception
         other.participants = Participants(self.config, self.roster, self.now)
         other.state_dir, other.simulated = self.state_dir, self.simulated
         other.progress.training_path = self.progress.training_path
@@ -122,7 +128,7 @@ class Federation:
     @property
     def train(self) -> TrainKeys:
         """How users train, with what the data say where the keys do not."""
-        return suited(self.config.train, self.roster.preparation)
+        return suited(self.config.train, self.agreed.preparation)
 
     @property
     def model(self) -> ModelKeys:
@@ -135,9 +141,8 @@ class Federation:
         """The model that all users start from, as the nodes build it too."""
         from corsage.networks.build import build_network
 
-        roster = self.roster
-        seed = self.config.run.seed
-        return build_network(self.model, roster.shape, roster.num_classes, seed)
+        agreed, seed = self.agreed, self.config.run.seed
+        return build_network(self.model, agreed.shape, agreed.num_classes, seed)
 
     def frozen(self, shape: tuple[int, ...], num_classes: int) -> str:
         """The fingerprint of what nobody trains of the model, for such samples."""
@@ -163,7 +168,7 @@ class Federation:
     def measures(self) -> tuple[Measure, ...]:
         """What users are judged by; the first is what rows are compared by."""
         words = ",".join(self.config.run.measures)
-        return chosen(words, self.roster.num_classes, self.loss)
+        return chosen(words, self.agreed.num_classes, self.loss)
 
     @property
     def measure(self) -> Measure:
@@ -179,14 +184,14 @@ class Federation:
     @property
     def reported(self) -> tuple[Number, ...]:
         """What each user reports of an evaluation, besides its number of samples."""
-        return reported(self.measures, self.roster.num_classes)
+        return reported(self.measures, self.agreed.num_classes)
 
     @property
     def loss(self) -> str:
         """The name of the loss, `auto` resolved."""
         from corsage.networks.criterion import criterion_of
 
-        return criterion_of(self.config.model, self.roster.num_classes).name
+        return criterion_of(self.config.model, self.agreed.num_classes).name
 
     @property
     def convex(self) -> bool:
@@ -197,14 +202,14 @@ class Federation:
         """Wait until as many nodes are there as the config says; another grid has others."""
         if new := grid is not self.grid:
             self.grid = grid
-            self.roster.clear()
+            self.reception.clear()
             # Nobody is silent there, and the order of work is not ours.
             if is_simulation(grid) or getattr(grid, "patient", False):
                 self.patience.times = 0.0
         if not self.roster.members:
             keys = self.config.federation
             patience = A_DAY if is_simulation(grid) else keys.node_timeout
-            self.roster.wait(grid, max(keys.num_nodes, 1), patience)
+            self.reception.wait(grid, max(keys.num_nodes, 1), patience)
         if new:
             self.scales.carrier = carrier_of(grid)
 
@@ -212,9 +217,9 @@ class Federation:
         """Before a round: learn which nodes came and went; if none is left, wait for one."""
         assert self.grid is not None
         patience, self.now.number = self.config.federation.node_timeout, self.progress.round + 1
-        self.roster.refresh(self.grid, patience, self.now.number)
+        self.reception.refresh(self.grid, patience, self.now.number)
         if not self.roster.members:
-            self.roster.wait(self.grid, 1, patience, self.now.number)
+            self.reception.wait(self.grid, 1, patience, self.now.number)
         self.turnout.rest()
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from corsage.core.errors import ConfigError, DataError, NodeError
 from corsage.core.preparation import Preparation
 from corsage.datasets.dealing.federated import NO_TESTS
-from corsage.strategies.rounds.roster import fitting, labels
+from corsage.strategies.rounds.agreed import fitting, labels
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.federation import Federation
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
 
 def check_data(federation: Federation) -> None:
     """The model is built for the data of the first start, also when the run is resumed."""
-    progress, roster = federation.progress, federation.roster
+    progress, agreed = federation.progress, federation.agreed
     if not progress.shape:  # nothing is built yet
-        progress.shape, progress.num_classes = roster.shape, roster.num_classes
-        progress.preparation = json.dumps(roster.preparation.json()) if roster.preparation else ""
+        progress.shape, progress.num_classes = agreed.shape, agreed.num_classes
+        progress.preparation = json.dumps(agreed.preparation.json()) if agreed.preparation else ""
     elif progress.preparation:  # a resumed run's tables are prepared as they were
-        roster.adopt(Preparation.read(json.loads(progress.preparation)), progress.num_classes)
+        preparation = Preparation.read(json.loads(progress.preparation))
+        federation.reception.adopt(preparation, progress.num_classes)
     check_same(federation)
-    roster.num_classes = progress.num_classes
-    roster.reclaim()  # a resumed run remembers whose ids are
+    agreed.num_classes = progress.num_classes
+    federation.roster.reclaim()  # a resumed run remembers whose ids are
     federation.now.number = progress.round
     federation.measures  # noqa: B018 - those that such labels have, or a ConfigError
-    if not any(member.test for member in roster.members.values()):
+    if not any(member.test for member in federation.roster.members.values()):
         raise DataError(NO_TESTS)
     federation.turnout.rest()
     check_new_users(federation)
@@ -35,11 +36,11 @@ def check_data(federation: Federation) -> None:
 
 def check_same(federation: Federation) -> None:
     """NodeError for nodes whose samples are not what the run began with."""
-    progress, roster = federation.progress, federation.roster
-    fits = fitting(roster.num_classes, progress.num_classes)
-    if progress.shape != roster.shape or not fits:
+    progress, agreed = federation.progress, federation.agreed
+    fits = fitting(agreed.num_classes, progress.num_classes)
+    if progress.shape != agreed.shape or not fits:
         raise NodeError(
-            f"the nodes have samples of shape {roster.shape} with {labels(roster.num_classes)},"
+            f"the nodes have samples of shape {agreed.shape} with {labels(agreed.num_classes)},"
             f" the run began with {progress.shape} and {labels(progress.num_classes)}."
         )
 

@@ -51,7 +51,7 @@ class Turnout:
     def judge(self, replies: Replies) -> None:
         """Note how the nodes behaved in a turn; where none replied, it was not theirs to do."""
         federation, now, conduct = self.federation, self.federation.now, self.federation.conduct
-        hosted, mark = federation.roster.hosted, federation.roster.mark
+        hosted, mark = federation.roster.hosted, federation.reception.mark
         there = set(replies.silent) - federation.disconnected(replies)
         bad = {*replies.silent, *replies.refused}
         now.missing = {user for node in bad for user in hosted(node)}
@@ -73,6 +73,6 @@ class Turnout:
 
     def set_aside(self) -> list[tuple[str, str]]:
         """Which users' nodes were set aside, which nodes were not let in, and why."""
-        refused = self.federation.roster.refusals.causes().items()
+        refused = self.federation.reception.refusals.causes().items()
         rows = [(f"node {node}", f"not let in: {why}") for node, why in refused]
         return self.federation.conduct.table() + rows

@@ -122,5 +122,5 @@ def test_a_resumed_run_needs_data_like_those_it_began_with(
             check_data(federation)
     else:
         check_data(federation)
-        assert where.num_classes == federation.roster.num_classes == max(classes, 10)
+        assert where.num_classes == federation.agreed.num_classes == max(classes, 10)
         assert where.shape == (1, 8, 8)
