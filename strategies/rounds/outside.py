@@ -16,6 +16,7 @@ from flwr.app import Message
 
 from corsage.core.arrays import Arrays
 from corsage.core.replies import Replies
+from corsage.strategies.rounds.course import one_round, opened
 from corsage.strategies.rounds.first_data import check_data
 from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.turns import Question, Script, Steps, answers
@@ -130,9 +131,9 @@ class Outside:
 
     def _opening(self) -> Script[None]:
         """The opening, which is asked again if it failed."""
-        yield from self._strategy.opened()
+        yield from opened(self._strategy)
         self._opened = True
 
     def _round(self, number: int) -> Script[None]:
         """A round; callbacks hear of it later."""
-        self._trained = yield from self._strategy.one_round(number)
+        self._trained = yield from one_round(self._strategy, number)

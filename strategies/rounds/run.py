@@ -15,6 +15,7 @@ from flwr.supercore import log
 
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies, by_cause
+from corsage.strategies.rounds.course import one_round, opened
 from corsage.strategies.rounds.delivery import row_options
 from corsage.strategies.rounds.first_data import check_data
 from corsage.strategies.rounds.judged import judged, with_others
@@ -63,7 +64,7 @@ class Run:
         self.call("on_start")  # may put a checkpoint in place
         check_data(self.federation)
         strategy.summary()
-        self._played(strategy.opened)
+        self._played(partial(opened, strategy))
         self.federation.scales.weigh_all(strategy)
         rounds, result, evaluation = strategy.length(rounds), Result(), None
         riding = self._is_riding()
@@ -73,7 +74,7 @@ class Run:
             if self._waiting is None:
                 self.call("on_round_start", number)
             self.federation.refresh()
-            training = self._played(partial(strategy.one_round, number), self._begin(result))
+            training = self._played(partial(one_round, strategy, number), self._begin(result))
             strategy.progress.seconds = before + time.monotonic() - begin
             last, due = strategy.is_over(rounds), self._is_due(number, rounds)
             result.train_metrics_clientapp[number] = weighted_metrics(training)
