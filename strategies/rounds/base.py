@@ -33,15 +33,9 @@ from corsage.strategies.rounds.course import refuse_no_rounds
 from corsage.strategies.rounds.delivery import Deliveries
 from corsage.strategies.rounds.enough import check_evaluated, check_trained
 from corsage.strategies.rounds.federation import Federation
-from corsage.strategies.rounds.learning import check_fits, check_learning
-from corsage.strategies.rounds.model_arrays import (
-    by_parameter,
-    check_numbers,
-    check_whole,
-    fitted,
-    lean,
-    parts_of,
-)
+from corsage.strategies.rounds.first_state import first_state, taken_over
+from corsage.strategies.rounds.learning import check_learning
+from corsage.strategies.rounds.model_arrays import by_parameter, parts_of
 from corsage.strategies.rounds.one_exchange import one_exchange
 from corsage.strategies.rounds.outside import Outside
 from corsage.strategies.rounds.parameters import Parameters, read_config
@@ -49,7 +43,6 @@ from corsage.strategies.rounds.results import Finding, Result, weighted_metrics
 from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.server_step import ServerStep
 from corsage.strategies.rounds.state import Progress, arrays_of
-from corsage.strategies.rounds.training_path import settle
 from corsage.strategies.rounds.turns import Parcel, Question, Script
 from corsage.strategies.rounds.wrappers import around, check, correct, note_fewer
 
@@ -352,25 +345,11 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """Know the users, and hold the first state."""
         self.federation.join(grid)
         if not hasattr(self, "state"):
-            settle(self.federation)
-            network = self.federation.network
-            check_fits(self, network)
-            if self.solves and self.federation.convex:
-                check_whole(self.name, network)
-            self.state = lean(self.initial(network))
-            network.vector.forget()
+            self.state = first_state(self)
 
     def take(self, arrays: Arrays) -> None:
         """Take over arrays from outside: a wrapper's, or a model to begin with."""
-        own = self.shared()
-        if not arrays:
-            return
-        check_numbers(self.name, arrays)
-        if not set(arrays) <= set(own):
-            self.state = self.accept(arrays)
-            return
-        changed = fitted(self.name, arrays, own)
-        self.state = cast(S, replace(cast(Any, self.state), **changed))
+        self.state = taken_over(self, arrays)
 
     def accept_round(self, number: int, replies: Replies) -> None:
         """Note what came; RoundFailed if it is too little."""
