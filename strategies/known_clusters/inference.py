@@ -31,7 +31,7 @@ from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, 
 from corsage.strategies.known_clusters.own_sums import LATENT
 from corsage.strategies.known_clusters.possible import summary_fault
 from corsage.strategies.known_clusters.uncertainty import RECORDS, SUMMED, Likely
-from corsage.strategies.rounds.roster import is_at_home
+from corsage.strategies.rounds.grids import is_at_home
 from corsage.strategies.rounds.turns import Script
 
 MOST_USERS, MOST_NUMBERS = 2000, 20_000

@@ -18,8 +18,8 @@ from corsage.core.schema import EXAMPLES
 from corsage.strategies.known_clusters.conversation import evaluations_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.rounds.base import AT_ONCE
+from corsage.strategies.rounds.grids import is_at_home
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.roster import is_at_home
 from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Script, Series
 

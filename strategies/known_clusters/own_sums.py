@@ -62,8 +62,8 @@ from corsage.strategies.known_clusters.uncertainty import (
 from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.known_clusters.users_sums import Users, explained, remember
 from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.grids import is_at_home
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.roster import is_at_home
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:

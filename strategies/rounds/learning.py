@@ -27,7 +27,7 @@ def check_fits(strategy: Strategy[Any, Any], network: Network) -> None:
     check_learning(strategy)  # of some strategies it is the labels that say what is of no use
     train = strategy.config.train
     check_loss(train, network.criterion)
-    check_images(train, strategy.federation.roster.shape)
+    check_images(train, strategy.federation.agreed.shape)
     if train.changed(LEARNING):
         note_slower(strategy, network)
 

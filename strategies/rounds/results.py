@@ -273,7 +273,7 @@ def steps_taken(strategy: Strategy[Any, Any], found: Judged) -> float | None:
 
 def set_aside(strategy: Strategy[Any, Any]) -> list[Finding]:
     """Which nodes were not asked for a while, or not let in."""
-    rows = strategy.federation.set_aside()
+    rows = strategy.federation.turnout.set_aside()
     return [Finding("Set aside", rows)] if rows else []
 
 
