@@ -110,14 +110,16 @@ _turn = RLock()
 @contextmanager
 def together(folder: Path) -> Iterator[None]:
     """While it lasts, the nodes of the run in a folder are in this process, as its server is."""
-    folder = folder.resolve()
-    files = _runs[folder] = {}
+    folder, files = folder.resolve(), dict[Path, Behind]()
+    with _turn:  # a program may have several runs at once
+        _runs[folder] = files
     try:
         yield
         for one in files.values():
             one.close()
     finally:
-        del _runs[folder]
+        with _turn:
+            del _runs[folder]
 
 
 def behind(path: Path) -> Behind | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,30 @@ def test_a_checkpoint_has_all_and_a_block_that_fails_writes_nothing(tmp_path: Pa
         raise ValueError
     assert behind.behind(path) is None
     assert content(Database(path)) == {"a": {1: 3.0}}
+
+
+def test_a_run_may_begin_while_another_one_looks_for_its_files(tmp_path: Path) -> None:
+    """A program may have several runs at once, each in a thread."""
+
+    def begun() -> None:
+        with together(tmp_path / "b"):
+            going.wait(1)
+
+    going = Event()
+    with together(tmp_path / "a"):
+        other = Thread(target=begun)
+
+        class Looked(PurePosixPath):
+            @property
+            def parents(self) -> Any:
+                if not other.ident:
+                    other.start()
+                    other.join(0.1)
+                return super().parents
+
+        assert behind.behind(Looked(tmp_path / "c")) is None  # type: ignore[arg-type]
+        going.set()
+        other.join()
 
 
 @pytest.mark.parametrize("engine", ["local", "threads"])
