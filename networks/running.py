@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from corsage.core.errors import ModelError
+from corsage.core.errors import ONE_SAMPLE, ModelError
 from corsage.networks import batch_norm
 from corsage.networks.answers import output_of
 from corsage.networks.groups import Names, Owners, Words, few, owners
@@ -147,6 +147,18 @@ def draws_numbers(module: nn.Module, example: Tensor, still: Sequence[nn.Module]
             return not torch.equal(before, random_state(example.device))
     except Exception:  # what cannot be run says so when it is trained
         return False
+
+
+def refuses_one(module: nn.Module, example: Tensor, still: Sequence[nn.Module] = ()) -> bool:
+    """Whether BatchNorm cannot be trained on one sample; of an image it has several values."""
+    try:
+        with in_mode(module, True, still):
+            module(example[:1])
+    except ValueError as error:
+        return str(error).startswith(ONE_SAMPLE)
+    except Exception:  # what cannot be run says so when it is trained
+        return False
+    return False
 
 
 def random_state(device: torch.device) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from corsage.core.errors import ConfigError
+from corsage.core.errors import ConfigError, ModelError
 from corsage.core.train_keys import LEARNING
 
 if TYPE_CHECKING:
@@ -28,8 +28,31 @@ def check_fits(strategy: Strategy[Any, Any], network: Network) -> None:
     train = strategy.config.train
     check_loss(train, network.criterion)
     check_images(train, strategy.federation.roster.shape)
+    check_samples(strategy, network)
     if train.changed(LEARNING):
         note_slower(strategy, network)
+
+
+def check_samples(strategy: Strategy[Any, Any], network: Network) -> None:
+    """ModelError if nobody's samples are enough for a layer that normalises by the batch.
+
+    Where some are, the others are dropped, and named, when they are to train.
+    """
+    from torch import zeros
+
+    from corsage.networks.running import refuses_one
+
+    roster = strategy.federation.roster
+    steps = strategy.epochs(strategy.config.train, strategy.keys)
+    if not steps or not network.batch_statistics:
+        return
+    alone = all(member.train < 2 for member in roster.members.values())
+    example = zeros((1, *roster.shape), device=network.device)
+    if alone and refuses_one(network.module, example, network.still):
+        raise ModelError(
+            "every user has one training sample, too few for BatchNorm, which normalises by those "
+            "of a batch: set batch-norm=frozen, or take a model without it."
+        )
 
 
 def note_slower(strategy: Strategy[Any, Any], network: Network) -> None:
