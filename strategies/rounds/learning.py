@@ -42,16 +42,18 @@ def check_samples(strategy: Strategy[Any, Any], network: Network) -> None:
 
     from corsage.networks.running import refuses_one
 
-    roster = strategy.federation.roster
-    steps = strategy.epochs(strategy.config.train, strategy.keys)
+    roster, train = strategy.federation.roster, strategy.config.train
+    steps = strategy.epochs(train, strategy.keys)
     if not steps or not network.batch_statistics:
         return
-    alone = all(member.train < 2 for member in roster.members.values())
-    example = zeros((1, *roster.shape), device=network.device)
-    if alone and refuses_one(network.module, example, network.still):
+    enough = (2,) if train.batch_size == 1 else range(2, 2**62)  # two are one batch in any case
+    if any(member.train in enough for member in roster.members.values()):
+        return
+    if refuses_one(network.module, zeros((1, *roster.shape), device=network.device), network.still):
+        what = "batch-size=1" if train.batch_size == 1 else "every user has one training sample"
         raise ModelError(
-            "every user has one training sample, too few for BatchNorm, which normalises by those "
-            "of a batch: set batch-norm=frozen, or take a model without it."
+            f"{what}, too few for BatchNorm, which normalises by the samples of a batch: take "
+            "more, set batch-norm=frozen, or take a model without it."
         )
 
 

@@ -175,11 +175,13 @@ def imaged(shape: tuple[int, ...], outputs: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(4 * 36, outputs))
 
 
-def test_users_of_one_sample_each_are_refused_at_the_start() -> None:
+def test_batches_of_one_sample_are_refused_at_the_start_if_nobody_has_others() -> None:
     """Where it does not do; a model that takes one sample, or stands, is trained."""
     one = {"max_train_samples": 1, "num_rounds": 1}
     with pytest.raises(ModelError, match=r"every user has one training sample.*batch-norm=frozen"):
         federate("fedavg", **one, model=NORMED)
+    with pytest.raises(ModelError, match=r"batch-size=1, too few for BatchNorm"):
+        federate("fedavg", num_rounds=1, model=NORMED, batch_size=1)
     federate("fedavg", **one, model=NORMED, batch_norm="frozen")
     federate("fedavg", **one, model=f"{__name__}:imaged")
-    federate("fedavg", max_train_samples=2, num_rounds=1, model=NORMED)
+    federate("fedavg", max_train_samples=2, num_rounds=1, model=NORMED, batch_size=1)
