@@ -14,14 +14,22 @@ from flwr.clientapp.client_app import ClientAppException
 
 @ray.remote
 class RayWorker:
-    """What Flower's pool of actors holds."""
+    """What Flower's pool of actors holds, for one run.
+
+    The run's app comes with every message, and what it prepares is kept by the first one.
+    """
+
+    def __init__(self) -> None:
+        self._app: ClientApp | None = None
 
     def run(
         self, app: ClientApp, message: Message, cid: str, context: Context
     ) -> tuple[str, Message, Context]:
         """The reply, and the node's context after it."""
+        if self._app is None:
+            self._app = app
         try:
-            return cid, app(message=message, context=context), context
+            return cid, self._app(message=message, context=context), context
         except Exception as error:
             raise ClientAppException(str(error)) from error
 

@@ -18,7 +18,7 @@ from corsage.app.run.run_folder import AnyStrategy, RunFolder
 from corsage.app.run.status import watched
 from corsage.core.config import Config
 from corsage.core.errors import CorsageError, StatesGone
-from corsage.strategies.rounds.roster import is_simulation
+from corsage.strategies.rounds.grids import is_simulation
 
 
 def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:

@@ -30,6 +30,8 @@ from corsage.benchmarks.turns import Enough, Turns, one_thread, unevaluated
 from corsage.core.errors import CorsageError
 from corsage.experiments.runner import say
 from corsage.strategies import strategy_class
+from corsage.strategies.rounds.course import one_round
+from corsage.strategies.rounds.first_data import check_data
 
 BAD, FACTOR, SEEDS, POINTS, RATIO, TURNS = 0.2, -10.0, (0, 1), 3.0, 1.5, 3
 SHARE: dict[str, Any] = {"robust_share": BAD}
@@ -94,10 +96,10 @@ def seconds(rule: dict[str, Any]) -> Measure:
     plain = strategy_class("fedavg")(unevaluated(keys))
     grid = LocalGrid(app, 1)
     plain.begin(grid)
-    plain.federation.check_data()
+    check_data(plain.federation)
 
     def bare() -> None:
-        plain.federation.play(plain.one_round(plain.progress.round + 1))
+        plain.federation.player.play(one_round(plain, plain.progress.round + 1))
 
     turns = Turns(TURNS, bare)
     with one_thread(), suppress(Enough):

@@ -24,7 +24,7 @@ from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.measure import Measure
 from corsage.core.config import Config
 from corsage.strategies import strategy_class
-from corsage.strategies.rounds import exchange, roster
+from corsage.strategies.rounds import exchange, reception
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Result
 
@@ -64,7 +64,7 @@ class Clock:
 def stopped() -> Iterator[Clock]:
     """The clock by which the server waits for replies and for nodes."""
     clock = Clock()
-    with mock.patch.object(exchange, "time", clock), mock.patch.object(roster, "time", clock):
+    with mock.patch.object(exchange, "time", clock), mock.patch.object(reception, "time", clock):
         yield clock
 
 

@@ -19,6 +19,9 @@ from torch import Tensor
 
 from corsage.clients.baseline import baselines
 from corsage.clients.contract import Got, Models, Sent, averages, named, whole_models
+from corsage.clients.judging import outputs_of, report
+from corsage.clients.orders import orders_of
+from corsage.clients.own_steps import as_the_app_does, joined
 from corsage.clients.samples import Samples
 from corsage.core.arrays import Array, Arrays, Floats32, along_channels
 from corsage.core.asked import Takes
@@ -27,38 +30,24 @@ from corsage.core.errors import ModelError, UserError
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys
 from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL, Measure, chosen
-from corsage.core.seeding import generator
 from corsage.core.train_keys import LOSS
 from corsage.core.wire import DELIVER, Task
 from corsage.datasets.dealing.federated import FederatedData
 from corsage.networks.augment import views_of
 from corsage.networks.batches import Examples, Loss, Order
-from corsage.networks.evaluation import (
-    Scores,
-    outputs_of_each,
-    outputs_of_heads,
-    outputs_of_models,
-    outputs_of_picked,
-    score,
-)
+from corsage.networks.evaluation import Scores, outputs_of_each, score
 from corsage.networks.network import Network
 from corsage.networks.objective import objective_of
 from corsage.networks.outputs import Arithmetic
-from corsage.networks.own_training import Lesson, OwnTraining
+from corsage.networks.own_training import OwnTraining
 from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
-from corsage.networks.training import SINGLE, Types, batches, steps_of
-from corsage.strategies.rounds.work import effort, pace, whole_steps
+from corsage.networks.training import SINGLE, Types
+from corsage.strategies.rounds.work import effort, pace
 
 __all__ = ["Client", "Got", "K", "Models", "Sent"]
 
 K = TypeVar("K", bound=Keys)
-
-
-def joined(body: Floats32, heads: Floats32) -> Floats32:
-    """Whole models of users with one body."""
-    bodies = np.broadcast_to(body, (len(heads), len(body)))
-    return np.concatenate([bodies, heads], axis=1, dtype=np.float32)
 
 
 class Client(NumPyClient, Generic[K]):
@@ -144,7 +133,7 @@ class Client(NumPyClient, Generic[K]):
         else:
             models = self.models(got)
         self.judged = models
-        found = {**self.report(self.scores(models)), **self.baselines(got)}
+        found = {**report(self.scores(models)), **self.baselines(got)}
         return {**found, ADAPTATION_STEPS.name: self.steps, **models.metrics}
 
     def fit(
@@ -214,7 +203,7 @@ class Client(NumPyClient, Generic[K]):
         """
         if self.training is not None:
             own = self.settings.local_epochs if epochs is None else epochs
-            return self._as_the_app_does("model", starts, data, own, pull)
+            return as_the_app_does(self, "model", starts, data, own, pull)
         if orders is None:
             orders = self.local_orders(purpose, data, epochs)
         self.count(map(len, orders))
@@ -232,7 +221,7 @@ class Client(NumPyClient, Generic[K]):
     ) -> Floats32:
         """Heads (users, P_head) after epochs of SGD over one body, which is frozen."""
         if self.training is not None:
-            return self._as_the_app_does("head", joined(body, heads), data, epochs, pull)
+            return as_the_app_does(self, "head", joined(body, heads), data, epochs, pull)
         orders = self.orders(purpose, data, epochs)
         self.count(map(len, orders))
         data = data.on(purpose)
@@ -243,29 +232,11 @@ class Client(NumPyClient, Generic[K]):
     ) -> Floats32:
         """Bodies (users, P_body) from one start, each under its own head, which is frozen."""
         if self.training is not None:
-            own, rows = (
-                self.settings.local_epochs if epochs is None else epochs,
-                joined(body, heads),
-            )
-            return self._as_the_app_does("body", rows, data, own, None)
+            own = self.settings.local_epochs if epochs is None else epochs
+            return as_the_app_does(self, "body", joined(body, heads), data, own, None)
         orders = self.local_orders("body", data, epochs)
         self.count(map(len, orders))
         return train_bodies(self.network, body, heads, data.on("body"), orders, self.settings)
-
-    def _as_the_app_does(
-        self, name: str, rows: Floats32, data: Examples, epochs: int, pull: Pull | None
-    ) -> Floats32:
-        """A part of the users' models, trained as the app does it, for whole epochs."""
-        assert self.training is not None
-        if self.effort != 1.0:
-            epochs = whole_steps(self.effort * epochs, self.task.round)
-        net, shape = self.network, (len(self.users), self.network.whole.stop)
-        part = {"model": net.whole, "head": net.head, "body": net.body}[name]
-        lesson = Lesson(name, part, epochs, self.settings, self.task.seed, self.task.round)
-        rows = np.broadcast_to(np.asarray(rows, np.float32), shape)
-        trained, steps = self.training.train(net, rows, self.users, data, lesson, pull)
-        self.count(steps)
-        return trained
 
     def local_orders(self, purpose: str, data: Examples, epochs: int | None = None) -> list[Order]:
         """The batches of a round: of so many epochs, else of `local-steps` or `local-epochs`."""
@@ -279,27 +250,12 @@ class Client(NumPyClient, Generic[K]):
 
         With `steps` they are so many, over as many epochs as that takes.
         """
-        return [
-            self._order(purpose, user, int(n), epochs, steps)
-            for user, n in zip(self.users, data.sizes, strict=True)
-        ]
+        return orders_of(self, purpose, data.sizes, epochs, steps)
 
     def count(self, steps: Iterable[int] | int, gradients: int = 1) -> None:
         """Count steps of each user, each of so many gradients: the result says how many it took."""
         many = steps if isinstance(steps, int) else np.fromiter(steps, np.int64, len(self.users))
         self.steps = self.steps + gradients * many
-
-    def _order(self, purpose: str, user: str, n: int, epochs: int, steps: int) -> Order:
-        """A user's batches; of a training round as many as the work that all methods do leaves."""
-        size, number = self.settings.batch_size, self.task.round
-        rng, join = generator(self.task.seed, purpose, number, user), self.network.batch_statistics
-        each = steps_of(n, size, join)
-        due = steps or epochs * each
-        if self.pace:
-            due = whole_steps(self.pace * epochs, number)
-        elif self.effort != 1.0:
-            due = whole_steps(self.effort * due, number)
-        return batches(rng, n, -(-due // each), size, join)[:due]
 
     @property
     def types(self) -> Types:
@@ -359,11 +315,7 @@ class Client(NumPyClient, Generic[K]):
         """What models put out for the users' samples."""
         if self.alone:
             return outputs_of_each(self.full, self.each(models), data)
-        if models.heads is not None:
-            return outputs_of_heads(self.network, models.whole, models.heads, data)
-        if models.picked is not None:
-            return outputs_of_picked(self.network, models.whole, models.picked, data)
-        return outputs_of_models(self.network, models.whole, data)
+        return outputs_of(self.network, models, data)
 
     @property
     def alone(self) -> bool:
@@ -379,18 +331,13 @@ class Client(NumPyClient, Generic[K]):
         """What a prediction is computed in."""
         return Arithmetic(str(self.types[0]).removeprefix("torch."))
 
-    def report(self, scores: Scores) -> dict[str, NDArray[Any]]:
-        """Scores as numbers of each user; those without test samples have no loss."""
-        loss = np.divide(scores.loss, scores.n, out=np.zeros(len(scores.n)), where=scores.n > 0)
-        return {**scores.counts, "loss": loss, "num-examples": scores.n}
-
     def baselines(self, got: Got) -> Mapping[str, NDArray[Any]]:
         """What the users would score by one answer each, the best for their training labels."""
         limit, measures = int(got.options.get("adapt-samples", 0)), self.measures
         key = id(self.data), self.names, limit, measures, self.task.seed, "baselines"
 
         def make() -> Mapping[str, NDArray[Any]]:
-            _, labels, sizes = self.samples.training(limit)
+            labels, sizes = self.samples.labels(limit)
             criterion, classes = self.network.criterion, self.task.num_classes
             return baselines(criterion, labels, sizes, self.tested, measures, classes)
 

@@ -56,11 +56,7 @@ class ConvexClient(Client[K]):
     def sizes(self) -> Ints:
         """Training samples of each user."""
         data, users = self.data, self.users
-
-        def made() -> Ints:
-            return np.asarray(data.train_sizes[[data.index[user] for user in users]])
-
-        return self.prepared("sizes", made)
+        return self.prepared("sizes", lambda: np.asarray(data.train_sizes[data.places(users)]))
 
     @property
     def convex(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -35,7 +36,18 @@ class Features:
         return found
 
     def __del__(self) -> None:
-        Features.taken -= sum(t.numel() * t.element_size() for t in self._found.values())
+        type(self).taken -= sum(t.numel() * t.element_size() for t in self._found.values())
+
+
+class FeaturesByModel:
+    """The features that each model has; those of a model that is gone go with it."""
+
+    def __init__(self) -> None:
+        self._found = WeakKeyDictionary[Network, Features]()
+
+    def of(self, network: Network) -> Features:
+        """Those of a model."""
+        return self._found.setdefault(network, Features())
 
 
 class HeldFeatures:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from corsage.clients.features import Features, features_of
+from corsage.clients.features import FeaturesByModel, features_of
 from corsage.clients.units import units_of
 from corsage.core.arrays import Array, Ints
 from corsage.core.cache import Cache
@@ -20,6 +21,7 @@ from corsage.networks.batches import Examples
 from corsage.networks.network import Network
 from corsage.networks.training import Types, to_tensors
 
+T = TypeVar("T")
 Rows = tuple[Array, Array, Ints]
 """Inputs and labels of users, one after the other, and how many each of them has."""
 
@@ -48,9 +50,21 @@ class Samples:
         if limit:
             return self.some(limit)
         x, y, sizes = self.part(test=False)
+        self._check(sizes)
+        return x, y, sizes
+
+    def labels(self, limit: int) -> tuple[Array, Ints]:
+        """Their labels alone."""
+        if limit:
+            return self.some(limit)[1:]
+        rows, sizes = self._known(lambda: self.data.rows(self.users, test=False))
+        self._check(sizes)
+        return self.data.y[rows], sizes
+
+    def _check(self, sizes: Ints) -> None:
+        """Refuse users without training samples."""
         for place in np.flatnonzero(sizes == 0):
             raise UserError(self.users[int(place)], "load", "no samples")
-        return x, y, sizes
 
     def some(self, limit: int) -> Rows:
         """So many training samples of each user, drawn by the seed."""
@@ -66,8 +80,12 @@ class Samples:
 
     def part(self, test: bool) -> Rows:
         """All training or test samples of the users."""
+        return self._known(lambda: self.data.part(self.users, test))
+
+    def _known(self, get: Callable[[], T]) -> T:
+        """What the data have of the users."""
         try:
-            return self.data.part(self.users, test)
+            return get()
         except KeyError:
             for user in self.users:
                 self.user(user)  # says which one is not here
@@ -103,7 +121,7 @@ class Samples:
 
     def features(self, user: str, part: str, x: Array, types: Types) -> Tensor:
         """What the frozen front makes of some of a user's samples, computed once."""
-        key = id(self.full), id(self.data), self.seed, user, part
-        held = self.cache.get("features", Features)
+        key = id(self.data), self.seed, user, part
+        held = self.cache.get("features", FeaturesByModel).of(self.full)
         labels = np.zeros(len(x), np.int64)
         return held.get(key, lambda: features_of(self.full, self.tensors(x, labels, types)[0]))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
-from corsage.core.arrays import Array, Arrays, Floats
+from corsage.core.arrays import Array, Arrays, Floats, Ints
 from corsage.core.blocks import mean_of
 from corsage.core.encoding import BadMessage, payload
 from corsage.core.schema import Schema, read_arrays, read_faults, read_numbers
@@ -111,11 +111,10 @@ def merge_replies(
     for users in silent.values():
         dropped.update(dict.fromkeys(users, "no reply in time"))
     users = [user for part in good for user in part.users]
-    keys = [*zip(map(len, users), users, strict=True)]  # `reading_order` of a million users
-    order = sorted(range(len(users)), key=keys.__getitem__)
+    users, order = in_order(users)
     filled = [part for part in good if part.users]
     return Replies(
-        users=[users[i] for i in order],
+        users=users,
         mean=weighted_mean([(part.weight, part.mean) for part in filled], schema.arrays),
         rows=_stack([part.rows for part in filled], order),
         metrics=_stack([part.metrics for part in filled], order),
@@ -136,10 +135,7 @@ def one_after_the_other(parts: Sequence[Replies]) -> Replies:
     and no means."""
     if len(parts) == 1:
         return parts[0]
-    users = [user for part in parts for user in part.users]
-    place = {user: row for row, user in enumerate(users)}
-    ordered = in_reading_order(users)
-    order = [place[user] for user in ordered]
+    ordered, order = in_order([user for part in parts for user in part.users])
     silent: dict[int, list[str]] = {}
     for part in parts:
         for node, users in part.silent.items():
@@ -165,6 +161,15 @@ def reading_order(user: str) -> tuple[int, str]:
     return len(user), user
 
 
+def in_order(users: list[str]) -> tuple[list[str], Ints | None]:
+    """Users in reading order, and the place that each had before; None: they were in order."""
+    ordered = in_reading_order(users)
+    if ordered == users:
+        return users, None
+    place = {user: row for row, user in enumerate(users)}
+    return ordered, np.fromiter(map(place.__getitem__, ordered), np.int64, len(ordered))
+
+
 def in_reading_order(users: Iterable[str]) -> list[str]:
     """The same of a million in a second: by their letters, and then by their length."""
     found = sorted(users)
@@ -186,8 +191,8 @@ def read(reply: Message, asked: list[str], schema: Schema, token: str) -> NodeRe
     if config.get("exchange", "") != token:
         raise BadMessage("malformed reply: it answers another exchange")
     words = read_words(config, asked, schema)
-    dropped = dict.fromkeys(sorted(set(asked) - set(words.users)), "left out of its node's reply")
-    dropped |= words.failed
+    absent = set(asked).difference(words.users) if words.users != asked else ()
+    dropped = dict.fromkeys(sorted(absent), "left out of its node's reply") | words.failed
     if not words.users:
         return NodeReply([], dropped=dropped, lost=words.lost)
     metrics, wrong = read_numbers(record(content, "metrics", MetricRecord), words.users, schema)
@@ -236,9 +241,12 @@ def read_words(config: ConfigRecord, asked: list[str], schema: Schema) -> Words:
     users, failed, causes, lost = (
         _texts(config, name, len(asked)) for name in ("users", "failed", "causes", "lost")
     )
-    known, absent = set(asked), set(asked) - set(users)
-    if len(set(users)) != len(users) or not set(users) <= known:
-        raise BadMessage("malformed reply: it speaks of users that were not asked")
+    absent = set[str]()
+    if users != asked:  # else there are thousands, each of whom is known
+        known = set(users)
+        absent = set(asked) - known
+        if len(known) != len(users) or not known <= set(asked):
+            raise BadMessage("malformed reply: it speaks of users that were not asked")
     if len(failed) != len(causes):
         raise BadMessage(f"malformed reply: {len(causes)} causes of {len(failed)} failures")
     if not {*failed, *lost} <= absent:
@@ -280,7 +288,7 @@ def weighted_mean(parts: list[tuple[float, Arrays]], template: Mapping[str, Arra
     }
 
 
-def _stack(parts: Sequence[Mapping[str, Array]], order: list[int]) -> dict[str, Array]:
+def _stack(parts: Sequence[Mapping[str, Array]], order: Ints | None) -> dict[str, Array]:
     """Per-user values of several nodes, in the order of the user ids."""
     if not parts:
         return {}
@@ -288,10 +296,10 @@ def _stack(parts: Sequence[Mapping[str, Array]], order: list[int]) -> dict[str, 
     return {name: _in_order([part[name] for part in parts], order) for name in names}
 
 
-def _in_order(parts: list[Array], order: list[int]) -> Array:
+def _in_order(parts: list[Array], order: Ints | None) -> Array:
     """All rows in an order; rows of users are large, so they are not copied without need."""
     rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return rows if order == list(range(len(rows))) else rows[order]
+    return rows if order is None else rows[order]
 
 
 def by_cause(dropped: Mapping[str, str]) -> list[str]:

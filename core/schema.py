@@ -125,7 +125,7 @@ def read_numbers(
     record: Mapping[str, object], users: list[str], schema: Schema
 ) -> tuple[dict[str, Floats], dict[int, str]]:
     """The declared numbers, and which users' are wrong and why."""
-    samples = np.array([schema.samples[user] for user in users], np.float64)
+    samples = np.fromiter(map(schema.samples.__getitem__, users), np.float64, len(users))
     found, wrong = {EXAMPLES: column(record, EXAMPLES, len(users))}, dict[int, str]()
     for place in np.flatnonzero(found[EXAMPLES] != samples)[::-1]:
         said, known = found[EXAMPLES][place], samples[place]

@@ -85,8 +85,8 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
         """The initial model of another seed, which is the run's seed and the cluster's number."""
         from corsage.networks.build import build_network
 
-        roster, seed = self.federation.roster, torch_seed(self.config.run.seed, "ifca", j)
-        return build_network(self.config.model, roster.shape, roster.num_classes, seed).initial
+        agreed, seed = self.federation.agreed, torch_seed(self.config.run.seed, "ifca", j)
+        return build_network(self.config.model, agreed.shape, agreed.num_classes, seed).initial
 
     def template(self) -> Arrays:
         """A user sends back one model."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,11 @@ import pytest
 hypothesis.settings.register_profile("any machine", deadline=None)  # however busy it is
 hypothesis.settings.load_profile("any machine")
 
+sys.dont_write_bytecode = False  # three workers and many processes read the same files
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+if "PYTEST_XDIST_WORKER" in os.environ:
+    gc.disable()  # until all tests are collected: what is imported stays
+
 LONGEST = (
     "tests/deploy/test_devices.py",
     "tests/test_ray.py",
@@ -22,6 +28,7 @@ LONGEST = (
     "tests/test_package.py",
     "tests/strategies/test_contract.py",
     "tests/deploy/test_obedience.py",
+    "tests/deploy/test_attacks.py",
     "tests/strategies/known_clusters/test_own_sums.py",
     "tests/app/test_forget.py",
     "tests/strategies/convex_clustering/test_outside.py",
@@ -41,6 +48,8 @@ def pytest_xdist_auto_num_workers() -> int | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that nothing has to wait for it at the end."""
     items.sort(key=lambda item: place(item.nodeid.partition("::")[0]))
+    gc.freeze()  # modules and tests: whoever collects garbage need not look at them
+    gc.enable()
 
 
 def place(file: str) -> int:
@@ -61,7 +70,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     threadpoolctl.threadpool_limits(1, user_api="blas")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     os.fsync = lambda _: None  # no test pulls the plug, and what is killed has written all the same
-    gc.freeze()  # modules and tests stay: whoever collects garbage need not look at them
+    gc.freeze()
     yield folder
     if before is None:
         del os.environ["XDG_CACHE_HOME"]

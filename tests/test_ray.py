@@ -159,3 +159,20 @@ def test_errors_on_ray_reach_the_user(
     words = ["engine=ray", "num-users=12", "num-nodes=2", "head=absent", f"run-dir={tmp_path}"]
     assert run(words, "") == 2
     assert "absent" in capsys.readouterr().err
+
+
+def test_a_worker_keeps_what_its_app_has_prepared() -> None:
+    """The app comes with every message, each time made anew."""
+    from corsage.app.ray_worker import RayWorker
+
+    class App:
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def __call__(self, message: str, context: str) -> str:
+            self.asked += 1
+            return f"{message} {self.asked}"
+
+    worker: Any = RayWorker.__ray_metadata__.modified_class()  # type: ignore[attr-defined]
+    replies = [worker.run(App(), message, "0", "kept")[1] for message in ("first", "second")]
+    assert replies == ["first 1", "second 2"]

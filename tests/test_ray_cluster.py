@@ -169,5 +169,5 @@ def test_nobody_waits_for_an_engine_that_is_over() -> None:
 
     context = Context(1, 0, {}, RecordDict(), {})
     with pytest.raises(NodeError, match="Ray"):
-        ray_backend.UntilOver(own, over)(LocalGrid(None, 1), context)  # type: ignore[arg-type]
+        ray_backend.UntilOver(own, over, lambda: None)(LocalGrid(None, 1), context)  # type: ignore[arg-type]
     assert pulled == [0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from corsage.app.deployment.table import Device
@@ -20,11 +22,12 @@ x-shut: &shut
   image: corsage
   user: "${CORSAGE_USER:-1000:1000}"
   restart: always
+  init: true # it buries the workers of a device, which outlive the process that started them
   read_only: true
   tmpfs: [/tmp]
   cap_drop: [ALL]
   security_opt: ["no-new-privileges:true"]
-  environment: {HOME: /tmp, STATE_DIRECTORY: /var/lib/corsage, GATE_PORT: "PORT"}
+  environment: {HOME: /tmp, STATE_DIRECTORY: /var/lib/corsage}
 
 services:
   superlink:
@@ -55,9 +58,14 @@ DEVICE = """\
 
 def compose(devices: list[Device], server: str, port: int) -> str:
     """The whole file; the data of a device lie in `data/`, by the name of its file."""
-    parts = [HEAD.replace("PORT", str(port)).replace("SERVER", server)]
+    parts = [filled(HEAD, {"PORT": str(port), "SERVER": server})]
     for device in devices:
         data = device.words["data"]
-        text = DEVICE.replace("FILE", PurePosixPath(data).name).replace("DATA", data)
-        parts.append(text.replace("NAME", device.name))
+        file = PurePosixPath(data).name
+        parts.append(filled(DEVICE, {"NAME": device.name, "FILE": file, "DATA": data}))
     return "".join([*parts, "\nnetworks: {devices: {}}\n"])
+
+
+def filled(text: str, words: Mapping[str, str]) -> str:
+    """A text with words in the places of their names, all at once: a word may hold a name."""
+    return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[1]], text)

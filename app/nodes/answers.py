@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import repeat
 from logging import DEBUG, WARNING
 from typing import TYPE_CHECKING, Any
 
@@ -190,13 +191,13 @@ def introduced(
 def introduction(node: Node, own: Mapping[str, str | int] = NOTHING) -> RecordDict:
     """A node's users, what their data look like, and what only a device says of its `own`."""
     data = node.data
-    places = [data.index[user] for user in node.users]
+    places = data.places(node.users)
     return RecordDict(
         {
             "config": config_record(
                 {
                     "users": list(node.users),
-                    "clusters": [data.clusters.get(user, "") for user in node.users],
+                    "clusters": [*map(data.clusters.get, node.users, repeat(""))],
                     "input-shape": list(data.shape),
                     "num-classes": data.num_classes,
                     "table": node.table,

@@ -153,7 +153,10 @@ class Nodes:
             made = _device(dict(own), task.device_data, task.seed)
             check_room(made.data, task.preparation, limits_of(dict(own)))
             self._devices[own] = facts, made.prepared(task.preparation)
-        return self._devices[own][1]
+        node = self._devices[own][1]
+        if node.state_dir is not None:
+            state_folder(str(node.state_dir))  # made again if it is gone since, or an error
+        return node
 
 
 def simulated_node(

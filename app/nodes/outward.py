@@ -12,7 +12,7 @@ from pathlib import Path
 from flwr.supercore import log
 
 from corsage.core.errors import ONE_SAMPLE, ModelError, Refused, StateLost, UserError
-from corsage.core.text import line
+from corsage.core.text import escaped, line
 
 REMEDY = (
     "a batch has one sample, too few for BatchNorm: set another batch-size, or batch-norm=frozen "
@@ -28,7 +28,7 @@ LOG = "the device's own log says more"
 
 def outward(phase: str, error: BaseException) -> str:
     """An error as it goes to the server, in one line; the device's log gets all of it."""
-    log(WARNING, "%s: %s", phase, describe(error))
+    log(WARNING, "%s: %s", phase, escaped(describe(error)))
     return line(told(phase, error))
 
 

@@ -102,7 +102,7 @@ def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:
 
 def as_inputs(data: FederatedData, strategy: Strategy[Any, Any]) -> FederatedData:
     """The data as the models get them, once the federation has agreed on its columns."""
-    agreed = strategy.federation.roster.preparation
+    agreed = strategy.federation.agreed.preparation
     return data if agreed is None or data.facts is None else prepared(data, agreed)
 
 

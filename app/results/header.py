@@ -115,7 +115,7 @@ def check(head: Header) -> None:
         if kinds and type(value) not in kinds:
             raise ValueError(f"{f.name} is a {type(value).__name__}")
     words = (*head.users, *head.classes, *head.clusters, *head.clusters.values())
-    if not all(type(word) is str for word in words) or len(set(head.users)) < len(head.users):
+    if set(map(type, words)) - {str} or len(set(head.users)) < len(head.users):
         raise ValueError("names of users, classes or clusters are no names")
     if not all(type(side) is int and 0 <= side <= MOST_NUMBERS for side in head.shape):
         raise ValueError("the shape of a sample is none")

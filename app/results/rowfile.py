@@ -17,6 +17,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,11 @@ class RowFile:
             raise CheckpointError(f"{self.where}: is not there.") from None
         except (SafetensorError, OSError, ValueError) as error:
             raise CheckpointError(f"{self.where}: damaged, or no file of models.") from error
-        self.place = {user: i for i, user in enumerate(self.header.users)}
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """Where each user's rows are."""
+        return {user: i for i, user in enumerate(self.header.users)}
 
     def own(self, user: str) -> Arrays:
         """All parameters of a user's model, by their names; those of the model it picked."""
@@ -163,13 +168,14 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
 
 def fill(views: Mapping[str, Array], piece: RowFile, order: Mapping[str, int]) -> None:
     """Write a piece's rows where its users are in the whole."""
-    pairs = [(i, order[user]) for i, user in enumerate(piece.header.users) if user in order]
-    mine, theirs = (list(column) for column in zip(*pairs, strict=True)) if pairs else ([], [])
+    users = piece.header.users
+    places = np.fromiter((order.get(user, -1) for user in users), np.int64, len(users))
+    mine = np.flatnonzero(places >= 0)
     for name, view in views.items():
         rows = piece.array(name)
         if rows.dtype != view.dtype:
             raise CheckpointError(f"{piece.where}: {name} is {rows.dtype}, others are not.")
-        view[theirs] = rows[mine]
+        view[places[mine]] = rows if len(mine) == len(rows) else rows[mine]
 
 
 def mapped(target: Path, size: int) -> Array:

@@ -18,6 +18,7 @@ from corsage.datasets.dealing.federated import FederatedData, check_users, simul
 from corsage.networks.build import check_available
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.first_data import check_data
 
 PATIENCE = 5.0
 """Seconds that a Ray cluster has to take a connection."""
@@ -57,7 +58,7 @@ def check_strategies(config: Config) -> None:
     for name in config.run.strategy:
         strategy = strategy_class(name)(config, [Mute()])
         strategy.begin(LocalGrid(client_app, nodes))
-        strategy.federation.check_data()
+        check_data(strategy.federation)
         if config.robust.on:
             strategy.averaging.check_enough(len(strategy.choose(1, strategy.federation.users)))
 

@@ -91,7 +91,9 @@ class Remembered(Callback):
                 "the data are not those that the run was made of: some of its users are not there, "
                 "or have more or fewer records. Forget with the data as they were."
             )
-        strategy.state.sums = sums.prepared(self.memory.preparation, roster.preparation)
+        strategy.state.sums = sums.prepared(
+            self.memory.preparation, strategy.federation.agreed.preparation
+        )
 
 
 def run(words: list[str]) -> int:

@@ -16,10 +16,11 @@ from corsage.clients.convex import Answer
 from corsage.clients.known_clusters.cohort import CohortClient
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.asked import Takes, flag, floats, listed, number, text, word
+from corsage.core.encoding import as_sent
 from corsage.networks.batches import Examples
 from corsage.solvers.known_clusters.covariance import prediction
 from corsage.solvers.known_clusters.laplace import laplace_sums
-from corsage.solvers.known_clusters.mixed_model import ClusterSums, pack, personal
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, pack, personal, unpack
 from corsage.solvers.known_clusters.newton_rounds import (
     ABOVE,
     EXACT,
@@ -34,6 +35,7 @@ from corsage.solvers.known_clusters.rooted import (
     rooted_models,
     rooted_prediction,
 )
+from corsage.solvers.losses.linear_losses import LinearLosses
 from corsage.strategies.known_clusters.mixed_model import MixedModelKeys
 
 
@@ -104,10 +106,7 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         """
         kind, theta = got.options["as"], self.theta()
         after = self.rooted(theta, kind, got.rows) if got.options["moves"] else theta
-        now, square = self.quadratics(after, kind), np.zeros((len(theta), 1))
-        if kind == EXACT:
-            square = 2 * self.losses.quadratic().c.double().cpu().numpy()[:, None]
-        rows = np.concatenate([pack(now.a), now.b, square], axis=1)
+        rows = self.squares if kind == EXACT else packed(self.quadratics(after, kind))
         sums = rows if got.options.get("each") else rows.sum(0, keepdims=True)
         moved, length = travelled(after - theta, after)
         metrics = {"moved": np.array(moved), "length": np.array(length)}
@@ -119,11 +118,10 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
 
     def likelihood_sums(self, got: Got) -> Sent:
         """The sums that the likelihood is made of, for every ratio rho."""
-        whole = self.losses.quadratic()
-        a, b, c = (part.double().cpu().numpy() for part in (whole.a, whole.b, whole.c))
-        users, ratios = np.zeros(len(b), np.int64), np.asarray(got.options["ratios"])
-        varies = last_only(a.shape[-1]) if got.options.get("intercepts") else None
-        sums = level_sums(a, b, 2 * c, self.sizes, users, 1, ratios, varies).arrays()
+        whole, yy = self.quadratics(self.theta(), EXACT), self.squares[:, -1]
+        users, ratios = np.zeros(len(yy), np.int64), np.asarray(got.options["ratios"])
+        varies = last_only(whole.b.shape[1]) if got.options.get("intercepts") else None
+        sums = level_sums(whole.a, whole.b, yy, self.sizes, users, 1, ratios, varies).arrays()
         return Sent(rows={name: rows[0] for name, rows in sums.items()})
 
     def summary(self, got: Got) -> Sent:
@@ -203,13 +201,31 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
 
     def quadratics(self, theta: Floats, kind: str) -> Quadratics:
         """A_i and b_i: of the squared loss itself; or of what others are near theta_i, or below."""
-        losses, at = self.losses, self.tensor(theta)
         if kind == EXACT:
-            whole = losses.quadratic()
-            return Quadratics(whole.a.double().cpu().numpy(), whole.b.double().cpu().numpy())
+            d = theta.shape[1]
+            return Quadratics(unpack(self.squares[:, : -d - 1], d), self.squares[:, -d - 1 : -1])
+        losses, at = self.losses, self.tensor(theta)
         curved = losses.hessian(at) if kind == NEWTON else losses.above(at)
         hessian, gradient = (part.double().cpu().numpy() for part in (curved, losses.gradient(at)))
         return Quadratics(*newton_message(hessian, gradient, theta))
+
+    @property
+    def squares(self) -> Floats:
+        """A_i, b_i and y'y of the squared loss, as they are sent; prepared once a node."""
+
+        def made() -> Floats:
+            whole = self.losses.quadratic()
+            a, b, c = (part.double().cpu().numpy() for part in (whole.a, whole.b, whole.c))
+            return np.asarray(as_sent(packed(Quadratics(a, b), 2 * c)[None])[0])
+
+        return self.prepared("squares", made)
+
+    @property
+    def losses(self) -> LinearLosses:
+        """f_i; of the squared loss not kept: its sums are all that is asked for again."""
+        if self.network.criterion.name == "squared":
+            return self.losses_on(self.train_data(self.limits))
+        return super().losses
 
     def theta(self) -> Floats:
         """The models that were kept; zeros at first."""
@@ -263,6 +279,12 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         gamma = np.tile(rows["gamma"], (n, 1))
         sums = laplace_sums(now.a, now.b, gamma, centre, sure, np.zeros(n, np.int64), 1)
         return np.stack([sums.squares[0], sums.spreads[0]])
+
+
+def packed(own: Quadratics, yy: Floats | None = None) -> Floats:
+    """A_i's upper half, b_i, and y'y if there is one (n, d(d+1)/2 + d + 1)."""
+    last = np.zeros(len(own.b)) if yy is None else yy
+    return np.concatenate([pack(own.a), own.b, last[:, None]], axis=1)
 
 
 def last_only(d: int) -> Floats:

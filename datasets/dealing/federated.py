@@ -112,11 +112,20 @@ class FederatedData:
 
     def part(self, users: Sequence[str], test: bool) -> tuple[Array, Array, Ints]:
         """Training or test samples of several users, one after the other, and each one's number."""
-        own = self.bounds[[self.index[user] for user in users]]
+        rows, sizes = self.rows(users, test)
+        return self.x[rows], self.y[rows], sizes
+
+    def rows(self, users: Sequence[str], test: bool) -> tuple[Ints, Ints]:
+        """Where these samples are, and each one's number."""
+        own = self.bounds[self.places(users)]
         start, end = own[:, int(test)], own[:, int(test) + 1]
         sizes = np.asarray(end - start, np.int64)
         rows = np.arange(sizes.sum()) + np.repeat(start - (np.cumsum(sizes) - sizes), sizes)
-        return self.x[rows], self.y[rows], sizes
+        return rows, sizes
+
+    def places(self, users: Sequence[str]) -> Ints:
+        """Where users are among all of them."""
+        return np.fromiter(map(self.index.__getitem__, users), np.int64, len(users))
 
 
 def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:

@@ -21,8 +21,8 @@ from corsage.experiments.convex_clustering.drawn import Drawn, digits, ellipses,
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import say
 from corsage.solvers.convex_clustering.batched import AtHand, Batched
+from corsage.solvers.convex_clustering.couplings import Clusters
 from corsage.solvers.convex_clustering.edges import Edges
-from corsage.solvers.convex_clustering.newton import Clusters, Task
 from corsage.solvers.convex_clustering.partitions import (
     GLOBAL,
     LOCAL,
@@ -31,6 +31,7 @@ from corsage.solvers.convex_clustering.partitions import (
     one_cluster,
 )
 from corsage.solvers.convex_clustering.reading import in_order
+from corsage.solvers.convex_clustering.runs import Task
 from corsage.solvers.convex_clustering.selection import (
     MODELS,
     choose_for_clusters,

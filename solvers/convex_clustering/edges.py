@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import SuperLU
 from scipy.spatial import KDTree
 
 from corsage.core.arrays import Bools, Floats, Ints
 from corsage.core.errors import ConfigError, DataError
 from corsage.solvers.convex_clustering.checks import matrix, number, positive, whole
-from corsage.solvers.convex_clustering.sparse_factor import Pattern, symmetric_factor
+from corsage.solvers.convex_clustering.potentials import iterated
+from corsage.solvers.convex_clustering.sparse_factor import Band, Pattern, Solve, symmetric_factor
 
-BALANCED, CARRIES = 1e-30, 300
-"""Where and after how many steps conjugate gradients for a flow end."""
-RISEN = 1e6
-"""A residual that is so many times the least falls no more."""
 GROUND, REFINEMENTS = 1e-10, 3
 """The damping of a Laplacian that is factored, and solutions by turns with residuals."""
+QUICK, PACE = 2e7, 1000.0
+"""Operations of a band's factor that take no time, and how many an entry of a sparse one takes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +113,19 @@ class Edges:
 
     def components(self, mask: Bools | None = None) -> Ints:
         """The connected piece of each user, 0 that of the first, (n,); by the masked edges only."""
-        i, j = (self.i, self.j) if mask is None else (self.i[mask], self.j[mask])
-        graph = coo_array((np.ones(len(i), np.int8), (i, j)), shape=(self.n, self.n))
-        labels = connected_components(graph.tocsr(), directed=False)[1]
-        return np.asarray(labels, np.int64)
+        order, ends, starts = self._rows
+        if mask is not None:
+            kept = mask[order]
+            ends, starts = ends[kept], np.append(0, np.cumsum(kept))[starts].astype(np.int32)
+        graph = csr_array((np.ones(len(ends)), ends, starts), shape=(self.n, self.n))
+        return np.asarray(connected_components(graph, directed=False)[1], np.int64)
+
+    @cached_property
+    def _rows(self) -> tuple[Ints, NDArray[np.int32], NDArray[np.int32]]:
+        """The edges in the order of i, their j, and where those of each i begin."""
+        order = np.argsort(self.i, kind="stable")
+        starts = np.append(0, np.cumsum(np.bincount(self.i, minlength=self.n)))
+        return order, self.j[order].astype(np.int32), starts.astype(np.int32)
 
     def differences(self, x: Floats) -> Floats:
         """B x: x_i - x_j of every edge, (E, d)."""
@@ -150,70 +159,84 @@ class Edges:
         """The entries of a sparse factor of the graph's Laplacian."""
         return int(self._factor.nnz + self.n) // 2
 
-    def pattern(self, d: int) -> Pattern:
+    def pattern(self, d: int) -> Pattern | Band:
         """Where blocks of size d of a matrix on this graph lie."""
         if d not in self._patterns:
-            self._patterns[d] = Pattern.of(self.i, self.j, self._factor.perm_c, d)
+            own = Band.of(self.i, self.j, *self._banded, d) if self.narrow(d) else None
+            self._patterns[d] = own or Pattern.of(self.i, self.j, self._factor.perm_c, d)
         return self._patterns[d]
 
     @cached_property
-    def _patterns(self) -> dict[int, Pattern]:
+    def _patterns(self) -> dict[int, Pattern | Band]:
         return {}
+
+    def narrow(self, d: int) -> bool:
+        """Whether a band is the quickest to factor; of small ones nothing else is looked at."""
+        work = self.n * d * (self._banded[1] * d) ** 2
+        return work <= QUICK or work <= PACE * self.fill * d**2
+
+    @cached_property
+    def _banded(self) -> tuple[Ints, int]:
+        """Places of the users (n,) that are near for neighbours, and how far they are at most."""
+        _, ends, starts = self._rows
+        graph = csr_array((np.ones(len(ends)), ends, starts), shape=(self.n, self.n))
+        place = np.empty(self.n, np.int64)
+        place[reverse_cuthill_mckee((graph + graph.T).tocsr(), True)] = np.arange(self.n)
+        return place, int(np.abs(place[self.i] - place[self.j]).max(initial=0))
+
+    @cached_property
+    def _solve(self) -> Solve:
+        """Of the Laplacian: for any right side (n, d)."""
+        if self.narrow(1):
+            cross, own = self._laplacian
+            solve = self.pattern(1).factored(cross[:, None, None], own[:, None, None])
+            if solve is not None:
+                return solve
+        factor = self._factor
+        return lambda need: np.asarray(factor.solve(need))
+
+    @cached_property
+    def _laplacian(self) -> tuple[Floats, Floats]:
+        """The Laplacian with w^2, a little damped so that it is regular: on edges and users."""
+        square = self.w**2
+        degree = np.bincount(self.i, square, self.n) + np.bincount(self.j, square, self.n)
+        return -square, np.asarray(degree + GROUND * (float(degree.mean()) or 1.0), np.float64)
 
     @cached_property
     def _factor(self) -> SuperLU:
-        """Of the Laplacian with w^2, a little damped so that it is regular."""
-        square, users = self.w**2, np.arange(self.n)
-        degree = np.bincount(self.i, square, self.n) + np.bincount(self.j, square, self.n)
-        least = GROUND * (float(degree.mean()) or 1.0)
-        entries = np.concatenate([-square, -square, degree + least])
+        """Of the Laplacian, in an order that keeps it sparse."""
+        (cross, own), users = self._laplacian, np.arange(self.n)
+        entries = np.concatenate([cross, cross, own])
         rows = np.concatenate([self.i, self.j, users]), np.concatenate([self.j, self.i, users])
         return symmetric_factor(coo_array((entries, rows), shape=(self.n, self.n)).tocsc())
 
     def masked(self, mask: Bools) -> Edges:
-        """The graph of these edges only."""
-        return Edges(self.i[mask], self.j[mask], self.w[mask], self.n)
+        """The graph of these edges only; who is near whom stays known."""
+        found = Edges(self.i[mask], self.j[mask], self.w[mask], self.n)
+        if "_banded" in self.__dict__:
+            found.__dict__["_banded"] = self._banded
+        return found
 
-    def carry(self, need: Floats) -> Floats:
+    def carry(self, need: Floats, times: int = REFINEMENTS) -> Floats:
         """The smallest flow (E, d), in the sense of sum |mu_e|^2/w_e^2, with B' mu = need.
 
         `need` must add up to 0 on each piece. The flow is w_e^2 (B y)_e for a potential y that
-        solves a graph Laplacian's system.
+        solves a graph Laplacian's system, of few edges by a factor, `times` with residuals.
         """
         if not len(self):
             return np.zeros((0, need.shape[1]))
         square = (self.w**2)[:, None]
-        potential = self._factored if self.sparse else self._iterated
-        return np.asarray(square * self.differences(potential(need, square)))
+        y = self._factored(need, square, times) if self.sparse else iterated(self, need)
+        return np.asarray(square * self.differences(y))
 
-    def _factored(self, need: Floats, square: Floats) -> Floats:
+    def _factored(self, need: Floats, square: Floats, times: int) -> Floats:
         """The potential by the sparse factor; the damping's error is made good by repetition."""
-        y = np.zeros_like(need)
-        for _ in range(REFINEMENTS):
+        solve = self._solve
+        y = solve(np.ascontiguousarray(need))
+        for _ in range(times - 1):
             lack = need - self.adjoint(square * self.differences(y))
-            y = y + self._factor.solve(np.ascontiguousarray(lack))
+            y = y + solve(np.ascontiguousarray(lack))
         return y
-
-    def _iterated(self, need: Floats, square: Floats) -> Floats:
-        """The potential by conjugate gradients; for complete pieces it takes a step or two."""
-        degree = np.bincount(self.i, square[:, 0], self.n)
-        degree += np.bincount(self.j, square[:, 0], self.n)
-        inverse = 1.0 / np.maximum(degree, np.finfo(np.float64).tiny)[:, None]
-        y, r = np.zeros_like(need), np.where(degree[:, None] > 0, need, 0.0)
-        p, old = inverse * r, float((inverse * r * r).sum())
-        goal, best, least = BALANCED * old, y, old
-        for _ in range(CARRIES):
-            lp = self.adjoint(square * self.differences(p))
-            bent = float((p * lp).sum())
-            if old <= goal or bent <= 0.0:
-                break
-            y, r = y + old / bent * p, r - old / bent * lp
-            new = float((inverse * r * r).sum())
-            p, old = inverse * r + new / old * p, new
-            best, least = (y, new) if new < least else (best, least)
-            if new > RISEN * least:  # what is left to carry is rounding, and adds up to nothing
-                break
-        return best
 
     def merged(self, labels: Ints, count: int) -> Edges:
         """The graph of `count` clusters: weights between two of them add up, those inside go."""

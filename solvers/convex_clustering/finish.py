@@ -20,7 +20,7 @@ from corsage.solvers.convex_clustering.fusion import Reduced, flow, means, reduc
 
 FLATTEST = 1e-3
 """The least curvature to reckon with, as a share of the f_i's largest: they may start out flat."""
-CARRIED = 0.03
+CARRIED = 0.3
 """The share of the allowed gap that a flow inside clusters aims at."""
 FAR = 1e3
 """An estimated gap that is so many times too large is not computed."""

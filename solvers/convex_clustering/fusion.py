@@ -112,13 +112,13 @@ def flow(
     """
     edges, radius = problem.edges, problem.radius
     inner = edges.masked(found.inside)
-    room, y = radius[found.inside], mu[found.inside]
+    room, y = radius[found.inside], mu.T.compress(found.inside, axis=1).T
     need = -(problem.costs.gradient(found.x) + edges.adjoint(found.across))
     best: list[float] = []
     for _ in range(SWEEPS):
         lack = need - inner.adjoint(y)
         lack -= means(lack, found.labels)[found.labels]  # no flow inside a cluster carries that
-        balanced = y + inner.carry(lack)
+        balanced = y + inner.carry(lack, times=1)  # what is left is carried in the next sweep
         own = feasible(balanced, room)
         left = float(np.square(need - inner.adjoint(own)).sum())
         best.append(min([left, *best[-1:]]))
@@ -126,6 +126,6 @@ def flow(
         if left <= goal or left > hopeless * goal or stalls:
             break
         y = y + RELAX * (feasible(2 * balanced - y, room) - balanced)
-    duals = found.across.copy("K")
-    duals[found.inside] = own
-    return duals
+    duals = found.across.T.copy()
+    duals[:, found.inside] = own.T
+    return duals.T

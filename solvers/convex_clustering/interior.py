@@ -14,12 +14,13 @@ from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
-from corsage.core.arrays import Floats, Ints
+from corsage.core.arrays import Bools, Floats, Ints
 from corsage.solvers.convex_clustering.certificate import Problem, edge_terms
 from corsage.solvers.convex_clustering.cones import Pairs, Scaling, Step, dot
 from corsage.solvers.convex_clustering.edges import norms
 from corsage.solvers.convex_clustering.finish import Finish
-from corsage.solvers.convex_clustering.newton_system import Solve, System, affordable
+from corsage.solvers.convex_clustering.newton_system import System, affordable
+from corsage.solvers.convex_clustering.sparse_factor import Solve
 
 STEPS = 60
 """A limit of steps."""
@@ -31,9 +32,11 @@ STUCK = 1e-4
 """A shorter step is the last one."""
 FLAT = 1e-10
 """Added to the curvature of the f_i, as a share of their largest: some are flat."""
-EARLY, SMALL, FEW = 1e-3, 300, 10
+EARLY, HANDFUL, FEW = 1e-3, 30, 10
 """A partition is tried from that relative gap on, if it comes twice in a row and has few clusters:
 so many, or as many as one user in so many, and half the users at most."""
+SMALL = 300
+"""Users that are not worth a smaller problem."""
 NEAR, SURE, MUCH = 0.03, 0.1, 0.4
 """The relative gap from which on, and the ratio of slacks below which, users are fused for sure;
 clusters that are left, as a share of the users, that make the problem much smaller."""
@@ -105,7 +108,7 @@ class Interior:
                 return False
             if relative > EARLY:
                 continue
-            labels = self._fused()
+            labels = self.problem.edges.components(self._near())
             few, key = labels.max() < self._few, labels.tobytes()
             again, last = key == last, key
             if few and again and self.finish.tries(labels, self.x, self.mu, spread):
@@ -120,21 +123,24 @@ class Interior:
     def _few(self) -> float:
         """Clusters with which a partition's reduced problem is small."""
         n = len(self.x)
-        return min(max(SMALL, n / FEW), n / 2)
+        return min(max(HANDFUL, n / FEW), n / 2)
 
     def _shrinks(self) -> bool:
         """Whether many users are fused for sure: then they are `merged`."""
         n = len(self.x)
         if n <= SMALL:
             return False
-        labels = self._fused(SURE)
+        near = self._near(SURE)
+        if np.count_nonzero(near) <= (1 - MUCH) * n:  # an edge makes one cluster less at most
+            return False
+        labels = self.problem.edges.components(near)
         if labels.max() >= MUCH * n:
             return False
         self.merged, self.shrinks = labels, False
         return True
 
-    def _fused(self, share: float = 1.0) -> Ints:
-        """The partition that is near: of an edge's two slacks, one vanishes.
+    def _near(self, share: float = 1.0) -> Bools:
+        """The edges that are nearly fused: of an edge's two slacks, one vanishes.
 
         |z_e| vanishes on fused edges, r_e - |mu_e| on all others; `share`: how much of the other
         it may be.
@@ -142,7 +148,7 @@ class Interior:
         pairs = self.pairs
         length = np.sqrt(dot(pairs.z, pairs.z))
         slack = pairs.yy / (pairs.r * (pairs.r + np.sqrt(dot(pairs.mu, pairs.mu))))
-        return self.problem.edges.components(length <= share * slack * length.mean())
+        return np.asarray(length <= share * slack * length.mean())
 
     def _step(self) -> float:
         """One step, and its length."""

@@ -49,15 +49,15 @@ class Level:
 
     def gathered(self, mu: Floats) -> Floats:
         """Duals of the users' edges (E, d), added up for the clusters' edges."""
-        own = self.sign[:, None] * mu[self.across]
-        columns = [np.bincount(self.place, column, len(self.graph)) for column in own.T]
-        return np.asarray(np.stack(columns, 1))
+        own = self.sign * mu.T.compress(self.across, axis=1)
+        sums = [np.bincount(self.place, column, len(self.graph)) for column in own]
+        return np.asarray(np.stack(sums).T, np.float64)
 
     def spread(self, mu: Floats, inside: Floats) -> Floats:
         """Duals of the clusters' edges, on the users' edges by weight; those `inside` beside."""
-        found = inside.copy()
-        found[self.across] = (self.sign * self.share)[:, None] * mu[self.place]
-        return found
+        found = inside.T.copy()
+        found[:, self.across] = self.sign * self.share * mu.T.take(self.place, axis=1)
+        return found.T
 
 
 def apart(labels: Ints, which: Bools) -> Ints:

@@ -8,7 +8,6 @@ little. Else conjugate gradients do without any matrix.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,14 +16,12 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 
 from corsage.core.arrays import Floats
 from corsage.solvers.convex_clustering.edges import Edges
-from corsage.solvers.convex_clustering.sparse_factor import symmetric_factor
+from corsage.solvers.convex_clustering.sparse_factor import Solve
 
 DENSE, FILL = 1500, 100_000_000
 """Unknowns up to which the matrix is dense, and entries of a sparse factor that are accepted."""
 LIMIT = 500
 """Steps of conjugate gradients."""
-Solve = Callable[[Floats], Floats]
-"""From a right side (n, d) to the solution (n, d)."""
 TINY = 1e-100
 DAMPING, MORE = 1e-13, 1e3
 """What is added to the diagonal, as a share of its mean, and its growth when a factor fails."""
@@ -103,11 +100,10 @@ class System:
         mean = float(np.trace(own, axis1=1, axis2=2).mean()) / d
         damping = damping * mean + TINY
         while np.isfinite(damping):
-            try:
-                matrix = pattern.matrix(cross, own + damping * np.eye(d))
-                return partial(pattern.solve, symmetric_factor(matrix, "NATURAL"))
-            except RuntimeError:  # exactly singular
-                damping = max(MORE * damping, DAMPING * mean)
+            solve = pattern.factored(cross, own + damping * np.eye(d))
+            if solve is not None:
+                return solve
+            damping = max(MORE * damping, DAMPING * mean)
         return _nowhere
 
     def _iterative(self, g: Floats, tolerance: float) -> Floats:
@@ -160,7 +156,7 @@ def small(edges: Edges, d: int) -> bool:
 
 def affordable(edges: Edges, d: int) -> bool:
     """Whether a sparse factor is."""
-    return edges.sparse and edges.fill * d**2 <= FILL
+    return edges.sparse and (edges.narrow(d) or edges.fill * d**2 <= FILL)
 
 
 def _times(blocks: Floats, p: Floats) -> Floats:

@@ -18,8 +18,8 @@ import numpy as np
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
 from corsage.solvers.convex_clustering.batched import Users, consensus
+from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
 from corsage.solvers.convex_clustering.edges import Edges
-from corsage.solvers.convex_clustering.newton import Clusters, Penalty, Solved, Task
 from corsage.solvers.convex_clustering.partitions import (
     GLOBAL,
     KMEANS,
@@ -33,6 +33,7 @@ from corsage.solvers.convex_clustering.partitions import (
     shown_at,
 )
 from corsage.solvers.convex_clustering.reading import in_order
+from corsage.solvers.convex_clustering.runs import Solved, Task
 from corsage.solvers.losses.held_out import Fold
 
 GRID, COARSE, LOWEST = 30, 15, 1 / 50

@@ -6,15 +6,19 @@ on the graph alone: they are found once, not once a factor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dpbtrf, dpbtrs
 from scipy.sparse import coo_array, csc_array
 from scipy.sparse.linalg import SuperLU, splu
 
 from corsage.core.arrays import Floats, Ints
 
+Solve = Callable[[Floats], Floats]
+"""From a right side (n, d) to the solution (n, d)."""
 OPTIONS = {"SymmetricMode": True}
 
 
@@ -73,8 +77,65 @@ class Pattern:
         size = self.n * self.d
         return csc_array((data, self.rows, self.starts), shape=(size, size))
 
-    def solve(self, factor: SuperLU, g: Floats) -> Floats:
-        """The solution (n, d) for a right side (n, d), by the factor of such a matrix."""
-        ordered = np.empty_like(g, order="C")
-        ordered[self.place] = g
-        return np.asarray(factor.solve(ordered.ravel()).reshape(g.shape)[self.place])
+    def factored(self, cross: Floats, own: Floats) -> Solve | None:
+        """The solution for any right side; None if the matrix is singular."""
+        try:
+            factor = symmetric_factor(self.matrix(cross, own), "NATURAL")
+        except RuntimeError:
+            return None
+        return lambda g: placed(g, self.place, self.d, factor.solve)
+
+
+@dataclass(frozen=True)
+class Band:
+    """The same where neighbours are near in some order: Cholesky's factor of a band.
+
+    LAPACK's is some twenty times as quick for each operation, and has no indices.
+
+    Parameters
+    ----------
+    n, d, place : as above, with the places in which neighbours are near.
+    width : of the band, the diagonal included.
+    cross, own : where the entries of blocks lie; of a user's block those of the lower triangle.
+    """
+
+    n: int
+    d: int
+    place: Ints
+    width: int
+    cross: Ints
+    own: Ints
+
+    @classmethod
+    def of(cls, i: Ints, j: Ints, place: Ints, far: int, d: int) -> Band:
+        """That of the graph with these edges, whose users' places are `far` apart at most."""
+        n, width, k = len(place), d * (far + 1), np.arange(d)
+        i, j = place[i], place[j]
+        row = d * np.maximum(i, j)[:, None, None] + k[:, None]
+        column = d * np.minimum(i, j)[:, None, None] + k
+        below, left = np.tril_indices(d)
+        first = d * place[:, None]
+        own = below - left + width * (first + left)
+        return cls(n, d, place, width, row - column + width * column, own)
+
+    def factored(self, cross: Floats, own: Floats) -> Solve | None:
+        """The solution for any right side; None if the matrix is not positive definite."""
+        data = np.zeros(self.width * self.n * self.d)
+        data[self.cross] = cross
+        below, left = np.tril_indices(self.d)
+        data[self.own] = own[:, below, left]
+        band = data.reshape(-1, self.width).T  # LAPACK's order
+        factor, failed = dpbtrf(band, lower=1, overwrite_ab=1)
+        if failed:
+            return None
+        return lambda g: placed(g, self.place, self.d, lambda b: dpbtrs(factor, b, lower=1)[0])
+
+
+def placed(g: Floats, place: Ints, size: int, solve: Callable[[Floats], Floats]) -> Floats:
+    """A solution (n, d) for a right side (n, d) of users in another order.
+
+    It is one for all of it with blocks of size d, one for each column with blocks of size 1.
+    """
+    ordered = np.empty_like(g, order="C")
+    ordered[place] = g
+    return np.asarray(solve(ordered.reshape(len(g) * size, -1)).reshape(g.shape)[place])

@@ -29,7 +29,7 @@ class Sums(NamedTuple):
 
     def at(self, rows: Ints) -> Sums:
         """Some units."""
-        return Sums(*(part[rows] for part in self))
+        return Sums(*(np.ascontiguousarray(part[rows]) for part in self))
 
 
 @dataclass(frozen=True)

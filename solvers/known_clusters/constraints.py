@@ -28,9 +28,8 @@ class Constraint(Protocol):
     def shapes(self) -> tuple[Shape, ...]:
         """Of all levels."""
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Beyond these it is not looked at."""
+    def bounds(self, z: Floats) -> tuple[float, float]:
+        """Beyond these it is not looked at, if z is the likeliest."""
 
     def value(self, z: Floats) -> float:
         """What it is."""
@@ -50,7 +49,10 @@ class Noise:
     """log sigma is held."""
 
     shapes: tuple[Shape, ...]
-    bounds = (-np.inf, np.inf)
+
+    def bounds(self, z: Floats) -> tuple[float, float]:
+        """It may be anything."""
+        return -np.inf, np.inf
 
     def value(self, z: Floats) -> float:
         """log sigma."""
@@ -80,7 +82,10 @@ class Deviation:
     shapes: tuple[Shape, ...]
     level: int
     t: Floats
-    bounds = (-np.inf, np.inf)
+
+    def bounds(self, z: Floats) -> tuple[float, float]:
+        """What is 0, and anything."""
+        return float(np.log(NONE) + z[-1] / 2), np.inf
 
     @property
     def rows(self) -> slice:
@@ -137,7 +142,10 @@ class Correlation:
 
     shapes: tuple[Shape, ...]
     level: int
-    bounds = (-CLOSEST, CLOSEST)
+
+    def bounds(self, z: Floats) -> tuple[float, float]:
+        """What is 1, either way."""
+        return -CLOSEST, CLOSEST
 
     @property
     def at(self) -> tuple[int, int, int]:

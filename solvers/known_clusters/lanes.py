@@ -12,6 +12,8 @@ from corsage.core.arrays import Floats
 
 WIDEST = 12
 """Rows up to which this is faster than a library's call a matrix."""
+AT_ONCE = 4096
+"""Units of a block."""
 
 
 def lanes(rows: Floats) -> Floats:
@@ -36,6 +38,13 @@ def dots(left: Floats, right: Floats) -> Floats:
     return out
 
 
+def plus_one(k: Floats) -> Floats:
+    """I + K (r, r, n), in its place."""
+    for i in range(len(k)):
+        k[i, i] += 1.0
+    return k
+
+
 def factor(k: Floats) -> Floats:
     """C with C C' = K (r, r, n), positive definite; above its diagonal nothing is meant."""
     c = k.copy()
@@ -53,5 +62,15 @@ def solved(c: Floats, right: Floats) -> Floats:
     for j in range(len(c)):
         for i in range(j):
             x[j] -= c[j, i] * x[i]
+        x[j] /= c[j, j]
+    return x
+
+
+def solved_back(c: Floats, right: Floats) -> Floats:
+    """C'^-1 right (r, s, n), C being a factor."""
+    x = right.copy()
+    for j in range(len(c) - 1, -1, -1):
+        for i in range(j + 1, len(c)):
+            x[j] -= c[i, j] * x[i]
         x[j] /= c[j, j]
     return x

@@ -6,7 +6,7 @@ search, once for the deviance and once for its slope, and never lie in memory al
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -15,11 +15,9 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.absorbed import Absorbed, Derivative, Known, Level, Sums
-from corsage.solvers.known_clusters.lanes import WIDEST, back, dots, factor, lanes, solved
-from corsage.solvers.known_clusters.mixed_model import by_cluster
-
-AT_ONCE = 4096
-"""Units of a block."""
+from corsage.solvers.known_clusters.lane_units import LaneDerivative, Said
+from corsage.solvers.known_clusters.lanes import AT_ONCE, WIDEST
+from corsage.solvers.known_clusters.mixed_model import by_cluster, unpack
 
 
 @dataclass(frozen=True)
@@ -30,18 +28,34 @@ class ManyAbsorbed:
     level: Level
     root: Floats
 
-    def blocks(self) -> Iterator[tuple[slice, Absorbed]]:
-        """Some units after the others, integrated out."""
-        of = Absorbed.of if self.root.shape[1] > WIDEST else in_lanes
+    @property
+    def narrow(self) -> bool:
+        """Whether lanes are faster than a library's call a matrix."""
+        return bool(self.root.shape[1] <= WIDEST)
+
+    def parts(self) -> Iterator[tuple[slice, Sums]]:
+        """What is below some units after the others."""
         for first in range(0, len(self.below.b), AT_ONCE):
             some = slice(first, first + AT_ONCE)
-            below = Sums(*(part[some] for part in self.below))
-            yield some, of(below, self.root[self.level.group[some]])
+            yield some, Sums(*(part[some] for part in self.below))
+
+    def blocks(self) -> Iterator[tuple[slice, Absorbed]]:
+        """Some units after the others, integrated out."""
+        for some, below in self.parts():
+            yield some, Absorbed.of(below, self.root[self.level.group[some]])
+
+    def said(self) -> Iterator[tuple[slice, Said]]:
+        """The same in lanes: what they say of their centres, and no more."""
+        for some, below in self.parts():
+            yield some, Said.of(below, self.root, self.level.group[some])
 
     def summed(self, level: Level) -> Sums:
         """What the units above say."""
-        parts = [own.summed(part_of(level, some)) for some, own in self.blocks()]
-        return Sums(*(np.sum(part, axis=0) for part in zip(*parts, strict=True)))
+        if self.narrow:
+            own = (said.summed(level.parent[some], level.above) for some, said in self.said())
+            upper, *rest = added(own)
+            return Sums(unpack(upper, self.root.shape[1]), *rest)
+        return Sums(*added(own.summed(part_of(level, some)) for some, own in self.blocks()))
 
     def own(self, centre: Known) -> Known:
         """What is known of each unit's x, from what is known of its centre."""
@@ -51,8 +65,12 @@ class ManyAbsorbed:
         ]
         return Known(*(np.concatenate(part) for part in zip(*found, strict=True)))
 
-    def derivative(self, level: Level, above: Known, sigma2: float) -> ManyDerivative:
+    def derivative(
+        self, level: Level, above: Known, sigma2: float
+    ) -> ManyDerivative | LaneDerivative:
         """How the deviance changes with the level's covariances, given what is known above."""
+        if self.narrow:
+            return LaneDerivative(level, above, sigma2, len(self.root), self.said)
         return ManyDerivative(self, level, above, sigma2)
 
 
@@ -81,11 +99,11 @@ class ManyDerivative:
     @cached_property
     def totals(self) -> Totals:
         """All sums but those of pairs, in one pass."""
-        groups, found = len(self.units.root), []
-        for own in self.blocks():
-            parts = own.q, own.s[:, :, None] * own.s[:, None], np.square(own.q)
-            found.append([by_cluster(part, own.group, groups) for part in parts])
-        return Totals(*(np.sum(part, axis=0) for part in zip(*found, strict=True)))
+        groups = len(self.units.root)
+        parts = ((own.q, own.s[:, :, None] * own.s[:, None], np.square(own.q), own.group)
+                 for own in self.blocks())  # fmt: skip
+        return Totals(*added([by_cluster(part, group, groups) for part in own]
+                             for *own, group in parts))  # fmt: skip
 
     def weights(self, groups: int) -> Floats:
         """Sums of Q (g, d, d)."""
@@ -109,19 +127,9 @@ def part_of(level: Level, some: slice) -> Level:
     return Level(level.parent[some], level.above, level.group[some])
 
 
-def in_lanes(below: Sums, root: Floats) -> Absorbed:
-    """`Absorbed.of` with K = CC': P = A - G'G with G = C^-1 L'A, and so on, units last."""
-    a, b, up = lanes(below.a), lanes(below.b)[:, None], lanes(root)
-    la, lb = dots(up, a), dots(up, b)
-    k = dots(np.swapaxes(la, 0, 1), up)
-    for i in range(len(k)):
-        k[i, i] += 1.0
-    c = factor(k)
-    g, h, spread = solved(c, la), solved(c, lb), solved(c, np.swapaxes(up, 0, 1))
-    said = Sums(
-        back(a - dots(g, g)),
-        back((b - dots(g, h))[:, 0]),
-        below.yy - dots(h, h)[0, 0],
-        below.ld + 2 * np.sum([np.log(c[i, i]) for i in range(len(c))], axis=0),
-    )
-    return Absorbed(below, said, back(dots(spread, spread)))
+def added(parts: Iterable[Sequence[Floats]]) -> list[Floats]:
+    """The sums of blocks, part by part."""
+    found: list[Floats] = []
+    for own in parts:
+        found = [one + more for one, more in zip(found, own, strict=True)] if found else [*own]
+    return found

@@ -81,6 +81,8 @@ def shrunk(a: Floats, b: Floats, gamma: ArrayLike) -> tuple[Floats, Floats]:
     scale = _scale(a, gamma)
     if scale is None and np.isinf(gamma).all() and _definite(a):
         return a, b
+    if scale is None and not np.any(gamma):
+        return np.zeros_like(a), np.zeros_like(b)
     if scale is None:
         return Spectra.of(a, b).shrunk(gamma)
     if not scale.all():
@@ -107,6 +109,8 @@ def personal(a: Floats, b: Floats, gamma: ArrayLike, w: Floats) -> Floats:
     scale = _scale(a, gamma)
     if scale is None and np.isinf(gamma).all():
         return np.array(w, np.float64)
+    if scale is None and not np.any(gamma) and _definite(a):
+        return np.asarray(np.linalg.solve(a, b[..., None])[..., 0])
     if scale is None:
         return Spectra.of(a, b).personal(gamma, w)
     if not scale.all():
@@ -180,10 +184,10 @@ def by_cluster(values: Floats, cluster: Ints, k: int) -> Floats:
     if (cluster[1:] < cluster[:-1]).any():  # rows in order are not copied
         order = np.argsort(cluster, kind="stable")
         values, cluster = values[order], cluster[order]
-    present, starts = np.unique(cluster, return_index=True)
     sums = np.zeros((k, *values.shape[1:]))
-    if len(present):
-        sums[present] = np.add.reduceat(values, starts, axis=0)
+    if len(cluster):
+        starts = np.flatnonzero(np.diff(cluster, prepend=cluster[0] - 1))
+        sums[cluster[starts]] = np.add.reduceat(values, starts, axis=0)
     return sums
 
 

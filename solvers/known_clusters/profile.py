@@ -24,6 +24,8 @@ NEAR = 1e-4
 """An end is found when the deviance is that close to the cutoff."""
 ENOUGH = 1e-7
 """A step that would gain less is not taken."""
+STUCK = 1e-2
+"""A search that ends where a step would still gain more has found nothing."""
 STEPS, TRIES = 100, 25
 FURTHEST = 14.0
 """log of how many times an estimate an end may be; with less it is 0."""
@@ -33,6 +35,8 @@ LOWER = 1e-3
 """A profile that falls this far below the likeliest has no interval."""
 SINGULAR, LIFT = 1e-6, 1e-3
 """A root that is 0 in some direction is lifted before a search: no slope leads away from there."""
+JUMP = 1e-6
+"""Share of the way to an end that is no distance: where a profile rises over less, it jumps."""
 LEVEL = 0.1
 """Where the root of the deviance has risen by less, its slope says nothing of where it ends."""
 WIDEST_LOG = 600.0
@@ -139,7 +143,7 @@ class Profile:
         else:
             ends, step = [-np.inf, np.inf], 1.0
             guess = float(y[-1]) / 2 - UNKNOWN
-        low, high = self.constraint.bounds
+        low, high = self.constraint.bounds(self.start)
         limit = max(u - FURTHEST, low) if sign < 0 else min(guess + FURTHEST, high)
         for _ in range(TRIES):
             guess = sign * min(sign * guess, sign * limit)
@@ -155,6 +159,8 @@ class Profile:
             if gap < CUTOFF and guess == limit:
                 return sign * np.inf
             ends[int(gap > CUTOFF)] = guess
+            if jumps(u, ends):
+                break
             guess = following(guess, gap, sign * rise, sign, step, ends)
         return None
 
@@ -170,7 +176,7 @@ class Profile:
         return float(np.sqrt(2 * CUTOFF / max(float(rest), 2.0)))
 
     def best(self, y: Floats, u: float) -> tuple[Spot, float] | None:
-        """The least deviance at a value, and how it rises with it; None where rounding hides it."""
+        """The least deviance at a value, and how it rises with it; None where it is not found."""
         now = self.surface.at(self.constraint.place(self.surface.lifted(y), u))
         if now is None:
             return None
@@ -178,14 +184,21 @@ class Profile:
         for _ in range(STEPS):
             free, along = self.constraint.slopes(now.z, u)
             slope, curvature = self.surface.local(now)
-            after, damping, _ = stepped(
+            after, damping, gain = stepped(
                 lambda move, z=now.z: self.surface.at(self.constraint.place(z + move, u)),  # type: ignore[misc]
                 now, free.T @ slope, free.T @ curvature @ free, damping, ENOUGH,
             )  # fmt: skip
             if after is None:
                 break
             now = after
-        return now, float(slope @ along)
+        return (now, float(slope @ along)) if gain < STUCK else None
+
+
+def jumps(u: float, ends: Sequence[float]) -> bool:
+    """Whether a profile from u on is below the cutoff and above it within no distance at all."""
+    inside, outside = ends
+    width = abs(outside - u) if np.isfinite(u) else 1.0
+    return bool(abs(outside - inside) < JUMP * width < np.inf)
 
 
 def following(

@@ -11,6 +11,17 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.absorbed import Absorbed, Known, Sums
+from corsage.solvers.known_clusters.lanes import (
+    AT_ONCE,
+    WIDEST,
+    back,
+    dots,
+    factor,
+    lanes,
+    plus_one,
+    solved,
+    solved_back,
+)
 
 STEPS = 100
 HALVINGS = 30
@@ -29,7 +40,21 @@ def rooted(a: Floats, b: Floats, root: Floats) -> Absorbed:
 
 def rooted_models(a: Floats, b: Floats, root: Floats, w: Floats) -> Floats:
     """theta_i = w + V (b - A w) (n, d), with V = L (I + L'AL)^-1 L'."""
-    return rooted(a, b, root).own(Known(w, np.zeros_like(a))).mean
+    if len(b) > AT_ONCE and root.shape[0] <= WIDEST:
+        parts = (slice(first, first + AT_ONCE) for first in range(0, len(b), AT_ONCE))
+        return np.concatenate([models_in_lanes(a[p], b[p], root, w[p]) for p in parts])
+    slope = (b - (a @ w[..., None])[..., 0]) @ root
+    k = np.eye(root.shape[1]) + root.T @ (a @ root)
+    return np.asarray(w + np.linalg.solve(k, slope[..., None])[..., 0] @ root.T)
+
+
+def models_in_lanes(a: Floats, b: Floats, root: Floats, w: Floats) -> Floats:
+    """The same of very many users: u = K^-1 L'(b - A w) with K = CC', users last."""
+    up, across, centre = root[..., None], lanes(a), lanes(w)[:, None]
+    rest = lanes(b)[:, None] - dots(across, centre)
+    c = factor(plus_one(dots(up, np.swapaxes(dots(up, across), 0, 1))))
+    u = solved_back(c, solved(c, dots(up, rest)))
+    return back((centre + dots(np.swapaxes(up, 0, 1), u))[:, 0])
 
 
 def rooted_prediction(a: Floats, b: Floats, root: Floats, centre: Floats) -> tuple[Floats, Floats]:

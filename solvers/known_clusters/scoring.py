@@ -16,7 +16,8 @@ import numpy as np
 
 from corsage.core.arrays import Bools, Floats
 from corsage.solvers.known_clusters.absorbed import Derivative
-from corsage.solvers.known_clusters.many_units import ManyDerivative
+from corsage.solvers.known_clusters.lane_units import LaneDerivative
+from corsage.solvers.known_clusters.many_units import ManyAbsorbed, ManyDerivative
 from corsage.solvers.known_clusters.shapes import FULL, Shape
 from corsage.solvers.known_clusters.tree import Integrated, Tree
 
@@ -24,6 +25,10 @@ GAIN = 1e-13
 """A step that would make the deviance less by less than this is not taken any more."""
 BLIND = 1e-6
 """Below this gain rounding of the deviance may hide it: steps are trusted."""
+TOLD = 1e-10
+"""Slopes tell this gain from none, whatever rounding leaves of a large deviance."""
+NEAR = 100.0
+"""Below this gain levels above very many users are settled: a deviance's fall is no way off."""
 STEPS = 200
 WIDEST = 1e12
 """Damping beyond which no step is left."""
@@ -87,7 +92,7 @@ class Fitted:
         return self.found.middle.deviance
 
 
-Slope = Derivative | ManyDerivative
+Slope = Derivative | ManyDerivative | LaneDerivative
 
 
 class Scoring:
@@ -133,19 +138,33 @@ class Scoring:
                 slope, curvature = held(slope, curvature, fixed)
             after, damping, gain = self.step(now, slope, curvature, damping)
             first = gain if number == 0 else first
-            now = now if after is None else after
+            if after is not None:
+                now = after if gain > NEAR or fixed is not None else self.settled_above(after)
             if gain < GAIN or after is None:
                 break
         return Fitted(self.shapes, now.x, now.found, gain, first)
+
+    def settled_above(self, now: Point) -> Point:
+        """Below very many users' covariances the best ones of the levels above them.
+
+        Fisher's scoring ends slowly there, as units are few: their curvature is not that on
+        average. What the users say of their centres is added up, so such steps cost nothing
+        beside one of all levels, for which everybody is looked at again.
+        """
+        users = now.found.passed[0]
+        if len(self.shapes) == 1 or not isinstance(users, ManyAbsorbed):
+            return now
+        found = Scoring(self.tree.above(now.found), self.shapes[1:]).fitted(now.x[1:])
+        passed, middle = [users, *found.found.passed], found.found.middle
+        return Point([now.x[0], *found.x], Integrated(self.tree.levels, passed, middle))
 
     def step(
         self, now: Point, slope: Floats, curvature: Floats, damping: float
     ) -> tuple[Point | None, float, float]:
         """The next point, the damping that did it, and the gain that was expected without."""
         here = np.concatenate(now.x)
-        enough = max(
-            GAIN, float(np.finfo(np.float64).eps) * abs(now.deviance)
-        )  # else it is rounding
+        rounding = float(np.finfo(np.float64).eps) * abs(now.deviance)
+        enough = max(GAIN, min(rounding, TOLD))
         return stepped(
             lambda move: self.tried(self.apart(here + move)), now, slope, curvature, damping, enough
         )
@@ -234,12 +253,15 @@ def averaged(shape: Shape, derivative: Slope, moved: Floats) -> Floats:
     """tr(Q dD Q dD) of all pairs of directions."""
     if shape.kind == FULL:
         pairs = derivative.pairs(shape.groups, shape.varies)
-        half = np.einsum("gabcd,kgbc->kgad", pairs, moved, optimize=True)
-        found = np.einsum("kgad,lgda->kl", half, moved, optimize=True)
+        g, r, *_ = pairs.shape
+        flat = pairs.transpose(0, 1, 4, 2, 3).reshape(g, r * r, r * r)  # (a, d), (b, c)
+        half = flat @ moved.reshape(-1, g, r * r).transpose(1, 2, 0)
+        turned = moved.mT.reshape(-1, g, r * r)
+        found = np.tensordot(half, turned, ((0, 1), (1, 2)))
     else:
         squares = derivative.squares(shape.groups, shape.varies)
         lines = np.diagonal(moved, axis1=2, axis2=3)
-        found = np.einsum("kga,gab,lgb->kl", lines, squares, lines, optimize=True)
+        found = np.tensordot(lines.transpose(1, 0, 2) @ squares, lines, ((0, 2), (1, 2)))
     return np.asarray((found + found.T) / 2)
 
 

@@ -12,6 +12,7 @@ D = L L' with a root L that is linear in its numbers x, so that no x is impossib
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class Shape:
         """Numbers in all: those of L, and with groups z, one of which is one too many."""
         return self.inner + (self.groups if self.groups > 1 else 0)
 
-    @property
+    @cached_property
     def basis(self) -> Floats:
         """dL/dx (inner, d, r)."""
         r = len(self.varies)
@@ -66,14 +67,13 @@ class Shape:
     def roots(self, x: Floats) -> Floats:
         """L (g, d, r)."""
         root = np.tensordot(x[: self.inner], self.basis, 1)
-        return np.asarray(self._sizes(x)[:, None, None] * root)
+        return np.asarray(self._sizes(x)[:, None, None] * root) if self.groups > 1 else root[None]
 
     def directions(self, x: Floats) -> Floats:
         """dL/dx (size, g, d, r)."""
-        sizes = self._sizes(x)
-        inner = sizes[None, :, None, None] * self.basis[:, None]
         if self.groups == 1:
-            return np.asarray(inner)
+            return self.basis[:, None]
+        inner = self._sizes(x)[None, :, None, None] * self.basis[:, None]
         root = np.tensordot(x[: self.inner], self.basis, 1)
         return np.concatenate([inner, np.eye(self.groups)[:, :, None, None] * root])
 

@@ -66,5 +66,6 @@ class Standard:
         """A, b, yy of the users in standard units."""
         rest = b - a @ self.start
         square = yy - (b + rest) @ self.start
-        inner = self.matrix.T @ a @ self.matrix * np.outer(self.sound, self.sound)
+        half = (a.reshape(-1, len(self.start)) @ self.matrix).reshape(a.shape)
+        inner = self.matrix.T @ half * np.outer(self.sound, self.sound)
         return Sums.of(inner, rest @ self.matrix * self.sound, square)

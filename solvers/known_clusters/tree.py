@@ -17,15 +17,18 @@ these add up to what the unit above says. No inverse of D is needed, so it may b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
 from corsage.solvers.known_clusters.absorbed import Absorbed, Derivative, Known, Level, Sums
+from corsage.solvers.known_clusters.lane_units import LaneDerivative
+from corsage.solvers.known_clusters.lanes import AT_ONCE
 from corsage.solvers.known_clusters.likelihood import NO_NOISE, SINGULAR
-from corsage.solvers.known_clusters.many_units import AT_ONCE, ManyAbsorbed, ManyDerivative
+from corsage.solvers.known_clusters.many_units import ManyAbsorbed, ManyDerivative
+from corsage.solvers.known_clusters.mixed_model import by_cluster
 
 
 def levels_of(cluster: Ints, k: int) -> tuple[Level, ...]:
@@ -116,6 +119,12 @@ class Tree:
         middle = Middle.of(below, self.records, noise, self.restricted)
         return Integrated(self.levels, passed, middle)
 
+    def above(self, found: Integrated) -> Tree:
+        """The tree without its first level: its units say what theirs below them do, as found."""
+        first = self.levels[0]
+        counts = by_cluster(self.counts, first.parent, first.above)
+        return replace(self, users=found.passed[1].below, levels=self.levels[1:], counts=counts)
+
 
 def absorbed(below: Sums, level: Level, root: Floats) -> Absorbed | ManyAbsorbed:
     """A level integrated out, given the roots (g, d, r) of its groups."""
@@ -151,7 +160,7 @@ class Integrated:
             found.append(own.own(found[-1].of(level)))
         return found[::-1]
 
-    def derivatives(self) -> list[Derivative | ManyDerivative]:
+    def derivatives(self) -> list[Derivative | ManyDerivative | LaneDerivative]:
         """How the deviance changes with D, for each level."""
         known = self.known_above()
         return [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -58,12 +59,22 @@ class LinearLosses:
         self.n, self.d = len(self.counts), features.shape[1] + intercept
         self.dtype, self.device = features.dtype, features.device
         _check(self)
-        cuts = cut(self.counts, self.d, self.device)
-        order = np.concatenate(cuts)
-        self._blocks = [self._block(users) for users in cuts]
-        self._spans = np.cumsum([0, *map(len, cuts)]).tolist()
-        self._order = torch.from_numpy(order).to(self.device)
-        self._inverse = torch.from_numpy(np.argsort(order)).to(self.device)
+
+    @cached_property
+    def _cuts(self) -> list[Ints]:
+        """The users of each block."""
+        return cut(self.counts, self.d, self.device)
+
+    @cached_property
+    def _blocks(self) -> list[Block]:
+        """Rows of users with about as many: who only predicts needs none."""
+        return [self._block(users) for users in self._cuts]
+
+    @cached_property
+    def _order(self) -> tuple[Tensor, Tensor, list[int]]:
+        """Users as the blocks have them, the way back, and where blocks begin and end."""
+        order = torch.from_numpy(np.concatenate(self._cuts)).to(self.device)
+        return order, order.argsort(), np.cumsum([0, *map(len, self._cuts)]).tolist()
 
     def _block(self, users: Ints) -> Block:
         """The block of these users."""
@@ -102,14 +113,13 @@ class LinearLosses:
         """method(block, its users' rows of the arguments) for all blocks, users in their order."""
         if len(self._blocks) == 1:
             return method(self._blocks[0], *arguments)
-        rows = [argument.index_select(0, self._order) for argument in arguments]
+        order, back, spans = self._order
+        rows = [argument.index_select(0, order) for argument in arguments]
         parts = [
             method(block, *(argument[first:last] for argument in rows))
-            for block, first, last in zip(
-                self._blocks, self._spans[:-1], self._spans[1:], strict=True
-            )
+            for block, (first, last) in zip(self._blocks, pairwise(spans), strict=True)
         ]
-        return torch.cat(parts).index_select(0, self._inverse)
+        return torch.cat(parts).index_select(0, back)
 
     def value(self, x: Tensor) -> Tensor:
         """f_i(x_i)."""

@@ -117,15 +117,13 @@ def cut(sizes: Ints, columns: int, device: torch.device) -> list[Ints]:
     """The users of each block; as they come if one block holds them all."""
     large = LARGE if device.type == "cpu" else LARGE_GPU
     order = np.argsort(-sizes, kind="stable")
-    blocks, first = [], 0
-    for i in range(1, len(order)):
-        longest = sizes[order[first]] * columns
-        filled = longest * (i - first)
-        uneven = sizes[order[i]] < FILLED * sizes[order[first]] and filled >= SMALL
-        if uneven or filled + longest > large:
-            blocks.append(order[first:i])
-            first = i
-    blocks.append(order[first:])
+    falling, blocks, first = -sizes[order].astype(np.float64), [], 0
+    while first < len(order):
+        longest = max(int(sizes[order[first]]) * columns, 1)
+        uneven = int(np.searchsorted(falling, FILLED * falling[first], "right")) - first
+        last = first + max(1, min(large // longest, max(uneven, -(-SMALL // longest))))
+        blocks.append(order[first:last])
+        first = last
     return blocks if len(blocks) > 1 else [np.arange(len(sizes))]
 
 

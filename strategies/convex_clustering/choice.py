@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from corsage.core.arrays import Floats
     from corsage.solvers.convex_clustering.batched import Users
     from corsage.solvers.convex_clustering.expansions import Expansion
-    from corsage.solvers.convex_clustering.newton import Solved
+    from corsage.solvers.convex_clustering.runs import Solved
     from corsage.solvers.convex_clustering.selection import Candidate
 
 

@@ -16,7 +16,7 @@ from corsage.strategies.rounds.state import INFINITE
 
 if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.expansions import Expansion, Probe
-    from corsage.solvers.convex_clustering.newton import Run, Solved
+    from corsage.solvers.convex_clustering.runs import Run, Solved
 
 BASE = ("y", "value", "gradient", "hessian", "curvature")
 """What is kept of the users' last answers."""
@@ -54,7 +54,7 @@ class Newton:
     @classmethod
     def begin(cls, problem: Problem, local: Expansion, near: Solved | None) -> Newton:
         """From the users' own models, or from a solution that is near the one that is wanted."""
-        from corsage.solvers.convex_clustering.newton import FIRST
+        from corsage.solvers.convex_clustering.runs import FIRST
 
         x, known = local.y, local
         mu = np.zeros((len(problem.edges), x.shape[1]), order="F")
@@ -155,7 +155,8 @@ class Newton:
 
     def _run(self, problem: Problem) -> Run:
         """The method where it stands."""
-        from corsage.solvers.convex_clustering.newton import Penalty, Run, Step, Task
+        from corsage.solvers.convex_clustering.couplings import Penalty, Step
+        from corsage.solvers.convex_clustering.runs import Run, Task
         from corsage.solvers.convex_clustering.sum_of_norms import Solution
 
         edges, lam, task = problem.edges, problem.lam, Task(Penalty(problem.lam, problem.edges))

@@ -15,8 +15,8 @@ from corsage.strategies.convex_clustering.report import Reading, Solved
 
 if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.batched import Batched
-    from corsage.solvers.convex_clustering.newton import Run
-    from corsage.solvers.convex_clustering.newton import Solved as Answer
+    from corsage.solvers.convex_clustering.runs import Run
+    from corsage.solvers.convex_clustering.runs import Solved as Answer
 
 MOST = 12
 """Exchanges that the clusters' models take at most."""
@@ -28,8 +28,9 @@ BEST = 1e-6
 
 def quickly_read(users: Batched, solved: Solved) -> tuple[Reading, Floats]:
     """The clusters, whether they are exact, the bounds on lambda, and their own models (N, d)."""
-    from corsage.solvers.convex_clustering.newton import Clusters, Parts, Task
+    from corsage.solvers.convex_clustering.couplings import Clusters, Parts
     from corsage.solvers.convex_clustering.reading import EXACT, fused
+    from corsage.solvers.convex_clustering.runs import Task
 
     choice, edges, x = solved.choice, solved.graph.edges, solved.models
     if not tied(solved):
@@ -67,8 +68,9 @@ def untied(users: Batched, solved: Solved) -> tuple[Reading, Floats]:
 
     They are equal if their clusters' own models are as good as each user's own.
     """
-    from corsage.solvers.convex_clustering.newton import Clusters, Task
+    from corsage.solvers.convex_clustering.couplings import Clusters
     from corsage.solvers.convex_clustering.reading import EXACT, TRIES, candidates, fused
+    from corsage.solvers.convex_clustering.runs import Task
 
     x, alone = solved.models, np.arange(len(solved.models))
     users.local([None])

@@ -23,7 +23,7 @@ from corsage.strategies.rounds.turns import Script
 if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.batched import Batched
     from corsage.solvers.convex_clustering.expansions import Expansion
-    from corsage.solvers.convex_clustering.newton import Solved
+    from corsage.solvers.convex_clustering.runs import Solved
     from corsage.strategies.convex_clustering.graph import Graph
 
 ENDLESS = ("logistic",)
@@ -81,7 +81,8 @@ def refusal(names: Sequence[str], n: int, lam: float) -> str:
 
 def falling(users: Batched, pieces: Ints, doubtful: Sequence[int]) -> Bools:
     """For each piece whether its users' losses fall for ever."""
-    from corsage.solvers.convex_clustering.newton import Clusters, Task
+    from corsage.solvers.convex_clustering.couplings import Clusters
+    from corsage.solvers.convex_clustering.runs import Task
 
     users.local([None])
     (found,) = users.solve([Task(Clusters(pieces))], FOUND, MOST)

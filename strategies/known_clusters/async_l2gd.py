@@ -39,7 +39,7 @@ class AsyncL2GD(CoinMethod[AsyncL2GDKeys, AsyncL2GDState]):
     def unused(self, name: str) -> str:
         """A convex loss has steps of its full gradient; others are SGD's, of one size all along."""
         federation = self.federation
-        if federation.roster.shape and federation.convex:
+        if federation.agreed.shape and federation.convex:
             return "users take steps of the full gradient of a convex loss"
         return "its step size is part of the settings of a run" if name == "lr-schedule" else ""
 

@@ -31,7 +31,7 @@ from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, 
 from corsage.strategies.known_clusters.own_sums import LATENT
 from corsage.strategies.known_clusters.possible import summary_fault
 from corsage.strategies.known_clusters.uncertainty import RECORDS, SUMMED, Likely
-from corsage.strategies.rounds.roster import is_at_home
+from corsage.strategies.rounds.grids import is_at_home
 from corsage.strategies.rounds.turns import Script
 
 MOST_USERS, MOST_NUMBERS = 2000, 20_000
@@ -41,10 +41,15 @@ LAPLACE = "Laplace's approximation, given the variances"
 
 
 def inferred(solution: MixedSolution) -> Script[LinearSummary | None]:
-    """One exchange, and the summary; None if it is not wanted, or the model is too large."""
+    """The summary, after one exchange if users know what it needs.
+
+    None if it is not wanted, or the model is too large.
+    """
     if solution.keys.mixed_summary == "none" or solution.size > MOST_COEFFICIENTS:
         return None
     inference = Inference(solution)
+    if not (inference.each or inference.residual):
+        return inference.summary([])
     asked = ask_each(solution.federation, solution.present, inference.question)
     yield asked
     return inference.summary([answer for own in asked.found.values() for answer in own])
@@ -66,6 +71,8 @@ class Inference:
         model = solution.federation.config.model
         self.loss, self.varies = solution.federation.loss, solution.varies
         self.whole = model.loss_scale != "mean" and not model.ridge
+        found = self.fitted is not None or bool(self.covariance.kinds)
+        self.residual = self.loss == "squared" and self.whole and not found  # sigma^2 is of those
 
     # The question.
 

@@ -214,6 +214,7 @@ class MixedModel(Strategy[K, MixedModelState]):
     keys_class: ClassVar[type[Keys]] = MixedModelKeys
     inference: LinearSummary | None = None  # found in the closing, again after a crash
     neighbours: Neighbours | None = None
+    last: Replies | None = None  # the last evaluation
 
     @cached_property
     def clusters(self) -> KnownClusters:
@@ -277,10 +278,15 @@ class MixedModel(Strategy[K, MixedModelState]):
         """Whether the last round changed nothing any more."""
         return self.state.done
 
+    def evaluated(self, down: int, replies: Replies) -> Replies:
+        """Note and count an evaluation, and hold it: the last one is of the final models."""
+        self.last = super().evaluated(down, replies)
+        return self.last
+
     def closing(self) -> Script[None]:
         """Ask what standard errors need, and users for their estimates; judge the neighbours."""
         self.inference = yield from inferred(self.solution)
-        self.neighbours = yield from compared(self.solution)
+        self.neighbours = yield from compared(self.solution, self.last)
         if self.neighbours is not None and self.neighbours.told:
             self.federation.note(f"use {self.neighbours.told}")
 

@@ -15,12 +15,11 @@ import numpy as np
 from corsage.core.arrays import Floats
 from corsage.core.replies import Replies
 from corsage.core.schema import EXAMPLES
-from corsage.strategies.known_clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.conversation import evaluations_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.rounds.base import AT_ONCE
+from corsage.strategies.rounds.grids import is_at_home
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.roster import is_at_home
 from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Script, Series
 
@@ -107,11 +106,16 @@ class Neighbours:
         return f"strategy={name}: on these data {title} is better than personal models"
 
 
-def compared(solution: MixedSolution) -> Script[Neighbours | None]:
-    """All neighbours solved and judged; None where nobody asked, or too few can be judged."""
+def compared(solution: MixedSolution, last: Replies | None) -> Script[Neighbours | None]:
+    """All neighbours solved and judged; None where nobody asked, or too few can be judged.
+
+    `last` is the last evaluation, of the models as they are: nobody is asked for it again.
+    """
     if not wanted(solution):
         return None
-    mine = yield judging(solution)
+    mine = last
+    if mine is None or not whole(mine, solution):
+        mine = yield judging(solution)
     found = []
     for neighbour in (
         (GLOBAL, CLUSTER, LOCAL) if len(solution.present.names) > 1 else (GLOBAL, LOCAL)
@@ -132,6 +136,12 @@ def wanted(solution: MixedSolution) -> bool:
     return asked[solution.keys.mixed_neighbours] and solution.own_sums.wanted
 
 
+def whole(evaluation: Replies, solution: MixedSolution) -> bool:
+    """Whether all users were asked in it."""
+    users = sum(len(cohort.users) for cohort in solution.present.cohorts)
+    return len(evaluation.users) + len(evaluation.dropped) >= users
+
+
 def judging(solution: MixedSolution) -> Series:
     """The exchanges in which all users judge their models."""
     cohorts, shown = solution.present.cohorts, solution.shown
@@ -144,18 +154,20 @@ def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
     own.progress.traffic = Traffic()
     keys = replace(solution.keys, known_gamma=neighbour.gamma, known_lambda=neighbour.lam)
     keys = replace(keys, mixed_random="all")
-    clusters = KnownClusters(own, keys.known_missing, keys.mixed_grouping == "all")
     state: MixedModelState = type(solution.state).of_size(solution.size)
+    state.clusters = solution.state.clusters  # who is where is known, and stays as it is
     delivers = not solution.exact  # else models follow from the centres, whatever users keep
-    other = MixedSolution(own, clusters, keys, state, delivers)
+    other = MixedSolution(own, solution.clusters, keys, state, delivers)
     yield from other.solved(ROUNDS)
     return (yield judging(other))
 
 
 def of_both(mine: Replies, theirs: Replies) -> tuple[Floats, Floats]:
     """The mean losses of users that are in both replies and have test samples."""
-    places = {user: place for place, user in enumerate(theirs.users)}
-    place = np.array([places.get(user, -1) for user in mine.users], np.int64)
+    place = np.arange(len(mine.users))
+    if mine.users != theirs.users:
+        places = {user: place for place, user in enumerate(theirs.users)}
+        place = np.array([places.get(user, -1) for user in mine.users], np.int64)
     both = (place >= 0) & (mine.metrics[EXAMPLES] > 0)
     return mine.metrics["loss"][both], theirs.metrics["loss"][place[both]]
 

@@ -62,8 +62,8 @@ from corsage.strategies.known_clusters.uncertainty import (
 from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.known_clusters.users_sums import Users, explained, remember
 from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.grids import is_at_home
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.roster import is_at_home
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
@@ -181,7 +181,8 @@ class OwnSums:
         self, sums: KeptSums, present: Present, moved: Floats, whole: bool, number: int
     ) -> None:
         """The server's step, from these sums; `whole`: everybody's."""
-        heard = [name for name in present.names if name in set(sums.clusters)]
+        there = set(sums.clusters)
+        heard = [name for name in present.names if name in there]
         self.state.enter(self.varies)
         self.solve(Users.of(sums, heard, len(self.state.model)), heard, number)
         self.judge(moved, whole)
@@ -226,7 +227,7 @@ class OwnSums:
     def solve(self, users: Users, names: list[str], number: int) -> None:
         """The most likely covariances, and all centres."""
         units = self.units(users)
-        parts = units.sums(users.a, users.b, users.yy)
+        parts = users.sums(units)
         noise = None if self.exact else 1.0
         above = units_above(names) if self.keys.mixed_paths else []
         tree = Tree(parts, tree_levels(users.cluster, names, above), users.counts, noise)
@@ -270,9 +271,10 @@ class OwnSums:
         known = self.state.estimates.covariance
         if known.kinds:
             return known.units
-        slope = users.b.sum(0) if self.exact else np.zeros(len(self.state.model))
+        square, slope, _ = users.total()
+        slope = slope if self.exact else np.zeros(len(self.state.model))
         records, intercept = float(users.counts.sum()), self.federation.config.model.intercept
-        return Standard.of(users.a.sum(0), slope, records, intercept)
+        return Standard.of(square, slope, records, intercept)
 
     def fitted(
         self, tree: Tree, users: Users, varies: Floats, number: int

@@ -72,9 +72,9 @@ class Strengths:
             return np.full(len(cohort.users), typical)
         return np.array([self.users.get(user, typical) for user in cohort.users])
 
-    def has(self, cluster: str, user: str) -> bool:
-        """Whether there is a gamma for a user: its own, its cluster's or that of all."""
-        return bool({"", cluster} & set(self.gamma)) or user in self.users
+    def of_cluster(self, cluster: str) -> bool:
+        """Whether there is one gamma for all users of a cluster: its own, or that of all."""
+        return bool({"", cluster} & set(self.gamma))
 
     def typical_gamma(self, cohort: Cohort) -> float:
         """One gamma for all of a cohort."""
@@ -88,7 +88,7 @@ class Strengths:
         """The clusters whose users differ in gamma."""
         found: dict[str, set[float]] = {}
         for cohort in cohorts:
-            found.setdefault(cohort.cluster, set()).update(self.gammas(cohort).tolist())
+            found.setdefault(cohort.cluster, set()).update(np.unique(self.gammas(cohort)).tolist())
         return [name for name, values in found.items() if len(values) > 1]
 
 
@@ -107,7 +107,9 @@ def settle(found: Strengths, keys: ClusterKeys, clusters: ClusterNames, present:
     check_covers(f"known-lambda={keys.known_lambda}", found.lam, present.names)
     tell_users(found, clusters.known, present.cohorts)
     for cohort in present.cohorts:
-        missing = [user for user in cohort.users if not found.has(cohort.cluster, user)]
+        if found.of_cluster(cohort.cluster):
+            continue
+        missing = [user for user in cohort.users if user not in found.users]
         if missing:
             raise ConfigError(
                 f"known-gamma={keys.known_gamma}: it has neither cluster {cohort.cluster} nor its "
@@ -121,9 +123,9 @@ def tell_users(found: Strengths, clusters: Sequence[str], cohorts: Sequence[Coho
 
     A file that names all users is one of users.
     """
-    values, users = found.gamma, {user for cohort in cohorts for user in cohort.users}
+    values = found.gamma
     if "" not in values:
-        by_user = users <= set(values)
+        by_user = {user for cohort in cohorts for user in cohort.users} <= set(values)
         found.gamma = {} if by_user else {n: values[n] for n in clusters if n in values}
         found.users = {n: v for n, v in values.items() if n not in found.gamma}
 

@@ -34,10 +34,10 @@ class Units:
     def of(cls, federation: Federation, d: int) -> Units:
         """Out of what the federation agreed on of its tables, for d coefficients."""
         intercept = federation.config.model.intercept
-        prepared, count = federation.roster.preparation, d - intercept
+        prepared, count = federation.agreed.preparation, d - intercept
         names = [f"x{number}" for number in range(1, count + 1)]
         matrix, start, label = np.eye(d), np.zeros(d), 1.0
-        told = [outcome(federation.loss, prepared)] if federation.roster.num_classes == 2 else []
+        told = [outcome(federation.loss, prepared)] if federation.agreed.num_classes == 2 else []
         if prepared is not None and len(prepared.features) == count:
             names = list(prepared.features)
             if prepared.scaling == BY_USER:

@@ -9,7 +9,9 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import uniforms, user_keys
+from corsage.solvers.known_clusters.absorbed import Sums
 from corsage.solvers.known_clusters.choice import grouped
+from corsage.solvers.known_clusters.lanes import AT_ONCE, WIDEST
 from corsage.solvers.known_clusters.mixed_model import by_cluster, unpack
 from corsage.solvers.known_clusters.scoring import Fitted
 from corsage.solvers.known_clusters.standard import Standard
@@ -26,36 +28,53 @@ class Users:
 
     Parameters
     ----------
-    a, b, yy, counts : A_i (n, d, d), b_i (n, d), y'y (n,), and records (n,).
+    rows : A_i's upper half, b_i and y'y (n, d(d+1)/2 + d + 1).
+    counts : records (n,).
     cluster : the number of each user's cluster among `names` (n,).
     users : who they are.
     """
 
-    a: Floats
-    b: Floats
-    yy: Floats
+    rows: Floats
     counts: Floats
     cluster: Ints
     users: list[str]
     names: list[str]
+    d: int
 
     @classmethod
     def of(cls, said: KeptSums, names: list[str], d: int) -> Users:
         """From what they said, in whatever order that came."""
         place = {name: number for number, name in enumerate(names)}
-        cluster = [place[name] for name in said.clusters]
-        key = [*zip(cluster, map(len, said.users), said.users, strict=True)]
-        order, size = sorted(range(len(key)), key=key.__getitem__), d * (d + 1) // 2
-        sums = said.rows[order]
-        return cls(
-            unpack(sums[:, :size], d),
-            sums[:, size:-1],
-            sums[:, -1],
-            said.counts[order],
-            np.array(cluster)[order],
-            [said.users[row] for row in order],
-            names,
-        )
+        cluster = np.array([*map(place.__getitem__, said.clusters)])
+        key = [*zip(cluster.tolist(), map(len, said.users), said.users, strict=True)]
+        order = np.array(sorted(range(len(key)), key=key.__getitem__))
+        if (order[1:] > order[:-1]).all():  # as they mostly come: many rows are not copied
+            return cls(said.rows, said.counts, cluster, said.users, names, d)
+        users = [said.users[row] for row in order]
+        return cls(said.rows[order], said.counts[order], cluster[order], users, names, d)
+
+    def sums(self, units: Standard) -> Sums:
+        """A, b, yy in standard units; of very many they lie in memory as lanes are read."""
+        n, d = len(self.rows), self.d
+        if n <= AT_ONCE or d > WIDEST:
+            return units.sums(*self._parts(self.rows))
+        a, b, yy = np.empty((d, d, n)), np.empty((d, n)), np.empty(n)
+        for first in range(0, n, AT_ONCE):
+            some = slice(first, first + AT_ONCE)
+            found = units.sums(*self._parts(self.rows[some]))
+            a[..., some], b[:, some] = np.moveaxis(found.a, 0, -1), found.b.T
+            yy[some] = found.yy
+        return Sums.of(np.moveaxis(a, -1, 0), b.T, yy)
+
+    def total(self) -> tuple[Floats, Floats, float]:
+        """A, b and y'y of all together."""
+        a, b, yy = self._parts(self.rows.sum(0, keepdims=True))
+        return a[0], b[0], float(yy[0])
+
+    def _parts(self, rows: Floats) -> tuple[Floats, Floats, Floats]:
+        """A, b, yy of some rows."""
+        d = self.d
+        return unpack(rows[:, : -d - 1], d), rows[:, -d - 1 : -1], rows[:, -1]
 
     def drawn(self, seed: int) -> Floats:
         """A random number of each, whatever the others are."""

@@ -13,7 +13,6 @@ from functools import partial
 from logging import INFO
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, cast, get_args
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
@@ -22,37 +21,29 @@ from flwr.supercore import log
 from corsage.core.arrays import Arrays
 from corsage.core.config import Config
 from corsage.core.encoding import decode, encode
-from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys, NoKeys, flatten
 from corsage.core.keywords import Keywords
-from corsage.core.measures import GRADIENT_STEPS
-from corsage.core.replies import Replies, by_cause
+from corsage.core.replies import Replies
 from corsage.core.schema import Number, Schema
 from corsage.core.seeding import drawn_count, generator, some_of
-from corsage.core.wire import BY_USER
 from corsage.strategies.rounds.averaging import Averaging
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.course import refuse_no_rounds
 from corsage.strategies.rounds.delivery import Deliveries
+from corsage.strategies.rounds.enough import check_evaluated, check_trained
 from corsage.strategies.rounds.federation import Federation
-from corsage.strategies.rounds.learning import check_fits, check_learning
-from corsage.strategies.rounds.model_arrays import (
-    by_parameter,
-    check_numbers,
-    check_whole,
-    fitted,
-    lean,
-    parts_of,
-)
+from corsage.strategies.rounds.first_state import first_state, taken_over
+from corsage.strategies.rounds.learning import check_learning
+from corsage.strategies.rounds.model_arrays import by_parameter, parts_of
+from corsage.strategies.rounds.one_exchange import one_exchange
 from corsage.strategies.rounds.outside import Outside
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Finding, Result, weighted_metrics
 from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.server_step import ServerStep
-from corsage.strategies.rounds.sound import failing
-from corsage.strategies.rounds.state import Progress, arrays_of, not_finite
-from corsage.strategies.rounds.training_path import settle
-from corsage.strategies.rounds.turns import Parcel, Question, Script, T
+from corsage.strategies.rounds.state import Progress, arrays_of
+from corsage.strategies.rounds.turns import Parcel, Question, Script
 from corsage.strategies.rounds.wrappers import around, check, correct, note_fewer
 
 if TYPE_CHECKING:
@@ -201,35 +192,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def round(self, number: int) -> Script[Replies]:
         """One round: by default one exchange, and the server's step."""
-        users = self.choose(number, self.federation.users)
-        options = {**self.train_options, **self.options(number)}
-        numbers, sent = (*self.numbers("train"), GRADIENT_STEPS), Arrays()
-        schema = Schema(self.template(), self.by_user, numbers)
-        if self.config.robust.on or self.config.server.on:
-            sent = self.averaged()
-        if self.config.robust.on:
-            self.averaging.check_enough(len(users))
-            schema = replace(schema, by_user=tuple(schema.arrays))
-            options[BY_USER] = True
-        parcel = self.send(users)
-        question = self.federation.outgoing.question(
-            "train", users, parcel, schema, options, number
-        )
-        replies = yield question
-        self.accept_round(number, replies)
-        replies = self.server_step.taken(self.averaging.merged(replies, sent), sent)
-        self.state = lean(self.merge(replies))
-        self.federation.books.count(question, replies)
-        return replies
-
-    def averaged(self) -> Arrays:
-        """What users were sent of the arrays that are averaged; zeros where they send changes."""
-        own, zero = self.shared(), np.zeros_like
-        return {
-            name: zero(like) if name in self.changes else own[name]
-            for name, like in self.template().items()
-            if name not in self.by_user
-        }
+        return one_exchange(self, number)
 
     def closing(self) -> Script[None]:
         """What is asked after the last round, before the final evaluation."""
@@ -347,7 +310,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """Log the settings."""
         settings = {**flatten(self.federation.train), **flatten(self.keys)}
         log(INFO, "%s: %s", self.name, ", ".join(f"{k}={v}" for k, v in settings.items()))
-        if self.federation.roster.shape:
+        if self.federation.agreed.shape:
             log(INFO, "%s: %s", self.name, self.federation.network.described())
 
     def start(
@@ -366,7 +329,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         from the first on: a second start with a greater `num_rounds` goes on.
         """
         num_rounds = num_rounds or self.config.run.num_rounds
-        self._refuse_no_rounds(num_rounds)
+        refuse_no_rounds(self, num_rounds)
         self.federation.timeout = timeout or self.federation.timeout
         self._outside.close()
         self.begin(grid)
@@ -376,106 +339,36 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         run = Run(self, dict(evaluate_config or {}), evaluate_fn)
         return run.to_its_end(num_rounds)
 
-    def _refuse_no_rounds(self, rounds: int) -> None:
-        """Refuse a second start that would do nothing, and give the first one's result."""
-        done = self.progress.round
-        if not done or not self.is_over(self.length(rounds)):
-            return
-        more = f"start(grid, num_rounds={done + rounds}) does more, and " * (not self.finished())
-        raise ConfigError(
-            f"{self.name}: this object has done its {done} rounds; {more}"
-            f"{type(self).__name__}(...) makes another for a run of its own."
-        )
-
     # The steps of a run.
 
     def begin(self, grid: Grid) -> None:
         """Know the users, and hold the first state."""
         self.federation.join(grid)
         if not hasattr(self, "state"):
-            settle(self.federation)
-            network = self.federation.network
-            check_fits(self, network)
-            if self.solves and self.federation.convex:
-                check_whole(self.name, network)
-            self.state = lean(self.initial(network))
-            network.vector.forget()
+            self.state = first_state(self)
 
     def take(self, arrays: Arrays) -> None:
         """Take over arrays from outside: a wrapper's, or a model to begin with."""
-        own = self.shared()
-        if not arrays:
-            return
-        check_numbers(self.name, arrays)
-        if not set(arrays) <= set(own):
-            self.state = self.accept(arrays)
-            return
-        changed = fitted(self.name, arrays, own)
-        self.state = cast(S, replace(cast(Any, self.state), **changed))
+        self.state = taken_over(self, arrays)
 
     def accept_round(self, number: int, replies: Replies) -> None:
         """Note what came; RoundFailed if it is too little."""
         self.federation.books.record(replies, version=number)
-        least = self.config.federation.min_users
-        if len(replies.users) < least:
-            raise RoundFailed(
-                f"round {number}: {len(replies.users)} usable replies, min-users={least}. "
-                + "; ".join(by_cause(replies.dropped)[:3])
-            )
+        check_trained(number, replies, self.config.federation.min_users)
 
     def is_over(self, rounds: int) -> bool:
         """Whether all rounds are done, or none is left to do."""
         return self.progress.round >= rounds or (self.progress.round > 0 and self.finished())
 
-    def opened(self) -> Script[None]:
-        """The opening, of which nothing is kept if it fails."""
-        yield from self._whole("the opening", self.opening())
-
-    def one_round(self, number: int) -> Script[Replies]:
-        """A round, and that it is done; of one that fails, or is left, nothing is kept."""
-        replies = yield from self.federation.books.unless_states_are_gone(
-            lambda: self._whole(f"round {number}", self.round(number))
-        )
-        self.progress.round = number
-        self.note_trained(replies)
-        return replace(replies, mean={}, rows={})  # a model more would be held for nobody
-
     def note_trained(self, replies: Replies) -> None:
         """Remember whose model was trained in a round."""
         self.progress.trained.update(replies.users)
 
-    def _whole(self, what: str, script: Script[T]) -> Script[T]:
-        """A script that either comes to a state whose numbers are finite, or changes nothing."""
-        before, versions = self.snapshot(), self.progress.versions.copy()
-        lengths, moments = dict(self.progress.lengths), self.progress.moments
-        try:
-            with failing(f"{self.name}: {what}"):
-                found = yield from script
-            if name := not_finite(self.state):
-                raise RoundFailed(
-                    f"{self.name}: {what} would make {name} not finite; nothing of it is kept. "
-                    "If training diverges: a smaller lr."
-                )
-            return found
-        except BaseException:
-            self.state, now = before, self.progress.versions
-            self.progress.lengths, self.progress.moments = lengths, moments
-            self.progress.versions = versions.within(now)
-            raise
-
     def evaluated(self, down: int, replies: Replies) -> Replies:
         """Note and count an evaluation, of so many bytes down; RoundFailed if it is of too few."""
         self.federation.books.record(replies, version=self.progress.round + 1)
-        number, asked = self.progress.round, len(replies.users) + len(replies.dropped)
-        least = min(self.config.federation.min_users, asked)
-        causes = "; ".join(by_cause(replies.dropped)[:3])
-        if not replies.users:
-            raise RoundFailed(f"round {number}: no user could be evaluated. {causes}")
-        if len(replies.users) < least:
-            raise RoundFailed(
-                f"round {number}: {len(replies.users)} users could be evaluated, "
-                f"min-users={least}. {causes}"
-            )
+        least = self.config.federation.min_users
+        check_evaluated(self.progress.round, replies, least)
         self.progress.traffic.evaluation_bytes_down += down
         return replies
 

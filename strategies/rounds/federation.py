@@ -1,48 +1,40 @@
-"""The federation as a strategy sees it: who is there, what goes out, and what comes back."""
+"""The federation as a strategy sees it: who is there, what is trained, and what it is judged by."""
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from logging import WARNING
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from corsage.core.config import Config
 from corsage.core.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
     ModelError,
-    NodeError,
-    StorageError,
 )
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.keys import Keys
 from corsage.core.measures import USUAL, Measure, chosen, reported
-from corsage.core.preparation import Preparation
 from corsage.core.replies import Replies
 from corsage.core.schema import Number
 from corsage.core.text import escaped
-from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY
-from corsage.datasets.dealing.federated import NO_TESTS
+from corsage.strategies.rounds.agreed import Agreed
 from corsage.strategies.rounds.books import Books
-from corsage.strategies.rounds.exchange import Exchange
+from corsage.strategies.rounds.grids import is_at_home, is_simulation
 from corsage.strategies.rounds.outgoing import Outgoing
 from corsage.strategies.rounds.owners import Owners
 from corsage.strategies.rounds.participants import Attendance, Participants
 from corsage.strategies.rounds.patience import Patience
-from corsage.strategies.rounds.roster import Roster, fitting, is_at_home, is_simulation, labels
+from corsage.strategies.rounds.playing import Player
+from corsage.strategies.rounds.reception import Reception
+from corsage.strategies.rounds.roster import Roster
 from corsage.strategies.rounds.sizes import Scales, carrier_of
 from corsage.strategies.rounds.standing import Conduct
 from corsage.strategies.rounds.state import Progress
 from corsage.strategies.rounds.tables import policy_of, suited
-from corsage.strategies.rounds.turns import OpenTurn, Script, T, Turn
+from corsage.strategies.rounds.turnout import Turnout
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -52,7 +44,6 @@ if TYPE_CHECKING:
 A_DAY = 86_400.0
 """Seconds that nodes on Ray have to start: on a busy machine that takes long, and an engine that
 fails says so."""
-HEARTBEAT = "no reply in time: its node's heartbeat was lost"
 
 
 class Federation:
@@ -83,17 +74,20 @@ class Federation:
         own = config.federation
         self.patience = Patience(own.patience, own.quorum)
         self.conduct = Conduct(lambda: self.progress.standings, self.note)
-        self.roster = Roster(
-            note=self.note,
+        owners = Owners(lambda: self.progress.owners, own.registered_keys)
+        self.roster = Roster(note=self.note, owners=owners)
+        self.agreed = Agreed(
+            policy=policy_of(config), frozen=self.frozen, parameters=self.parameters
+        )
+        self.reception = Reception(
+            self.roster,
+            self.agreed,
             task=lambda: self.outgoing.task(0, [], {}, raw=True),
-            owners=Owners(lambda: self.progress.owners, own.registered_keys),
             patience=self.patience,
-            arrived=lambda node, users: self.conduct.came(users, self.roster.mark(node)),
-            policy=policy_of(config),
-            frozen=self.frozen,
-            parameters=self.parameters,
+            arrived=lambda node, users: self.conduct.came(users, self.reception.mark(node)),
         )
         self.outgoing, self.books = Outgoing(self), Books(self)
+        self.player, self.turnout = Player(self), Turnout(self)
         self.scales = Scales(self.note)
         self.participants = Participants(config, self.roster, self.now)
 
@@ -107,6 +101,7 @@ class Federation:
         other.roster, other.grid, other.timeout = self.roster, self.grid, self.timeout
         other.patience, other.conduct = self.patience, self.conduct
         other.now, other.scales = self.now, self.scales
+        other.agreed, other.reception = self.agreed, self.reception
         other.participants = Participants(self.config, self.roster, self.now)
         other.state_dir, other.simulated = self.state_dir, self.simulated
         other.progress.training_path = self.progress.training_path
@@ -133,7 +128,7 @@ class Federation:
     @property
     def train(self) -> TrainKeys:
         """How users train, with what the data say where the keys do not."""
-        return suited(self.config.train, self.roster.preparation)
+        return suited(self.config.train, self.agreed.preparation)
 
     @property
     def model(self) -> ModelKeys:
@@ -146,9 +141,8 @@ class Federation:
         """The model that all users start from, as the nodes build it too."""
         from corsage.networks.build import build_network
 
-        roster = self.roster
-        seed = self.config.run.seed
-        return build_network(self.model, roster.shape, roster.num_classes, seed)
+        agreed, seed = self.agreed, self.config.run.seed
+        return build_network(self.model, agreed.shape, agreed.num_classes, seed)
 
     def frozen(self, shape: tuple[int, ...], num_classes: int) -> str:
         """The fingerprint of what nobody trains of the model, for such samples."""
@@ -174,7 +168,7 @@ class Federation:
     def measures(self) -> tuple[Measure, ...]:
         """What users are judged by; the first is what rows are compared by."""
         words = ",".join(self.config.run.measures)
-        return chosen(words, self.roster.num_classes, self.loss)
+        return chosen(words, self.agreed.num_classes, self.loss)
 
     @property
     def measure(self) -> Measure:
@@ -190,14 +184,14 @@ class Federation:
     @property
     def reported(self) -> tuple[Number, ...]:
         """What each user reports of an evaluation, besides its number of samples."""
-        return reported(self.measures, self.roster.num_classes)
+        return reported(self.measures, self.agreed.num_classes)
 
     @property
     def loss(self) -> str:
         """The name of the loss, `auto` resolved."""
         from corsage.networks.criterion import criterion_of
 
-        return criterion_of(self.config.model, self.roster.num_classes).name
+        return criterion_of(self.config.model, self.agreed.num_classes).name
 
     @property
     def convex(self) -> bool:
@@ -208,14 +202,14 @@ class Federation:
         """Wait until as many nodes are there as the config says; another grid has others."""
         if new := grid is not self.grid:
             self.grid = grid
-            self.roster.clear()
+            self.reception.clear()
             # Nobody is silent there, and the order of work is not ours.
             if is_simulation(grid) or getattr(grid, "patient", False):
                 self.patience.times = 0.0
         if not self.roster.members:
             keys = self.config.federation
             patience = A_DAY if is_simulation(grid) else keys.node_timeout
-            self.roster.wait(grid, max(keys.num_nodes, 1), patience)
+            self.reception.wait(grid, max(keys.num_nodes, 1), patience)
         if new:
             self.scales.carrier = carrier_of(grid)
 
@@ -223,156 +217,10 @@ class Federation:
         """Before a round: learn which nodes came and went; if none is left, wait for one."""
         assert self.grid is not None
         patience, self.now.number = self.config.federation.node_timeout, self.progress.round + 1
-        self.roster.refresh(self.grid, patience, self.now.number)
+        self.reception.refresh(self.grid, patience, self.now.number)
         if not self.roster.members:
-            self.roster.wait(self.grid, 1, patience, self.now.number)
-        self.rest()
-
-    def rest(self) -> None:
-        """Do not ask those whose pause is not over, nor slow ones that are still at work."""
-        working, hosted = self.patience.working(), self.roster.hosted
-        for reply in self.patience.take_late(query=False):
-            node = reply.metadata.src_node_id
-            if not reply.has_error() and node not in working:
-                self.conduct.late(hosted(node))
-        busy = {user for node in working for user in hosted(node)}
-        least = max(self.config.federation.min_users, self.least)
-        self.now.resting = self.conduct.resting(self.roster.members, self.now.number, least, busy)
-
-    def go_without(self) -> bool:
-        """For the rest of this round, do not ask whom the last turn had no reply of.
-
-        False if that was nobody, or too few would be left.
-        """
-        resting, self.now.missing = self.now.resting | self.now.missing, set()
-        left = len(self.roster.users) - sum(user in self.roster.members for user in resting)
-        found = resting > self.now.resting and left >= max(self.config.federation.min_users, 1)
-        self.now.resting = resting if found else self.now.resting
-        return found
-
-    def set_aside(self) -> list[tuple[str, str]]:
-        """Which users' nodes were set aside, which nodes were not let in, and why."""
-        refused = self.roster.refusals.causes().items()
-        rows = [(f"node {node}", f"not let in: {why}") for node, why in refused]
-        return self.conduct.table() + rows
-
-    def check_data(self) -> None:
-        """The model is built for the data of the first start, also when the run is resumed."""
-        progress, roster = self.progress, self.roster
-        if not progress.shape:  # nothing is built yet
-            progress.shape, progress.num_classes = roster.shape, roster.num_classes
-            progress.preparation = (
-                json.dumps(roster.preparation.json()) if roster.preparation else ""
-            )
-        elif progress.preparation:  # a resumed run's tables are prepared as they were
-            roster.adopt(Preparation.read(json.loads(progress.preparation)), progress.num_classes)
-        fits = fitting(roster.num_classes, progress.num_classes)
-        if progress.shape != roster.shape or not fits:
-            raise NodeError(
-                f"the nodes have samples of shape {roster.shape} with {labels(roster.num_classes)},"
-                f" the run began with {progress.shape} and {labels(progress.num_classes)}."
-            )
-        roster.num_classes = progress.num_classes
-        roster.reclaim()  # a resumed run remembers whose ids are
-        self.now.number = progress.round
-        self.measures  # noqa: B018 - those that such labels have, or a ConfigError
-        if not any(member.test for member in roster.members.values()):
-            raise DataError(NO_TESTS)
-        self.rest()
-        if self.config.new.wanted and not (self.users and self.new_users):
-            known = sorted({m.cluster for m in roster.members.values()} - {""})
-            keys, count = self.config.new, len(self.new_users)
-            raise ConfigError(
-                f"new-users={keys.new_users:g} new-cluster={keys.new_cluster}: {count} of "
-                f"{len(roster.users)} users would be new; some must be, and some not. "
-                f"Known clusters: {', '.join(known) or 'none'}."
-            )
-
-    # What comes back.
-
-    def complete(self, turn: Turn) -> Replies:
-        """Send and wait until a turn is over."""
-        assert self.grid is not None
-        if hasattr(turn, "until"):
-            return self._open(cast(OpenTurn, turn))
-        doubtful = self.roster.by_node(self.conduct.doubtful(self.roster.members))
-        line = Exchange(self.grid, self.timeout, self.patience, doubtful, self._work)
-        line.push(turn.messages())
-        while done := line.pull():
-            self.heed(done)
-            turn.answered(done)
-            line.push(turn.messages())
-        replies = turn.replies()
-        self.judge(replies)
-        return replies
-
-    def _open(self, turn: OpenTurn) -> Replies:
-        """The same where messages may be under way when the turn is over."""
-        assert self.grid is not None
-        if turn.line is None:
-            turn.line = Exchange(self.grid, self.timeout, turn.patience, size=self._work)
-        turn.line.push(turn.messages())
-        while (until := turn.until()) is not None:
-            done = turn.line.pull(until)
-            self.heed(done)
-            turn.answered(done)
-            turn.line.push(turn.messages())
-        replies = turn.replies()
-        self.judge(replies)
-        return replies
-
-    def heed(self, done: Sequence[tuple[Message, Message | None]]) -> None:
-        """Stop if a simulated node says that it cannot keep its users' states, or read them."""
-        for _, reply in done if self.simulated else ():
-            if reply is None or not reply.has_error():
-                continue
-            if reply.error.code == ENDS_THE_RUN:
-                raise StorageError(reply.error.reason)
-            if reply.error.code == ENDS_THE_STRATEGY:
-                raise CheckpointError(reply.error.reason)
-
-    def play(self, script: Script[T], begin: Callable[[Turn], Replies] | None = None) -> T:
-        """Play a script to its end; its first turn by `begin`, if something goes with it."""
-        complete = begin or self.complete
-        try:
-            turn = next(script)
-            while True:
-                turn, complete = script.send(complete(turn)), self.complete
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        finally:
-            script.close()  # also where the exchange failed: nothing of it stays under way
-
-    def _work(self, message: Message) -> float:
-        """How many samples a message is about, as far as the roster tells."""
-        task: Any = message.content.get("config", {})
-        named = [u for u in task.get("users", []) if u in self.roster.members]
-        if not named:
-            return float(self.roster.load(message.metadata.dst_node_id))
-        return float(sum(self.roster.members[user].train for user in named))
-
-    def judge(self, replies: Replies) -> None:
-        """Note how the nodes behaved in a turn; where none replied, it was not theirs to do."""
-        hosted, mark = self.roster.hosted, self.roster.mark
-        there = set(replies.silent) - self.disconnected(replies)
-        bad = {*replies.silent, *replies.refused}
-        self.now.missing = {user for node in bad for user in hosted(node)}
-        if replies.answered or replies.refused:
-            for node in there:
-                self.conduct.silent(hosted(node), mark(node), self.now.number)
-        for node in set(replies.refused) - there:
-            self.conduct.refused(hosted(node), mark(node), self.now.number)
-        if self.progress.standings:
-            for node in {*replies.answered} - {*replies.refused} - there:
-                self.conduct.alive(hosted(node))
-        self.conduct.tell()
-
-    def judge_others(self, replies: Replies) -> None:
-        """The same of nodes that were asked something else in the turn that was judged last."""
-        missing = self.now.missing
-        self.judge(replies)
-        self.now.missing |= missing
+            self.reception.wait(self.grid, 1, patience, self.now.number)
+        self.turnout.rest()
 
     @property
     def at_home(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -134,9 +135,8 @@ class Judged:
         return 0.0 if steps is None else float(steps.mean())
 
     def _by_user(self, values: Floats, there: Bools) -> dict[str, float]:
-        places = np.flatnonzero(there)
-        names = (self.users[place] for place in places)
-        return dict(zip(names, values[places].tolist(), strict=True))
+        names = self.users if there.all() else compress(self.users, there.tolist())
+        return dict(zip(names, values[there].tolist(), strict=True))
 
 
 def judged(replies: Replies, measures: Sequence[Measure]) -> Judged:

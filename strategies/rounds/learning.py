@@ -27,7 +27,7 @@ def check_fits(strategy: Strategy[Any, Any], network: Network) -> None:
     check_learning(strategy)  # of some strategies it is the labels that say what is of no use
     train = strategy.config.train
     check_loss(train, network.criterion)
-    check_images(train, strategy.federation.roster.shape)
+    check_images(train, strategy.federation.agreed.shape)
     check_samples(strategy, network)
     if train.changed(LEARNING):
         note_slower(strategy, network)
@@ -42,14 +42,15 @@ def check_samples(strategy: Strategy[Any, Any], network: Network) -> None:
 
     from corsage.networks.running import refuses_one
 
-    roster, train = strategy.federation.roster, strategy.config.train
+    federation, train = strategy.federation, strategy.config.train
     steps = strategy.epochs(train, strategy.keys)
     if not steps or not network.batch_statistics:
         return
     enough = (2,) if train.batch_size == 1 else range(2, 2**62)  # two are one batch in any case
-    if any(member.train in enough for member in roster.members.values()):
+    if any(member.train in enough for member in federation.roster.members.values()):
         return
-    if refuses_one(network.module, zeros((1, *roster.shape), device=network.device), network.still):
+    example = zeros((1, *federation.agreed.shape), device=network.device)
+    if refuses_one(network.module, example, network.still):
         what = "batch-size=1" if train.batch_size == 1 else "every user has one training sample"
         raise ModelError(
             f"{what}, too few for BatchNorm, which normalises by the samples of a batch: take "

@@ -129,8 +129,8 @@ class Outgoing:
                 versions=[versions.get(user, 0) for user in users],
                 keep=[[held.get(user, 0) for held in kept] for user in users],
                 weights=list(weights),
-                shape=federation.roster.shape,
-                num_classes=federation.roster.num_classes,
+                shape=federation.agreed.shape,
+                num_classes=federation.agreed.num_classes,
                 num_users=federation.config.federation.num_users,
                 data=federation.config.data,
                 device_data=federation.config.device_data,
@@ -139,7 +139,7 @@ class Outgoing:
                 keys=federation.keys,
                 state_dir=federation.state_dir,
                 many_machines=bool(federation.config.federation.ray_address),
-                preparation=None if raw else federation.roster.preparation,
+                preparation=None if raw else federation.agreed.preparation,
                 options=options,
             )
         )

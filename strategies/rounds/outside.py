@@ -16,6 +16,8 @@ from flwr.app import Message
 
 from corsage.core.arrays import Arrays
 from corsage.core.replies import Replies
+from corsage.strategies.rounds.course import one_round, opened
+from corsage.strategies.rounds.first_data import check_data
 from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.turns import Question, Script, Steps, answers
 
@@ -33,7 +35,7 @@ class Outside:
 
     def __init__(self, strategy: Strategy[Any, Any]) -> None:
         self._strategy, self._opened = strategy, False
-        self._steps = Steps(self._following, strategy.federation.judge)
+        self._steps = Steps(self._following, strategy.federation.turnout.judge)
         self._evaluation: tuple[Question, list[Message]] | None = None  # the one under way
         self._options: Mapping[str, Any] = {}  # of that evaluation
         self._trained: Replies | None = None  # of a round that callbacks have not heard of
@@ -69,7 +71,7 @@ class Outside:
             return []
         strategy = self._strategy
         strategy.take(arrays)
-        strategy.federation.rest()
+        strategy.federation.turnout.rest()
         last = strategy.is_over(strategy.config.run.num_rounds)
         self._options = self._run(options).options(strategy.name, last)
         some = None if last or strategy.by_cohort else strategy.federation.sample
@@ -86,7 +88,7 @@ class Outside:
         question.answered(answers(messages, replies))
         found = question.replies()
         strategy = self._strategy
-        strategy.federation.judge(found)
+        strategy.federation.turnout.judge(found)
         tokens = question.tokens.values()
         strategy.deliveries.note(self._options, strategy.progress.round, tokens, found)
         strategy.evaluated(question.down, found)
@@ -117,7 +119,7 @@ class Outside:
         """The next script of the training."""
         strategy = self._strategy
         if not self._opened:
-            strategy.federation.check_data()
+            check_data(strategy.federation)
             return self._opening()
         done = strategy.progress.round >= strategy.config.run.num_rounds and self._resumed
         if done or (strategy.progress.round > 0 and strategy.finished()):
@@ -129,9 +131,9 @@ class Outside:
 
     def _opening(self) -> Script[None]:
         """The opening, which is asked again if it failed."""
-        yield from self._strategy.opened()
+        yield from opened(self._strategy)
         self._opened = True
 
     def _round(self, number: int) -> Script[None]:
         """A round; callbacks hear of it later."""
-        self._trained = yield from self._strategy.one_round(number)
+        self._trained = yield from one_round(self._strategy, number)

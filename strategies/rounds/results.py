@@ -214,6 +214,8 @@ def summarised(
     tail = [value for r, value in progress.curve if r > progress.round - last] if last else []
     everyone, members = evaluation.users, strategy.federation.roster.members
     clusters = strategy.user_clusters(name)
+    measures = {one.name: found.scored(one) for one in found.measures}
+    own = {user: member for user in everyone if (member := members.get(user)) is not None}
     return Summary(
         strategy=name,
         rounds=progress.round,
@@ -227,9 +229,9 @@ def summarised(
         seconds=round(progress.seconds, 3),
         never_drawn=sum(user not in progress.trained for user in users),
         dropped=dict(progress.dropped),
-        per_user=found.scored(measure).per_user,
+        per_user=measures[measure.name].per_user,
         curve=list(progress.curve) if last else [],
-        measures={one.name: found.scored(one) for one in found.measures},
+        measures=measures,
         test_sizes=dict(zip(users, found.sizes.astype(int).tolist(), strict=True)),
         untested=found.untested,
         baseline=found.baseline(),
@@ -237,8 +239,8 @@ def summarised(
         findings=strategy.findings() + set_aside(strategy) if last else [],
         estimates=strategy.estimates() if last else None,
         clusters={user: clusters[user] for user in everyone if user in clusters},
-        known_clusters={u: c for u in everyone if u in members and (c := members[u].cluster)},
-        train_sizes={user: members[user].train for user in everyone if user in members},
+        known_clusters={user: c for user, member in own.items() if (c := member.cluster)},
+        train_sizes={user: member.train for user, member in own.items()},
         chosen=chosen(strategy),
     )
 
@@ -271,7 +273,7 @@ def steps_taken(strategy: Strategy[Any, Any], found: Judged) -> float | None:
 
 def set_aside(strategy: Strategy[Any, Any]) -> list[Finding]:
     """Which nodes were not asked for a while, or not let in."""
-    rows = strategy.federation.set_aside()
+    rows = strategy.federation.turnout.set_aside()
     return [Finding("Set aside", rows)] if rows else []
 
 

@@ -8,7 +8,8 @@ is in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,9 @@ class Together:
         self._parts: dict[int, tuple[Message | None, Message | None]] = {}
         self._double = 0  # replies that are of both
         self._trained = {message.metadata.dst_node_id for message in self._trains}
+        self._own = Traffic(
+            wire_messages=len(self._trains), wire_bytes_down=sum(map(down, self._trains))
+        )
 
     def _pairs(self) -> list[tuple[Message | None, Message | None]]:
         """For each node its training message and its evaluation, if it has both."""
@@ -75,8 +79,7 @@ class Together:
 
     def _joined(self, train: Message, ride: Message) -> Message:
         """One message out of two: what both of them had is sent once."""
-        arrays = ride.content.array_records.values()
-        self._traffic.wire_bytes_down -= sum(payload(record) for record in arrays)
+        self._traffic.wire_bytes_down -= down(ride)
         self._traffic.wire_messages -= 1
         to = train.metadata
         content = packed(train.content, ride.content)
@@ -104,6 +107,16 @@ class Together:
         found.wire_messages -= self._double
         return found
 
+    @contextmanager
+    def before_training(self) -> Iterator[None]:
+        """What passed without the training's own messages: who resumes sends those once more."""
+        traffic, own = self._traffic, self._own
+        traffic.wire_messages -= own.wire_messages
+        traffic.wire_bytes_down -= own.wire_bytes_down
+        yield
+        traffic.wire_messages += own.wire_messages
+        traffic.wire_bytes_down += own.wire_bytes_down
+
     def bystanders(self, found: Replies) -> Replies:
         """How those nodes behaved that were asked for the evaluation alone."""
         return Replies(
@@ -111,6 +124,11 @@ class Together:
             refused=[n for n in found.refused if n not in self._trained],
             answered=[n for n in found.answered if n not in self._trained],
         )
+
+
+def down(message: Message) -> int:
+    """Bytes of a message's arrays."""
+    return sum(payload(record) for record in message.content.array_records.values())
 
 
 def rides(strategy: Strategy[Any, Any]) -> bool:

@@ -15,7 +15,9 @@ from flwr.supercore import log
 
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies, by_cause
+from corsage.strategies.rounds.course import one_round, opened
 from corsage.strategies.rounds.delivery import row_options
+from corsage.strategies.rounds.first_data import check_data
 from corsage.strategies.rounds.judged import judged, with_others
 from corsage.strategies.rounds.results import (
     LAST,
@@ -60,9 +62,9 @@ class Run:
         """All rounds, and what is reported after them."""
         strategy = self.strategy
         self.call("on_start")  # may put a checkpoint in place
-        self.federation.check_data()
+        check_data(self.federation)
         strategy.summary()
-        self._played(strategy.opened)
+        self._played(partial(opened, strategy))
         self.federation.scales.weigh_all(strategy)
         rounds, result, evaluation = strategy.length(rounds), Result(), None
         riding = self._is_riding()
@@ -72,7 +74,7 @@ class Run:
             if self._waiting is None:
                 self.call("on_round_start", number)
             self.federation.refresh()
-            training = self._played(partial(strategy.one_round, number), self._begin(result))
+            training = self._played(partial(one_round, strategy, number), self._begin(result))
             strategy.progress.seconds = before + time.monotonic() - begin
             last, due = strategy.is_over(rounds), self._is_due(number, rounds)
             result.train_metrics_clientapp[number] = weighted_metrics(training)
@@ -93,9 +95,9 @@ class Run:
         """Play a script; if it fails and nodes were silent, play it again without these."""
         while True:
             try:
-                return self.federation.play(script(), begin)
+                return self.federation.player.play(script(), begin)
             except RoundFailed as error:
-                if self._waiting is not None or not self.federation.go_without():
+                if self._waiting is not None or not self.federation.turnout.go_without():
                     raise
                 begin = None
                 self.federation.note(f"{error} It is played again without those that are silent.")
@@ -130,14 +132,16 @@ class Run:
         strategy, waiting = self.strategy, self._waiting
         question = strategy.evaluation(waiting.options, self.federation.sample)
         both = Together(turn, question, strategy.progress.traffic)
-        replies = self.federation.complete(both)
+        replies = self.federation.player.exchanged(both)
         found = both.judged()
-        self.federation.judge_others(both.bystanders(found))
+        self.federation.turnout.judge(both.bystanders(found))
         evaluation = self._accepted(waiting.options, question, found, some=True)
         self._add_point(evaluation, result)
         self._waiting = None
-        self.call("on_round_end", round_row(strategy, waiting.training, evaluation))
+        with both.before_training():
+            self.call("on_round_end", round_row(strategy, waiting.training, evaluation))
         self.call("on_round_start", strategy.progress.round + 1)
+        self.federation.turnout.judge_others(replies)
         return replies
 
     def _is_due(self, number: int, rounds: int) -> bool:
@@ -155,9 +159,9 @@ class Run:
 
     def _evaluate(self, options: Options, some: bool = False) -> Replies:
         """All users' evaluation, or that of a sample, by messages of its own."""
-        self.federation.rest()
+        self.federation.turnout.rest()
         turn = self._asked(options, some)
-        return self._accepted(options, turn, self.federation.complete(turn), some)
+        return self._accepted(options, turn, self.federation.player.complete(turn), some)
 
     def _accepted(
         self, options: Options, turn: Question | Series, replies: Replies, some: bool
@@ -168,7 +172,7 @@ class Run:
             for line in by_cause(replies.dropped):
                 self.federation.note(line)
             turn = self._asked(options, some)
-            replies = self.federation.complete(turn)
+            replies = self.federation.player.complete(turn)
         tokens = list(turn.tokens.values()) if isinstance(turn, Question) else turn.tokens
         strategy.deliveries.note(options, strategy.progress.round, tokens, replies)
         return strategy.evaluated(turn.down, replies)

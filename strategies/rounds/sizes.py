@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError
-from corsage.strategies.rounds.roster import is_at_home
+from corsage.strategies.rounds.grids import is_at_home
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy

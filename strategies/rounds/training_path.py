@@ -24,8 +24,8 @@ def settle(federation: Federation) -> None:
     if federation.training_path in CHOICES:
         progress.training_path = federation.training_path
         return
-    roster, seed = federation.roster, federation.config.run.seed
-    facts = roster.shape, roster.num_classes, seed, as_they_are(federation)
+    agreed, seed = federation.agreed, federation.config.run.seed
+    facts = agreed.shape, agreed.num_classes, seed, as_they_are(federation)
     choice = choose_path(model, *facts, federation.config.data.cache_dir)
     progress.training_path = choice.name
     if choice.why and not (choice.name == LAYERS and model.model in ZOO):

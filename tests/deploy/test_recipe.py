@@ -1,71 +1,27 @@
-"""What `deploy/` ships and `corsage deploy` makes, without starting any of it."""
+"""What `corsage deploy` makes, and what `corsage register` lets in, without starting any of it."""
 
 from __future__ import annotations
 
-import asyncio
-import configparser
 import json
 import os
 import re
-import shutil
 import stat
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 from cryptography import x509
 from flwr.common.config import parse_config_args
-from flwr.proto.fleet_pb2 import (
-    PullMessagesRequest,
-    PullMessagesResponse,
-    PushMessagesRequest,
-    PushMessagesResponse,
-)
-from flwr.proto.message_pb2 import Message as MessageProto
-from flwr.proto.message_pb2 import Metadata
-from flwr.proto.node_pb2 import Node
 from flwr.supercore.fab import Fab
-from flwr.supernode.start_client_internal import _verify_fab
-from starlette.applications import Starlette
 
 from corsage.app.command import run
-from corsage.app.deployment import holding, register
+from corsage.app.deployment import register
 from corsage.app.deployment.bundle import trusted
-from corsage.app.deployment.compose import compose
-from corsage.app.deployment.gate import CALLS, PREFIX, gate, shelf
 from corsage.app.deployment.keys import signer_key
-from corsage.app.deployment.table import read_table
 from corsage.core.errors import NodeError
-from tests.support.pages import ROOT
-
-DEPLOY = ROOT / "deploy"
-THIRTY = "name,data,num-classes\n" + "".join(f"shop-{n},/srv/{n}.csv,10\n" for n in range(30))
-
-
-def app(folder: Path) -> Path:
-    """The smallest app that can be bundled."""
-    folder.mkdir()
-    project = (
-        '[project]\nname = "app"\nversion = "1.2.0"\nlicense = "Apache-2.0"\n'
-        '[tool.flwr.app]\npublisher = "mine"\n[tool.flwr.app.components]\n'
-        'serverapp = "mine:app"\nclientapp = "mine:app"\n'
-    )
-    (folder / "pyproject.toml").write_text(project)
-    (folder / "mine.py").write_text("app = None\n")
-    return folder
-
-
-def deploy(tmp_path: Path, table: str = THIRTY, *words: str) -> int:
-    (tmp_path / "devices.csv").write_text(table)
-    if not (tmp_path / "app").exists():
-        app(tmp_path / "app")
-    places = [str(tmp_path / "devices.csv"), str(tmp_path / "site")]
-    options = ["--server", "fed.example.org,192.0.2.7", "--app", str(tmp_path / "app")]
-    return run(["deploy", *places, *options, *words], "")
+from tests.support.recipe import DEPLOY, THIRTY, deploy
 
 
 def test_thirty_devices_from_one_table(tmp_path: Path) -> None:
@@ -158,6 +114,9 @@ def test_supernodes_believe_the_signature_and_no_other(tmp_path: Path) -> None:
     signers = yaml.safe_load((site / "devices" / "shop-0" / "trusted.yaml").read_text())
     (said,) = entry["verifications"]
 
+    # The SuperNode's own module, of a database and a server: nobody else here needs it.
+    from flwr.supernode.start_client_internal import _verify_fab
+
     def believed(content: bytes, **changes: Any) -> bool:
         fields = {**said, **changes}
         name = fields.pop("public_key_id")
@@ -226,247 +185,6 @@ def test_a_gate_with_a_wrong_port_is_one_line(
     for option in ("port", "shelf-port", "megabytes"):
         assert run(["gate", str(tmp_path / "site" / "server"), f"--{option}", "abc"], "") == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-# What is shipped.
-
-
-def test_the_shipped_compose_file_is_that_of_the_shipped_table() -> None:
-    text = (DEPLOY / "compose.yaml").read_text()
-    assert text == compose(read_table(DEPLOY / "devices.csv"), "server", 8443)
-    services = yaml.safe_load(text)["services"]
-    assert set(services) == {"superlink", "gate", "device-0", "device-1", "device-2"}
-    for service in services.values():
-        assert service["read_only"] and service["cap_drop"] == ["ALL"]
-        assert service["security_opt"] == ["no-new-privileges:true"]
-        assert service["restart"] == "always"
-    published = {name: service.get("ports") for name, service in services.items()}
-    assert {name for name, ports in published.items() if ports} == {"superlink"}
-    assert published["superlink"] == ["8443:8443"]  # the gate's: it shares the SuperLink's network
-    assert services["gate"]["network_mode"] == "service:superlink"
-
-
-UNITS = sorted(DEPLOY.glob("*.service"))
-
-
-@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_the_units_are_shut(path: Path) -> None:
-    unit = configparser.RawConfigParser(strict=False)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(path)
-    service = unit["Service"]
-    wanted = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "PrivateTmp": "yes"}
-    wanted |= {"ProtectHome": "yes", "Restart": "always", "User": "corsage"}
-    assert {name: service[name] for name in wanted} == wanted
-    assert unit["Unit"]["StartLimitIntervalSec"] == "0"  # it tries until it is let in
-    assert (DEPLOY / Path(service["ExecStart"]).name).is_file()
-
-
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
-@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_systemd_understands_the_units(path: Path) -> None:
-    """But for the scripts, which are where the operator puts them."""
-    command = ["systemd-analyze", "verify", "--man=no", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    own = [line for line in done.stderr.splitlines() if path.stem.split("@")[0] in line]
-    assert [line for line in own if "is not executable" not in line] == []
-
-
-@pytest.mark.parametrize("name", ["superlink.sh", "device.sh"])
-def test_the_scripts_hold_the_flags_that_shut(name: str) -> None:
-    text = (DEPLOY / name).read_text()
-    flags = {
-        "superlink.sh": ["--host 127.0.0.1", "--enable-supernode-auth", "--ssl-certfile",
-                         "--disable-runtime-dependency-installation"],
-        "device.sh": ["--host 127.0.0.1", "--trusted-entities", "--root-certificates",
-                      "--auth-supernode-private-key"],
-    }  # fmt: skip
-    assert all(flag in text for flag in flags[name]) and "--insecure" not in text
-    assert os.access(DEPLOY / name, os.X_OK)
-
-
-# The gate and its shelf.
-
-
-def ask(app: Starlette, method: str, path: str, **words: Any) -> httpx.Response:
-    """An application's answer."""
-
-    async def asked() -> httpx.Response:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
-            return await client.request(method, path, **words)
-
-    return asyncio.run(asked())
-
-
-async def streamed() -> AsyncIterator[bytes]:
-    """An answer that comes in two pieces."""
-    yield b"ans"
-    yield b"wer"
-
-
-@pytest.fixture
-def passed() -> list[httpx.Request]:
-    return []
-
-
-@pytest.fixture
-def door(tmp_path: Path, passed: list[httpx.Request]) -> Starlette:
-    """The gate before a SuperLink that answers everything."""
-
-    async def superlink(request: httpx.Request) -> httpx.Response:
-        await request.aread()
-        passed.append(request)
-        return httpx.Response(201, headers={"x-own": "1"}, content=streamed())
-
-    assert deploy(tmp_path) == 0
-    ca = tmp_path / "site" / "server" / "ca.crt"
-    return gate("127.0.0.1:1", ca, 1000, httpx.MockTransport(superlink))
-
-
-def test_the_gate_passes_on_what_devices_say(door: Starlette, passed: list[httpx.Request]) -> None:
-    for call in sorted(CALLS - {"push-messages"}):
-        answer = ask(door, "POST", PREFIX + call, content=b"body", headers={"flwr-signature": "s"})
-        assert (answer.status_code, answer.content) == (201, b"answer")
-        assert answer.headers["x-own"] == "1"
-        assert passed[-1].url == f"https://127.0.0.1:1{PREFIX}{call}"
-        assert passed[-1].content == b"body" and passed[-1].headers["flwr-signature"] == "s"
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/v1/control/start-run"),
-        ("POST", "/v1/runtime/acquire-task"),
-        ("POST", f"{PREFIX}register-node"),
-        ("POST", f"{PREFIX}unregister-node"),
-        ("POST", f"{PREFIX}get-fab/"),
-        ("POST", f"{PREFIX}get-fab?x=1"),
-        ("POST", f"{PREFIX}%2e%2e/control/start-run"),
-        ("POST", f"{PREFIX}get-fab%0a"),
-        ("GET", f"{PREFIX}get-fab"),
-        ("GET", "/docs"),
-    ],
-)
-def test_the_gate_passes_on_nothing_else(
-    door: Starlette, passed: list[httpx.Request], method: str, path: str
-) -> None:
-    assert ask(door, method, path).status_code == 404
-    assert not passed
-
-
-def pushed(node: int, *sources: int) -> bytes:
-    """A device's call with replies of these nodes."""
-    replies = [MessageProto(metadata=Metadata(src_node_id=source)) for source in sources]
-    call = PushMessagesRequest(node=Node(node_id=node), messages_list=replies)
-    return call.SerializeToString()
-
-
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        (pushed(7, 7), 201),
-        (pushed(7, 8), 403),
-        (pushed(7, 7, 8), 403),
-        (pushed(0, 8), 403),
-        (b"no message", 403),
-    ],
-)
-def test_nobody_replies_in_anothers_name(
-    door: Starlette, passed: list[httpx.Request], content: bytes, code: int
-) -> None:
-    answer = ask(door, "POST", f"{PREFIX}push-messages", content=content)
-    assert answer.status_code == code
-    assert [request.content for request in passed] == ([content] if code == 201 else [])
-
-
-class Link:
-    """A SuperLink that has a message for a device when it is asked often enough."""
-
-    def __init__(self, looks: int) -> None:
-        self.looks, self.asked = looks, 0
-
-    async def __call__(self, request: httpx.Request) -> httpx.Response:
-        await request.aread()
-        if request.url.path.endswith("push-messages"):
-            return httpx.Response(200, content=whole(PushMessagesResponse()))
-        self.asked += 1
-        found = [MessageProto(metadata=Metadata(run_id=1))] * (self.asked >= self.looks)
-        return httpx.Response(200, content=whole(PullMessagesResponse(messages_list=found)))
-
-
-async def whole(message: Any) -> AsyncIterator[bytes]:
-    """An answer's bytes as they come."""
-    yield message.SerializeToString()
-
-
-@pytest.mark.parametrize(("hold", "asked", "found"), [(20.0, 3, 1), (0.0, 1, 0)])
-def test_a_device_in_a_run_is_answered_when_there_is_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: float, asked: int, found: int
-) -> None:
-    """Its call is kept until then, or until its time is up; others pass at once."""
-    monkeypatch.setattr(holding, "HOLD", hold)
-    monkeypatch.setattr(holding, "PAUSE", 0.0)
-    assert deploy(tmp_path) == 0
-    link, ca = Link(4), tmp_path / "site" / "server" / "ca.crt"
-    app = gate("127.0.0.1:1", ca, 1000, httpx.MockTransport(link))
-    call = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
-    for path in ("pull-messages", "push-messages"):
-        content = pushed(7, 7) if path == "push-messages" else call
-        assert ask(app, "POST", PREFIX + path, content=content).status_code == 200
-    assert link.asked == 1
-    answer = ask(app, "POST", f"{PREFIX}pull-messages", content=call)
-    assert link.asked == 1 + asked
-    assert len(PullMessagesResponse.FromString(answer.content).messages_list) == found
-    other = PullMessagesRequest(node=Node(node_id=8)).SerializeToString()
-    ask(app, "POST", f"{PREFIX}pull-messages", content=other)
-    assert link.asked == 2 + asked
-
-
-def test_the_gate_passes_on_no_other_headers(door: Starlette, passed: list[httpx.Request]) -> None:
-    """Nor does it stumble over letters that no header has, or over thousands of headers."""
-    odd = [(b"x-odd", "ä".encode()), (b"content-encoding", b"gzip"), (b"flwr-timestamp", b"t")]
-    assert ask(door, "POST", f"{PREFIX}get-run", content=b"body", headers=odd).status_code == 201
-    assert passed[0].headers["flwr-timestamp"] == "t"
-    assert not {"x-odd", "content-encoding"} & passed[0].headers.keys()
-    many = [(b"flwr-%d" % number, b"") for number in range(200)]
-    assert ask(door, "POST", f"{PREFIX}get-run", headers=many).status_code == 413
-    both = {"content-length": "4", "transfer-encoding": "chunked"}
-    assert ask(door, "POST", f"{PREFIX}get-run", content=b"body", headers=both).status_code == 413
-    assert len(passed) == 1
-
-
-async def long() -> AsyncIterator[bytes]:
-    """More than the gate lets through, in two pieces."""
-    yield b"x" * 600
-    yield b"x" * 600
-
-
-@pytest.mark.parametrize("call", ["push-object", "push-messages"])
-@pytest.mark.parametrize("chunked", [True, False])
-def test_the_gate_cuts_what_is_too_long(
-    door: Starlette, passed: list[httpx.Request], chunked: bool, call: str
-) -> None:
-    """Whether its length is said or not."""
-    content = long() if chunked else b"x" * 1200
-    assert ask(door, "POST", PREFIX + call, content=content).status_code == 413
-    assert not passed
-
-
-def test_the_shelf_is_what_flower_asks_of_its_hub(tmp_path: Path) -> None:
-    assert deploy(tmp_path) == 0
-    folder = tmp_path / "site" / "server" / "apps"
-    hub = shelf(folder, "127.0.0.1:1")
-    for version in ("1.2.0", None):
-        wanted = {"app_id": "@mine/app", "app_version": version, "flwr_version": "1.41.0"}
-        found = ask(hub, "POST", "/hub/fetch-fab", json=wanted).json()
-        assert found["fab_url"] == "http://127.0.0.1:1/apps/mine.app.1.2.0.fab"
-        assert set(found["verifications"][0]) == {"public_key_id", "signature", "signed_at"}
-    name = "mine.app.1.2.0.fab"
-    assert ask(hub, "GET", f"/apps/{name}").content == (folder / name).read_bytes()
-    assert ask(hub, "POST", "/hub/fetch-fab", json={"app_id": "@evil/app"}).status_code == 404
-    for name in ("mine.app.1.2.0.json", "..%2fserver.key", "%2e%2e/server.key"):
-        assert ask(hub, "GET", f"/apps/{name}").status_code == 404
 
 
 def test_registering_makes_the_list_that_of_the_folder(

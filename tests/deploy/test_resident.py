@@ -177,6 +177,31 @@ def test_who_says_nothing_is_not_waited_for_without_end(target: Target, owner: O
         meet(line, b"secret", WORKER, CLIENT)
 
 
+def test_one_that_hangs_without_work_is_replaced(
+    target: Target, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not waited for as long as a message may take: nobody else speaks to it."""
+    introduced(target, owner)
+    (old,) = workers()
+    os.kill(old, signal.SIGSTOP)
+    monkeypatch.setattr(door, "SILENCE", 0.2)
+    target.context.node_config["max-seconds"] = 600.0
+    introduced(target, owner)
+    os.kill(old, signal.SIGCONT)
+    until(lambda: old not in workers())
+    assert len(workers()) == 1
+
+
+def test_one_that_is_at_work_is_not_waited_for(target: Target, owner: Owner) -> None:
+    """Runs overlap: a long training of one keeps no message of another one waiting."""
+    introduced(target, owner)
+    with door.turn(lair(owner)):
+        assert asked(target, owner) is None
+        assert len(workers()) == 1
+    reply = asked(target, owner)
+    assert reply is not None and not reply.has_error()
+
+
 def test_a_folder_that_others_reach_is_not_used(target: Target, owner: Owner) -> None:
     private_place().chmod(0o755)
     assert door.ask("query", honest("fedrep", "query").message(), target.context, "", owner) is None

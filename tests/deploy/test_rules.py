@@ -20,6 +20,7 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError, NodeError
 from corsage.core.wire import Task, encode_task
 from corsage.strategies.rounds.exchange import exchange
+from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Roster
 from tests.support.clock import Clock, stopped
 
@@ -72,15 +73,16 @@ def test_the_word_of_the_superlink_is_no_reply_of_the_node() -> None:
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_dead_node_does_not_end_a_run_that_begins(listed: bool) -> None:
     notes: list[str] = []
-    roster = Roster(note=notes.append, task=question)
-    roster.wait(Mourning(listed), 2, 0.3)
+    roster = Roster(note=notes.append)
+    reception = Reception(roster, task=question)
+    reception.wait(Mourning(listed), 2, 0.3)
     assert roster.users == ["0", "1", "2", "3"] and DEAD not in roster.nodes
     assert notes == [f"node {DEAD} is left out: did not say who its users are in time"]
 
 
 def test_a_dead_node_is_not_counted_as_one_that_came() -> None:
     with pytest.raises(NodeError, match=r"only 2 of 3 nodes connected within 0\.3 s"):
-        Roster(note=lambda text: None, task=question).wait(Mourning(), 3, 0.3)
+        Reception(Roster(note=lambda text: None), task=question).wait(Mourning(), 3, 0.3)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """The proximal term, in both ways of training, against torch's own optimiser and against itself."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -16,7 +18,11 @@ from corsage.networks.network import Network
 from corsage.networks.training import Pull, batches
 
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}
-NETWORKS = {n: build_network(ModelKeys(model=n, hidden="9,7"), s, 3, 0) for n, s in MODELS.items()}
+
+
+@cache
+def network(name: str) -> Network:
+    return build_network(ModelKeys(model=name, hidden="9,7"), MODELS[name], 3, 0)
 
 
 def problem(sizes, shape, epochs, seed=0, batch=4):
@@ -104,7 +110,7 @@ SETTINGS = st.fixed_dictionaries(
     seed=st.integers(0, 99),
 )
 def test_both_ways_of_training_are_torchs_proximal_sgd(model, part, sizes, epochs, how, seed):
-    net, rng, users = NETWORKS[model], np.random.default_rng(seed), len(sizes)
+    net, rng, users = network(model), np.random.default_rng(seed), len(sizes)
     keys = TrainKeys(lr=0.1, momentum=how["momentum"], weight_decay=how["decay"])
     data, orders = problem(sizes, MODELS[model], epochs[:users], seed)
     where = getattr(net, part)
@@ -147,7 +153,7 @@ def test_a_centre_that_follows_is_one_training_after_the_other(
     model, rounds, every, momentum, loop, extra
 ):
     """Every `every` steps: train to there, move the centres, go on with new momentum."""
-    net, rng, users = NETWORKS[model], np.random.default_rng(0), len(rounds)
+    net, rng, users = network(model), np.random.default_rng(0), len(rounds)
     keys = TrainKeys(lr=0.1, momentum=momentum, weight_decay=1e-2)
     data, _ = problem([5] * users, MODELS[model], [0] * users)
     extra = extra if every > 1 else 0
@@ -172,7 +178,7 @@ def test_a_centre_that_follows_is_one_training_after_the_other(
 
 @pytest.mark.parametrize("model", list(MODELS))
 def test_a_pull_of_strength_nought_changes_no_bit(model):
-    net = NETWORKS[model]
+    net = network(model)
     data, orders = problem([9, 5, 12], MODELS[model], [2, 1, 2])
     plain = together.train_models(net, net.initial, data, orders, TrainKeys(lr=0.1))
     pull = Pull(0.0, np.full_like(net.initial, 7.0))

@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import (
 from corsage.app.client_app import app, make_client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import ConfigError, RoundFailed
+from corsage.solvers.convex_clustering import selection
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from tests.support.federations import federate, reference, same_arrays, settings
@@ -117,6 +118,13 @@ def in_turns() -> int:
     return sum(thread.name == "in_turns" for thread in threading.enumerate())
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few lambda to choose from: what is asked about one is asked about all."""
+    monkeypatch.setattr(selection, "GRID", 6)
+
+
+@pytest.mark.usefixtures("short")
 def test_an_opening_that_is_left_in_the_middle_is_played_anew() -> None:
     """A solver waits for answers in a thread: `start` does not leave it behind."""
     keys = {"convex_lambda": "auto", "num_rounds": 2}
@@ -127,10 +135,11 @@ def test_an_opening_that_is_left_in_the_middle_is_played_anew() -> None:
     assert in_turns() == before + 1
     result = strategy.start(grid)
     assert in_turns() == before
-    _, wanted, _ = reference("convex-clustering", 1, **keys)
+    _, wanted, _ = federate("convex-clustering", 1, **keys)
     assert same_arrays(result.arrays, wanted.arrays, tolerance=0)
 
 
+@pytest.mark.usefixtures("short")
 def test_a_question_of_a_solver_that_fails_leaves_no_thread() -> None:
     strategy, grid = made("convex-clustering", convex_lambda="auto"), LocalGrid(app, 3)
     before = in_turns()

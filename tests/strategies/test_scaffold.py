@@ -127,8 +127,8 @@ def test_the_servers_variate_is_the_mean_of_the_users(
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_it_ends_where_the_common_loss_has_no_gradient_and_fedavg_does_not(momentum: float) -> None:
     """A strongly convex problem of unlike users, all of them in each round, full batches."""
-    how = {"model": "linear", "batch_size": 1000, "local_epochs": 10, "num_rounds": 150}
-    more = {"fraction_train": 1.0, "weight_decay": 0.1, "lr": 0.05, "evaluate_every": 150}
+    how = {"model": "linear", "batch_size": 1000, "local_epochs": 10, "num_rounds": 75}
+    more = {"fraction_train": 1.0, "weight_decay": 0.1, "lr": 0.1, "evaluate_every": 75}
     data, size = users_data(), 64 * 10
     norms = {}
     for name in ("scaffold", "fedavg"):

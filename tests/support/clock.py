@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from corsage.benchmarks.silent import Clock
-from corsage.strategies.rounds import exchange, roster
+from corsage.strategies.rounds import exchange, reception
 
 
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock by which the server waits for replies and for nodes."""
     clock = Clock()
-    for module in (exchange, roster):
+    for module in (exchange, reception):
         monkeypatch.setattr(module, "time", clock)
     return clock

@@ -12,11 +12,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.killing import Point
+from tests.support.killing import Point, hooked
 
 ROOT = Path(__file__).parents[2]
 PORTS = (8000, 9094, 9095, 9096)  # SuperLink and SuperNodes, as in docs/devices.md
@@ -59,6 +59,8 @@ class Fleet:
     folder : where all of that is.
     words : what each user's node config says of its data, if not what that page has.
     points : where processes stand still, by the name of the process that starts them.
+    hasty : users whose SuperNodes are missed as soon as Flower lets them be, 20 s after their last
+        sign of life and not 60; no process sleeps for longer than a second before it looks again.
     """
 
     def __init__(
@@ -66,21 +68,27 @@ class Fleet:
         folder: Path,
         words: Mapping[str, str] | None = None,
         points: Mapping[str, Point] | None = None,
+        hasty: Sequence[str] = (),
     ) -> None:
         self.folder, self.ports, self.words = folder, free_ports(len(PORTS)), words
-        self.points = points or {}
+        self.points, self.hasty = points or {}, hasty
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         home = folder / "flwr"
         home.mkdir()
         (home / "config.toml").write_text(CONFIG.format(port=self.ports[0]))
-        self.environment = os.environ | {
-            "FLWR_HOME": str(home),
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        }
+        haste = {"SLEEP_AT_MOST": "1", "PYTHONPATH": hooked()} if hasty else {}
+        self.environment = (
+            os.environ
+            | haste
+            | {
+                "FLWR_HOME": str(home),
+                "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+                "FLWR_DISABLE_UPDATE_CHECK": "1",
+                "FLWR_TELEMETRY_ENABLED": "0",
+                "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            }
+        )
 
     def start(self, keys: str) -> None:
         """Deal the data, start all processes, and wait until the SuperNodes are connected."""
@@ -102,6 +110,7 @@ class Fleet:
         """Start a process in a session of its own; its output is appended to its log."""
         point = self.points.get(name)
         own = point.environment(self.flag(name)) if point else {}
+        own |= {"HEARTBEAT_INTERVAL": "10"} if name in self.hasty else {}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 shlex.split(command),

@@ -43,8 +43,12 @@ class Point:
     def environment(self, flag: Path) -> dict[str, str]:
         """What a process needs to stand still there: it makes the flag, and no second one does."""
         point = {**self.__dict__, "flag": str(flag)}
-        path = os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH", "")])])
-        return {"PYTHONPATH": path, "STAND_STILL": json.dumps(point)}
+        return {"PYTHONPATH": hooked(), "STAND_STILL": json.dumps(point)}
+
+
+def hooked() -> str:
+    """The path on which a process finds what lets it stand still."""
+    return os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH", "")])])
 
 
 def kill_at(

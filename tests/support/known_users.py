@@ -125,7 +125,7 @@ def hosting(
     keys = config.keys_of("async-l2gd")
     federation = federation or Federation("async-l2gd", config, keys, [], "e")
     roster = federation.roster
-    roster.nodes, roster.shape = set(nodes), (3,)
+    roster.nodes, federation.agreed.shape = set(nodes), (3,)
     roster.members = {
         user: Member(node, 5, 5, cluster)
         for node, clusters in nodes.items()

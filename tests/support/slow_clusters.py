@@ -14,7 +14,7 @@ import numpy as np
 from corsage.benchmarks.silent import Clock, Devices
 from corsage.core.seeding import generator
 from corsage.strategies.known_clusters import at_work, conversation, timeline
-from corsage.strategies.rounds import exchange, roster
+from corsage.strategies.rounds import exchange, reception
 
 Schedule = Sequence[Mapping[str, int]]
 """For each round the clusters that are at work, and how old their centres are."""
@@ -25,7 +25,7 @@ def stopped() -> Iterator[Clock]:
     """The clock of all that waits, or notes when things happen."""
     clock = Clock()
     with ExitStack() as stack:
-        for module in (at_work, conversation, exchange, roster, timeline):
+        for module in (at_work, conversation, exchange, reception, timeline):
             stack.enter_context(mock.patch.object(module, "time", clock))
         yield clock
 

@@ -10,7 +10,8 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from logging import DEBUG, WARNING
 from multiprocessing.connection import Connection
 
@@ -20,6 +21,7 @@ from flwr.supercore import log
 from corsage.app.nodes.resident.lair import Lair, Owner, code, private_place, worker_seconds
 from corsage.app.nodes.resident.talk import (
     CLIENT,
+    SILENCE,
     WORKER,
     line_of,
     meet,
@@ -40,6 +42,10 @@ class Late(Exception):
     """The worker takes longer than the device allows."""
 
 
+class Busy(Exception):
+    """The worker is at another message: runs may overlap."""
+
+
 def ask(
     kind: str, message: Message, context: Context, guard: str = "", owner: Owner | None = None
 ) -> Message | None:
@@ -56,7 +62,8 @@ def ask(
     if not seconds or owner is None or not hasattr(socket, "AF_UNIX"):
         return None
     try:
-        with closing(reach(Lair(private_place(), owner, code()), seconds, limit)) as line:
+        lair = Lair(private_place(), owner, code())
+        with turn(lair), closing(reach(lair, seconds, limit)) as line:
             put_question(line, {"kind": kind, "guard": guard}, message, context)
             if not line.poll(limit):
                 raise Late
@@ -65,16 +72,38 @@ def ask(
         from corsage.app.nodes.answers import too_long
 
         return too_long(kind, message, context)
+    except Busy:
+        log(DEBUG, "the device's worker is at another message: done without it")
+        return None
     except TROUBLE as error:
         log(WARNING, "the device's worker is of no use (%s): done without it", error or "it ended")
         return None
 
 
+@contextmanager
+def turn(lair: Lair) -> Iterator[None]:
+    """The worker, for one message; Busy if it has another one.
+
+    The kernel keeps the lock for the process: of one that is killed nothing is left.
+    """
+    from fcntl import LOCK_EX, LOCK_NB, flock
+
+    with os.fdopen(os.open(lair.turn, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError as error:
+            raise Busy from error
+        yield
+
+
 def reach(lair: Lair, seconds: float, silence: float) -> Connection:
-    """A line to the worker: to the one that is there and answers, else to a new one."""
+    """A line to the worker: to the one that is there and answers at once, else to a new one.
+
+    Nobody else speaks to it now, so one that does not answer hangs.
+    """
     if (secret := lair.secret()) is not None:
         try:
-            return call(lair, secret, silence)
+            return call(lair, secret, min(SILENCE, silence))
         except (OSError, EOFError) as error:
             log(DEBUG, "another worker is started: %s", error)
     return call(lair, start(lair, seconds), silence)
@@ -83,7 +112,7 @@ def reach(lair: Lair, seconds: float, silence: float) -> Connection:
 def call(lair: Lair, secret: bytes, silence: float) -> Connection:
     """A line to who listens, once both have shown that they know the secret.
 
-    Who does not answer for so many seconds hangs: not even a worker's start takes that long.
+    Who does not answer for so many seconds hangs.
     """
     found = socket.socket(socket.AF_UNIX)
     try:

@@ -27,6 +27,8 @@ SECONDS = "worker-seconds"
 USUAL = 900.0
 """Seconds for which a worker without work stays, if its owner says nothing."""
 ROOT = Path(__file__).parents[3]
+ENDINGS = (".sock", ".json", ".turn")
+"""Of the files that a worker has."""
 FLOORS = ("core", "networks", "solvers", "datasets", "strategies", "clients", "app")
 
 
@@ -118,6 +120,11 @@ class Lair:
         """What a client app must know of the worker."""
         return self.socket.with_suffix(".json")
 
+    @property
+    def turn(self) -> Path:
+        """What the client app has locked whose message the worker is at."""
+        return self.socket.with_suffix(".turn")
+
     def secret(self) -> bytes | None:
         """The worker's secret; None if there is none, or it runs other code."""
         try:
@@ -137,9 +144,10 @@ class Lair:
 
     def sweep(self) -> None:
         """Remove what SuperNodes that have ended left behind, and this one's last worker."""
-        for path in [*self.folder.glob("*.sock"), *self.folder.glob("*.json")]:
+        for path in [path for path in self.folder.iterdir() if path.suffix in ENDINGS]:
             pid, _, born = path.stem.partition("-")
-            if path.stem == self.socket.stem or (pid.isdigit() and Owner(int(pid), born).gone):
+            last = path in (self.socket, self.note)
+            if last or (pid.isdigit() and Owner(int(pid), born).gone):
                 path.unlink(missing_ok=True)
 
 

@@ -52,7 +52,21 @@ def per_user(result: Result, measure: Measure) -> dict[str, float]:
     found = (result.get("per_user") if main else None) or (
         (result.get("per_user_measures") or {}).get(measure.name) or {}
     )
+    if kinds(found) <= {(str, float)} and np.isfinite(np.fromiter(found.values(), float)).all():
+        return found  # of a million users there are a dozen charts and tables
     return {str(u): float(v) for u, v in found.items() if v is not None and math.isfinite(v)}
+
+
+def kinds(found: Mapping[Any, Any]) -> set[tuple[type, type]]:
+    """Which types the names and values of a table are of, together."""
+    return set(zip(map(type, found), map(type, found.values()), strict=True))
+
+
+def texts(found: Mapping[Any, Any]) -> dict[str, str]:
+    """A table of names as it is, if its names and values are texts; else as texts."""
+    if isinstance(found, dict) and kinds(found) <= {(str, str)}:
+        return found
+    return {str(name): str(value) for name, value in found.items()}
 
 
 def everybody(results: Sequence[Result]) -> set[str]:
@@ -73,12 +87,13 @@ def untested(results: Sequence[Result]) -> list[str]:
 
 def clusters(result: Result) -> dict[str, str]:
     """Each user's cluster, or nothing."""
-    return {str(u): str(c) for u, c in (result.get("clusters") or {}).items()}
+    return texts(result.get("clusters") or {})
 
 
 def known_clusters(results: Sequence[Result]) -> dict[str, str]:
     """Each user's cluster as the data have it, where they do."""
-    return {str(u): str(c) for r in results for u, c in (r.get("known_clusters") or {}).items()}
+    found = [texts(own) for r in results if (own := r.get("known_clusters"))]
+    return found[0] if len(found) == 1 else {u: c for own in found for u, c in own.items()}
 
 
 def baseline(results: Sequence[Result], measure: Measure) -> tuple[float, str] | None:

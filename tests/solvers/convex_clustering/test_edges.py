@@ -13,6 +13,7 @@ from corsage.core.errors import DataError
 from corsage.solvers.convex_clustering import newton_system
 from corsage.solvers.convex_clustering.costs import LossCosts
 from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.sparse_factor import Band
 from corsage.solvers.convex_clustering.sum_of_norms import fit
 from corsage.solvers.losses.convex import points
 from tests.support.convex_problems import blobs, by_cvxpy, random, weighted
@@ -71,11 +72,13 @@ def test_graphs_that_are_refused(i, j, w, words):
         Edges(np.array(i), np.array(j), np.array(w), 3)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "iterative"])
+@pytest.mark.parametrize("kind", ["sparse", "band", "iterative"])
 def test_other_solutions_of_the_newton_system_are_those_of_the_dense_one(kind, monkeypatch):
+    narrow(kind == "band", monkeypatch)
     a = blobs(groups=12, each=10, d=3)
-    edges = Edges.knn(a, 4) if kind == "sparse" else weighted(0, len(a), 0.3)
-    assert edges.sparse == (kind == "sparse")
+    edges = weighted(0, len(a), 0.3) if kind == "iterative" else Edges.knn(a, 4)
+    assert edges.sparse == (kind != "iterative")
+    assert isinstance(edges.pattern(3), Band) == (kind == "band")
     system = random_system(edges, a)
     g = random(1).normal(size=a.shape)
     expected = system.solve(g, 1e-12)
@@ -87,6 +90,58 @@ def test_other_solutions_of_the_newton_system_are_those_of_the_dense_one(kind, m
     assert fit(a, 0.05, edges).value == pytest.approx(
         by_cvxpy(lambda x: cp.sum_squares(x - a) / 2, 3, edges, 0.05)[0], rel=1e-8
     )
+
+
+def narrow(band, monkeypatch):
+    """All graphs are narrow enough for a band, or none is."""
+    monkeypatch.setattr("corsage.solvers.convex_clustering.edges.QUICK", 1e12 if band else -1.0)
+    monkeypatch.setattr("corsage.solvers.convex_clustering.edges.PACE", -1.0)
+
+
+@pytest.mark.parametrize("band", [False, True])
+def test_flows_are_the_smallest_ones_on_a_graph_and_on_some_of_its_edges(band, monkeypatch):
+    """Against least squares; on some of the edges in the order that all of them have."""
+    narrow(band, monkeypatch)
+    a, rng = blobs(groups=4, each=20, d=2), random(3)
+    whole = Edges.knn(a, 4, decay=0.3)
+    assert whole.narrow(1) == band
+    for edges in (whole, whole.masked(rng.uniform(size=len(whole)) < 0.7)):
+        need = edges.adjoint(rng.normal(size=(len(edges), 2)))
+        b = np.zeros((edges.n, len(edges)))
+        b[edges.i, np.arange(len(edges))], b[edges.j, np.arange(len(edges))] = 1, -1
+        expected = edges.w[:, None] * np.linalg.lstsq(b * edges.w, need, rcond=None)[0]
+        np.testing.assert_allclose(edges.carry(need), expected, atol=1e-8)
+        np.testing.assert_allclose(edges.carry(need, times=1), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("band", [False, True])
+def test_a_matrix_that_is_singular_has_no_factor(band, monkeypatch):
+    narrow(band, monkeypatch)
+    a = blobs(groups=3, each=20, d=2)
+    edges = Edges.knn(a, 3)
+    cross, own = np.zeros((len(edges), 2, 2)), np.tile(np.eye(2), (edges.n, 1, 1))
+    g = random(0).normal(size=a.shape)
+    solve = edges.pattern(2).factored(cross, own)
+    assert solve is not None
+    np.testing.assert_allclose(solve(g), g)
+    assert edges.pattern(2).factored(cross, 0 * own) is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(SEEDS)
+def test_pieces_by_some_edges_are_those_of_a_walk(seed):
+    """Edges in any order; 0 is the piece of the first user, and so on."""
+    rng, edges = random(seed), weighted(seed, 12, 0.25)
+    turn = rng.permutation(len(edges))
+    edges = Edges(edges.i[turn], edges.j[turn], edges.w[turn], 12)
+    for mask in (None, rng.uniform(size=len(edges)) < 0.5):
+        kept = np.ones(len(edges), bool) if mask is None else mask
+        expected = np.arange(12)
+        for _ in range(12):
+            for i, j in zip(edges.i[kept], edges.j[kept], strict=True):
+                expected[[i, j]] = expected[[i, j]].min()
+        found = edges.components(mask)
+        np.testing.assert_array_equal(np.unique(expected)[found], expected)
 
 
 def random_system(edges, a):

@@ -13,9 +13,10 @@ from corsage.core.errors import ModelError
 from corsage.core.losses import LOGISTIC
 from corsage.experiments.convex_clustering import drawn as at_drawn
 from corsage.experiments.convex_clustering.drawn import Drawn, ellipses, scattered
+from corsage.solvers.convex_clustering import selection
 from corsage.solvers.convex_clustering.batched import AtHand, Batched, Single
+from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
 from corsage.solvers.convex_clustering.edges import Edges
-from corsage.solvers.convex_clustering.newton import Clusters, Penalty, Task
 from corsage.solvers.convex_clustering.partitions import (
     GLOBAL,
     KMEANS,
@@ -30,6 +31,7 @@ from corsage.solvers.convex_clustering.partitions import (
 )
 from corsage.solvers.convex_clustering.reading import agreement
 from corsage.solvers.convex_clustering.recovery import theorem1
+from corsage.solvers.convex_clustering.runs import Task
 from corsage.solvers.convex_clustering.selection import (
     CROSS,
     HOLD_OUT,
@@ -47,6 +49,13 @@ from corsage.solvers.convex_clustering.sum_of_norms import fit
 from corsage.solvers.losses.held_out import Fold
 
 USERS = 6
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half as many lambda along a path, of the same length: each is a problem of its own."""
+    monkeypatch.setattr(selection, "GRID", 15)
+    monkeypatch.setattr(selection, "COARSE", 8)
 
 
 def asked(drawn: Drawn) -> tuple[Batched, AtHand, Edges]:
@@ -110,6 +119,7 @@ def test_the_lambda_for_models_is_that_of_the_least_held_out_loss_in_eight_excha
     assert found.lam == found.lams[np.argmin(found.scores)]
 
 
+@pytest.mark.usefixtures("short")
 def test_three_clusters_are_found_and_their_models_are_refitted() -> None:
     drawn = ellipses(1, 40, USERS)
     users, oracle, edges = asked(drawn)
@@ -122,8 +132,9 @@ def test_three_clusters_are_found_and_their_models_are_refitted() -> None:
     assert gain > 1.64 * error > 0
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
-    "drawn", [ellipses(2, 10, 18, 1), scattered(2, 20, 18)], ids=["one", "none"]
+    "drawn", [ellipses(2, 10, 12, 1), scattered(2, 20, 12)], ids=["one", "none"]
 )
 def test_where_there_are_no_clusters_none_are_found(drawn: Drawn) -> None:
     users, _, edges = asked(drawn)
@@ -159,6 +170,7 @@ def test_a_federation_without_a_best_model_is_refused_in_a_line(
     assert len(oracle.exchanges) <= 8
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("users", [1, 2])
 def test_one_user_and_two_users_have_models(users: int) -> None:
     drawn = ellipses(1, 10, users, 1)

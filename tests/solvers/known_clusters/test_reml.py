@@ -15,6 +15,7 @@ import statsmodels.formula.api as smf
 from scipy.optimize import minimize
 
 from corsage.core.errors import ModelError
+from corsage.solvers.known_clusters import likelihood
 from corsage.solvers.known_clusters.laplace import (
     centre_covariance,
     laplace_sums,
@@ -348,3 +349,17 @@ def test_for_squares_em_ends_at_the_most_likely_variances():
     for step in (0.97, 1.03):
         assert dense(x, y, cluster, 1.0, step * s[:, 0], top[0]) > values[-1]
         assert dense(x, y, cluster, 1.0, s[:, 0], step * top[0]) > values[-1]
+
+
+@pytest.mark.parametrize("rank", [20, 17])
+def test_what_sums_tell_is_the_same_by_a_factor_and_by_eigenvalues(rank, monkeypatch):
+    """Of many coefficients; where some are told by nothing there is no factor."""
+    rng = np.random.default_rng(rank)
+    x = rng.standard_normal((3, 40, rank)) @ rng.standard_normal((rank, 20))
+    q = np.einsum("nmd,nm->nd", x, rng.standard_normal((3, 40)))
+    total = likelihood.Level(x.mT @ x, q, np.full(3, 1e3), np.zeros(3))
+    found = likelihood.explained(total)
+    monkeypatch.setattr(likelihood, "WIDEST", 20)
+    for one, other in zip(found, likelihood.explained(total), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    assert (found[2] == rank).all()

@@ -191,3 +191,23 @@ def test_data_that_do_not_fit(change, message):
     data = {"features": torch.ones(3, 2), "labels": torch.tensor([0, 1, 1]), "sizes": [1, 2]}
     with pytest.raises(DataError, match=message):
         linear_losses(**{**data, **change}, loss=LOGISTIC, scale="sum")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_are_cut_as_a_loop_over_users_would(seed, monkeypatch):
+    """A block ends where it is full, or where the next user has much fewer rows than its first."""
+    rng = np.random.default_rng(seed)
+    columns, large, small = int(rng.integers(1, 12)), int(rng.choice([50, 2000])), 60
+    monkeypatch.setattr(padded, "LARGE", large)
+    monkeypatch.setattr(padded, "SMALL", small)
+    sizes = rng.integers(1, rng.choice([3, 60]), size=150)
+    blocks = [[]]
+    for user in np.argsort(-sizes, kind="stable"):
+        first = sizes[blocks[-1][0]] if blocks[-1] else sizes[user]
+        held = first * columns * len(blocks[-1])
+        uneven = sizes[user] < padded.FILLED * first and held >= small
+        if blocks[-1] and (uneven or held + first * columns > large):
+            blocks.append([])
+        blocks[-1].append(user)
+    found = padded.cut(sizes, columns, torch.device("cpu"))
+    assert [block.tolist() for block in found] == blocks

@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import RoundFailed
+from corsage.solvers.convex_clustering import selection
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.newton import Newton
 from corsage.strategies.convex_clustering.pdmm import Pdmm
@@ -41,6 +42,14 @@ def drive(strategy: ConvexClustering, grid: LocalGrid, rounds: int) -> int:
     return calls
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer lambda along a path: what is asked about one is asked about all."""
+    monkeypatch.setattr(selection, "GRID", 8)
+    monkeypatch.setattr(selection, "COARSE", 5)
+
+
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(("keys", "nodes"), zip(CASES, (1, 1, 3), strict=True))  # two ask often
 def test_one_exchange_a_call_comes_to_the_same_numbers(keys: dict[str, Any], nodes: int) -> None:
     whole, _, _ = federate("convex-clustering", nodes=nodes, num_rounds=6, **keys)
@@ -77,6 +86,7 @@ def test_a_user_that_is_silent_while_lambda_is_sought_ends_the_run_and_the_searc
     assert not any(thread.name == "in_turns" for thread in threading.enumerate())
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("solver", ["dr", "pdmm", "newton"])
 @pytest.mark.parametrize("graph", ["all", "knn"])
 def test_a_run_resumed_in_the_middle_asks_nothing_again_and_ends_the_same(

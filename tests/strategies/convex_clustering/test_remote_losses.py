@@ -25,7 +25,7 @@ def remote() -> ConvexClustering:
 def at_users(strategy: ConvexClustering) -> RemoteUsers:
     """The users of a federation, as mathematics asks them."""
     users, ask = strategy.state.graph.users, strategy.questions.ask
-    return RemoteUsers(lambda *words: strategy.federation.play(ask(users, *words)), 12, 3)
+    return RemoteUsers(lambda *words: strategy.federation.player.play(ask(users, *words)), 12, 3)
 
 
 def test_losses_at_the_users_are_the_losses(remote: ConvexClustering) -> None:

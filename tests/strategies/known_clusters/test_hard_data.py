@@ -28,7 +28,7 @@ def test_a_cluster_of_one_silent_user_stops_nobody(variances: str, tmp_path: Pat
     keys: dict[str, Any] = {
         **HIERARCHICAL, "known_gamma": "auto", "known_lambda": "auto", "num_rounds": 3,
         "mixed_variances": variances, "cluster_map": written(tmp_path, UNEVEN),
-        "samples_per_user": 8,
+        "samples_per_user": 8, "mixed_intervals": "never",
     }  # fmt: skip
     strategy, result, _ = federate("mixed-model", grid=Watched(12, fails), **keys)
     assert strategy.progress.dropped["11"] >= 1

@@ -15,6 +15,7 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.output.page import estimates
 from corsage.app.results.csv_files import STATISTICS, statistics
+from corsage.clients.contract import Got, Sent
 from corsage.clients.known_clusters.mixed_model import MixedModelClient
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
@@ -66,9 +67,16 @@ def column(found: dict[str, Any], what: str) -> Floats:
 NUMBERS = {"loss": "squared", "labels": "numbers", "mixed_random": "intercept", "known_refine": 1}
 
 
-@pytest.fixture
-def numbers(tmp_path: Path) -> Path:
-    return written(tmp_path, DATA, DATA.y)
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("numbers"), DATA, DATA.y)
+
+
+@pytest.fixture(scope="module")
+def any_shape(numbers: Path) -> dict[str, Any]:
+    """The summary of users that differ in all coefficients, with any covariance."""
+    own = {**NUMBERS, "mixed_random": "all", "mixed_variances": "full", "mixed_grouping": "all"}
+    return summary("mixed-model", numbers, mixed_intervals="always", **own)
 
 
 @pytest.mark.parametrize("nodes", [1, 5])
@@ -242,6 +250,22 @@ def test_nothing_is_asked_if_it_is_not_wanted(numbers: Path) -> None:
         summary("mixed-model", numbers, mixed_summary="none", **NUMBERS)
 
 
+def test_estimated_variances_need_no_residuals_of_users(
+    numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given strengths do: their sigma^2 is of what is left."""
+
+    def nobody(self: MixedModelClient, got: Got) -> Sent:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(MixedModelClient, "summary", nobody)
+    found = summary("mixed-model", numbers, mixed_summary="federation", **NUMBERS)
+    assert all(one["se"] for one in found["coefficients"])
+    own = {**NUMBERS, "known_gamma": 1, "known_lambda": 1}
+    found = summary("mixed-model", numbers, mixed_summary="federation", **own)
+    assert not any(one["se"] for one in found["coefficients"])
+
+
 def test_a_table_of_very_many_users_is_left_to_files(
     numbers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,9 +300,8 @@ def test_variances_have_errors_and_intervals_in_the_tables_units(numbers: Path, 
     assert "95%" in found["rows"]["between users (s^2)"] and "profile" in found["intervals"]
 
 
-def test_covariances_of_any_shape_have_intervals_of_correlations(numbers: Path) -> None:
-    own = {**NUMBERS, "mixed_random": "all", "mixed_variances": "full", "mixed_grouping": "all"}
-    found = summary("mixed-model", numbers, mixed_intervals="always", **own)
+def test_covariances_of_any_shape_have_intervals_of_correlations(any_shape: Any) -> None:
+    found = any_shape
     assert [one["name"] for one in found["correlations"]] == ["x0", "x1"]
     for one in found["correlations"]:
         assert one["other"] == "intercept"
@@ -314,9 +337,8 @@ def test_intervals_that_take_long_are_left_out(
     assert "mixed-intervals=always" in found["rows"]["intervals"]
 
 
-def test_statistics_are_a_table_and_in_the_report(numbers: Path, tmp_path: Path) -> None:
-    own = {**NUMBERS, "mixed_random": "all", "mixed_variances": "full", "mixed_grouping": "all"}
-    found = summary("mixed-model", numbers, **own)
+def test_statistics_are_a_table_and_in_the_report(any_shape: Any) -> None:
+    found = any_shape
     row = {"strategy": "mixed-model", "per_user": {}, "estimates": found}
     lines = list(statistics(row))
     assert [line[1] for line in lines].count("correlation") == 2

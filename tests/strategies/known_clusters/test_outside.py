@@ -29,7 +29,7 @@ CASES = [
     ("async-al2sgd", {**HIERARCHICAL, **COINS, "al2sgd_rho": 0.05, "known_staleness": 3}),
     ("async-al2sgd", {**HIERARCHICAL, **AUTO}),
     ("mixed-model", {**LOGISTIC, **AUTO, "num_rounds": 12, "mixed_em_rounds": 4}),
-    ("mixed-model", {**HIERARCHICAL, **AUTO, "known_refine": 1}),
+    ("mixed-model", {**HIERARCHICAL, **AUTO, "known_refine": 1, "mixed_intervals": "never"}),
     ("single-cluster", {**HIERARCHICAL, "single_cluster_lambda": "cv"}),
 ]
 

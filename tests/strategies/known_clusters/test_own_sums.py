@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.clients.contract import Got
-from corsage.clients.known_clusters.mixed_model import MixedModelClient, Quadratics
+from corsage.clients.known_clusters.mixed_model import MixedModelClient, Quadratics, packed
 from corsage.core.arrays import Floats
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
@@ -32,6 +31,8 @@ from tests.support.resuming import Resume, Stop
 
 AUTO: dict[str, Any] = {"known_gamma": "auto", "known_lambda": "auto"}
 SQUARED = {**HIERARCHICAL, **AUTO, "samples_per_user": 8, "mixed_intervals": "never"}
+INTERCEPTS = {**SQUARED, "mixed_random": "intercept"}
+"""With one coefficient there are no shapes to choose among."""
 CLASSES = {**LOGISTIC, **AUTO, "num_rounds": 40, "evaluate_every": 1000}
 
 
@@ -182,10 +183,10 @@ def test_nodes_change_nothing(keys: dict[str, Any]) -> None:
 def test_devices_with_one_user_send_the_same_and_others_their_sum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    at_home = federate("mixed-model", 12, **SQUARED)[1]
+    at_home = federate("mixed-model", 12, **INTERCEPTS)[1]
     monkeypatch.setattr(own_sums, "is_at_home", lambda grid: False)
     watched = Watched(12)
-    strategy, away, notes = federate("mixed-model", grid=watched, **SQUARED)
+    strategy, away, notes = federate("mixed-model", grid=watched, **INTERCEPTS)
     assert errors(away) == pytest.approx(errors(at_home), rel=1e-12)
     assert all("each" not in str(task.options) for _, task in watched.training()[:12])
     strategy, _, notes = federate("mixed-model", 3, **SQUARED)
@@ -197,11 +198,8 @@ def test_devices_with_one_user_send_the_same_and_others_their_sum(
 
 def test_a_device_never_sends_rows_of_several_users() -> None:
     """Their sum, unless it is asked for `each`, which is no word that a device reads."""
-    a, b, c = np.tile(np.eye(2), (4, 1, 1)), np.ones((4, 2)), torch.full((4,), 0.5)
-    losses = SimpleNamespace(quadratic=lambda: SimpleNamespace(c=c))
-    client: Any = SimpleNamespace(
-        theta=lambda: np.zeros((4, 2)), quadratics=lambda *at: Quadratics(a, b), losses=losses
-    )
+    squares = packed(Quadratics(np.tile(np.eye(2), (4, 1, 1)), np.ones((4, 2))), np.ones(4))
+    client: Any = SimpleNamespace(theta=lambda: np.zeros((4, 2)), squares=squares)
     options = {"as": "exact", "moves": False}
     sent = MixedModelClient.own_quadratics(client, Got(options=options))
     assert sent.rows["sums"].tolist() == [[4.0, 0.0, 4.0, 4.0, 4.0, 4.0]]
@@ -211,7 +209,7 @@ def test_a_device_never_sends_rows_of_several_users() -> None:
 
 
 @pytest.mark.parametrize("value", [-1.0, 1e9])
-@pytest.mark.parametrize("keys", [SQUARED, {**CLASSES, "num_rounds": 3}])
+@pytest.mark.parametrize("keys", [INTERCEPTS, {**CLASSES, "num_rounds": 3}])
 def test_sums_that_no_records_have(value: float, keys: dict[str, Any]) -> None:
     strategy, _, notes = federate("mixed-model", grid=Lying("sums", value), **keys)
     assert strategy.progress.round >= 2

@@ -19,6 +19,7 @@ from corsage.app.run.recorder import Recorder
 from corsage.core.config import Config
 from corsage.core.errors import NodeError
 from corsage.strategies.fedavg import FedAvg
+from corsage.strategies.rounds.first_data import check_data
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import ModelState
 from tests.support.federations import SMALL, Notes
@@ -118,8 +119,8 @@ def test_a_resumed_run_needs_data_like_those_it_began_with(
     where.shape, where.num_classes = shape, classes
     if began:
         with pytest.raises(NodeError, match=rf"with 10 classes, the run began {began}\."):
-            federation.check_data()
+            check_data(federation)
     else:
-        federation.check_data()
-        assert where.num_classes == federation.roster.num_classes == max(classes, 10)
+        check_data(federation)
+        assert where.num_classes == federation.agreed.num_classes == max(classes, 10)
         assert where.shape == (1, 8, 8)

@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import DataError, NodeError
 from corsage.strategies.rounds.exchange import PRESENCE_SECONDS, exchange
+from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Roster
 from tests.support.clock import Clock, stopped
 from tests.support.federations import Notes
@@ -114,20 +115,21 @@ def test_late_replies_do_not_count(clock: Clock) -> None:
 
 def test_too_few_nodes_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(NodeError, match=r"only 2 of 3 nodes connected within 0\.2 s.*num-nodes=2"):
-        Roster().wait(fleet(["a"], ["b"]), 3, 0.2)
+        Reception().wait(fleet(["a"], ["b"]), 3, 0.2)
 
 
 def test_nodes_come_and_go_and_users_stay_themselves() -> None:
     """A user's device comes back as another node, first while the old one is still listed."""
     notes = Notes()
     roster = Roster(note=notes.notes.append)
+    reception = Reception(roster)
     grid = fleet(["a", "b"], ["c"], ["c"])
     grid.gone = {grid.ids[2]}
-    roster.wait(grid, 2, 1)
+    reception.wait(grid, 2, 1)
     assert roster.users == ["a", "b", "c"]
     assert roster.by_node(["c", "a"]) == {grid.ids[1]: ["c"], grid.ids[0]: ["a"]}
     grid.gone = {grid.ids[0]}
-    roster.refresh(grid, 1)
+    reception.refresh(grid, 1)
     assert roster.users == ["c"]
     assert roster.members["c"].node == grid.ids[1]
     assert any("users a, b are gone" in note for note in notes.notes)
@@ -135,7 +137,7 @@ def test_nodes_come_and_go_and_users_stay_themselves() -> None:
         f"node {grid.ids[2]} is refused as user c: node {grid.ids[1]} had it first" in notes.notes
     )
     grid.gone = {grid.ids[0], grid.ids[1]}
-    roster.refresh(grid, 1)
+    reception.refresh(grid, 1)
     assert roster.members["c"].node == grid.ids[2]
 
 
@@ -146,27 +148,29 @@ def test_what_cannot_take_part_is_left_out_and_the_others_start() -> None:
         hosts: list[dict[str, Any]] = [{"users": [user]} for user in "abc"]
         hosts[odd]["shape"] = (5,)
         roster = Roster(note=notes.notes.append)
-        roster.wait(Fleet(hosts), 3, 1)
+        reception = Reception(roster)
+        reception.wait(Fleet(hosts), 3, 1)
         assert roster.users == [user for user in "abc" if user != "abc"[odd]]
-        assert roster.shape == (4,)
+        assert reception.agreed.shape == (4,)
         assert "its samples have shape (5,), the others' (4,)" in notes.notes[0]
 
 
 def test_a_start_with_nobody_says_why() -> None:
     with pytest.raises(DataError, match=r"^user a has no training data: give it more samples.*\.$"):
-        Roster(note=lambda text: None).wait(fleet(["a"], train=0), 1, 1)
+        Reception(Roster(note=lambda text: None)).wait(fleet(["a"], train=0), 1, 1)
     with pytest.raises(DataError, match=r"num-classes: -1 is not from 0 to 100000\.$"):
-        Roster(note=lambda text: None).wait(fleet(["a"], classes=-1), 1, 1)
+        Reception(Roster(note=lambda text: None)).wait(fleet(["a"], classes=-1), 1, 1)
 
 
 def test_a_node_that_comes_late_must_fit() -> None:
     notes = Notes()
     roster = Roster(note=notes.notes.append)
+    reception = Reception(roster)
     grid = Fleet([{"users": ["a"]}, {"users": ["b"], "shape": (5,)}])
     grid.gone = {grid.ids[1]}
-    roster.wait(grid, 1, 1)
+    reception.wait(grid, 1, 1)
     grid.gone = set()
-    roster.refresh(grid, 1)
+    reception.refresh(grid, 1)
     assert roster.users == ["a"]
     assert "is left out" in notes.notes[0]
 
@@ -180,11 +184,12 @@ def test_classes_and_numbers_do_not_mix() -> None:
         grid = Fleet([{"users": [u], "classes": n} for u, n in zip("ab", classes, strict=True)])
         notes = Notes()
         roster = Roster(note=notes.notes.append)
+        reception = Reception(roster)
         grid.gone = {grid.ids[1]}
-        roster.wait(grid, 1, 1)
+        reception.wait(grid, 1, 1)
         grid.gone = set()
-        roster.refresh(grid, 1)
-        assert roster.users == ["a"] and roster.num_classes == classes[0]
+        reception.refresh(grid, 1)
+        assert roster.users == ["a"] and reception.agreed.num_classes == classes[0]
         assert why in notes.notes[0]
 
 
@@ -203,12 +208,13 @@ def test_no_single_node_says_how_many_classes_there_are(said: tuple[int, ...], k
     """Unless nobody agrees with anybody; those with more than the model has are left out."""
     names = "abcdef"[: len(said)]
     roster = Roster(note=lambda text: None)
+    reception = Reception(roster)
     grid = Fleet([{"users": [u], "classes": n} for u, n in zip(names, said, strict=True)])
-    roster.wait(grid, len(said), 1)
-    assert roster.num_classes == known
+    reception.wait(grid, len(said), 1)
+    assert reception.agreed.num_classes == known
     assert roster.users == [u for u, n in zip(names, said, strict=True) if n <= known]
 
 
 def test_a_federation_without_users_is_an_error() -> None:
     with pytest.raises(NodeError, match="host no users"):
-        Roster().wait(fleet([]), 1, 1)
+        Reception().wait(fleet([]), 1, 1)

@@ -20,6 +20,7 @@ from corsage.app.nodes.identity import SECRET, proof_of
 from corsage.core.errors import DataError
 from corsage.core.introduction import BadIntroduction, read_introduction
 from corsage.strategies import strategy_class
+from corsage.strategies.rounds.first_data import check_data
 from corsage.strategies.rounds.owners import Owner, Owners
 from tests.support.federations import Notes, federate, reference, same_arrays, settings
 from tests.support.grids import At
@@ -305,7 +306,7 @@ def test_a_resumed_run_remembers_whose_ids_are() -> None:
     again.begin(stranger)
     assert again.federation.users == ["0", "1", "2"]
     again.restore(first.progress, first.state)
-    again.federation.check_data()
+    check_data(again.federation)
     assert again.federation.users == ["1", "2"]
     assert any("refused as user 0: it belongs to a device with" in n for n in notes.notes)
     stranger.gone = set()

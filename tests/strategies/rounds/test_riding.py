@@ -117,10 +117,32 @@ def test_a_killed_run_ends_with_the_same_numbers(more: dict[str, Any], tmp_path:
         first.start(grid)
     second = strategy_class("fedrep")(config, [Resume(path, round=1)], "run")
     result = second.start(grid)
-    _, wanted, _ = federate("fedrep", grid=Watched(tmp_path / "whole", **KEYS), **KEYS)
+    whole, wanted, _ = federate("fedrep", grid=Watched(tmp_path / "whole", **KEYS), **KEYS, **more)
     assert same_arrays(result.arrays, wanted.arrays, tolerance=0)
+    assert second.progress.traffic == whole.progress.traffic
     for own, other in zip(result.summaries, wanted.summaries, strict=True):
         assert own.per_user == other.per_user and own.curve == other.curve
+
+
+def test_a_round_ends_before_anything_of_the_next_one_is_noted(tmp_path: Path) -> None:
+    """Whoever resumes plays that round anew: who misbehaved in it is asked again."""
+    standings: list[int] = []
+
+    class Spoils(Watched):
+        def _work(self, message: Message) -> Message:
+            reply = super()._work(message)
+            config: Any = reply.content["config"]
+            if EVALUATION in message.content and "0" in config["users"]:
+                config["exchange"] = "of another message"
+            return reply
+
+    class Looks(Callback):
+        def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
+            standings.append(sum(own.refused for own in strategy.progress.standings.values()))
+
+    keys = {**KEYS, "fraction_train": 1.0}
+    federate("fedrep", grid=Spoils(tmp_path, **keys), callbacks=[Looks()], **keys)
+    assert standings == [0, 1, 1]
 
 
 def test_states_that_are_gone_are_evaluated_anew(tmp_path: Path) -> None:

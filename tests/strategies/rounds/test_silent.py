@@ -217,7 +217,7 @@ def test_driven_from_outside_they_are_set_aside_as_well(name: str) -> None:
             strategy.aggregate_train(1, waited(grid, clock, messages))
     asked = [grid.asked.count((number, "train")) for number in (0, 5)]
     assert asked[0] <= 5 and asked[0] < asked[1]
-    assert any("set aside" in told for _, told in strategy.federation.set_aside())
+    assert any("set aside" in told for _, told in strategy.federation.turnout.set_aside())
 
 
 def outside(strategy: Any, grid: Devices) -> Any:

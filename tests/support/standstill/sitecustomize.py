@@ -3,6 +3,9 @@
 Python loads this module by itself when it starts with this folder on its path, before anything of
 ours. What to wait for is in an environment variable, see `tests.support.killing.Point`; processes
 that the process starts inherit both. It needs nothing of the program but the names of its files.
+
+Other variables make a process less patient, see `tests.support.fleet`: how long it sleeps at most
+between two looks for something, and how often a SuperNode says that it is there.
 """
 
 import json
@@ -14,6 +17,7 @@ import time
 from pathlib import Path
 
 POINT = json.loads(os.environ.get("STAND_STILL", "{}"))
+SLEEP, BEAT = os.environ.get("SLEEP_AT_MOST"), os.environ.get("HEARTBEAT_INTERVAL")
 looking, seen = False, 0
 
 
@@ -74,3 +78,11 @@ def connect(path: object, *arguments: object, **named: object) -> sqlite3.Connec
 if POINT:
     sys.addaudithook(look)
     plain, sqlite3.connect = sqlite3.connect, connect
+
+if SLEEP:
+    whole, longest = time.sleep, float(SLEEP)
+    time.sleep = lambda seconds: whole(min(seconds, longest))
+if BEAT:
+    from flwr.common import constant
+
+    constant.HEARTBEAT_DEFAULT_INTERVAL = int(BEAT)

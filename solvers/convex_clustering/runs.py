@@ -1,0 +1,231 @@
+"""A task of Newton's method (newton.py), and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.solvers.convex_clustering.couplings import Coupling, Parts, Step
+from corsage.solvers.convex_clustering.edges import norms
+from corsage.solvers.convex_clustering.expansions import (
+    HERE,
+    NEAR,
+    Expansion,
+    Probe,
+    models,
+    nearest,
+    picked,
+)
+from corsage.solvers.losses.held_out import Fold
+
+SHARE = 0.1
+"""kappa of the proximal points, as a share of L."""
+LEAST, FIRST = 1e-9, 1e-6
+"""The smallest damping, and the first."""
+FADES = 0.1
+"""Damping as a part of the relative gap."""
+LADDER = (1e-3, 3e-2, 1.0)
+"""Dampings that are tried at once where a step failed."""
+SHARPER = 0.01
+"""The gap of the models' solutions, as a part of the one that is wanted."""
+SETTLED = 0.1
+"""A step that changes less than that part of the tolerance ends a task without gaps."""
+TINY = float(np.finfo(np.float64).tiny)
+PICKS = 2
+"""How often the nearest answers are looked for anew, near the solution that they led to."""
+STUCK = 0.01
+"""Where a step lowers the objective by less than that part of the gap, clusters are wrong."""
+OUTSIZED = 100.0
+"""Medians that a user's loss counts as at most: one that says 1e12 would certify anything."""
+FAR = 100.0
+"""Where a user has no minimum, models that are so many times as far away are told nothing of."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem.
+
+    Parameters
+    ----------
+    coupling : what joins the users.
+    fold : samples that are left out of their f_i.
+    certain : whether gaps are asked for; else it is over when a step changes nothing.
+    """
+
+    coupling: Coupling
+    fold: Fold | None = None
+    certain: bool = True
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What came of a task.
+
+    Parameters
+    ----------
+    x : the best models (N, d).
+    v : slopes with which they were found, nearly -grad f_i(x_i) (N, d).
+    mu : the duals of the last models' solution (E, d); of clusters none.
+    value : the objective at x.
+    gap : at most so much is it above its minimum, as a share of sum |f_i| + penalty.
+    everywhere : the gap holds against all models; else against those FAR times as far at most.
+    held : what x loses on the fold (N,).
+    base : what users said last, of which further models can be made.
+    slack : each user's part of the gap (N,); infinite where it has no minimum.
+    """
+
+    x: Floats
+    v: Floats
+    mu: Floats | None
+    value: float
+    gap: float
+    everywhere: bool
+    held: Floats
+    base: Expansion | None = None
+    slack: Floats | None = None
+
+
+@dataclass
+class Run:
+    """A task under way.
+
+    Parameters
+    ----------
+    base, centre : the expansion that models are made of, and where their damping pulls to.
+    dampings, steps : what was tried last.
+    best : the best step, with its objective.
+    lower, near : the largest lower bound that holds everywhere; a gap to what is near.
+    change : how much less the last step was, as a share.
+    slack : of each user the part of the gap at the best step (N,).
+    """
+
+    task: Task
+    base: Expansion
+    centre: Floats
+    damping: float = FIRST
+    dampings: tuple[float, ...] = (FIRST,)
+    failed: int = 0
+    steps: list[Step] = field(default_factory=list)
+    best: Step | None = None
+    value: float = np.inf
+    size: float = np.inf
+    lower: float = -np.inf
+    near: float = np.inf
+    change: float = np.inf
+    held: Floats = field(default_factory=lambda: np.zeros(0))
+    slack: Floats = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def gap(self) -> float:
+        """The relative gap, against all models or against those that are near."""
+        gap = min(self.value - self.lower, self.near)
+        return max(gap, 0.0) / max(self.size, TINY)
+
+    def over(self, tolerance: float) -> bool:
+        """Whether it is good enough, or as good as it gets."""
+        if self.gap <= tolerance or self.failed > len(LADDER):
+            return True
+        if isinstance(self.task.coupling, Parts) and self.change <= STUCK * self.gap:
+            return True
+        return not self.task.certain and self.change <= SETTLED * tolerance
+
+    def propose(
+        self,
+        tolerance: float,
+        start: Step | None,
+        known: Sequence[Expansion] = (),
+        late: bool = False,
+    ) -> list[Probe]:
+        """What to ask: the models' solution, and several damped ones late or after a failure."""
+        self.dampings = (self.damping,) * (not self.failed) + LADDER * (late or self.failed > 0)
+        sharp = SHARPER * tolerance
+        self.steps = []
+        for damping in self.dampings:
+            quadratic = models(self.base, self.centre, damping)
+            start = self.task.coupling.solve(quadratic, self.best or start, sharp)
+            if known and damping == self.damping:
+                start = self._nearer(start, known, sharp)
+            self.steps.append(start)
+        share = HERE if self.failed > 1 else SHARE
+        fold, certain = self.task.fold, self.task.certain
+        probes = [Probe(step.x, step.v, share, fold, certain) for step in self.steps]
+        if self.failed == 1 and self.best is not None:
+            probes.append(Probe(self.best.x, self.best.v, HERE, fold, bound=False))
+        return probes
+
+    def _nearer(self, step: Step, known: Sequence[Expansion], sharp: float) -> Step:
+        """The solution of models that are made of the answers nearest to it."""
+        before = np.array([k for k, each in enumerate(known) if each is self.base] or [-1])[:1]
+        for _ in range(PICKS):
+            picks = nearest(known, step.x)
+            if (picks == before).all():
+                break
+            base, before = picked(known, picks), picks
+            step = self.task.coupling.solve(models(base, base.y, self.damping), step, sharp)
+        return step
+
+    def take(self, found: Sequence[Expansion]) -> None:
+        """Take the best of the steps, if it is better than what there was."""
+        answers = found[: len(self.steps)]
+        values = [self._judge(step, each) for step, each in zip(self.steps, answers, strict=True)]
+        at = int(np.argmin(values))
+        step, expansion = self.steps[at], answers[at]
+        if values[at] < self.value or self.best is None:
+            self.change = (self.value - values[at]) / max(abs(values[at]), TINY)
+            self.best, self.value = step, values[at]
+            penalty = self.task.coupling.penalty(step.x)
+            self.size, self.held = size_of(expansion.at_x) + penalty, expansion.held
+            slack = expansion.at_x + (step.v * step.x).sum(1) - expansion.least
+            self.slack = np.where(expansion.found, slack, np.inf)
+            self.base, self.failed = expansion, 0
+            self.centre = expansion.y
+            eased = FADES * min(self.dampings[at], self.gap)
+            self.damping = float(np.clip(eased, LEAST, 1.0))
+        else:
+            self.failed += 1
+            self.change = (values[at] - self.value) / max(abs(self.value), TINY)
+            self.centre = self.best.x
+            if len(found) > len(self.steps):
+                self.base = found[-1]
+
+    def _judge(self, step: Step, found: Expansion) -> float:
+        """The objective at a step; what it says of the minimum is remembered.
+
+        A user's minimum is never above its value at x_i, whatever it says.
+        """
+        value = float(found.at_x.sum()) + self.task.coupling.penalty(step.x)
+        lower = float(np.minimum(found.least, found.at_x + (step.v * step.x).sum(1)).sum())
+        if found.found.all():
+            self.lower = max(self.lower, lower)
+        else:
+            reach = np.square(FAR * (1 + norms(step.x)))
+            loose = NEAR * found.curvature / 2 * reach
+            self.near = (
+                self.near
+                if not self.task.certain
+                else min(self.near, value - lower + float(loose[~found.found].sum()))
+            )
+        return value
+
+    def solved(self) -> Solved:
+        """What is known."""
+        assert self.best is not None
+        everywhere = self.value - self.lower <= self.near
+        mu = None if self.best.solution is None else self.best.solution.mu
+        x, v = self.best.x, self.best.v
+        if mu is None:  # of what is known now: these are exact where the models are
+            ahead = self.task.coupling.solve(models(self.base, self.centre, LEAST), self.best, 1.0)
+            v = ahead.v
+        return Solved(
+            x, v, mu, self.value, self.gap, bool(everywhere), self.held, self.base, self.slack
+        )
+
+
+def size_of(values: Floats) -> float:
+    """sum |f_i|, of which nobody's part is more than OUTSIZED medians: a gap is a share of it."""
+    each = np.abs(values)
+    most = OUTSIZED * float(np.median(each)) or np.inf
+    return float(np.minimum(each, most).sum())

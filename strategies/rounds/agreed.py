@@ -1,0 +1,118 @@
+"""What the nodes' data have in common: for that the model is built, and some may not fit it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from corsage.core.agreement import misfit
+from corsage.core.introduction import Introduction, other_frozen, too_large, too_many
+from corsage.core.limits import SPACE
+from corsage.core.preparation import Preparation
+from corsage.strategies.rounds.tables import Policy
+
+Kind = tuple[tuple[int, ...], bool]
+"""The shape of a sample, and whether it has a class."""
+
+
+@dataclass
+class Agreed:
+    """What samples are like, once the nodes that the run starts with have said it.
+
+    Parameters
+    ----------
+    shape, num_classes : of a sample, () until then; no classes: labels are numbers.
+    policy, preparation : how tables are prepared, and what was agreed on; none: there are none.
+    frozen : the fingerprint of what nobody trains of the model, for such samples.
+    parameters : how many numbers of the model travel, for such samples.
+    """
+
+    shape: tuple[int, ...] = ()
+    num_classes: int = 0
+    policy: Policy = Policy()
+    preparation: Preparation | None = None
+    frozen: Callable[[tuple[int, ...], int], str] = lambda shape, classes: ""
+    parameters: Callable[[tuple[int, ...], int], int] = lambda shape, classes: 0
+
+    def agree(self, guests: Sequence[Introduction]) -> None:
+        """What the model is built for; of tables, how their columns become its inputs."""
+        self.shape, self.num_classes = majority(guests)
+        kind = self.shape, self.num_classes > 0
+        alike = [said for said in guests if (said.shape, said.num_classes > 0) == kind]
+        tables = [said.table for said in alike if said.table]
+        if 2 * len(tables) > len(alike):
+            self.adopt(self.policy.agree(tables, numbers=not self.num_classes))
+
+    def adopt(self, preparation: Preparation) -> None:
+        """Hold to what was agreed on."""
+        self.preparation, self.shape = preparation, (len(preparation.features),)
+        self.num_classes = len(preparation.classes) or self.num_classes
+
+    def mismatch(self, said: Introduction) -> str:
+        """Why a node's data do not fit the model, if they do not."""
+        if said.users and self.preparation:
+            found = table_mismatch(self.preparation, said) or self._other_labels(said)
+            return found or self._too_large(said)
+        if said.users and said.table:
+            return "it has a table, the others have not"
+        if said.users and said.shape != self.shape:
+            return f"its samples have shape {said.shape}, the others' {self.shape}"
+        return self._other_labels(said) or self._other_frozen(said) or self._too_large(said)
+
+    def _too_large(self, said: Introduction) -> str:
+        """Why the model is more than a node allows, before anything of it is sent there."""
+        if not (said.users and said.most):
+            return ""
+        size, users = self.parameters(self.shape, self.num_classes), len(said.users)
+        if size > said.most:
+            return too_large(size, said.most)
+        space = SPACE * said.most
+        return too_many(size, users, said.most, SPACE) if size * users > space else ""
+
+    def _other_frozen(self, said: Introduction) -> str:
+        """Why a node's frozen part does not fit, if it says one."""
+        if not said.frozen:
+            return ""
+        here = self.frozen(said.shape, said.num_classes)
+        return other_frozen(said.frozen, here) if here != said.frozen else ""
+
+    def _other_labels(self, said: Introduction) -> str:
+        """Why a node's labels do not fit the model, if they do not."""
+        if said.users and not fitting(said.num_classes, self.num_classes):
+            return f"it has {labels(said.num_classes)}, the model {labels(self.num_classes)}"
+        return ""
+
+
+def table_mismatch(preparation: Preparation, said: Introduction) -> str:
+    """Why a node's table is not what was agreed on, if it is not."""
+    return misfit(preparation, said.table) if said.table else "it has no table, the others have"
+
+
+def majority(guests: Sequence[Introduction]) -> tuple[tuple[int, ...], int]:
+    """The shape of a sample and the number of classes that most nodes say.
+
+    Of as many nodes, those with more users. A device may have seen only some of the classes: if no
+    number is said by more than half of the nodes, it is the largest that two of them say, or else
+    the largest.
+    """
+    nodes, users = Counter[Kind](), Counter[Kind]()
+    for said in guests:
+        kind = said.shape, said.num_classes > 0
+        nodes[kind] += 1
+        users[kind] += len(said.users)
+    kind = max(sorted(nodes), key=lambda kind: (nodes[kind], users[kind]))
+    counts = Counter(s.num_classes for s in guests if (s.shape, s.num_classes > 0) == kind)
+    often = [n for n, count in counts.items() if 2 * count > counts.total()]
+    twice = [n for n, count in counts.items() if count > 1]
+    return kind[0], max(often or twice or counts)
+
+
+def fitting(num_classes: int, model: int) -> bool:
+    """Whether labels fit a model: numbers one for numbers, classes one for as many or more."""
+    return num_classes == model if 0 in (num_classes, model) else num_classes <= model
+
+
+def labels(num_classes: int) -> str:
+    """What samples are labelled with, in words."""
+    return f"{num_classes} classes" if num_classes else "numbers as labels"

@@ -1,0 +1,232 @@
+"""Who is let in: every node that connects is asked once who its users are.
+
+Simulation and devices work the same way. A node that introduces itself badly, or whose data do not
+fit the others', is refused and named, and asked again after growing pauses; the run goes on with
+the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from corsage.core.errors import DataError, NodeError
+from corsage.core.introduction import BadIntroduction, read_introduction
+from corsage.core.preparation import Preparation
+from corsage.core.text import line
+from corsage.strategies.rounds.agreed import Agreed
+from corsage.strategies.rounds.exchange import exchange
+from corsage.strategies.rounds.grids import is_at_home, is_closed, is_simulation
+from corsage.strategies.rounds.outlying import outlying
+from corsage.strategies.rounds.owners import Owner, digest
+from corsage.strategies.rounds.patience import QUERY, Patience
+from corsage.strategies.rounds.pulling import Puller
+from corsage.strategies.rounds.refusals import Refusals
+from corsage.strategies.rounds.roster import Guest, Member, Roster
+
+NO_DOOR = "No query function registered"
+OWN_APP = (
+    "its ClientApp is not Corsage's: make it by corsage.make_client_app(data=..., model=...), "
+    "with train= if it trains by a function of its own (docs/library.md)"
+)
+
+
+def explained(reason: str) -> str:
+    """Why a node failed; in our words where its app cannot be asked anything."""
+    return OWN_APP if NO_DOOR in reason else reason
+
+
+@dataclass
+class Reception:
+    """Asks nodes who they are, and enters those that fit into the roster.
+
+    Parameters
+    ----------
+    roster : who is there.
+    agreed : what data must be like.
+    task : what the nodes are sent: the run's settings, as a task without users.
+    patience : how long nodes are waited for.
+    arrived : told of every node that is let in, with its users.
+    fixed : the model is built: only nodes whose samples fit it can take part.
+    refusals : who was not let in.
+    """
+
+    roster: Roster = field(default_factory=Roster)
+    agreed: Agreed = field(default_factory=Agreed)
+    task: Callable[[], ConfigRecord] = ConfigRecord
+    patience: Patience = field(default_factory=Patience)
+    arrived: Callable[[int, Iterable[str]], None] = lambda node, users: None
+    fixed: bool = False
+    refusals: Refusals = field(default_factory=Refusals)
+    _keys: dict[int, bytes] = field(default_factory=dict)
+    _listed: dict[int, str] = field(default_factory=dict)  # nodes, and since when
+    _unusable: list[str] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Nobody is there; what was agreed on stays known."""
+        self.roster.clear()
+        self.refusals = Refusals()
+
+    def mark(self, node: int) -> str:
+        """By what a node is known again: its key, or else its number."""
+        return digest(self._keys.get(node, b"")) or f"node {node}"
+
+    def wait(self, grid: Grid, num_nodes: int, timeout: float, number: int = 0) -> None:
+        """Wait until enough nodes say who their users are; NodeError if they do not in time.
+
+        A node that died a moment ago is still listed: nodes count when they have answered, and
+        those that are refused have answered too. If all of them are refused, others may come, but
+        not in a simulation: there it is the run itself that is wrong, and it ends with DataError.
+        """
+        deadline, pause = time.monotonic() + timeout, 0.02
+        while True:
+            late = time.monotonic() > deadline
+            found = len(set(grid.get_node_ids()))
+            if found >= num_nodes:
+                self.refresh(grid, max(deadline - time.monotonic(), 1.0), number)
+                found = len(self.roster.nodes) + self.refusals.answered(self._listed)
+                usable = any(guest.said.users for guest in self.roster.guests.values())
+                if found >= num_nodes and (usable or late or is_closed(grid)):
+                    break
+            if late:
+                raise NodeError(
+                    f"only {found} of {num_nodes} nodes connected within {timeout:g} s: "
+                    f"start the others, or set num-nodes={max(found, 1)} or a longer "
+                    "node-timeout."
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+        if not is_at_home(grid):
+            self._leave_out_the_outlying(number)
+        self._settle(number)
+        self._need_somebody()
+        self.fixed = True
+
+    def refresh(self, grid: Grid, timeout: float, number: int = 0) -> None:
+        """Forget the users of nodes that left, and ask the nodes that are new, or due again."""
+        infos, roster = {info.node_id: info for info in grid.get_nodes()}, self.roster
+        self._listed = {node: info.registered_at for node, info in infos.items()}
+        self._keys = {} if is_simulation(grid) else {n: i.public_key for n, i in infos.items()}
+        for node in sorted(roster.nodes - set(infos)):
+            roster.leave(node)
+        new = [n for n in infos if n not in roster.nodes and self.refusals.due(n, number)]
+        replies = self._late(grid) + self._ask(grid, sorted(new), timeout, number)
+        came = [self._admit(reply, number) for reply in replies]
+        arrived = sorted((n for n in came if n is not None), key=self._listed.__getitem__)
+        if self.fixed:
+            for node in arrived:
+                self._seat(node, number)
+        for node, user in roster.claim_again():
+            self.arrived(node, [user])
+        roster.sort()
+
+    def adopt(self, preparation: Preparation, num_classes: int) -> None:
+        """A resumed run remembers what was agreed on: nodes that do not fit it have to go."""
+        self.agreed.num_classes = num_classes
+        self.agreed.adopt(preparation)
+        for node in sorted(self.roster.nodes):
+            if why := self.agreed.mismatch(self.roster.guests[node].said):
+                self.roster.forget_all_of(node)
+                self._refuse(node, why, 0)
+        self.roster.sort()
+
+    def _ask(self, grid: Grid, nodes: list[int], timeout: float, number: int) -> list[Message]:
+        """The introductions of nodes; those that were refused before are not waited for."""
+        if not nodes:
+            return []
+        content = RecordDict({"config": self.task()})
+        questions = [Message(content, node, QUERY, ttl=max(timeout, 1.0)) for node in nodes]
+        doubtful = self.refusals.among(nodes)
+        replies, silent = exchange(grid, questions, timeout, self.patience, doubtful)
+        for node in silent:
+            why = "did not say who its users are in time"
+            self._refuse(node, why, number, answered=False)
+        return replies
+
+    def _late(self, grid: Grid) -> list[Message]:
+        """Introductions that nobody waited for any more."""
+        now = time.monotonic()
+        if late := self.patience.given_up(now):
+            puller = Puller(grid)
+            for reply in puller.pull(late):
+                self.patience.came_late(reply, now)
+            self.patience.drop(puller.take_broken())
+        replies = self.patience.take_late(query=True)
+        return [r for r in replies if r.metadata.src_node_id in self._listed]
+
+    def _admit(self, reply: Message, number: int) -> int | None:
+        """Let a node in, if what it says of itself can be."""
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            self._refuse(node, line(explained(reply.error.reason or "it failed")), number)
+            return None
+        try:
+            said = read_introduction(reply.content)
+        except BadIntroduction as why:
+            self._refuse(node, f"its introduction is malformed: {line(why)}", number)
+            return None
+        mark = Owner(digest(self._keys.get(node, b"")), digest(said.proof))
+        self.roster.enter(node, Guest(said, mark))
+        self.refusals.let_in(node)
+        return node
+
+    def _refuse(self, node: int, why: str, number: int, answered: bool = True) -> None:
+        """Leave a node out; it is asked again after a pause."""
+        self.roster.drop(node)
+        self.refusals.refuse(node, number, why, answered)
+        self.roster.note(f"node {node} is left out: {why}")
+
+    def _leave_out_the_outlying(self, number: int) -> None:
+        """Devices of whose tables no model could be made together with the others'."""
+        if self.fixed or self.agreed.preparation:
+            return
+        guests = self.roster.guests.items()
+        said = {node: guest.said.table for node, guest in guests if guest.said.users}
+        for node, why in outlying({n: table for n, table in said.items() if table}).items():
+            self._refuse(node, why, number)
+
+    def _settle(self, number: int) -> None:
+        """Of the nodes that are there first, most say what a sample looks like."""
+        if not self.fixed:
+            guests = [guest.said for guest in self.roster.guests.values() if guest.said.users]
+            if guests:
+                self.agreed.agree(guests)
+            for node in sorted(self.roster.guests, key=self._listed.__getitem__):
+                self._seat(node, number)
+            self.roster.sort()
+
+    def _seat(self, node: int, number: int) -> None:
+        """Take in the users of a node whose samples fit the model."""
+        said = self.roster.guests[node].said
+        if why := self.agreed.mismatch(said):
+            self._refuse(node, why, number)
+            return
+        kinds = {id(own): own for own in said.users.values()}  # of a million users a few
+        made = {n: Member(node, own.train, own.test, own.cluster) for n, own in kinds.items()}
+        found = {user: made[id(own)] for user, own in said.users.items()}
+        if not all(own.train for own in kinds.values()):
+            found = self._with_samples(found)
+        self.roster.seat(node, found)
+        self.arrived(node, self.roster.hosted(node))
+
+    def _with_samples(self, found: dict[str, Member]) -> dict[str, Member]:
+        """Who can train; without test samples a user trains like the others, and is not judged."""
+        for user in [user for user, member in found.items() if not member.train]:
+            why = f"user {user} has no training data: give it more samples, or check test-fraction"
+            self._unusable.append(why)
+            self.roster.note(f"{why}; it is left out")
+        return {user: member for user, member in found.items() if member.train}
+
+    def _need_somebody(self) -> None:
+        """An error that says why, if nobody can take part."""
+        causes = self.refusals.causes()
+        if self.roster.members:
+            return
+        if whys := list(dict.fromkeys([*causes.values(), *self._unusable])):
+            more = f" ({len(whys)} causes: see the log)" if len(whys) > 1 else ""
+            raise DataError(f"{whys[0].removesuffix('.')}{more}.")
+        raise NodeError(f"the {len(self.roster.nodes)} connected nodes host no users.")

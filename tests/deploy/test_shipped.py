@@ -1,0 +1,77 @@
+"""What `deploy/` ships: compose file, units and scripts."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from corsage.app.deployment.compose import compose
+from corsage.app.deployment.table import Device, read_table
+from tests.support.recipe import DEPLOY
+
+
+def test_the_shipped_compose_file_is_that_of_the_shipped_table() -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    assert text == compose(read_table(DEPLOY / "devices.csv"), "server", 8443)
+    services = yaml.safe_load(text)["services"]
+    assert set(services) == {"superlink", "gate", "device-0", "device-1", "device-2"}
+    for service in services.values():
+        assert service["read_only"] and service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["restart"] == "always" and service["init"]
+    published = {name: service.get("ports") for name, service in services.items()}
+    assert {name for name, ports in published.items() if ports} == {"superlink"}
+    assert published["superlink"] == ["8443:8443"]  # the gate's: it shares the SuperLink's network
+    assert services["gate"]["network_mode"] == "service:superlink"
+
+
+def test_the_words_of_a_table_are_not_looked_into() -> None:
+    """A file may be called as a place in the template is."""
+    device = Device("NAME-PORT", 0, {"data": "/srv/FILE/DATA.csv"})
+    services = yaml.safe_load(compose([device], "SERVER", 8443))["services"]
+    assert services["device-NAME-PORT"]["volumes"][1] == "./data/DATA.csv:/srv/FILE/DATA.csv:ro"
+
+
+UNITS = sorted(DEPLOY.glob("*.service"))
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_the_units_are_shut(path: Path) -> None:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(path)
+    service = unit["Service"]
+    wanted = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "PrivateTmp": "yes"}
+    wanted |= {"ProtectHome": "yes", "Restart": "always", "User": "corsage"}
+    assert {name: service[name] for name in wanted} == wanted
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"  # it tries until it is let in
+    assert (DEPLOY / Path(service["ExecStart"]).name).is_file()
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_systemd_understands_the_units(path: Path) -> None:
+    """But for the scripts, which are where the operator puts them."""
+    command = ["systemd-analyze", "verify", "--man=no", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    own = [line for line in done.stderr.splitlines() if path.stem.split("@")[0] in line]
+    assert [line for line in own if "is not executable" not in line] == []
+
+
+@pytest.mark.parametrize("name", ["superlink.sh", "device.sh"])
+def test_the_scripts_hold_the_flags_that_shut(name: str) -> None:
+    text = (DEPLOY / name).read_text()
+    flags = {
+        "superlink.sh": ["--host 127.0.0.1", "--enable-supernode-auth", "--ssl-certfile",
+                         "--disable-runtime-dependency-installation"],
+        "device.sh": ["--host 127.0.0.1", "--trusted-entities", "--root-certificates",
+                      "--auth-supernode-private-key"],
+    }  # fmt: skip
+    assert all(flag in text for flag in flags[name]) and "--insecure" not in text
+    assert os.access(DEPLOY / name, os.X_OK)
