@@ -251,8 +251,8 @@ def named(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> Config:
     config = Config.parse({**values, "strategy": entry})
     if config.run.engine != "local":
         raise ConfigError(
-            f"engine={config.run.engine}: simulate() works in this process; use the command line "
-            "(python run_simulation.py engine=ray ...)."
+            f"engine={config.run.engine}: simulate() runs users in its own thread (engine=local); "
+            f"use the command line (python run_simulation.py engine={config.run.engine} ...)."
         )
     return config
 

@@ -75,3 +75,7 @@ class UserError(CorsageError):
 
 class StateLost(UserError):
     """A user whose personal state of the wanted version is not there any more."""
+
+
+ONE_SAMPLE = "Expected more than 1 value per channel"
+"""What torch's BatchNorm says, in training, of a batch of one sample: how its error begins."""

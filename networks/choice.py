@@ -29,9 +29,9 @@ LONG = 0.1
 MOST_NUMBERS = 10_000_000
 """Parameters of all users together beyond which they gain nothing, and only take memory."""
 ENOUGH, REPEATS, STEPS = 0.2, 5, 2
-UNLIKE = [11, 2, 11]
-"""Samples of users whose gradients are compared: a batch that is filled up, and long ones: a
-forward may do something else with either."""
+FEW, MANY = 2, 11
+"""Samples of users whose gradients are compared: a batch that is filled up, and long ones, as long
+as the run's: a forward may do something else with either."""
 GAIN = 0.97
 """Others than the plain loop must be so much quicker: a few steps are no fine measurement."""
 
@@ -64,7 +64,9 @@ def measured(network: Network, shape: tuple[int, ...], num_classes: int, keys: T
         tried[path.name] = seconds(network, path, shape, num_classes, keys)
     most = 1 if min(tried.values()) > LONG else max(TOGETHER)
     together = [p for p in PATHS.values() if 0 < p.users <= most and fits(p, network, shape)]
-    obstacle = untraceable(network, shape, num_classes) if together else "the model is large"
+    obstacle = "the model is large"
+    if together:
+        obstacle = untraceable(network, shape, num_classes, keys.batch_size)
     for path in together if not obstacle else ():
         tried[path.name] = seconds(network, path, shape, num_classes, keys)
     return Choice(quickest(tried), said(tried, obstacle))
@@ -127,12 +129,18 @@ def seconds(
     return best / (users * STEPS)
 
 
-def untraceable(network: Network, shape: tuple[int, ...], num_classes: int) -> str:
-    """What stands against training users together, in words; nothing if it is exact."""
+def untraceable(
+    network: Network, shape: tuple[int, ...], num_classes: int, batch: int = MANY
+) -> str:
+    """What stands against training users together, in words; nothing if it is exact.
+
+    `batch`: how many samples a step has.
+    """
     if network.stochastic:
         return "it draws random numbers in training"
+    many = max(batch, MANY)
     try:
-        data = examples(shape, num_classes, UNLIKE)
+        data = examples(shape, num_classes, [many, FEW, many])
         data = replace(data, x=data.x.to(network.device), y=data.y.to(network.device))
         return differing(network, data)
     except Untraceable as why:

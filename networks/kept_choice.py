@@ -34,7 +34,7 @@ def choose_again(
         return choose(network, shape, num_classes, keys)
     file = folder / f"{name_of(network, shape, num_classes, keys)}.json"
     kept = read(file)
-    if kept and takes(network, kept.name, shape, num_classes):
+    if kept and takes(network, kept.name, shape, num_classes, keys):
         return Choice(kept.name, f"{kept.why}; measured earlier, in {file}")
     found = choose(network, shape, num_classes, keys)
     write(file, found)
@@ -56,12 +56,14 @@ def name_of(network: Network, shape: tuple[int, ...], num_classes: int, keys: Tr
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-def takes(network: Network, name: str, shape: tuple[int, ...], num_classes: int) -> bool:
+def takes(
+    network: Network, name: str, shape: tuple[int, ...], num_classes: int, keys: TrainKeys
+) -> bool:
     """Whether a path is exact for the model as it is now: its `forward` is in no file's name."""
     path = PATHS.get(name)
     if path is None or (path.channels_last and not network.takes_channels_last):
         return False
-    return not path.users or not untraceable(network, shape, num_classes)
+    return not path.users or not untraceable(network, shape, num_classes, keys.batch_size)
 
 
 def read(file: File) -> Choice | None:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from corsage.core.errors import ModelError
+from corsage.core.errors import ONE_SAMPLE, ModelError
 from corsage.networks import batch_norm
 from corsage.networks.answers import output_of
-from corsage.networks.groups import Names, Owners, Words, owners
+from corsage.networks.groups import Names, Owners, Words, few, owners
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ def divided(module: nn.Module, words: Words, example: Tensor) -> Division:
         if isinstance(tensor := names.tensors[name], nn.Parameter):
             tensor.requires_grad_(False)
     still = still_modules(names, frozen)
-    moved, rebound = moving_buffers(names, still, example)
+    moved, rebound = moving_buffers(names, still, example, frozen)
+    refuse_moving(words, frozen & moved)
     fixed = frozen | {
         name
         for name, tensor in names.tensors.items()
@@ -51,6 +52,16 @@ def divided(module: nn.Module, words: Words, example: Tensor) -> Division:
     split = words.head or words.personal or words.shared
     head = None if split else running_head(names, example)
     return Division(owners(names, words, frozenset(fixed), head), still, rebound - fixed)
+
+
+def refuse_moving(words: Words, moved: frozenset[str]) -> None:
+    """ModelError if a pattern freezes what every training pass changes: it would be no constant."""
+    if moved:
+        raise ModelError(
+            f"frozen={words.frozen}: training passes change {few(moved)}; name the whole module "
+            f"that has it, which then stays in evaluation mode, or leave it out: "
+            f"frozen=...,!{min(moved)}."
+        )
 
 
 def still_modules(names: Names, frozen: frozenset[str]) -> tuple[nn.Module, ...]:
@@ -89,11 +100,15 @@ def in_mode(module: nn.Module, mode: bool, still: Sequence[nn.Module] = ()) -> I
 
 
 def moving_buffers(
-    names: Names, still: Sequence[nn.Module], example: Tensor
+    names: Names,
+    still: Sequence[nn.Module],
+    example: Tensor,
+    frozen: frozenset[str] = frozenset(),
 ) -> tuple[frozenset[str], frozenset[str]]:
     """The buffers that a training pass changes, and those in whose place it puts others.
 
-    Running statistics do in any case. Of a module that cannot be run so, all floats do.
+    Running statistics do in any case. Of a module that cannot be run so, all floats do that are not
+    frozen.
     """
     module = names.module
     buffers = dict(module.named_buffers())
@@ -109,7 +124,7 @@ def moving_buffers(
                 if name in rebound or not torch.equal(now, before.get(name, now)):
                     moved.add(name)
     except Exception:
-        moved |= {name for name, buffer in buffers.items() if buffer.is_floating_point()}
+        moved |= {n for n, b in buffers.items() if b.is_floating_point() and n not in frozen}
     return frozenset(moved), frozenset(rebound)
 
 
@@ -132,6 +147,18 @@ def draws_numbers(module: nn.Module, example: Tensor, still: Sequence[nn.Module]
             return not torch.equal(before, random_state(example.device))
     except Exception:  # what cannot be run says so when it is trained
         return False
+
+
+def refuses_one(module: nn.Module, example: Tensor, still: Sequence[nn.Module] = ()) -> bool:
+    """Whether BatchNorm cannot be trained on one sample; of an image it has several values."""
+    try:
+        with in_mode(module, True, still):
+            module(example[:1])
+    except ValueError as error:
+        return str(error).startswith(ONE_SAMPLE)
+    except Exception:  # what cannot be run says so when it is trained
+        return False
+    return False
 
 
 def random_state(device: torch.device) -> Tensor:

@@ -87,12 +87,13 @@ class Vector:
     @property
     def initial(self) -> Floats32:
         """The module's own values, before anybody trains it."""
-        if self._initial is None:
+        found = self._initial  # another thread may forget them meanwhile
+        if found is None:
             assert self.remake is not None
             named = Names(self.remake()).tensors
             parts = [named[b.name].detach().float().reshape(-1) for b in self.blocks]
-            self._initial = torch.cat(parts).numpy()
-        return self._initial
+            self._initial = found = torch.cat(parts).numpy()
+        return found
 
     def forget(self) -> None:
         """Let go of a large model's own values; whoever asks for them again, has them made anew."""

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from flwr.supercore import log
 
-from corsage.core.errors import ModelError, Refused, StateLost, UserError
+from corsage.core.errors import ONE_SAMPLE, ModelError, Refused, StateLost, UserError
 from corsage.core.text import escaped, line
 
-BATCH_NORM = "Expected more than 1 value per channel"
 REMEDY = (
     "a batch has one sample, too few for BatchNorm: set another batch-size, or batch-norm=frozen "
     "for users who have no more"
@@ -41,7 +40,7 @@ def told(phase: str, error: BaseException) -> str:
         return f"{error.phase}: {error.cause}"
     if isinstance(error, Refused) or (isinstance(error, ModelError) and error.__cause__ is None):
         return f"{phase}: {error}"
-    if str(error).startswith(BATCH_NORM):
+    if str(error).startswith(ONE_SAMPLE):
         return f"{phase}: {REMEDY}"
     cause = error.__cause__ if isinstance(error, UserError) and error.__cause__ else error
     return f"{phase}: {type(cause).__name__}{raised_at(error)}; {LOG}"

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from corsage.app.nodes.delivery import ModelDelivery
 from corsage.app.nodes.node import Node
 from corsage.app.nodes.outward import (
-    BATCH_NORM,
     EMBEDDING,
     REMEDY,
     WORDS,
@@ -36,7 +35,14 @@ from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.blocks import add_weighted, finite_rows, mean_of
 from corsage.core.cache import Names
-from corsage.core.errors import CheckpointError, Refused, StateLost, StorageError, UserError
+from corsage.core.errors import (
+    ONE_SAMPLE,
+    CheckpointError,
+    Refused,
+    StateLost,
+    StorageError,
+    UserError,
+)
 from corsage.core.introduction import other_frozen
 from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task
 from corsage.networks.alone import ALONE
@@ -88,7 +94,7 @@ class Report:
             self.failed[user] = f"{error.phase}: {error.cause}"
             return
         text = " ".join(str(error).split())
-        if text.startswith(BATCH_NORM):
+        if text.startswith(ONE_SAMPLE):
             text += f"; {REMEDY}"
         elif isinstance(error, IndexError) and text == EMBEDDING:
             text += f"; {WORDS}"

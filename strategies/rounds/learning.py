@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from corsage.core.errors import ConfigError
+from corsage.core.errors import ConfigError, ModelError
 from corsage.core.train_keys import LEARNING
 
 if TYPE_CHECKING:
@@ -28,8 +28,34 @@ def check_fits(strategy: Strategy[Any, Any], network: Network) -> None:
     train = strategy.config.train
     check_loss(train, network.criterion)
     check_images(train, strategy.federation.agreed.shape)
+    check_samples(strategy, network)
     if train.changed(LEARNING):
         note_slower(strategy, network)
+
+
+def check_samples(strategy: Strategy[Any, Any], network: Network) -> None:
+    """ModelError if nobody's samples are enough for a layer that normalises by the batch.
+
+    Where some are, the others are dropped, and named, when they are to train.
+    """
+    from torch import zeros
+
+    from corsage.networks.running import refuses_one
+
+    federation, train = strategy.federation, strategy.config.train
+    steps = strategy.epochs(train, strategy.keys)
+    if not steps or not network.batch_statistics:
+        return
+    enough = (2,) if train.batch_size == 1 else range(2, 2**62)  # two are one batch in any case
+    if any(member.train in enough for member in federation.roster.members.values()):
+        return
+    example = zeros((1, *federation.agreed.shape), device=network.device)
+    if refuses_one(network.module, example, network.still):
+        what = "batch-size=1" if train.batch_size == 1 else "every user has one training sample"
+        raise ModelError(
+            f"{what}, too few for BatchNorm, which normalises by the samples of a batch: take "
+            "more, set batch-norm=frozen, or take a model without it."
+        )
 
 
 def note_slower(strategy: Strategy[Any, Any], network: Network) -> None:

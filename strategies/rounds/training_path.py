@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from corsage.core.paths import CHOICES, LAYERS
 
 if TYPE_CHECKING:
+    from corsage.core.groups import TrainKeys
     from corsage.strategies.rounds.federation import Federation
 
 
@@ -23,8 +25,15 @@ def settle(federation: Federation) -> None:
         progress.training_path = federation.training_path
         return
     agreed, seed = federation.agreed, federation.config.run.seed
-    facts = agreed.shape, agreed.num_classes, seed, federation.train
+    facts = agreed.shape, agreed.num_classes, seed, as_they_are(federation)
     choice = choose_path(model, *facts, federation.config.data.cache_dir)
     progress.training_path = choice.name
     if choice.why and not (choice.name == LAYERS and model.model in ZOO):
         federation.note(f"training-path={choice.name}: {choice.why}")
+
+
+def as_they_are(federation: Federation) -> TrainKeys:
+    """The keys of training, with batches no larger than the largest user's data."""
+    train = federation.train
+    most = max((member.train for member in federation.roster.members.values()), default=0)
+    return replace(train, batch_size=max(1, min(train.batch_size, most)))

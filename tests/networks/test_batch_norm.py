@@ -167,3 +167,21 @@ def relations(name: str, by: float) -> Any:
         return np.array(strategy.state.norms[0])
     replies = Replies(users=strategy.state.users[:6], rows={"model": rows})
     return strategy.merge(replies).omega
+
+
+def imaged(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """BatchNorm of images: of one of them a channel has several values."""
+    layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(4 * 36, outputs))
+
+
+def test_batches_of_one_sample_are_refused_at_the_start_if_nobody_has_others() -> None:
+    """Where it does not do; a model that takes one sample, or stands, is trained."""
+    one = {"max_train_samples": 1, "num_rounds": 1}
+    with pytest.raises(ModelError, match=r"every user has one training sample.*batch-norm=frozen"):
+        federate("fedavg", **one, model=NORMED)
+    with pytest.raises(ModelError, match=r"batch-size=1, too few for BatchNorm"):
+        federate("fedavg", num_rounds=1, model=NORMED, batch_size=1)
+    federate("fedavg", **one, model=NORMED, batch_norm="frozen")
+    federate("fedavg", **one, model=f"{__name__}:imaged")
+    federate("fedavg", max_train_samples=2, num_rounds=1, model=NORMED, batch_size=1)

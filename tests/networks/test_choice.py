@@ -55,6 +55,13 @@ class Mixing(Asking):
         return self.a(x - x.mean(0))
 
 
+class Crowding(Asking):
+    """The same, of a batch of more than 20."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x - x.mean(0)) if len(x) > 20 else self.a(x)
+
+
 class Peculiar(nn.Linear):
     """What is done to a tensor is none of torch's functions."""
 
@@ -203,3 +210,11 @@ def test_a_norm_of_the_batch_that_keeps_no_statistics_has_no_features_to_keep() 
     layers = nn.Linear(6, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 3)
     net = Network(nn.Sequential(*layers), "", torch.rand(3, 6))
     assert not net.cacheable and "BatchNorm1d" in net.why
+
+
+def test_what_another_forward_does_with_the_run_s_batches_is_seen() -> None:
+    """A short batch that is filled up to the others' length would be a long one."""
+    net = Network(Crowding(), "", torch.rand(3, 6))
+    assert choice.untraceable(net, (6,), 3, 10) == ""
+    assert "would be another" in choice.untraceable(net, (6,), 3, 32)
+    assert choice.choose(net, (6,), 3, TrainKeys(batch_size=32)).name == "loop"

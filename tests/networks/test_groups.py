@@ -229,6 +229,18 @@ def test_frozen_statistics_stay_and_others_move() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("kind", "pattern"),
+    [("normed", "1.running_*"), ("normed", "1.num_*"), ("own", "count"), ("own", "fc1,seen")],
+)
+def test_what_every_training_pass_moves_is_not_frozen_by_itself(kind: str, pattern: str) -> None:
+    """It would go from user to user, with no word said."""
+    normed = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
+    with pytest.raises(ModelError, match=r"frozen=.*: training passes change .*!") as caught:
+        Network(normed if kind == "normed" else Counting(), Words(frozen=pattern), X)
+    assert "\n" not in str(caught.value)
+
+
 def test_counters_travel_and_constants_stay() -> None:
     net = network(Counting)
     assert "table" in net.vector.fixed.tensors and "table" not in net.vector.fixed.arrays

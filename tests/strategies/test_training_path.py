@@ -91,6 +91,21 @@ def test_the_next_run_takes_it_again_and_measures_where_the_file_is_not_there(
         assert runs() == "together-4"
 
 
+def test_no_batch_is_tried_that_nobody_has(
+    chosen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch size beyond all data is a way to say: all of one's data."""
+    tried: list[int] = []
+
+    def measured(*facts: Any) -> Choice:
+        tried.append(facts[3].batch_size)
+        return Choice(chosen[0], "it was measured")
+
+    monkeypatch.setattr(kept_choice, "choose", measured)
+    strategy, _, _ = federate("fedavg", **OWN, num_rounds=1, batch_size=10**9)
+    assert tried == [max(m.train for m in strategy.federation.roster.members.values())]
+
+
 def test_a_path_that_is_exact_no_more_is_not_taken(
     chosen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
