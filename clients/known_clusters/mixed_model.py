@@ -30,11 +30,7 @@ from corsage.solvers.known_clusters.newton_rounds import (
     travelled,
 )
 from corsage.solvers.known_clusters.reml import level_sums
-from corsage.solvers.known_clusters.rooted import (
-    rooted_minimisers,
-    rooted_models,
-    rooted_prediction,
-)
+from corsage.solvers.known_clusters.rooted import rooted_models, rooted_prediction
 from corsage.solvers.losses.linear_losses import LinearLosses
 from corsage.strategies.known_clusters.mixed_model import MixedModelKeys
 
@@ -176,18 +172,9 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         if kind == EXACT:
             now = self.quadratics(theta, kind)
             return rooted_models(now.a, now.b, root, np.broadcast_to(w, theta.shape))
-        return rooted_minimisers(self.values, self.slopes, root, w, theta)
-
-    def values(self, theta: Floats) -> Floats:
-        """f_i (n,)."""
-        return np.asarray(self.losses.value(self.tensor(theta)).double().cpu().numpy())
-
-    def slopes(self, theta: Floats) -> tuple[Floats, Floats]:
-        """Gradients (n, d) and Hessians (n, d, d) of f_i."""
-        at = self.tensor(theta)
-        parts = self.losses.gradient(at), self.losses.hessian(at)
-        gradient, hessian = (part.double().cpu().numpy() for part in parts)
-        return gradient, hessian
+        centre = self.tensor(w).expand(theta.shape)
+        found = self.losses.rooted(self.tensor(root), centre, self.tensor(theta))
+        return np.asarray(found.double().cpu().numpy())
 
     def settled(self, rows: Arrays, ties: Floats) -> Floats:
         """argmin f_i + the ties by coordinate to w_j, by Newton's steps."""
