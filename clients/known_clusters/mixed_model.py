@@ -244,12 +244,23 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         """argmin f_i + gamma/2 |theta - w_j|^2; NaN where none is, or gamma is not one number."""
         if gamma.ndim > 1 or not np.isfinite(gamma).all():
             return np.full(theta.shape, np.nan)
-        start = self.tensor(theta)
-        if (gamma > 0).all():
-            found = self.losses.prox(self.tensor(centre), self.tensor(gamma), start=start)
-        else:
-            found = self.losses.minimise(start=start)
+        if not (gamma > 0).all():
+            return self.least
+        start, tie = self.tensor(theta), self.tensor(gamma)
+        found = self.losses.prox(self.tensor(centre), tie, start=start)
         return np.asarray(found.double().cpu().numpy())
+
+    @property
+    def least(self) -> Floats:
+        """argmin f_i, NaN where none is: no centre changes it, so it is prepared once a node.
+
+        Users without one take long to tell, and would in each round.
+        """
+
+        def made() -> Floats:
+            return np.asarray(self.losses.minimise().double().cpu().numpy())
+
+        return self.prepared("least", made)
 
     def ties(self, gamma: Array) -> Floats:
         """gamma (d,) of every user: one number each, or one a coordinate where these differ."""
