@@ -30,11 +30,7 @@ from corsage.solvers.known_clusters.newton_rounds import (
     travelled,
 )
 from corsage.solvers.known_clusters.reml import level_sums
-from corsage.solvers.known_clusters.rooted import (
-    rooted_minimisers,
-    rooted_models,
-    rooted_prediction,
-)
+from corsage.solvers.known_clusters.rooted import rooted_models, rooted_prediction
 from corsage.solvers.losses.linear_losses import LinearLosses
 from corsage.strategies.known_clusters.mixed_model import MixedModelKeys
 
@@ -176,18 +172,9 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         if kind == EXACT:
             now = self.quadratics(theta, kind)
             return rooted_models(now.a, now.b, root, np.broadcast_to(w, theta.shape))
-        return rooted_minimisers(self.values, self.slopes, root, w, theta)
-
-    def values(self, theta: Floats) -> Floats:
-        """f_i (n,)."""
-        return np.asarray(self.losses.value(self.tensor(theta)).double().cpu().numpy())
-
-    def slopes(self, theta: Floats) -> tuple[Floats, Floats]:
-        """Gradients (n, d) and Hessians (n, d, d) of f_i."""
-        at = self.tensor(theta)
-        parts = self.losses.gradient(at), self.losses.hessian(at)
-        gradient, hessian = (part.double().cpu().numpy() for part in parts)
-        return gradient, hessian
+        centre = self.tensor(w).expand(theta.shape)
+        found = self.losses.rooted(self.tensor(root), centre, self.tensor(theta))
+        return np.asarray(found.double().cpu().numpy())
 
     def settled(self, rows: Arrays, ties: Floats) -> Floats:
         """argmin f_i + the ties by coordinate to w_j, by Newton's steps."""
@@ -257,12 +244,23 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         """argmin f_i + gamma/2 |theta - w_j|^2; NaN where none is, or gamma is not one number."""
         if gamma.ndim > 1 or not np.isfinite(gamma).all():
             return np.full(theta.shape, np.nan)
-        start = self.tensor(theta)
-        if (gamma > 0).all():
-            found = self.losses.prox(self.tensor(centre), self.tensor(gamma), start=start)
-        else:
-            found = self.losses.minimise(start=start)
+        if not (gamma > 0).all():
+            return self.least
+        start, tie = self.tensor(theta), self.tensor(gamma)
+        found = self.losses.prox(self.tensor(centre), tie, start=start)
         return np.asarray(found.double().cpu().numpy())
+
+    @property
+    def least(self) -> Floats:
+        """argmin f_i, NaN where none is: no centre changes it, so it is prepared once a node.
+
+        Users without one take long to tell, and would in each round.
+        """
+
+        def made() -> Floats:
+            return np.asarray(self.losses.minimise().double().cpu().numpy())
+
+        return self.prepared("least", made)
 
     def ties(self, gamma: Array) -> Floats:
         """gamma (d,) of every user: one number each, or one a coordinate where these differ."""

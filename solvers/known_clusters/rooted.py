@@ -5,8 +5,6 @@ theta = w + L u with |u|^2/2 for its cost, so D may be singular: what does not v
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from corsage.core.arrays import Floats
@@ -22,13 +20,6 @@ from corsage.solvers.known_clusters.lanes import (
     solved,
     solved_back,
 )
-
-STEPS = 100
-HALVINGS = 30
-SLOPE = 1e-4
-"""Of the fall that the slope promises this much must come."""
-STILL = 1e-12
-"""Steps end when they are a smaller share of the models."""
 
 
 def rooted(a: Floats, b: Floats, root: Floats) -> Absorbed:
@@ -65,40 +56,3 @@ def rooted_prediction(a: Floats, b: Floats, root: Floats, centre: Floats) -> tup
     found = rooted(a, b, root)
     known = found.own(Known(np.zeros_like(b), np.broadcast_to(centre, a.shape)))
     return known.covariance, found.spread @ a
-
-
-def rooted_minimisers(
-    value: Callable[[Floats], Floats],
-    local: Callable[[Floats], tuple[Floats, Floats]],
-    root: Floats,
-    w: Floats,
-    start: Floats,
-) -> Floats:
-    """argmin f_i(w + L u) + |u|^2/2 for every user (n, d), by Newton's steps.
-
-    `value` gives f_i (n,) at models (n, d), `local` gradients and Hessians there.
-    """
-    r = root.shape[1]
-    u: Floats = np.linalg.lstsq(root, (start - w).T, rcond=None)[0].T.astype(np.float64)
-    for _ in range(STEPS):
-        gradient, hessian = local(w + u @ root.T)
-        slope = gradient @ root + u
-        newton = np.linalg.solve(np.eye(r) + root.T @ hessian @ root, slope[..., None])
-        step = np.asarray(-newton[..., 0], np.float64)
-        fall = np.sum(slope * step, axis=1)
-        u = u + shortened(lambda u: value(w + u @ root.T) + np.square(u).sum(1) / 2, u, step, fall)
-        if (np.abs(step) <= STILL * (1 + np.abs(u))).all():
-            break
-    return w + u @ root.T
-
-
-def shortened(cost: Callable[[Floats], Floats], u: Floats, step: Floats, fall: Floats) -> Floats:
-    """Each user's step, halved until its cost falls; rounding is no rise."""
-    now, share = cost(u), np.ones(len(u))
-    for _ in range(HALVINGS):
-        rounding = 1e-13 * (1 + np.abs(now))
-        high = cost(u + share[:, None] * step) > now + SLOPE * share * fall + rounding
-        if not high.any():
-            break
-        share[high] /= 2
-    return np.asarray(share[:, None] * step)

@@ -113,7 +113,7 @@ class Block:
         top: Tensor = torch.linalg.eigvalsh(bound)[:, -1]
         return top
 
-    def _unit(self, weight: Tensor | float = 0.0) -> Tensor:
+    def unit(self, weight: Tensor | float = 0.0) -> Tensor:
         """A length for each coordinate, in which it curves by 1 at most: features need no scaling.
 
         A coordinate without any curvature keeps its own.
@@ -126,15 +126,15 @@ class Block:
         return self.bound().diagonal(dim1=1, dim2=2).clone()
 
     @cached_property
-    def _force(self) -> Tensor:
+    def force(self) -> Tensor:
         """share_i sum_j |phi'(0, y_j)| |a_j|, in units."""
         slopes = self.loss.slope(torch.zeros_like(self.real), self.y).abs()
-        return self._total(slopes * self.rows.lengths(self._unit()))
+        return self._total(slopes * self.rows.lengths(self.unit()))
 
     @cached_property
     def regular(self) -> Tensor:
         """Whether there is no direction in which f_i is constant: it is coercive if phi is."""
-        least: Tensor = torch.linalg.eigvalsh(_in_units(self.bound(), self._unit()))[:, 0]
+        least: Tensor = torch.linalg.eigvalsh(_in_units(self.bound(), self.unit()))[:, 0]
         return least > thin(least.dtype)
 
     @cached_property
@@ -142,7 +142,7 @@ class Block:
         """The projection on the directions in which f_i is constant, in units; None: nobody's."""
         if bool(self.regular.all()):
             return None
-        values, vectors = torch.linalg.eigh(_in_units(self.bound(), self._unit()))
+        values, vectors = torch.linalg.eigh(_in_units(self.bound(), self.unit()))
         projection: Tensor = (vectors * (values <= thin(values.dtype))[:, None]) @ vectors.mT
         return projection
 
@@ -152,7 +152,7 @@ class Block:
         With weights w = phi' >= 0 the rows -l a sum up to g, nearly 0. Had a direction d, |d| = 1,
         all of them on one side, sum_j w_j <a_j, d>^2 would be at most |g| max |a_j|.
         """
-        unit, weights = self._unit(), self.loss.slope(self.rows.scores(best), self.y)
+        unit, weights = self.unit(), self.loss.slope(self.rows.scores(best), self.y)
         least: Tensor = torch.linalg.eigvalsh(_in_units(self.gram(weights), unit))[:, 0]
         g, longest = unit * self.combine(weights), self.rows.lengths(unit).amax(self.rows.axis)
         return least > 2 * lengths(g) * longest + 32 * torch.finfo(g.dtype).eps
@@ -160,7 +160,7 @@ class Block:
     def prox(self, centre: Tensor, kappa: Tensor, start: Tensor) -> Tensor:
         """argmin f_i(x) + kappa_i/2 |x - centre_i|^2."""
         weight = kappa[:, None]
-        unit = self._unit(weight)
+        unit = self.unit(weight)
 
         def gradient(z: Tensor) -> Tensor:
             x = unit * z
@@ -171,7 +171,7 @@ class Block:
             h.diagonal(dim1=1, dim2=2).add_(weight)
             return _in_units(h, unit)
 
-        force = self._force + lengths(unit * weight * centre)
+        force = self.force + lengths(unit * weight * centre)
         functions = Functions(gradient, hessian, _trace(unit), force, coercive=True)
         return unit * newton.minimise(functions, start / unit)[0]
 
@@ -183,9 +183,9 @@ class Block:
 
     def minimise(self, slope: Tensor, start: Tensor) -> Tensor:
         """argmin f_i(x) + <slope_i, x>; NaN if none is found."""
-        unit, flat = self._unit(), self._flat
+        unit, flat = self.unit(), self._flat
         slope = unit * slope
-        force = self._force + lengths(slope)
+        force = self.force + lengths(slope)
 
         def steep(v: Tensor) -> Tensor:
             return v if flat is None else v - torch.bmm(flat, v[:, :, None])[:, :, 0]

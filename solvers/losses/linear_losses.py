@@ -7,7 +7,7 @@ have: they lie in blocks of users with about as many (`padded`), without a loop 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Literal
 
@@ -24,6 +24,7 @@ from corsage.solvers.losses.linear_block import Block
 from corsage.solvers.losses.newton import TOLERANCE
 from corsage.solvers.losses.padded import cut
 from corsage.solvers.losses.quadratic import Quadratic
+from corsage.solvers.losses.tied import rooted
 
 Scale = Literal["sum", "mean"]
 
@@ -228,6 +229,13 @@ class LinearLosses:
         if start is None:
             start = self._run(Block.nearer, centre, kappa)
         return self._run(Block.prox, centre, kappa, start)
+
+    def rooted(self, root: Tensor, centre: Tensor, start: Tensor) -> Tensor:
+        """argmin f_i(w_i + L u) + |u|^2/2 as w_i + L u, for a root L (d, r), as exactly as `prox`.
+
+        From `start`, a w_i + L u, on.
+        """
+        return self._run(partial(rooted, root), centre, start)
 
     def minimise(self, slope: Tensor | None = None, start: Tensor | None = None) -> Tensor:
         """argmin f_i(x) + <slope_i, x>, from `start` (default 0) on.

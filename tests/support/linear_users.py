@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import torch
 
 from corsage.core.losses import LOGISTIC, SQUARED, SQUARED_HINGE, huber
 from corsage.solvers.losses.convex import linear_losses
+from corsage.solvers.losses.linear_block import Block
 
 DELTA = 0.6
 LOSSES = {loss.name: loss for loss in (LOGISTIC, SQUARED_HINGE, SQUARED, huber(DELTA))}
@@ -47,3 +50,19 @@ def derivatives(losses, x):
         torch.autograd.grad(slopes[:, k].sum(), x, retain_graph=True)[0] for k in range(losses.d)
     ]
     return slopes.detach(), torch.stack(columns, 1)
+
+
+def counted_passes(monkeypatch):
+    """How often the rows of blocks of users are looked at from now on, by what for."""
+    seen: Counter[str] = Counter()
+
+    def watch(name, before):
+        def counted(self, x):
+            seen[name] += 1
+            return before(self, x)
+
+        monkeypatch.setattr(Block, name, counted)
+
+    for name in ("value", "gradient", "hessian"):
+        watch(name, getattr(Block, name))
+    return seen

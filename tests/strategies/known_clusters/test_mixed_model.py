@@ -11,6 +11,7 @@ import pytest
 from scipy.optimize import minimize
 
 from corsage.core.encoding import decode
+from corsage.solvers.losses.linear_losses import LinearLosses
 from tests.support.federations import federate
 from tests.support.grids import Watched
 from tests.support.known_users import (
@@ -198,6 +199,21 @@ def test_logistic_loss_is_minimised(
     wanted = logistic(users, per_user(users, values), np.full(users.k, 0.8))
     assert far(users.rows(models), wanted) < 1e-8
     assert strategy.progress.round < 12 and strategy.finished()
+
+
+def test_users_alone_are_minimised_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No round changes them: who has no minimiser would look for one in each."""
+    seen, minimise = [], LinearLosses.minimise
+
+    def counted(self: LinearLosses, *arguments: Any, **named: Any) -> Any:
+        seen.append(self.n)
+        return minimise(self, *arguments, **named)
+
+    monkeypatch.setattr(LinearLosses, "minimise", counted)
+    keys = {**LOGISTIC, "ridge": 0.0, "num_rounds": 12}
+    strategy, _, _ = federate("exact-local", num_nodes=1, **keys)
+    assert strategy.progress.round > 3
+    assert sum(seen) == len(strategy.federation.users)
 
 
 def test_only_sums_go_up() -> None:

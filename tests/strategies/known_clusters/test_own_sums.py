@@ -27,6 +27,7 @@ from tests.strategies.known_clusters.test_impossible import Lying
 from tests.support.federations import Notes, federate
 from tests.support.grids import Watched
 from tests.support.known_users import HIERARCHICAL, LOGISTIC, Seen, users_of
+from tests.support.linear_users import counted_passes
 from tests.support.resuming import Resume, Stop
 
 AUTO: dict[str, Any] = {"known_gamma": "auto", "known_lambda": "auto"}
@@ -161,6 +162,24 @@ def test_classes_end_where_em_stands_still(seen: Seen, tmp_path: Path) -> None:
     assert "converged: its slope is 0" in str(result.json()[0]["findings"])
     _, stopped, _ = run(path, **keys, num_rounds=3)
     assert "not converged" in str(stopped.json()[0]["findings"])
+
+
+def test_users_of_float32_are_at_their_minima_in_a_few_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exchange looks at the rows some twenty times, and comes to what float64 comes to."""
+    path, *_ = classes(tmp_path)
+    seen = counted_passes(monkeypatch)
+    keys = {"loss": "logistic", "labels": "classes", "mixed_variances": "full"}
+    keys |= {"mixed_neighbours": "never", "evaluate_every": 1000, "num_rounds": 40}
+    exact, _, _ = run(path, 1, **keys)
+    seen.clear()
+    rounded, _, _ = run(path, 1, **keys, precision="float32")
+    assert rounded.finished() and rounded.progress.round <= 20
+    looks = 2 * (rounded.progress.round + 3)  # at two clusters; evaluated, kept and told about
+    assert seen.total() <= 20 * looks
+    one, other = (s.state.estimates.covariance.users for s in (rounded, exact))
+    assert one == pytest.approx(other, rel=1e-3)
 
 
 def test_a_variance_of_0_is_said_to_be_at_the_boundary(tmp_path: Path) -> None:
