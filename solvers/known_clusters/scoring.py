@@ -36,6 +36,8 @@ WIDEST_ROOT = 1e4
 """Users that differ a hundred million times as much as records: rounding hides what is beyond."""
 START: Floats = np.geomspace(1e-4, 1e2, 13)
 """Variances over sigma^2 of all levels where the search begins: the best of these."""
+WIDE = 40
+"""With more numbers than these a factor is faster than eigenvalues."""
 FLAT = 1e-9
 """Directions with less curvature, in numbers of equal curvature, are none."""
 
@@ -236,6 +238,11 @@ def local(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, F
     With J = dL/dx: dD = J L' + L J', g = 2 <G L, J>, H = tr(Q dD Q dD) + 2 <G_+ J, J>, where G_+ is
     what of G is positive: at a variance of 0 it is all the curvature that there is.
     """
+    return (local_full if shape.kind == FULL else local_lines)(shape, x, derivative)
+
+
+def local_full(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, Floats]:
+    """The same of any roots."""
     roots, directions, groups = shape.roots(x), shape.directions(x), shape.groups
     half = directions @ roots.mT[None]
     moved = (half + half.mT)[:, :, shape.varies[:, None], shape.varies]  # (size, g, r, r)
@@ -246,23 +253,40 @@ def local(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, F
     inner = np.ix_(np.arange(groups), shape.varies, shape.varies)
     slope = np.tensordot(moved, gradient[inner], 3)
     total = np.tensordot(moved, weight[inner], 3)
-    return slope, averaged(shape, derivative, moved) + (pulled + pulled.T) / 2, total
+    pairs = averaged(derivative.pairs(groups, shape.varies), moved)
+    return slope, even(pairs + pulled), total
 
 
-def averaged(shape: Shape, derivative: Slope, moved: Floats) -> Floats:
-    """tr(Q dD Q dD) of all pairs of directions."""
-    if shape.kind == FULL:
-        pairs = derivative.pairs(shape.groups, shape.varies)
-        g, r, *_ = pairs.shape
-        flat = pairs.transpose(0, 1, 4, 2, 3).reshape(g, r * r, r * r)  # (a, d), (b, c)
-        half = flat @ moved.reshape(-1, g, r * r).transpose(1, 2, 0)
-        turned = moved.mT.reshape(-1, g, r * r)
-        found = np.tensordot(half, turned, ((0, 1), (1, 2)))
-    else:
-        squares = derivative.squares(shape.groups, shape.varies)
-        lines = np.diagonal(moved, axis1=2, axis2=3)
-        found = np.tensordot(lines.transpose(1, 0, 2) @ squares, lines, ((0, 2), (1, 2)))
-    return np.asarray((found + found.T) / 2)
+def local_lines(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, Floats]:
+    """The same of roots that are diagonal, and so their directions: it takes diagonals and Q_ab^2.
+
+    Directions as whole matrices would take d^4 products.
+    """
+    lines, directions = shape.lines(x)
+    moved, varies = 2 * directions * lines, shape.varies  # (size, g, r)
+    gradient, weight = derivative.slopes(shape.groups), derivative.weights(shape.groups)
+    values, vectors = np.linalg.eigh(gradient)
+    positive = (np.square(vectors) @ np.maximum(values, 0.0)[..., None])[:, varies, 0]
+    pulled = 2 * np.tensordot(positive * directions, directions, ((1, 2), (1, 2)))
+    slope = np.tensordot(moved, np.diagonal(gradient, 0, 1, 2)[:, varies], 2)
+    total = np.tensordot(moved, np.diagonal(weight, 0, 1, 2)[:, varies], 2)
+    squares = derivative.squares(shape.groups, varies)
+    half = moved.transpose(1, 0, 2) @ squares
+    return slope, even(np.tensordot(half, moved, ((0, 2), (1, 2))) + pulled), total
+
+
+def averaged(pairs: Floats, moved: Floats) -> Floats:
+    """tr(Q dD Q dD) of all pairs of directions (size, g, r, r)."""
+    g, r, *_ = pairs.shape
+    flat = pairs.transpose(0, 1, 4, 2, 3).reshape(g, r * r, r * r)  # (a, d), (b, c)
+    half = flat @ moved.reshape(-1, g, r * r).transpose(1, 2, 0)
+    turned = moved.mT.reshape(-1, g, r * r)
+    return np.tensordot(half, turned, ((0, 1), (1, 2)))
+
+
+def even(matrix: Floats) -> Floats:
+    """Symmetric but for rounding, and now without."""
+    return (matrix + matrix.T) / 2
 
 
 def solved(slope: Floats, curvature: Floats, damping: float) -> tuple[Floats, float]:
@@ -271,11 +295,26 @@ def solved(slope: Floats, curvature: Floats, damping: float) -> tuple[Floats, fl
     floor = 1e-14 * max(float(size.max(initial=0.0)), 1e-300)
     raised = curvature + np.diag(damping * size + floor)
     scale = 1 / np.sqrt(np.diag(raised).clip(floor))
-    values, vectors = np.linalg.eigh(scale[:, None] * raised * scale)
+    alike = scale[:, None] * raised * scale
+    if len(slope) > WIDE and (move := factored(alike, scale * slope)) is not None:
+        return -scale * move, float(move @ (scale * slope) / 2)
+    values, vectors = np.linalg.eigh(alike)
     told = values > FLAT  # sizes of groups have a direction in which nothing changes
     along = np.where(told, vectors.T @ (scale * slope), 0.0)
     safe = np.where(told, values, 1.0)
     return -scale * (vectors @ (along / safe)), float(np.sum(along**2 / safe) / 2)
+
+
+def factored(matrix: Floats, slope: Floats) -> Floats | None:
+    """Its inverse times a slope, by a factor; None: some direction is flat."""
+    from scipy.linalg import cho_solve
+
+    try:
+        np.linalg.cholesky(matrix - FLAT * np.eye(len(slope)))
+        factor = np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return None
+    return np.asarray(cho_solve((factor, True), slope, check_finite=False))
 
 
 def held(slope: Floats, curvature: Floats, fixed: Bools) -> tuple[Floats, Floats]:
