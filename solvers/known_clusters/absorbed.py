@@ -6,11 +6,13 @@ K, P and q are those of tree.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
+from corsage.solvers.known_clusters.lanes import WIDEST
 from corsage.solvers.known_clusters.mixed_model import by_cluster
 
 
@@ -61,28 +63,28 @@ class Absorbed:
     ----------
     below : what its units say of themselves.
     said : what they say of their centres: P, q, yy, ld.
-    spread : of a unit around its centre, given what is below it (n, d, d).
+    root : L of each.
     """
 
     below: Sums
     said: Sums
-    spread: Floats
+    root: Floats
 
     @classmethod
     def of(cls, below: Sums, root: Floats) -> Absorbed:
         """K = I + L'AL, as above."""
-        al, lb = below.a @ root, (root.mT @ below.b[..., None])
-        k = np.eye(root.shape[-1]) + root.mT @ al
-        inverse = np.linalg.inv(k)
-        p = below.a - al @ inverse @ al.mT
-        solved = inverse @ lb
-        said = Sums(
-            (p + p.mT) / 2,
-            below.b - (al @ solved)[..., 0],
-            below.yy - (lb.mT @ solved)[..., 0, 0],
-            below.ld + np.linalg.slogdet(k)[1],
-        )
-        return cls(below, said, root @ inverse @ root.mT)
+        if root.shape[-2] > WIDEST:
+            try:
+                return cls(below, by_factors(below, root), root)
+            except np.linalg.LinAlgError:
+                pass  # what rounding leaves of large roots is not definite
+        return cls(below, by_inverses(below, root), root)
+
+    @cached_property
+    def spread(self) -> Floats:
+        """L K^-1 L': the covariance of a unit around its centre, given what is below it."""
+        inverse = np.linalg.inv(plus_one(turned(self.below.a, self.root), self.root))
+        return np.asarray(self.root @ inverse @ self.root.mT)
 
     def summed(self, level: Level) -> Sums:
         """What the units above say."""
@@ -98,6 +100,57 @@ class Absorbed:
     def derivative(self, level: Level, above: Known, sigma2: float) -> Derivative:
         """How the deviance changes with the level's covariances, given what is known above."""
         return Derivative.of(level, self.said, above.of(level), sigma2)
+
+
+def by_inverses(below: Sums, root: Floats) -> Sums:
+    """What units with few coefficients say of their centres."""
+    la = turned(below.a, root)
+    lb = root.mT @ below.b[..., None]
+    k = plus_one(la, root)
+    solved = np.linalg.inv(k) @ np.concatenate([la, lb], axis=-1)
+    p = below.a - la.mT @ solved[..., :-1]
+    told = solved[..., -1:]
+    return Sums(
+        (p + p.mT) / 2,
+        below.b - (la.mT @ told)[..., 0],
+        below.yy - (lb.mT @ told)[..., 0, 0],
+        below.ld + np.linalg.slogdet(k)[1],
+    )
+
+
+def by_factors(below: Sums, root: Floats) -> Sums:
+    """The same with K = CC' and G = C^-1 L'A: P = A - G'G.
+
+    Of many coefficients a factor, of each unit after the other, takes a sixth of the products.
+    """
+    from scipy.linalg.blas import dtrsm, dtrsv
+
+    la = turned(below.a, root)
+    c = np.linalg.cholesky(plus_one(la, root))
+    h = (root.mT @ below.b[..., None])[..., 0]
+    for own, across, along in zip(c, la, h, strict=True):
+        across[:] = dtrsm(1.0, own.T, across.T, side=1).T
+        along[:] = dtrsv(own.T, along, trans=1)
+    return Sums(
+        below.a - la.mT @ la,
+        below.b - (la.mT @ h[..., None])[..., 0],
+        below.yy - np.square(h).sum(-1),
+        below.ld + 2 * np.log(np.diagonal(c, 0, -2, -1)).sum(-1),
+    )
+
+
+def turned(a: Floats, root: Floats) -> Floats:
+    """L'A (n, r, d); where a column of L has one entry it is a row of A, times that."""
+    entries = (root != 0).any(0)
+    if (entries.sum(0) > 1).any():
+        return np.asarray(root.mT @ a)
+    place = entries.argmax(0)
+    return np.asarray(root[:, place, np.arange(len(place)), None] * a[:, place])
+
+
+def plus_one(la: Floats, root: Floats) -> Floats:
+    """K = I + L'AL (n, r, r)."""
+    return np.eye(root.shape[-1]) + turned(la.mT, root).mT
 
 
 class Known(NamedTuple):

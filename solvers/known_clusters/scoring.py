@@ -236,6 +236,11 @@ def local(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, F
     With J = dL/dx: dD = J L' + L J', g = 2 <G L, J>, H = tr(Q dD Q dD) + 2 <G_+ J, J>, where G_+ is
     what of G is positive: at a variance of 0 it is all the curvature that there is.
     """
+    return (local_full if shape.kind == FULL else local_lines)(shape, x, derivative)
+
+
+def local_full(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, Floats]:
+    """The same of any roots."""
     roots, directions, groups = shape.roots(x), shape.directions(x), shape.groups
     half = directions @ roots.mT[None]
     moved = (half + half.mT)[:, :, shape.varies[:, None], shape.varies]  # (size, g, r, r)
@@ -246,23 +251,40 @@ def local(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, F
     inner = np.ix_(np.arange(groups), shape.varies, shape.varies)
     slope = np.tensordot(moved, gradient[inner], 3)
     total = np.tensordot(moved, weight[inner], 3)
-    return slope, averaged(shape, derivative, moved) + (pulled + pulled.T) / 2, total
+    pairs = averaged(derivative.pairs(groups, shape.varies), moved)
+    return slope, even(pairs + pulled), total
 
 
-def averaged(shape: Shape, derivative: Slope, moved: Floats) -> Floats:
-    """tr(Q dD Q dD) of all pairs of directions."""
-    if shape.kind == FULL:
-        pairs = derivative.pairs(shape.groups, shape.varies)
-        g, r, *_ = pairs.shape
-        flat = pairs.transpose(0, 1, 4, 2, 3).reshape(g, r * r, r * r)  # (a, d), (b, c)
-        half = flat @ moved.reshape(-1, g, r * r).transpose(1, 2, 0)
-        turned = moved.mT.reshape(-1, g, r * r)
-        found = np.tensordot(half, turned, ((0, 1), (1, 2)))
-    else:
-        squares = derivative.squares(shape.groups, shape.varies)
-        lines = np.diagonal(moved, axis1=2, axis2=3)
-        found = np.tensordot(lines.transpose(1, 0, 2) @ squares, lines, ((0, 2), (1, 2)))
-    return np.asarray((found + found.T) / 2)
+def local_lines(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, Floats]:
+    """The same of roots that are diagonal: of G and Q no more than diagonals are needed, of H Q_ab^2.
+
+    Directions that are whole matrices would take d^4 products.
+    """
+    lines, directions = shape.lines(x)
+    moved, varies = 2 * directions * lines, shape.varies  # (size, g, r)
+    gradient, weight = derivative.slopes(shape.groups), derivative.weights(shape.groups)
+    values, vectors = np.linalg.eigh(gradient)
+    positive = (np.square(vectors) @ np.maximum(values, 0.0)[..., None])[:, varies, 0]
+    pulled = 2 * np.tensordot(positive * directions, directions, ((1, 2), (1, 2)))
+    slope = np.tensordot(moved, np.diagonal(gradient, 0, 1, 2)[:, varies], 2)
+    total = np.tensordot(moved, np.diagonal(weight, 0, 1, 2)[:, varies], 2)
+    squares = derivative.squares(shape.groups, varies)
+    half = moved.transpose(1, 0, 2) @ squares
+    return slope, even(np.tensordot(half, moved, ((0, 2), (1, 2))) + pulled), total
+
+
+def averaged(pairs: Floats, moved: Floats) -> Floats:
+    """tr(Q dD Q dD) of all pairs of directions (size, g, r, r)."""
+    g, r, *_ = pairs.shape
+    flat = pairs.transpose(0, 1, 4, 2, 3).reshape(g, r * r, r * r)  # (a, d), (b, c)
+    half = flat @ moved.reshape(-1, g, r * r).transpose(1, 2, 0)
+    turned = moved.mT.reshape(-1, g, r * r)
+    return np.tensordot(half, turned, ((0, 1), (1, 2)))
+
+
+def even(matrix: Floats) -> Floats:
+    """Symmetric but for rounding, and now without."""
+    return (matrix + matrix.T) / 2
 
 
 def solved(slope: Floats, curvature: Floats, damping: float) -> tuple[Floats, float]:

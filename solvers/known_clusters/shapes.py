@@ -77,6 +77,19 @@ class Shape:
         root = np.tensordot(x[: self.inner], self.basis, 1)
         return np.concatenate([inner, np.eye(self.groups)[:, :, None, None] * root])
 
+    def lines(self, x: Floats) -> tuple[Floats, Floats]:
+        """The diagonals of L (g, r) and of dL/dx (size, g, r), where L has nothing beside them."""
+        r = len(self.varies)
+        basis = np.ones((1, r)) if self.kind == ONE else np.eye(r)
+        line = x[: self.inner] @ basis
+        if self.groups == 1:
+            return line[None], basis[:, None]
+        sizes = self._sizes(x)
+        inner = sizes[:, None] * basis[:, None]
+        return sizes[:, None] * line, np.concatenate(
+            [inner, np.eye(self.groups)[:, :, None] * line]
+        )
+
     def numbers(self, root: Floats) -> Floats:
         """x of the covariance L L' (d, d) that is nearest to a given root's in this shape."""
         r = len(self.varies)
