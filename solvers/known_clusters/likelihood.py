@@ -5,31 +5,20 @@ The hierarchical linear model of Lyu et al. 2022, (5.1), with one noise variance
     w_j ~ N(wbar, sb^2 I),    theta_i ~ N(w_j, s_j^2 I),    y_i ~ N(X_i theta_i, sigma^2 I),
 
 and a flat wbar. Everything is in units of sigma^2: rho_j = s_j^2/sigma^2, tau = sb^2/sigma^2. Users
-and clusters are integrated out by the same formulas (`absorbed`), sigma^2 is always the best one.
+and clusters are integrated out by the same formulas (columns.py), sigma^2 is always the best one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from corsage.core.arrays import Floats, Ints
-from corsage.core.errors import ModelError
+from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.lanes import WIDEST
-from corsage.solvers.known_clusters.partial import Partial
-from corsage.solvers.known_clusters.spectra import Spectra
 
-RATIOS: Floats = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 19)])
-"""tau, where the search for the best one begins."""
-GOLDEN = (5**0.5 - 1) / 2
-NARROWINGS = 26
-"""Golden sections between neighbours there: tau to 5 digits."""
 WINDOW = 8
 """So many neighbours on the grid of rho say what the sums are between them."""
-FALLS = 1e-7
-"""A deviance that falls by less stands still."""
 SINGULAR = 1e-12
 """What is below this share of the largest eigenvalue says nothing of wbar."""
 NO_NOISE = 1e-200
@@ -43,30 +32,6 @@ class Level(NamedTuple):
     q: Floats
     yy: Floats
     ld: Floats
-
-    def total(self) -> Level:
-        """The sum over the first axis."""
-        return Level(*(part.sum(0) for part in self))
-
-
-def spectra_of(a: Floats, b: Floats, varies: Floats | None) -> Spectra | Partial:
-    """Of A and b; only coordinates whose `varies` is 1 deviate from the centre, all if None."""
-    return Spectra.of(a, b) if varies is None else Partial.of(a, b, varies)
-
-
-def absorbed(below: Spectra | Partial, yy: Floats, rho: Floats) -> Level:
-    """x ~ N(w, rho I) integrated out of a quadratic with eigenvalues W and slopes Q'b.
-
-    Of a `Partial` only what varies is integrated out: x = w + D u, u ~ N(0, rho I).
-
-    P = Q diag(W/(1 + rho W)) Q', q = Q (Q'b/(1 + rho W)), yy - sum rho (Q'b)^2/(1 + rho W), and
-    ld = sum log(1 + rho W).
-    """
-    growth = 1 + rho[..., None] * below.values
-    with np.errstate(divide="ignore"):
-        p, q = below.shrunk(1 / rho)
-    explained = rho[..., None] * np.square(below.slopes) / growth
-    return Level(p, q, yy - explained.sum(-1), np.log(growth).sum(-1))
 
 
 def between(level: Level, grid: Floats, rho: Floats) -> Level:
@@ -124,7 +89,7 @@ def explained(total: Level) -> tuple[Floats, Floats, Floats]:
         except np.linalg.LinAlgError:
             pass
         else:
-            along = np.linalg.solve(factor, total.q[..., None])[..., 0]
+            along = forward(factor, total.q)
             sizes = 2 * np.log(np.diagonal(factor, 0, -2, -1)).sum(-1)
             return np.square(along).sum(-1), sizes, np.full(sizes.shape, float(d))
     values, vectors = np.linalg.eigh(total.p)
@@ -135,100 +100,9 @@ def explained(total: Level) -> tuple[Floats, Floats, Floats]:
     return told, np.log(safe).sum(-1), sound.sum(-1).astype(np.float64)
 
 
-@dataclass(frozen=True)
-class Profile:
-    """The likelihood over a grid of rho (k, G) and all tau.
+def forward(factor: Floats, q: Floats) -> Floats:
+    """C^-1 q (..., d), of lower triangles C."""
+    from scipy.linalg.blas import dtrsv
 
-    Parameters
-    ----------
-    below : what the users of each cluster and for each rho say of w_j, (k, G, ...).
-    yy, ld : the other two sums of `Level` (k, G).
-    records : how many records all users have.
-    """
-
-    below: Spectra | Partial
-    yy: Floats
-    ld: Floats
-    records: float
-
-    @classmethod
-    def of(cls, level: Level, records: float, varies: Floats | None = None) -> Profile:
-        """From the sums over the users of each cluster; w_j differ where they `varies`."""
-        d = level.q.shape[-1]
-        if records <= d:
-            raise ModelError(
-                f"variances: {records:.0f} records for {d} coordinates; more records are needed."
-            )
-        return cls(spectra_of(level.p, level.q, varies), level.yy, level.ld, records)
-
-    def picked(self, picks: Ints) -> Profile:
-        """At one place of the grid a cluster: (k, 1, ...)."""
-        rows = np.arange(len(picks))[:, None], picks[:, None]
-        return Profile(self.below.at(rows), self.yy[rows], self.ld[rows], self.records)
-
-    def levels(self, tau: Floats | float) -> Level:
-        """Each cluster with its w_j integrated out; tau is a number, or one a place (G,)."""
-        level = absorbed(self.below, self.yy, np.broadcast_to(tau, self.yy.shape))
-        return level._replace(ld=level.ld + self.ld)
-
-    def at(self, tau: Floats | float) -> tuple[Floats, Floats]:
-        """Deviance and sigma^2 (G,) with all clusters at the same place of the grid."""
-        return deviance(self.levels(tau).total(), self.records)
-
-    def best(self) -> tuple[Floats, Floats, Floats]:
-        """The best tau at each place of the grid, deviance and sigma^2 there, (G,) each.
-
-        Of one cluster no tau is told from another: its centre is wbar.
-        """
-        if len(self.yy) == 1:
-            tau = np.zeros(self.yy.shape[1])
-            return tau, *self.at(tau)
-        tried = np.stack([self.at(tau)[0] for tau in RATIOS])
-        best = tried.argmin(0)
-        low = np.log(RATIOS[np.maximum(best - 1, 1)])
-        high = np.log(RATIOS[np.minimum(best + 1, len(RATIOS) - 1)])
-        inner, outer = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        at_inner, at_outer = self.at(np.exp(inner))[0], self.at(np.exp(outer))[0]
-        for _ in range(NARROWINGS):
-            left = at_inner < at_outer
-            low, high = np.where(left, low, inner), np.where(left, outer, high)
-            new = np.where(left, high - GOLDEN * (high - low), low + GOLDEN * (high - low))
-            at_new = self.at(np.exp(new))[0]
-            inner, outer = np.where(left, new, outer), np.where(left, inner, new)
-            at_inner, at_outer = (
-                np.where(left, at_new, at_outer),
-                np.where(left, at_inner, at_new),
-            )
-        middle = np.exp((low + high) / 2)
-        tau = np.where(tried[0] <= self.at(middle)[0], 0.0, middle)
-        return tau, *self.at(tau)
-
-    def picks(self, start: Ints | None, *, common: bool) -> Ints:
-        """The places (k,) of each cluster's best rho: `common`, the same place for all.
-
-        Each for itself they are found cluster by cluster, from `start` (else the common place) on,
-        as long as the deviance falls: two places that rounding alone tells apart end it too.
-        """
-        if common or start is None:
-            start = np.full(len(self.yy), self.best()[1].argmin())
-        before, picks = np.inf, start
-        while not common:
-            picks = self._swept(picks)
-            after = float(self.picked(picks).best()[1][0])
-            if after > before - FALLS:
-                break
-            before = after
-        return picks
-
-    def _swept(self, picks: Ints) -> Ints:
-        """Every cluster in turn at its best place, given tau and the places of the others."""
-        levels, picks = self.levels(self.picked(picks).best()[0]), picks.copy()
-        rows = np.arange(len(picks))
-        total = Level(*(part[rows, picks].sum(0) for part in levels))
-        for j, pick in enumerate(picks):
-            tried = Level(
-                *(t + part[j] - part[j, pick] for t, part in zip(total, levels, strict=True))
-            )
-            picks[j] = deviance(tried, self.records)[0].argmin()
-            total = Level(*(part[picks[j]] for part in tried))
-        return picks
+    rows = zip(factor.reshape(-1, *factor.shape[-2:]), q.reshape(-1, q.shape[-1]), strict=True)
+    return np.reshape([dtrsv(c.T, own, trans=1) for c, own in rows], q.shape)

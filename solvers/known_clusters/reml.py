@@ -19,8 +19,9 @@ from numpy.typing import ArrayLike
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
+from corsage.solvers.known_clusters.columns import Columns
 from corsage.solvers.known_clusters.covariance import Covariances, covariances
-from corsage.solvers.known_clusters.likelihood import Level, Profile, absorbed, between, spectra_of
+from corsage.solvers.known_clusters.likelihood import Level, between
 from corsage.solvers.known_clusters.mixed_model import (
     Centres,
     by_cluster,
@@ -28,6 +29,7 @@ from corsage.solvers.known_clusters.mixed_model import (
     pack,
     unpack,
 )
+from corsage.solvers.known_clusters.ratios import Profile
 
 GRID: Floats = np.concatenate([[0.0], np.geomspace(1e-4, 1e2, 24)])
 """rho: none, and from 1e-4 to 100 by factors of 1.82, for features of a size of about 1.
@@ -101,12 +103,12 @@ def level_sums(
     coefficients that differ between users, and 0 for others; None: all do.
     """
     rows = np.broadcast_to(grid, (k, np.shape(grid)[-1]))
-    spectra, own = spectra_of(a, b, varies), rows[cluster]
-    levels = [absorbed(spectra, yy, own[:, g]) for g in range(own.shape[1])]
-    sums = (
-        np.stack([by_cluster(part, cluster, k) for part in parts], axis=1)
-        for parts in zip(*levels, strict=True)
-    )
+    levels = []
+    for j, ratios in enumerate(rows):
+        own = np.flatnonzero(cluster == j)
+        users = Columns.of(a[own], b[own], yy[own], varies).told()
+        levels.append(Level(*map(np.stack, zip(*map(users.total, ratios), strict=True))))
+    sums = map(np.stack, zip(*levels, strict=True))
     squares = np.diagonal(a, axis1=-2, axis2=-1)
     traces = (squares if varies is None else squares * varies).sum(-1)
     ends = (np.asarray(counts, np.float64), np.ones(len(b)), traces)
@@ -202,28 +204,41 @@ def fit(sums: RemlSums, *, common: bool | None = None, varies: Floats | None = N
     same = bool((sums.grid == sums.grid[0]).all())
     if common and not same:
         raise ModelError("variances: one rho for all, but a grid a cluster; send one grid.")
-    fits = [_search(sums, varies, common=one) for one in (True, False) if common in (one, None)]
+    model = Profile.of(sums.level, float(sums.records.sum()), varies)
+    start = model.common()
+    fits = [
+        _search(sums, varies, model, start, common=one)
+        for one in (True, False)
+        if common in (one, None)
+    ]
     return min(fits if same else fits[-1:], key=lambda found: found.aic)
 
 
-def _search(sums: RemlSums, varies: Floats | None, *, common: bool) -> Variances:
+def _search(
+    sums: RemlSums,
+    varies: Floats | None,
+    model: Profile,
+    start: tuple[Ints, float],
+    *,
+    common: bool,
+) -> Variances:
     """The best rho_j on the grid, then between its neighbours, finer and finer."""
-    records, rows = float(sums.records.sum()), sums.grid
-    model = Profile.of(sums.level, records, varies)
-    picks = model.picks(None, common=common)
+    records, rows = model.records, sums.grid
+    picks, tau = start if common else model.apart(*start)
     for _ in range(ZOOMS):
         rho = np.take_along_axis(rows, picks[:, None], 1)
         rows = np.stack([_around(row, pick) for row, pick in zip(rows, picks, strict=True)])
         level = between(sums.level, sums.grid, rows)
         model = Profile.of(level, records, varies)
-        picks = model.picks(np.abs(rows - rho).argmin(1), common=common)
+        picks = np.abs(rows - rho).argmin(1)
+        picks, tau = (model.downhill if common else model.apart)(picks, tau)
     at = np.arange(len(picks)), picks
-    tau, found, sigma2 = (float(part[0]) for part in model.picked(picks).best())
-    lam = _inverse(tau) if varies is None else np.where(varies > 0, _inverse(tau), np.inf)
+    best, found, sigma2 = (float(part[0]) for part in model.picked(picks).best())
+    lam = _inverse(best) if varies is None else np.where(varies > 0, _inverse(best), np.inf)
     return Variances(
         sigma2=sigma2,
         user=sigma2 * rows[at],
-        cluster=sigma2 * tau,
+        cluster=sigma2 * best,
         centres=centres(level.p[at], level.q[at], _rows(lam, len(picks))),
         loglik=-found / 2,
         aic=found + 2 * (3 if common else 2 + len(picks)),

@@ -256,9 +256,9 @@ def local_full(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floa
 
 
 def local_lines(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, Floats]:
-    """The same of roots that are diagonal: of G and Q no more than diagonals are needed, of H Q_ab^2.
+    """The same of roots that are diagonal, and so their directions: it takes diagonals and Q_ab^2.
 
-    Directions that are whole matrices would take d^4 products.
+    Directions as whole matrices would take d^4 products.
     """
     lines, directions = shape.lines(x)
     moved, varies = 2 * directions * lines, shape.varies  # (size, g, r)

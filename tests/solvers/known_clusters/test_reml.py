@@ -21,8 +21,9 @@ from corsage.solvers.known_clusters.laplace import (
     laplace_sums,
     laplace_variances,
 )
-from corsage.solvers.known_clusters.likelihood import Profile, between
+from corsage.solvers.known_clusters.likelihood import between
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
+from corsage.solvers.known_clusters.ratios import Profile
 from corsage.solvers.known_clusters.reml import (
     GRID,
     RemlSums,
