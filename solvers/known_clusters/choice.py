@@ -166,7 +166,9 @@ def grouped(tree: Tree, shapes: Sequence[Shape]) -> Tree:
 def part(tree: Tree, users: Ints) -> Tree:
     """The tree of some users alone; the levels above stay."""
     levels = (tree.levels[0].at(users), *tree.levels[1:])
-    return replace(tree, users=tree.users.at(users), levels=levels, counts=tree.counts[users])
+    thin = tree.thin and tree.thin.at(users)
+    own, counts = tree.users.at(users), tree.counts[users]
+    return replace(tree, users=own, levels=levels, counts=counts, thin=thin)
 
 
 def dealt(cluster: Ints, keys: Floats) -> Ints:

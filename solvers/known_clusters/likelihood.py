@@ -85,7 +85,7 @@ def explained(total: Level) -> tuple[Floats, Floats, Floats]:
         least = SINGULAR * np.trace(total.p, axis1=-2, axis2=-1)[..., None, None]
         try:
             np.linalg.cholesky(total.p - least * np.eye(d))  # no eigenvalue is below that
-            factor = np.linalg.cholesky(total.p)
+            factor = np.asarray(np.linalg.cholesky(total.p), np.float64)
         except np.linalg.LinAlgError:
             pass
         else:

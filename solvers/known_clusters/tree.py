@@ -29,6 +29,7 @@ from corsage.solvers.known_clusters.lanes import AT_ONCE
 from corsage.solvers.known_clusters.likelihood import NO_NOISE, SINGULAR
 from corsage.solvers.known_clusters.many_units import ManyAbsorbed, ManyDerivative
 from corsage.solvers.known_clusters.mixed_model import by_cluster
+from corsage.solvers.known_clusters.thin_units import Thin, ThinAbsorbed
 
 
 def levels_of(cluster: Ints, k: int) -> tuple[Level, ...]:
@@ -88,6 +89,7 @@ class Tree:
     counts : records of each user.
     sigma2 : of the noise, if it is known: 1 for losses that are log likelihoods. None: the best.
     restricted : the restricted likelihood; else the likelihood as it is, at the best wbar.
+    thin : of users with few records for their coefficients the rows that say the same (`thinned`).
     """
 
     users: Sums
@@ -95,6 +97,7 @@ class Tree:
     counts: Floats
     sigma2: float | None = None
     restricted: bool = True
+    thin: Thin | None = None
 
     def __post_init__(self) -> None:
         d = self.users.b.shape[1]
@@ -111,9 +114,10 @@ class Tree:
 
     def integrated(self, roots: Sequence[Floats], sigma2: float | None = None) -> Integrated:
         """All integrated out, each level with its roots L (g, d, r)."""
-        below, passed = self.users, list[Absorbed | ManyAbsorbed]()
+        below, passed = self.users, list[Passed]()
         for level, root in zip(self.levels, roots, strict=True):
-            passed.append(absorbed(below, level, root))
+            thin = None if passed else self.thin
+            passed.append(absorbed(below, level, root, thin))
             below = passed[-1].summed(level)
         noise = self.sigma2 if sigma2 is None else sigma2
         middle = Middle.of(below, self.records, noise, self.restricted)
@@ -123,11 +127,21 @@ class Tree:
         """The tree without its first level: its units say what theirs below them do, as found."""
         first = self.levels[0]
         counts = by_cluster(self.counts, first.parent, first.above)
-        return replace(self, users=found.passed[1].below, levels=self.levels[1:], counts=counts)
+        users, levels = found.passed[1].below, self.levels[1:]
+        return replace(self, users=users, levels=levels, counts=counts, thin=None)
+
+    def thinned(self) -> Tree:
+        """The same tree, worked through by rows where users have few records."""
+        return replace(self, thin=Thin.of(self.users))
 
 
-def absorbed(below: Sums, level: Level, root: Floats) -> Absorbed | ManyAbsorbed:
+Passed = Absorbed | ManyAbsorbed | ThinAbsorbed
+
+
+def absorbed(below: Sums, level: Level, root: Floats, thin: Thin | None = None) -> Passed:
     """A level integrated out, given the roots (g, d, r) of its groups."""
+    if thin is not None:
+        return thin.absorbed(below, root[level.group])
     if len(below.b) > AT_ONCE:
         return ManyAbsorbed(below, level, root)
     return Absorbed.of(below, root[level.group])
@@ -145,7 +159,7 @@ class Integrated:
     """
 
     levels: tuple[Level, ...]
-    passed: list[Absorbed | ManyAbsorbed]
+    passed: list[Passed]
     middle: Middle
 
     def known(self) -> list[Known]:

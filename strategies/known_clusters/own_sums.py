@@ -230,7 +230,8 @@ class OwnSums:
         parts = users.sums(units)
         noise = None if self.exact else 1.0
         above = units_above(names) if self.keys.mixed_paths else []
-        tree = Tree(parts, tree_levels(users.cluster, names, above), users.counts, noise)
+        levels = tree_levels(users.cluster, names, above)
+        tree = Tree(parts, levels, users.counts, noise).thinned()
         varies = units.sound if self.varies is None else units.sound * self.varies
         found, tried = self.fitted(tree, users, varies, number)
         shares = explained(tree, found) if self.exact else self.latent(found)
