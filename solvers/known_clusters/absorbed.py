@@ -123,20 +123,26 @@ def by_factors(below: Sums, root: Floats) -> Sums:
 
     Of many coefficients a factor, of each unit after the other, takes a sixth of the products.
     """
-    from scipy.linalg.blas import dtrsm, dtrsv
-
     la = turned(below.a, root)
     c = np.linalg.cholesky(plus_one(la, root))
-    h = (root.mT @ below.b[..., None])[..., 0]
-    for own, across, along in zip(c, la, h, strict=True):
-        across[:] = dtrsm(1.0, own.T, across.T, side=1).T
-        along[:] = dtrsv(own.T, along, trans=1)
+    g, h = forward(c, la, (root.mT @ below.b[..., None])[..., 0])
     return Sums(
-        below.a - la.mT @ la,
-        below.b - (la.mT @ h[..., None])[..., 0],
+        below.a - g.mT @ g,
+        below.b - (g.mT @ h[..., None])[..., 0],
         below.yy - np.square(h).sum(-1),
         below.ld + 2 * np.log(np.diagonal(c, 0, -2, -1)).sum(-1),
     )
+
+
+def forward(c: Floats, rows: Floats, slopes: Floats) -> tuple[Floats, Floats]:
+    """C^-1 rows (n, m, d) and C^-1 slopes (n, m), of lower triangles C, one after the other."""
+    from scipy.linalg.blas import dtrsm, dtrsv
+
+    across, along = np.empty(rows.shape), np.empty(slopes.shape)
+    for i, own in enumerate(c):
+        across[i] = dtrsm(1.0, own.T, rows[i].T, side=1).T
+        along[i] = dtrsv(own.T, slopes[i], trans=1)
+    return across, along
 
 
 def turned(a: Floats, root: Floats) -> Floats:
@@ -206,7 +212,11 @@ class Derivative:
 
     def squares(self, groups: int, varies: Ints) -> Floats:
         """Sums of Q_ab^2 (g, r, r): the same for dD that are diagonal."""
-        return by_cluster(np.square(self.q[:, varies[:, None], varies]), self.group, groups)
+        whole = len(varies) == self.q.shape[-1]
+        inner = self.q if whole else self.q[:, varies[:, None], varies]
+        if groups == 1:
+            return np.einsum("nab,nab->ab", inner, inner)
+        return by_cluster(np.square(inner), self.group, groups)
 
 
 def _times(matrices: Floats, vectors: Floats) -> Floats:

@@ -36,6 +36,8 @@ WIDEST_ROOT = 1e4
 """Users that differ a hundred million times as much as records: rounding hides what is beyond."""
 START: Floats = np.geomspace(1e-4, 1e2, 13)
 """Variances over sigma^2 of all levels where the search begins: the best of these."""
+WIDE = 40
+"""With more numbers than these a factor is faster than eigenvalues."""
 FLAT = 1e-9
 """Directions with less curvature, in numbers of equal curvature, are none."""
 
@@ -293,11 +295,26 @@ def solved(slope: Floats, curvature: Floats, damping: float) -> tuple[Floats, fl
     floor = 1e-14 * max(float(size.max(initial=0.0)), 1e-300)
     raised = curvature + np.diag(damping * size + floor)
     scale = 1 / np.sqrt(np.diag(raised).clip(floor))
-    values, vectors = np.linalg.eigh(scale[:, None] * raised * scale)
+    alike = scale[:, None] * raised * scale
+    if len(slope) > WIDE and (move := factored(alike, scale * slope)) is not None:
+        return -scale * move, float(move @ (scale * slope) / 2)
+    values, vectors = np.linalg.eigh(alike)
     told = values > FLAT  # sizes of groups have a direction in which nothing changes
     along = np.where(told, vectors.T @ (scale * slope), 0.0)
     safe = np.where(told, values, 1.0)
     return -scale * (vectors @ (along / safe)), float(np.sum(along**2 / safe) / 2)
+
+
+def factored(matrix: Floats, slope: Floats) -> Floats | None:
+    """Its inverse times a slope, by a factor; None: some direction is flat."""
+    from scipy.linalg import cho_solve
+
+    try:
+        np.linalg.cholesky(matrix - FLAT * np.eye(len(slope)))
+        factor = np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return None
+    return np.asarray(cho_solve((factor, True), slope, check_finite=False))
 
 
 def held(slope: Floats, curvature: Floats, fixed: Bools) -> tuple[Floats, Floats]:

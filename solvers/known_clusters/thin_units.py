@@ -20,6 +20,7 @@ from corsage.solvers.known_clusters.absorbed import (
     Known,
     Level,
     Sums,
+    forward,
     turned,
 )
 from corsage.solvers.known_clusters.lanes import AT_ONCE, WIDEST
@@ -65,11 +66,10 @@ class Thin:
         """The units' own deviations integrated out, given their roots L (n, d, r)."""
         across = turned(self.f.mT, root).mT  # F L
         c = np.linalg.cholesky(np.eye(self.f.shape[1]) + across @ across.mT)
-        found = np.linalg.solve(c, np.concatenate([self.f, self.t[..., None]], axis=-1))
-        h = found[..., -1]
+        rows, h = forward(c, self.f, self.t)
         yy = below.yy - np.square(self.t).sum(1) + np.square(h).sum(1)
         ld = below.ld + 2 * np.log(np.diagonal(c, 0, -2, -1)).sum(-1)
-        return ThinAbsorbed(below, root, np.ascontiguousarray(found[..., :-1]), h, yy, ld)
+        return ThinAbsorbed(below, root, rows, h, yy, ld)
 
 
 @dataclass(frozen=True)
