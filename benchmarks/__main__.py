@@ -138,6 +138,13 @@ def mixed_models() -> list[Measure]:
     return module.run()
 
 
+def wide_tables() -> Iterator[Measure]:
+    """Mixed models of tables with 5 to 300 columns, strengths estimated: CPU seconds of a run."""
+    from corsage.benchmarks import wide_tables as module
+
+    return module.run()
+
+
 def first_line() -> list[Measure]:
     """Seconds until the console command says something."""
     from corsage.benchmarks import first_line as module
@@ -210,6 +217,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "robust": robust,
     "statistics": statistics,
     "mixed-models": mixed_models,
+    "wide-tables": wide_tables,
     "forgetting": forgetting,
     "staleness": staleness,
     "first-line": first_line,

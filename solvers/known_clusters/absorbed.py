@@ -124,7 +124,7 @@ def by_factors(below: Sums, root: Floats) -> Sums:
     Of many coefficients a factor, of each unit after the other, takes a sixth of the products.
     """
     la = turned(below.a, root)
-    c = np.linalg.cholesky(plus_one(la, root))
+    c: Floats = np.linalg.cholesky(plus_one(la, root)).astype(np.float64, copy=False)
     g, h = forward(c, la, (root.mT @ below.b[..., None])[..., 0])
     return Sums(
         below.a - g.mT @ g,
@@ -215,7 +215,7 @@ class Derivative:
         whole = len(varies) == self.q.shape[-1]
         inner = self.q if whole else self.q[:, varies[:, None], varies]
         if groups == 1:
-            return np.einsum("nab,nab->ab", inner, inner)
+            return np.asarray(np.einsum("nab,nab->ab", inner, inner))[None]
         return by_cluster(np.square(inner), self.group, groups)
 
 

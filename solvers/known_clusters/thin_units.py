@@ -65,7 +65,8 @@ class Thin:
     def absorbed(self, below: Sums, root: Floats) -> ThinAbsorbed:
         """The units' own deviations integrated out, given their roots L (n, d, r)."""
         across = turned(self.f.mT, root).mT  # F L
-        c = np.linalg.cholesky(np.eye(self.f.shape[1]) + across @ across.mT)
+        k = np.eye(self.f.shape[1]) + across @ across.mT
+        c: Floats = np.linalg.cholesky(k).astype(np.float64, copy=False)
         rows, h = forward(c, self.f, self.t)
         yy = below.yy - np.square(self.t).sum(1) + np.square(h).sum(1)
         ld = below.ld + 2 * np.log(np.diagonal(c, 0, -2, -1)).sum(-1)
