@@ -21,7 +21,7 @@ RATIOS: Floats = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 19)])
 GOLDEN = (5**0.5 - 1) / 2
 NARROWINGS = 26
 """Golden sections between neighbours there: tau to 5 digits."""
-CLOSE, STEP = 1e-3, 0.05
+CLOSE, STEP = 1e-5, 0.05
 """log tau is that close where places are compared, as the deviance is flat there; and so far apart
 are the points of a parabola."""
 REACH = 2
@@ -114,13 +114,17 @@ class Profile:
         """
         if self.ld.shape[1] == 1:
             return 0.0, self.value(0.0)
-        if tau > 0:
-            low, middle, high = (self.value(tau * np.exp(step)) for step in (-STEP, 0.0, STEP))
-            bend = low + high - 2 * middle
-            if bend > 0 and abs(move := (low - high) / (2 * bend)) < 1:
-                best = tau * float(np.exp(STEP * move))
-                return best, self.value(best)
-        return self.searched(tau)
+        first = self._parabola(tau, STEP) if tau > 0 else None
+        found = self._parabola(first, STEP / 10) if first else None
+        return (found, self.value(found)) if found else self.searched(tau)
+
+    def _parabola(self, tau: float, step: float) -> float | None:
+        """Where a parabola through three points is least; None: not between them."""
+        low, middle, high = (self.value(tau * np.exp(by)) for by in (-step, 0.0, step))
+        bend = low + high - 2 * middle
+        if bend > 0 and abs(move := (low - high) / (2 * bend)) < 1:
+            return tau * float(np.exp(step * move))
+        return None
 
     def searched(self, tau: float) -> tuple[float, float]:
         """The same by sections, between the ratios around it."""
@@ -196,12 +200,13 @@ class Profile:
         They end when the deviance falls no more: two places that rounding alone tells apart end it.
         `tau` is the best one nearby; found is that of these places.
         """
-        before = np.inf
+        before, tau = np.inf, self.picked(picks).near(tau)[0]
         while True:
+            picks = self._swept(picks, tau)
             tau, after = self.picked(picks).near(tau)
             if after > before - FALLS:
                 return picks, tau
-            before, picks = after, self._swept(picks, tau)
+            before = after
 
     def _swept(self, picks: Ints, tau: float) -> Ints:
         """Every cluster in turn at its best place, given tau and the places of the others."""
