@@ -178,22 +178,6 @@ class Profile:
                     found, middle, least = place, tau, value
         return np.full(self.ld.shape[1], found), middle
 
-    def downhill(self, picks: Ints, tau: float) -> tuple[Ints, float]:
-        """The same of places that are close together, from one of them on: there is one least.
-
-        `tau` is the best one nearby; found is that of the best place.
-        """
-        place, known = int(picks[0]), dict[int, tuple[float, float]]()
-        while True:
-            for other in (place, place - 1, place + 1):
-                if 0 <= other < len(self.ld) and other not in known:
-                    tau, least = self.place(other).near(tau)
-                    known[other] = least, tau
-            best = min(known, key=lambda one: (known[one][0], one))
-            if best == place:
-                return np.full(len(picks), place), known[place][1]
-            place = best
-
     def apart(self, picks: Ints, tau: float) -> tuple[Ints, float]:
         """The places (k,) of each cluster's best rho, found cluster by cluster from `picks` on.
 
@@ -225,3 +209,43 @@ class Profile:
 def at(level: Level, place: int) -> Level:
     """At one place of the grid."""
     return Level(*(part[place] for part in level))
+
+
+@dataclass(frozen=True)
+class Close:
+    """Places of rho (k, G) that are close together: there is one least.
+
+    Parameters
+    ----------
+    level : the sums over the users of each cluster.
+    records, varies : as `Profile` has them.
+    """
+
+    level: Level
+    records: float
+    varies: Floats | None
+
+    def at(self, picks: Ints) -> Profile:
+        """Each cluster at its place; no other is taken apart into eigenvectors."""
+        rows = np.arange(len(picks))[:, None], picks[:, None]
+        return Profile.of(Level(*(part[rows] for part in self.level)), self.records, self.varies)
+
+    def common(self, picks: Ints, tau: float) -> tuple[Ints, float]:
+        """The best place, the same for all, found from one of them on, and the best tau there.
+
+        `tau` is the best one nearby.
+        """
+        place, known = int(picks[0]), dict[int, tuple[float, float]]()
+        while True:
+            for other in (place, place - 1, place + 1):
+                if 0 <= other < self.level.yy.shape[1] and other not in known:
+                    tau, least = self.at(np.full(len(picks), other)).near(tau)
+                    known[other] = least, tau
+            best = min(known, key=lambda one: (known[one][0], one))
+            if best == place:
+                return np.full(len(picks), place), known[place][1]
+            place = best
+
+    def apart(self, picks: Ints, tau: float) -> tuple[Ints, float]:
+        """The best places, of each cluster its own, and the best tau there."""
+        return Profile.of(self.level, self.records, self.varies).apart(picks, tau)

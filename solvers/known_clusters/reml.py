@@ -29,7 +29,7 @@ from corsage.solvers.known_clusters.mixed_model import (
     pack,
     unpack,
 )
-from corsage.solvers.known_clusters.ratios import Profile
+from corsage.solvers.known_clusters.ratios import Close, Profile
 
 GRID: Floats = np.concatenate([[0.0], np.geomspace(1e-4, 1e2, 24)])
 """rho: none, and from 1e-4 to 100 by factors of 1.82, for features of a size of about 1.
@@ -229,11 +229,10 @@ def _search(
         rho = np.take_along_axis(rows, picks[:, None], 1)
         rows = np.stack([_around(row, pick) for row, pick in zip(rows, picks, strict=True)])
         level = between(sums.level, sums.grid, rows)
-        model = Profile.of(level, records, varies)
-        picks = np.abs(rows - rho).argmin(1)
-        picks, tau = (model.downhill if common else model.apart)(picks, tau)
+        near = Close(level, records, varies)
+        picks, tau = (near.common if common else near.apart)(np.abs(rows - rho).argmin(1), tau)
     at = np.arange(len(picks)), picks
-    best, found, sigma2 = (float(part[0]) for part in model.picked(picks).best())
+    best, found, sigma2 = (float(part[0]) for part in near.at(picks).best())
     lam = _inverse(best) if varies is None else np.where(varies > 0, _inverse(best), np.inf)
     return Variances(
         sigma2=sigma2,

@@ -10,7 +10,7 @@ from corsage.solvers.known_clusters.columns import Columns
 from corsage.solvers.known_clusters.likelihood import Level as Said
 from corsage.solvers.known_clusters.mixed_model import shrunk
 from corsage.solvers.known_clusters.partial import Partial
-from corsage.solvers.known_clusters.ratios import RATIOS, Profile
+from corsage.solvers.known_clusters.ratios import RATIOS, Close, Profile
 from corsage.solvers.known_clusters.scoring import Scoring, local_full, local_lines
 from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.tree import Tree, levels_of
@@ -137,7 +137,8 @@ def test_the_best_place_is_that_of_a_search_of_all(seed: int) -> None:
     assert (picks == deviance.argmin()).all()
     best = float(tau[picks[0]])
     assert near == pytest.approx(best, rel=1e-2)
-    again, _ = profile.downhill(np.clip(picks + 1, 0, len(grid) - 1), near)
+    places = Close(level, float(N * ROWS), None)
+    again, _ = places.common(np.clip(picks + 1, 0, len(grid) - 1), near)
     assert (again == picks).all()
     found = profile.place(int(picks[0])).near(1.3 * best if best else RATIOS[2])
     assert found[1] == pytest.approx(deviance.min(), abs=1e-5)
