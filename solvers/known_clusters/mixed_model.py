@@ -181,8 +181,6 @@ def _outer(scale: Floats) -> Floats:
 
 def by_cluster(values: Floats, cluster: Ints, k: int) -> Floats:
     """Sums (k, ...) of the rows (n, ...) of each cluster; 0 for a cluster without any."""
-    if k == 1:
-        return np.asarray(values.sum(0, keepdims=True), np.float64)
     if (cluster[1:] < cluster[:-1]).any():  # rows in order are not copied
         order = np.argsort(cluster, kind="stable")
         values, cluster = values[order], cluster[order]
