@@ -56,8 +56,8 @@ def test_batchnorm_on_a_batch_of_one_sample_says_what_to_do(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "normal.py").write_text(NORMAL)
-    assert run([*QUICK, "model=normal:net", "batch-size=1"], "") == 1
-    assert "one sample, too few for BatchNorm: set another batch-size" in last_line(capsys)
+    assert run([*QUICK, "model=normal:net", "batch-size=1"], "") == 2
+    assert "batch-size=1, too few for BatchNorm" in last_line(capsys)
 
 
 def test_a_narrow_table_names_its_strategies_and_shows_whole_numbers() -> None:

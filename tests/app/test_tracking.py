@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from corsage import FedAvg, simulate
+from corsage import simulate
 from corsage.app.command import run
 from corsage.app.run.recorder import read_rows
 from corsage.app.tracking import tools
@@ -21,6 +21,7 @@ from corsage.app.tracking.numbers import Numbers, of_round
 from corsage.app.tracking.tools import Trackers
 from corsage.app.tracking.tracker import Part, Tracker
 from corsage.core.files import sealed
+from corsage.strategies.rounds.course import one_round
 from tests.app.test_resume import line_of, only
 
 QUICK = ["num-users=6", "num-rounds=5", "hidden=4", "fraction-train=0.5", "fine-tune-epochs=1"]
@@ -48,14 +49,13 @@ def told(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) ->
     patch.setenv("WANDB_MODE", "offline")
     words = [*QUICK, f"run-dir={folder / 'runs'}", "checkpoint-every=2", f"log-to={ALL}"]
     with pytest.MonkeyPatch.context() as stop:
-        one_round = FedAvg.one_round
 
-        def until_three(self: Any, number: int) -> Any:
+        def until_three(strategy: Any, number: int) -> Any:
             if number == 4:
                 raise KeyboardInterrupt
-            return one_round(self, number)
+            return one_round(strategy, number)
 
-        stop.setattr(FedAvg, "one_round", until_three)
+        stop.setattr("corsage.strategies.rounds.run.one_round", until_three)
         assert run(words, "") == 130
     resume = ["--resume", str(only(folder / "runs")), f"log-to={ALL},csv"]
     assert run(resume, "") == 0
