@@ -1,7 +1,6 @@
 """Simulate personalised federated learning: `python run_simulation.py key=value ...`.
 
-With no words at all: FedRep, FedAvg and local training compared on the digits, 50 users with two
-classes each.
+With no words at all: a tour of three comparisons, on data that show what each is for.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from corsage.app.command import run
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    sys.exit(run(sys.argv[1:], __doc__ or ""))
+    sys.exit(run(sys.argv[1:] or ["tour"], __doc__ or ""))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 from corsage.app import commands
 from corsage.app.output.complaint import exit_code
 from corsage.app.studies.grid import grid_of, is_study, is_study_of
-from corsage.core.config import AUTOMATIC, Config, read_words
+from corsage.core.config import AUTOMATIC, Config, exampled, read_words
 from corsage.core.errors import ConfigError, StrategiesFailed
 from corsage.core.files import guarded, write_atomically
 from corsage.core.version import VERSION
@@ -78,18 +78,21 @@ def run_or_study(values: dict[str, Any], json_file: str) -> None:
 
 
 def decided(values: dict[str, Any]) -> dict[str, Any]:
-    """The keys; with strategy=auto those that suit the data, which is said in a line.
+    """The keys, with those that the strategies need and nobody set, which is said in a line.
 
-    Of a study its first run decides.
+    With strategy=auto they are those that suit the data; of a study its first run decides.
     """
-    if AUTOMATIC not in str(values.get("strategy", "")).split(","):
-        return values
-    from corsage.app.automatic import chosen
+    if AUTOMATIC in str(values.get("strategy", "")).split(","):
+        from corsage.app.automatic import chosen
 
-    grid = grid_of(values)
-    found, line = chosen({**values, **grid.keys(grid.cells[0])})
-    print(line, file=sys.stderr)
-    return {**found, **values, "strategy": found["strategy"]}
+        grid = grid_of(values)
+        found, line = chosen({**values, **grid.keys(grid.cells[0])})
+        found = {**found, **values, "strategy": found["strategy"]}
+    else:
+        found, line = exampled(values)
+    if line:
+        print(line, file=sys.stderr)
+    return found
 
 
 def simulate_and_report(config: Config, json_file: str) -> None:

@@ -35,6 +35,7 @@ class Command:
 GROUPS: dict[str, dict[str, Command]] = {
     "Runs": {
         "run": Command("app.command", "run strategies: key=value ...", "start"),
+        "tour": Command("app.tour", "what it is for: three comparisons and a page, 20 seconds"),
         "sweep": Command("app.study", "a study: several seeds, several values of keys", "sweep"),
         "compare": Command("app.study", "finished runs and studies in one table", "compare"),
         "report": Command("app.run.report_again", "make the report of a run anew from its files"),

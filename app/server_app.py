@@ -7,16 +7,20 @@ To use one strategy of your own choice, all that is needed is
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import log
 
 from corsage.app.run.checks import check_simulation
 from corsage.app.run.resuming import resumed
 from corsage.app.run.run_folder import AnyStrategy, RunFolder
 from corsage.app.run.status import watched
-from corsage.core.config import Config
+from corsage.core.catalogue import defaults
+from corsage.core.config import Config, exampled
 from corsage.core.errors import CorsageError, StatesGone
 from corsage.strategies.rounds.grids import is_simulation
 
@@ -26,12 +30,27 @@ def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
     if opened:
         compare(opened, grid)
         return
-    config = Config.parse(resumed(context.run_config))
+    config = Config.parse(keys_of(context.run_config, is_simulation(grid)))
     if is_simulation(grid):
         check_simulation(config)
     folder = RunFolder.open(config)
     with folder as run, watched(run.folder, str(context.run_id)):
         compare(run, grid)
+
+
+def keys_of(run_config: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
+    """The keys of a run config, or of the run that it resumes.
+
+    Flower adds all defaults, so that a key at its default counts as one that nobody set.
+    """
+    if run_config.get("resume"):
+        return resumed(run_config)
+    idle = defaults()
+    values = {key: value for key, value in run_config.items() if value != idle.get(key)}
+    found, line = exampled(values) if simulated else (values, "")
+    if line:
+        log(logging.INFO, "%s", line)
+    return found
 
 
 def compare(run: RunFolder, grid: Grid) -> None:

@@ -25,7 +25,7 @@ from corsage.app.results.rowfile import RowFile
 from corsage.app.results.run import Run
 from corsage.app.run.endings import in_a_line
 from corsage.app.run.models import models_in_memory
-from corsage.core.config import AUTOMATIC, Config
+from corsage.core.config import AUTOMATIC, Config, exampled
 from corsage.core.encoding import decode
 from corsage.core.errors import FOR_ALL, CheckpointError, ConfigError
 from corsage.core.keys import flatten
@@ -210,14 +210,18 @@ def decided(
     several: list[AnyStrategy | str], keys: dict[str, Any], progress: bool
 ) -> tuple[dict[str, Any], list[AnyStrategy | str]]:
     """The keys and the strategies; in the place of "auto" those that suit the data."""
-    if several != [AUTOMATIC]:
+    named = [one for one in several if isinstance(one, str)]
+    if not named:
         return keys, several
-    values = {name.replace("_", "-"): value for name, value in keys.items()}
-    found, line = chosen({**values, "strategy": AUTOMATIC})
-    if progress:
+    values = {**{name.replace("_", "-"): value for name, value in keys.items()}}
+    words = {"strategy": ",".join(named)}
+    automatic = several == [AUTOMATIC]
+    found, line = chosen({**values, **words}) if automatic else exampled({**values, **words})
+    if progress and line:
         print(line, file=sys.stderr)
     strategy = found.pop("strategy")
-    return {name.replace("-", "_"): value for name, value in found.items()}, [strategy]
+    own = {name.replace("-", "_"): value for name, value in found.items()}
+    return own, [strategy] if automatic else several
 
 
 def with_work(

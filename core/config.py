@@ -40,6 +40,7 @@ from corsage.core.registry import (
     DEVICE,
     algorithm_keys,
     data_keys,
+    keys_class,
     source,
     users_of,
 )
@@ -93,9 +94,9 @@ class Config:
     @classmethod
     def parse(cls, values: Mapping[str, Any] | None = None) -> Config:
         """Build the configuration from flat kebab-case keys; what is absent has its default."""
-        values = dict(values or {})
-        check_names(values)
-        values, objects = named_objects(values)
+        check_names(values or {})
+        values, objects = named_objects(values or {})
+        values = {**needed(values), **values}
         groups: dict[str, Any] = {name: read(group, values) for name, group in GROUPS.items()}
         check_strategies(groups["run"].strategy, ALGORITHMS)
         check_device(groups["train"].device)
@@ -127,6 +128,58 @@ class Config:
     def check_simulated(self) -> None:
         """Refuse keys for files of devices: a simulation has none, and would ignore them."""
         check_data(self.data, flatten(self.device_data))
+
+
+def needed(values: Mapping[str, Any]) -> dict[str, str]:
+    """The keys of which the strategies need another value than usual; the first one's win."""
+    found: dict[str, str] = {}
+    for name in reversed(strategies_of(values)):
+        found.update(keys_class(name).needs)
+    return found
+
+
+def strategies_of(values: Mapping[str, Any]) -> list[str]:
+    """The strategies that the keys name, of those that there are."""
+    return [name for name in read(RunKeys, values).strategy if name in ALGORITHMS]
+
+
+def exampled(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The keys with all that nobody set and the strategies need, and the line that says so.
+
+    Where no data are named, the first strategy's example is taken, if the others suit it.
+    """
+    names, found, said = strategies_of(values), dict(values), []
+    if names and not {"dataset", "data-file"} & set(values):
+        example = keys_class(names[0]).example
+        check_suited(names)
+        own = {key: value for key, value in example.items() if key not in values}
+        found |= own
+        said += [f"{spelled(own)}, the example of {names[0]}"] if own else []
+    own = {key: value for key, value in needed(found).items() if key not in found}
+    for name in names:
+        mine = {k: v for k, v in own.items() if keys_class(name).needs.get(k) == v}
+        said += [f"{spelled(mine)}, which {name} needs"] if mine else []
+        own = without(own, mine)
+    return {**needed(found), **found}, f"Not set: {'; '.join(said)}." if said else ""
+
+
+def check_suited(names: list[str]) -> None:
+    """Refuse strategies that cannot have the first one's example, where no data are named."""
+    if keys_class(names[0]).example:
+        return  # two classes or numbers, in known clusters: it suits all
+    unfit = [name for name in names if keys_class(name).asks]
+    if unfit:
+        other = keys_class(unfit[0])
+        raise ConfigError(
+            f"strategy={','.join(names)}: the digits, on which {names[0]} runs where no data are "
+            f"named, do not fit {', '.join(unfit)} ({other.asks}); name data that fit all, such as "
+            f"{spelled(other.example)}."
+        )
+
+
+def spelled(values: Mapping[str, str]) -> str:
+    """Keys as the command line has them."""
+    return " ".join(f"{key}={value}" for key, value in values.items())
 
 
 def named_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Held, ...]]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from functools import cache
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 from corsage.core.errors import ConfigError
 
@@ -39,9 +39,17 @@ def key(
 
 
 class Keys:
-    """Base of the dataclasses that declare keys; `title` heads their group in `--help`."""
+    """Base of the dataclasses that declare keys.
 
-    title = ""
+    `title` heads their group in `--help`. Of an algorithm's, `example` are keys that show what it
+    is for, where nobody names data; `needs` are keys that have another default than usual; `asks`
+    says which data it takes, if not any.
+    """
+
+    title: ClassVar[str] = ""
+    example: ClassVar[Mapping[str, str]] = {}
+    needs: ClassVar[Mapping[str, str]] = {}
+    asks: ClassVar[str] = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -77,7 +77,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "exact-cluster": Algorithm(
         "ExactCluster",
         of="mixed-model",
-        fixed={"known_gamma": "inf", "known_lambda": "0", **ALL},
+        fixed={"known_gamma": "inf", "known_lambda": "0", "mixed_grouping": "known", **ALL},
     ),
     "exact-global": Algorithm(
         "ExactGlobal",

@@ -151,7 +151,9 @@ def criterion_of(keys: ModelKeys, num_classes: int) -> Criterion:
     Refuses a loss that such labels cannot have.
     """
     name = keys.loss
-    if name == "auto":
+    if name == "auto" and num_classes == 2 and keys.model == "linear":
+        name = "logistic"  # one output: with two, a linear model has twice the numbers it needs
+    elif name == "auto":
         name = "cross-entropy" if num_classes else "squared"
     loss = scalar_loss(name, keys.huber_delta)
     if num_classes == 0 and (loss is None or loss.classes):

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -58,6 +58,7 @@ class CFLKeys(Keys):
     """Keys of CFL."""
 
     title = "CFL"
+    example: ClassVar = {"dataset": "ellipses", "model": "linear", "lr": "0.1"}
 
     cfl_eps1: float = key(
         0.1, "a cluster may be cut if the norm of its mean update is below this", low=0.0

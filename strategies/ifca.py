@@ -22,7 +22,7 @@ I the step is |those users|/m times the way to it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -47,6 +47,12 @@ class IFCAKeys(Keys):
     """Keys of IFCA."""
 
     title = "IFCA"
+    example: ClassVar = {
+        "dataset": "ellipses",
+        "model": "linear",
+        "lr": "0.1",
+        "ifca-clusters": "3",
+    }
 
     ifca_clusters: int = key(2, "cluster models (K); all of them are sent to each user", low=1)
     ifca_averaging: str = key(

@@ -38,7 +38,6 @@ from corsage.strategies.convex_clustering.keys import (
     NEWTON,
     PDMM,
     ConvexClusteringKeys,
-    given_lambda,
     rules_of,
     solver_of,
 )
@@ -109,7 +108,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     def prepare(self) -> None:
         """Read the numbers among the keys, and make the parts."""
-        self.given_lambda = given_lambda(self.keys)
+        self.keys.given  # noqa: B018 - a number, or a ConfigError
         rules_of(self.keys, self.config, 1)  # numbers, or a ConfigError
         self.questions = Questions(self.federation)
         self.report = ClusterReport(self.questions, in_full=self.keys.convex_report)
@@ -148,7 +147,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         if self.state.solver is not None:  # resumed
             self.state = replace(self.state, solver=self.state.solver.by_columns())
             return
-        if self.given_lambda == 0:
+        if self.keys.given == 0:
             self.federation.note("convex-lambda=0: every user is alone")
         yield from self.questions.without_silent(self._fixed)
         self.federation.participants.left_out.clear()  # in rounds they may be heard again
@@ -159,8 +158,8 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         name, graph = solver_of(self.keys, self.config, d), Graph(users)
         if self.keys.convex_graph == KNN:
             graph = yield from ask_neighbours(self.questions, users, d, self.keys.convex_neighbours)
-        found = Found(Choice(self.given_lambda or 0.0))
-        if self.given_lambda is None:
+        found = Found(Choice(self.keys.given or 0.0))
+        if self.keys.given is None:
             of_clusters = self.keys.convex_lambda == CLUSTERS
             found = yield from choose(self.questions, graph, d, of_clusters)
         solver: Solver = yield from self._begun(name, graph, found)
@@ -183,9 +182,9 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     def _check(self, graph: Graph, held: Bools) -> Script[None]:
         """A given lambda has a solution, or the run ends here; one that was chosen has one."""
-        if self.given_lambda is not None:
+        if self.keys.given is not None:
             d = self.federation.network.whole.stop
-            yield from check_bounded(self.questions, graph, self.given_lambda, d, held)
+            yield from check_bounded(self.questions, graph, self.keys.given, d, held)
 
     # A round, as every strategy's: rows down, rows up.
 

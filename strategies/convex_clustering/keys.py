@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
@@ -19,6 +20,9 @@ class ConvexClusteringKeys(Keys):
     """Keys of convex clustering."""
 
     title = "Convex clustering"
+    example: ClassVar = {"dataset": "ellipses"}
+    needs: ClassVar = {"model": "linear"}
+    asks = "numbers or two classes"
 
     convex_lambda: str = key(
         AUTO,
@@ -53,11 +57,11 @@ class ConvexClusteringKeys(Keys):
         high=1.0,
     )  # fmt: skip
 
-
-def given_lambda(keys: ConvexClusteringKeys) -> float | None:
-    """lambda as a number, or None if it is to be found."""
-    text = keys.convex_lambda
-    return None if text in (AUTO, CLUSTERS) else number("convex-lambda", text)
+    @property
+    def given(self) -> float | None:
+        """lambda as a number, or None if it is to be found."""
+        text = self.convex_lambda
+        return None if text in (AUTO, CLUSTERS) else number("convex-lambda", text)
 
 
 def solver_of(keys: ConvexClusteringKeys, config: Config, d: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -48,6 +48,9 @@ class LocalClustersKeys(Keys):
     """Keys of clusters of local models."""
 
     title = "Clusters of local models"
+    example: ClassVar = {"dataset": "ellipses"}
+    needs: ClassVar = {"model": "linear"}
+    asks = "numbers or two classes"
 
     local_clusters_by: str = key(
         "average", "average linkage, or kmeans", choices=("average", "kmeans")

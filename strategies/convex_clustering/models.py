@@ -22,10 +22,31 @@ def check_convex(federation: Federation, network: Network) -> None:
 
     model = federation.config.model.model
     if is_convex_module(network.module):
+        if model in ZOO:
+            check_classes(federation, network)
         return
     if model in ZOO:
         raise ConfigError(f"{federation.name}: model={model} is not convex; set model=linear.")
     federation.note(f"model={model}: if its losses are not convex, the certificate is not valid")
+
+
+def check_classes(federation: Federation, network: Network) -> None:
+    """Refuse what would take minutes: losses of several outputs are minimised user by user."""
+    from corsage.solvers.convex_clustering.batched import LARGEST
+
+    name, classes, d = federation.name, federation.agreed.num_classes, network.whole.stop
+    looked_for = getattr(federation.keys, "given", 0.0) is None
+    if federation.convex or not (d > LARGEST or looked_for):
+        return
+    if classes == 2:
+        raise ConfigError(f"{name}: of two classes set loss=logistic, with one output.")
+    instead = "take fedrep-convex (heads that cluster) or ifca"
+    if d <= LARGEST:
+        instead = f"give convex-lambda=NUMBER, or {instead}"
+    raise ConfigError(
+        f"{name}: takes numbers or two classes so far, and these are {classes} classes, "
+        f"{d} numbers a model: {instead}."
+    )
 
 
 def to_choose_from(models: Floats) -> Parcel:

@@ -9,7 +9,7 @@ frozen, and returns phi_i. The server averages: phi^{t+1} = 1/(r n) sum_i phi_i.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import EPOCHS, Keys, key
@@ -25,6 +25,7 @@ class FedRepKeys(Keys):
     """Keys of FedRep."""
 
     title = "FedRep"
+    needs: ClassVar = {"model": "mlp"}  # a body, whatever others need
 
     head_epochs: int = key(
         10, "epochs of the head (tau), the body frozen, before the body's", low=0, limit=EPOCHS

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -54,6 +54,8 @@ class FedRepKnownKeys(FedRepKeys):
     """Keys of FedRep with heads in known clusters."""
 
     title = "FedRep, heads in known clusters"
+    example: ClassVar = {"dataset": "moons"}
+    asks = "users in known clusters"
 
     fedrep_known_gamma: float = key(1.0, "pull of a head to its cluster's (gamma)", low=0.0)
     fedrep_known_lambda: float = key(

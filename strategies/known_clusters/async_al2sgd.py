@@ -27,6 +27,7 @@ from corsage.solvers.known_clusters.coins import Stretch
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.katyusha import Momenta, check, parameters
 from corsage.strategies.known_clusters.al2sgd_server import AL2SGDServer
+from corsage.strategies.known_clusters.checks import check_convex
 from corsage.strategies.known_clusters.coin_method import CoinMethod
 from corsage.strategies.known_clusters.coins import CoinKeys, fixed_settings, number
 from corsage.strategies.known_clusters.schedule import CoinSchedule
@@ -71,12 +72,7 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
 
     def initial(self, network: Network) -> AsyncAL2SGDState:
         """theta^0 = 0."""
-        if not self.federation.convex:
-            raise ConfigError(
-                f"{self.name}: needs model=linear and a loss with one output (squared, huber, "
-                f"logistic, squared-hinge), not model={self.config.model.model}; async-l2gd takes "
-                "any model."
-            )
+        check_convex(self.federation)
         self.check_keys()
         number("al2sgd-mu", self.keys.al2sgd_mu, 0.0)
         if not 0 < number("al2sgd-rho", self.keys.al2sgd_rho, 1.0) <= 1:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class AsyncL2GDKeys(CoinKeys):
     """Keys of Async-L2GD: those of all methods with coins for known clusters."""
 
+    asks = "users in known clusters"
+
 
 class AsyncL2GD(CoinMethod[AsyncL2GDKeys, AsyncL2GDState]):
     """The server of Async-L2GD: its place in the coins, the centres, and maps to be told."""

@@ -20,17 +20,31 @@ from corsage.strategies.known_clusters.strengths import (
 
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_model import MixedModelKeys
+    from corsage.strategies.rounds.federation import Federation
+
+
+def check_convex(federation: Federation) -> None:
+    """Refuse data and models whose losses have no known curvature."""
+    if federation.convex:
+        return
+    name, classes = federation.name, federation.agreed.num_classes
+    if classes > 2:
+        raise ConfigError(
+            f"{name}: takes numbers or two classes so far, and these are {classes} classes: take "
+            "fedrep or fedavg, or with known clusters fedrep-known or async-l2gd."
+        )
+    raise ConfigError(
+        f"{name}: needs model=linear and a loss with one output (squared, huber, logistic, "
+        f"squared-hinge), not model={federation.config.model.model} with loss={federation.loss}; "
+        "async-l2gd takes any model."
+    )
 
 
 def check_coins(keys: CoinKeys, model: ModelKeys, loss: str, convex: bool) -> None:
     """The keys of a coin-throwing method."""
     check_words(keys)
-    if keys.estimated and not convex:
-        raise ConfigError(
-            f"known-gamma={keys.known_gamma} known-lambda={keys.known_lambda}: auto is for "
-            "model=linear with a loss of one output; give numbers."
-        )
-    check_estimable(keys, model, loss)
+    if convex:
+        check_estimable(keys, model, loss)
 
 
 def check_staleness(keys: CoinKeys, quorum: float) -> None:

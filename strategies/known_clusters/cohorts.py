@@ -215,6 +215,6 @@ def check_clusters(users: list[str], missing: list[str]) -> None:
         raise ConfigError(
             f"{len(missing)} of {len(users)} users have no known cluster ({some}): set "
             "cluster-column or cluster-map (on a device, cluster=NAME in its node config), or "
-            "known-missing=NAME to put them into a cluster of that name. For mixed-model without "
-            "clusters: mixed-grouping=all."
+            "known-missing=NAME to put them into a cluster of that name; mixed-model and fedrep "
+            "need no clusters."
         )

@@ -133,8 +133,10 @@ class CoinMethod(Strategy[K, S]):
         """The strengths; then, from L and mu of the losses, p_0, p_j, tau_j and eta."""
         state, keys, clusters = self.state, self.keys, self.clusters
         strengths = Strengths()
-        if keys.estimated:
+        if keys.estimated and self.federation.convex:
             strengths, state.estimates = yield from estimated_strengths(self.federation)
+        elif keys.estimated:
+            strengths = strengths_of_rate(self.config.train.lr)
         state.strengths = given_strengths(keys, strengths)
         settle(state.strengths, keys, state.clusters, clusters.meet(state.clusters))
         smoothness, convexity = yield from loss_constants(self.federation, clusters, state)
@@ -241,6 +243,16 @@ class CoinMethod(Strategy[K, S]):
         """thbar, by the names of the model's parameters."""
         network = self.federation.network
         return encode(network.named(self.state.model, network.whole))
+
+
+def strengths_of_rate(lr: float) -> Strengths:
+    """Strengths on auto of models whose variances nobody can estimate: a tenth of L = 1/(2 lr).
+
+    A step then goes a twentieth of the way to the centre whatever the rate is, and by Corollary 3.6
+    one in about a hundred waits for the network: rounds of a few epochs, as other methods have.
+    """
+    tenth = {"": 1 / (20 * lr)}
+    return Strengths(gamma=tenth, lam=dict(tenth))
 
 
 def estimated_strengths(federation: Federation) -> Script[tuple[Strengths, list[Finding]]]:

@@ -29,11 +29,10 @@ from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.encoding import encode
-from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
 from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.newton_rounds import Pace
-from corsage.strategies.known_clusters.checks import check_mixed
+from corsage.strategies.known_clusters.checks import check_convex, check_mixed
 from corsage.strategies.known_clusters.cohorts import ClusterNames, KnownClusters
 from corsage.strategies.known_clusters.conversation import evaluation_of, evaluations_of
 from corsage.strategies.known_clusters.estimation import Estimates
@@ -72,9 +71,10 @@ class MixedModelKeys(ClusterKeys):
         low=1,
     )
     mixed_grouping: str = key(
-        "known",
-        "known: the known clusters; all: everybody in one cluster",
-        choices=("known", "all"),
+        "auto",
+        "known: the known clusters; all: everybody in one cluster; auto: the known clusters, or if "
+        "nobody is in any, all",
+        choices=("auto", "known", "all"),
     )
     mixed_random: str = key(
         "all",
@@ -219,8 +219,15 @@ class MixedModel(Strategy[K, MixedModelState]):
     @cached_property
     def clusters(self) -> KnownClusters:
         """Who is in which cluster."""
-        together = self.keys.mixed_grouping == "all"
+        together = self.keys.mixed_grouping == "all" or self.ungrouped
         return KnownClusters(self.federation, self.keys.known_missing, together)
+
+    @property
+    def ungrouped(self) -> bool:
+        """Whether clusters are left to the data, and nobody is in one."""
+        if self.keys.mixed_grouping != "auto" or self.keys.known_missing:
+            return False
+        return not any(member.cluster for member in self.federation.roster.members.values())
 
     @property
     def solution(self) -> MixedSolution:
@@ -245,12 +252,7 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     def initial(self, network: Network) -> MixedModelState:
         """The middle at zero; all else comes with the first round."""
-        if not self.federation.convex:
-            raise ConfigError(
-                f"{self.name}: needs model=linear and a loss with one output (squared, huber, "
-                f"logistic, squared-hinge), not model={self.config.model.model} with "
-                f"loss={self.federation.loss}; async-l2gd takes any model."
-            )
+        check_convex(self.federation)
         check_mixed(self.keys, self.config.model, self.federation.loss)
         return MixedModelState.of_size(network.whole.stop)
 
@@ -261,6 +263,8 @@ class MixedModel(Strategy[K, MixedModelState]):
     def opening(self) -> Script[None]:
         """Strengths that are given; those on auto come with the rounds."""
         if not self.state.strengths.lam:
+            if self.ungrouped:
+                self.federation.note("nobody is in a known cluster: there is one centre for all")
             self.solution.begin()
         yield from ()
 

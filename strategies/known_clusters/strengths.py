@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,16 +24,20 @@ class ClusterKeys(Keys):
     """Keys that all methods for known clusters share."""
 
     title = "Known clusters"
+    example: ClassVar = {"dataset": "hierarchical"}
+    needs: ClassVar = {"model": "linear"}
+    asks = "numbers or two classes, of users in known clusters"
 
     known_gamma: str = key(
         AUTO,
         "pull of a user to its cluster (gamma_i): a number, a JSON file of one for each cluster or "
-        "user, or auto: estimated from the users' sums (linear models)",
+        "user, or auto: estimated from the users' sums (linear models of one output); of other "
+        "models 1/(20 lr), a tenth of the curvature that lr stands for",
     )
     known_lambda: str = key(
         AUTO,
         "pull of a cluster to the middle (lambda_j): a number (0: none, inf: one cluster), a JSON "
-        "file of one for each cluster, or auto",
+        "file of one for each cluster, or auto, as known-gamma",
     )
     known_refine: int = key(
         0,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from flwr.supercore import log
 
 from corsage.core.catalogue import defaults
-from corsage.core.config import Config
+from corsage.core.config import Config, exampled
 from corsage.core.config import foreign_keys as keys_of_the_app
 from corsage.core.errors import ConfigError
 from corsage.core.keys import names
-from corsage.core.registry import algorithm_keys
+from corsage.core.registry import ALGORITHMS, algorithm_keys
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
@@ -97,7 +97,14 @@ def read_config(
         if key in foreign:
             raise ConfigError(f"{key}: a key of {foreign[key]}, not of {cls.name}; leave it out.")
     theirs = set(app_keys(cls.name, flat))
-    return Config.parse({**{k: v for k, v in flat.items() if k not in theirs}, **given})
+    values = {**{k: v for k, v in flat.items() if k not in theirs}, **given}
+    if cls.name in ALGORITHMS:
+        values["strategy"] = cls.name
+    if config is None:
+        values, line = exampled(values)
+        if line:
+            log(INFO, "%s", line)
+    return Config.parse(values)
 
 
 def app_keys(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
