@@ -151,3 +151,7 @@ def parse(words: list[str]) -> tuple[dict[str, Any], str]:
     if options["--from-round"]:
         values["from-round"] = options["--from-round"]
     return values, options["--json"]
+
+
+if __name__ == "__main__":
+    main()
