@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def run_and_leave(words: list[str], title: str = "") -> NoReturn:
-    """What a process does that is there for one command."""
+    """Run a command that the process is there for, and leave with its exit code."""
     COMMAND.set(LOADED)
     code = run(words, title)
     gc.freeze()  # else Python looks through all modules for garbage at its end: half a second

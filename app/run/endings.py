@@ -180,7 +180,7 @@ class Attempts:
             print(f"{name} failed: {line}", file=sys.stderr)
 
     def times(self, resumed: bool) -> Callable[[], str]:
-        """Where the command's time went, as a line once the report is there; asked for before it.
+        """A line on where the command's time went; called before the report, the line after it.
 
         What is no strategy's is start or report.
         """
