@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 __path__ = [str(Path(__file__).parent)]
 
+from corsage.core.clock import LOADED  # noqa: F401 (first of all: from then on a command's time counts)
 from corsage.core.registry import ALGORITHMS
 from corsage.core.version import VERSION
 

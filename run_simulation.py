@@ -11,12 +11,12 @@ from pathlib import Path
 if __package__ in (None, ""):  # run as a script, from wherever
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from corsage.app.command import run
+from corsage.app.command import run_and_leave
 
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    sys.exit(run(sys.argv[1:] or ["tour"], __doc__ or ""))
+    run_and_leave(sys.argv[1:] or ["tour"], __doc__ or "")
 
 
 if __name__ == "__main__":

@@ -61,12 +61,14 @@ def compare(run: RunFolder, grid: Grid) -> None:
     run.conclude()
 
 
-def play(run: RunFolder, strategy: AnyStrategy, grid: Grid) -> None:
-    """A strategy to its end; from an older checkpoint if what the newest names is not there."""
+def play(run: RunFolder, strategy: AnyStrategy, grid: Grid) -> float:
+    """A strategy to its end, and its seconds; from an older checkpoint if what the newest names is
+    not there.
+    """
     while True:
         try:
             strategy.start(grid)
-            return
+            return strategy.clock.attempt
         except StatesGone as error:
             strategy = run.older(strategy.name, error)
 

@@ -33,7 +33,7 @@ def padded(value: Users, axes: int) -> Tensor:
 def elementwise(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Users:
     """A function of entries, in whatever layout its values have in common."""
     if len(args) == 1 and isinstance(args[0], Users):
-        return Users(function(args[0].t, **kwargs), args[0].n, args[0].image)
+        return Users(function(args[0].joint, **kwargs), args[0].n, args[0].image)
     n = users_in((*args, *kwargs.values()))
     every = [lifted(a, n) for a in args]
     named = {k: lifted(a, n) for k, a in kwargs.items()}

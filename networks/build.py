@@ -26,7 +26,7 @@ from corsage.core.keys import nearest
 from corsage.core.paths import AUTO
 from corsage.core.seeding import torch_seed
 from corsage.networks import batch_norm
-from corsage.networks.alone import ALONE
+from corsage.networks.alone import ALONE, reseed
 from corsage.networks.answers import output_of
 from corsage.networks.choice import Choice, check_path
 from corsage.networks.criterion import Criterion, criterion_of
@@ -177,7 +177,7 @@ def refusing(keys: ModelKeys) -> Iterator[None]:
 def seeded(seed: int) -> Iterator[None]:
     """Models are drawn from the seed, and the global random state is left alone."""
     with ALONE, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "model"))
+        reseed(torch_seed(seed, "model"))
         yield
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from corsage.networks import batch_norm
+from corsage.networks.alone import reseed
 from corsage.networks.answers import output_of
 from corsage.networks.running import in_mode
 
@@ -200,6 +201,6 @@ def outcome(
             half.train(mode)
         for one in still:
             one.eval()
-        torch.manual_seed(0)
+        reseed(0)
         result = run()
         return [result.clone(), *(b.clone() for b in module.buffers())]

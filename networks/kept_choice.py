@@ -20,6 +20,7 @@ import torch
 from corsage.core.files import parsed, write_atomically
 from corsage.core.groups import TrainKeys
 from corsage.core.paths import PATHS
+from corsage.core.rights import private_folder, tighten
 from corsage.networks.choice import Choice, choose, untraceable
 from corsage.networks.network import Network
 
@@ -32,6 +33,7 @@ def choose_again(
     """The path that was measured the first time, as long as it is exact; else one is measured."""
     if network.stackable:
         return choose(network, shape, num_classes, keys)
+    tighten([folder])
     file = folder / f"{name_of(network, shape, num_classes, keys)}.json"
     kept = read(file)
     if kept and takes(network, kept.name, shape, num_classes, keys):
@@ -78,6 +80,7 @@ def read(file: File) -> Choice | None:
 def write(file: File, choice: Choice) -> None:
     """Keep a choice; where that cannot be, the next run measures anew, and a line says so."""
     try:
-        write_atomically(file, json.dumps(asdict(choice)))
+        private_folder(file.parent)
+        write_atomically(file, json.dumps(asdict(choice)), private=True)
     except OSError as error:
         log.warning("%s: not written (%s): the next run measures its model anew.", file, error)

@@ -84,13 +84,13 @@ def group_norm(
     ends the process (2.13).
     """
     if not x.image:
-        t = F.group_norm(x.t.flatten(0, 1), num_groups, eps=eps).view(x.t.shape)
+        t = F.group_norm(x.joint.flatten(0, 1), num_groups, eps=eps).view(x.joint.shape)
         return affine(Users(t, x.n), weight, bias, 1)
-    if not x.t.requires_grad:
-        normed = Users(F.group_norm(x.t, x.n * num_groups, eps=eps), x.n, True)
+    if not x.joint.requires_grad:
+        normed = Users(F.group_norm(x.joint, x.n * num_groups, eps=eps), x.n, True)
         return affine(normed, weight, bias, 1)
-    w, b = (None if p is None else lifted(p, x.n).t.reshape(-1) for p in (weight, bias))
-    return Users(F.group_norm(x.t, x.n * num_groups, w, b, eps), x.n, True)
+    w, b = (None if p is None else lifted(p, x.n).joint.reshape(-1) for p in (weight, bias))
+    return Users(F.group_norm(x.joint, x.n * num_groups, w, b, eps), x.n, True)
 
 
 def embedding(
@@ -104,7 +104,7 @@ def embedding(
         return NotImplemented
     x, words = lifted(x, weight.n), weight.shape[0]
     first = torch.arange(x.n, device=x.device).mul(words).view(-1, *[1] * x.ndim)
-    return Users(F.embedding(x.rows() + first, weight.t.reshape(-1, weight.shape[1])), x.n)
+    return Users(F.embedding(x.rows() + first, weight.joint.reshape(-1, weight.shape[1])), x.n)
 
 
 def embedding_bag(
@@ -139,7 +139,7 @@ def batch_norm(
         raise Untraceable("BatchNorm moves running statistics that are frozen")
     x = lifted(x, n)
     m, v, w, b = (
-        None if p is None else lifted(p, n).t.reshape(-1) for p in (mean, var, weight, bias)
+        None if p is None else lifted(p, n).joint.reshape(-1) for p in (mean, var, weight, bias)
     )
     found = Users(F.batch_norm(x.wide(), m, v, w, b, training, momentum, eps), n, True)
     return found if x.ndim > 2 else Users(found.rows(), n)

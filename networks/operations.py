@@ -6,6 +6,7 @@ What has no rule is done by torch.vmap.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ def written(target: Users, value: Users) -> Users:
     """A value in the place of another one's."""
     if isinstance(target, Slot) or not isinstance(target, Users):
         raise Untraceable("its forward writes into a parameter or a constant")
-    target.t, target.image = value.t, value.image
+    target.joint, target.image = value.joint, value.image
     return target
 
 
@@ -91,6 +92,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("view_as", "reshape_as"), shapes.reshaped_as),
     **{name: shapes.with_axis(getattr(torch, name)) for name in WITH_AXIS},
     **dict.fromkeys(("transpose", "swapaxes"), shapes.with_axis(torch.transpose, 2)),
+    "t": attrgetter("T"),
     "permute": shapes.permute,
     "expand": shapes.expand,
     "unflatten": shapes.unflatten,

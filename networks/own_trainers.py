@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from corsage.core.errors import ConfigError, ModelError
+from corsage.networks.alone import reseed
 from corsage.networks.network import Network
 from corsage.networks.own_training import OptimizerPull, Words
 
@@ -79,7 +80,7 @@ class ClientTrainer:
     def __call__(self, network: Network, data: Any, words: Words, pull: OptimizerPull) -> None:
         """A new client, as Flower makes one for each message."""
         client = unwrapped(self.make())
-        torch.manual_seed(torch.initial_seed())  # whatever it drew when it was made
+        reseed(torch.initial_seed())  # whatever it drew when it was made
         own = module_of(client, network)
         if own is None and (words["part"] != "model" or pull.given):
             raise ConfigError(

@@ -24,6 +24,7 @@ from corsage.core.errors import ConfigError
 from corsage.core.groups import TrainKeys
 from corsage.core.seeding import torch_seed
 from corsage.core.train_keys import LEARNING
+from corsage.networks.alone import reseed
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
 from corsage.networks.pull import Drift, Pull
@@ -188,7 +189,7 @@ class OwnTraining:
         network.train()
         devices = [network.device] if network.device.type == "cuda" else []
         with network.vector.fixed.guarded(), torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
+            reseed(seed)
             given = TensorDataset(*pair) if original is None else original
             self.trainer(network, given, lesson.words(user, network.device), pulling)
         network.gather()

@@ -82,7 +82,7 @@ def mean(function: Any) -> Rule:
         last = isinstance(axes, list | tuple) and {a % x.ndim for a in axes} == {2, 3}
         if not x.image or not last or len(args) > 1 or set(kwargs) - {"dim"}:
             return usual(x, *args, **kwargs)
-        return Users(function(x.t, [2, 3]).view(len(x.t), x.n, -1).transpose(0, 1), x.n)
+        return Users(function(x.joint, [2, 3]).view(len(x.joint), x.n, -1).transpose(0, 1), x.n)
 
     return rule
 
@@ -119,7 +119,7 @@ def joined(function: Any) -> Rule:
         n = users_in(values)
         own = [lifted(v, n) for v in values]
         if function is torch.cat and dim in (1, -3) and all(v.image for v in own):
-            apart = [v.t.unflatten(1, (n, -1)) for v in own]
+            apart = [v.joint.unflatten(1, (n, -1)) for v in own]
             return Users(torch.cat(apart, 2).flatten(1, 2), n, True)
         return Users(function([v.rows() for v in own], moved(dim)), n)
 
@@ -138,7 +138,7 @@ def matmul(a: Any, b: Any) -> Any:
 
 def clone(x: Users, *args: Any, **kwargs: Any) -> Users:
     """Tensor.clone: what is written into one is not in the other."""
-    return Users(x.t, x.n, x.image)
+    return Users(x.joint, x.n, x.image)
 
 
 def same(x: Users, *args: Any, **kwargs: Any) -> Users:

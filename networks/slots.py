@@ -21,8 +21,8 @@ class Slot(Users):
     is there is multiplied by before the first new one is added.
     """
 
-    def __init__(self, where: slice, shape: torch.Size) -> None:
-        self.where, self.form, self.image = where, shape, False
+    def __init__(self, columns: slice, shape: torch.Size) -> None:
+        self.columns, self.form, self.image = columns, shape, False
         self.trained, self.beta = False, 1.0
         self.leaf: Tensor | None = None
         self.leaves: list[Tensor] = []
@@ -36,13 +36,13 @@ class Slot(Users):
         """
         self.n, self.beta, self.trained = len(theta), beta, out is not None
         self.leaf, self.leaves = None, []
-        self.value = theta[:, self.where].view(self.n, *self.form)
+        self.value = theta[:, self.columns].view(self.n, *self.form)
         if out is not None:
-            columns = slice(self.where.start - first, self.where.stop - first)
+            columns = slice(self.columns.start - first, self.columns.stop - first)
             self.grad = out[:, columns].view(self.n, *self.form)
 
     @property
-    def t(self) -> Tensor:  # type: ignore[override]
+    def joint(self) -> Tensor:  # type: ignore[override]
         """The parameter as a value, for torch's own functions."""
         if self.leaf is None:
             self.leaf = self.value.detach().requires_grad_(self.trained)
@@ -64,7 +64,7 @@ class Slot(Users):
         self.grad.baddbmm_(a, b, beta=self.beta)
         self.beta = 1.0
 
-    def add(self, g: Tensor) -> None:
+    def accumulate(self, g: Tensor) -> None:
         """Add a gradient."""
         g = g.reshape(self.grad.shape)
         if self.beta == 1.0:
@@ -78,9 +78,11 @@ class Slot(Users):
     def finish(self) -> None:
         """Take in what autograd found; a parameter without a gradient has one of 0."""
         if self.leaf is not None and self.leaf.grad is not None:
-            self.add(self.leaf.grad)
+            self.accumulate(self.leaf.grad)
         if self.leaves and self.leaves[0].grad is not None:
-            self.add(torch.stack([leaf.grad for leaf in self.leaves if leaf.grad is not None]))
+            self.accumulate(
+                torch.stack([leaf.grad for leaf in self.leaves if leaf.grad is not None])
+            )
         if self.trained and self.beta != 1.0:
             self.grad.mul_(self.beta) if self.beta else self.grad.zero_()
         self.leaf, self.leaves = None, []
@@ -92,20 +94,20 @@ class State(Users):
     A pass reads and writes a copy, which is put back after it.
     """
 
-    def __init__(self, where: slice, shape: torch.Size, dtype: torch.dtype) -> None:
-        self.where, self.form, self.dtype, self.image = where, shape, dtype, False
-        self.t, self.n = torch.empty(0), 0
+    def __init__(self, columns: slice, shape: torch.Size, dtype: torch.dtype) -> None:
+        self.columns, self.form, self.dtype, self.image = columns, shape, dtype, False
+        self.joint, self.n = torch.empty(0), 0
 
     def use(self, theta: Tensor) -> None:
         """Read theta; counters are whole numbers."""
         self.n, self.image = len(theta), False
-        values = theta[:, self.where].reshape(self.n, *self.form)
+        values = theta[:, self.columns].reshape(self.n, *self.form)
         values = values if self.dtype.is_floating_point else values.round()
-        self.t = values.to(self.dtype, copy=True)
+        self.joint = values.to(self.dtype, copy=True)
 
     def put_back(self, theta: Tensor) -> None:
         """What the pass made of it."""
-        theta[:, self.where] = self.rows().detach().reshape(self.n, -1).to(theta.dtype)
+        theta[:, self.columns] = self.rows().detach().reshape(self.n, -1).to(theta.dtype)
 
 
 TRAINED, FROZEN = torch.zeros(1, requires_grad=True), torch.zeros(1)
@@ -129,7 +131,7 @@ class Linear(torch.autograd.Function):
         if ctx.w.trained:
             ctx.w.product(d.mT, *ctx.saved_tensors)
         if ctx.b is not None and ctx.b.trained:
-            ctx.b.add(d.sum(1))
+            ctx.b.accumulate(d.sum(1))
         return torch.bmm(d, ctx.w.value) if ctx.needs_input_grad[0] else None, None, None, None
 
 
@@ -157,7 +159,7 @@ class Convolution(torch.autograd.Function):
             d, x, weights, [d.shape[1]], *ctx.how, wanted
         )
         if wanted[1]:
-            w.add(gw)
+            w.accumulate(gw)
         if wanted[2]:
-            b.add(gb)
+            b.accumulate(gb)
         return back, None, None, None, None, None

@@ -17,6 +17,7 @@ from torch import Tensor
 from corsage.core.arrays import Ints, PerChannel, along_channels
 from corsage.core.errors import ModelError
 from corsage.core.groups import TrainKeys
+from corsage.networks.alone import reseed
 from corsage.networks.batches import Change, Loss, Mean, Order, on_device, steps_on
 from corsage.networks.half import HalfPrecision
 from corsage.networks.network import Network
@@ -214,5 +215,6 @@ def seeded(network: Network, order: Order) -> Iterator[None]:
     words = b"".join(np.asarray(batch, np.int64).tobytes() for batch in order)
     gpus = [network.device] if network.device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):
-        torch.manual_seed(int.from_bytes(blake2b(words, digest_size=7).digest(), "little"))
+        number = int.from_bytes(blake2b(words, digest_size=7).digest(), "little")
+        reseed(number, network.device)
         yield

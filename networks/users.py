@@ -25,12 +25,12 @@ class Users:
 
     Parameters
     ----------
-    t : with the users in front, (n, *shape); or if `image`, (batch, n * channels, *image): so a
+    joint : with the users in front, (n, *shape); or if `image`, (batch, n * channels, *image): so a
         convolution, a pooling or a group norm of all users is one of torch's own.
     """
 
-    def __init__(self, t: Tensor, n: int, image: bool = False) -> None:
-        self.t, self.n, self.image = t, n, image
+    def __init__(self, joint: Tensor, n: int, image: bool = False) -> None:
+        self.joint, self.n, self.image = joint, n, image
 
     # What one user's tensor is like.
 
@@ -38,14 +38,14 @@ class Users:
     def shape(self) -> torch.Size:
         """Of one user's tensor."""
         if not self.image:
-            return self.t.shape[1:]
-        batch, wide, *rest = self.t.shape
+            return self.joint.shape[1:]
+        batch, wide, *rest = self.joint.shape
         return torch.Size((batch, wide // self.n, *rest))
 
     @property
     def ndim(self) -> int:
         """Axes of one user's tensor."""
-        return self.t.dim() - (not self.image)
+        return self.joint.dim() - (not self.image)
 
     def dim(self) -> int:
         """Axes of one user's tensor."""
@@ -61,7 +61,7 @@ class Users:
 
     def is_floating_point(self) -> bool:
         """Whether these are floats."""
-        return self.t.is_floating_point()
+        return self.joint.is_floating_point()
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -91,16 +91,16 @@ class Users:
     def rows(self) -> Tensor:
         """(n, *shape)."""
         if not self.image:
-            return self.t
-        batch, wide, *rest = self.t.shape
-        return self.t.reshape(batch, self.n, wide // self.n, *rest).transpose(0, 1)
+            return self.joint
+        batch, wide, *rest = self.joint.shape
+        return self.joint.reshape(batch, self.n, wide // self.n, *rest).transpose(0, 1)
 
     def wide(self) -> Tensor:
         """(batch, n * channels, *image)."""
         if self.image:
-            return self.t
-        _, batch, channels, *rest = self.t.shape
-        return self.t.transpose(0, 1).reshape(batch, self.n * channels, *rest)
+            return self.joint
+        _, batch, channels, *rest = self.joint.shape
+        return self.joint.transpose(0, 1).reshape(batch, self.n * channels, *rest)
 
     # The doors through which torch comes.
 
@@ -115,7 +115,7 @@ class Users:
 
     def __getattr__(self, name: str) -> Any:
         if name in PLAIN:
-            return getattr(self.t, name)
+            return getattr(self.joint, name)
         if name in ("T", "mT"):
             return self.transpose(-2, -1) if self.ndim > 1 else self
         function = getattr(Tensor, name, None)

@@ -235,9 +235,9 @@ def test_an_algorithm_is_two_files_and_a_line(tmp_path: Path) -> None:
 
 
 def below(text: str) -> str:
-    """The lines between a run's table and its folder, without their numbers."""
+    """The lines between a run's table and its folder, without numbers and units of time."""
     lines = text[text.index("Users worse off") : text.index("Run folder: ")]
-    return " ".join(re.sub(r"[\d.]+", "N", lines).split())
+    return " ".join(re.sub(r"\d+m \d+s|[\d.]+( m?s\b)?", "N", lines).split())
 
 
 def test_the_main_job_prints_what_the_readme_shows(

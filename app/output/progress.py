@@ -53,12 +53,13 @@ class Progress:
         self.evaluated = ""
         self.stamps: deque[tuple[float, int]] = deque(maxlen=PACE + 1)
         self.started = self.drawn = 0.0
+        self.took: float | None = None
 
     def start(self, strategy: str, num_rounds: int, done: int = 0) -> None:
         """Begin a strategy's line; a resumed run begins after the `done` rounds it has."""
         self.finish()
         self.strategy, self.total, self.round, self.begin = strategy, num_rounds, done, done
-        self.evaluated = ""
+        self.evaluated, self.took = "", None
         self.started = time.monotonic()
         self.stamps.clear()
         self.stamps.append((self.started, done))
@@ -100,9 +101,9 @@ class Progress:
             self.bar = None
             atexit.unregister(self.stop)
 
-    def done(self) -> None:
+    def done(self, seconds: float) -> None:
         """The strategy has ended, perhaps before its last round: what it did is the whole."""
-        self.total = self.round
+        self.total, self.took = self.round, seconds
         self.stop()
 
     def __enter__(self) -> Progress:
@@ -145,7 +146,8 @@ class Progress:
     def tail(self, end: bool) -> str:
         """The seconds left, or at the end the seconds it took."""
         if end:
-            return f"in {human_seconds(time.monotonic() - self.started)}"
+            took = time.monotonic() - self.started if self.took is None else self.took
+            return f"in {human_seconds(took)}"
         seconds = self.left()
         if math.isnan(seconds):
             return ""
@@ -259,5 +261,5 @@ class Watcher(Callback):
         self.progress.note(text)
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
-        """End the line."""
-        self.progress.done()
+        """End the line, with the seconds that the table has."""
+        self.progress.done(strategy.clock.attempt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from corsage.core.version import VERSION
 from corsage.strategies.rounds.work import said
 
 
-def conclude(folder: Path, config: Config) -> None:
-    """Write the summary and the report, print the table and the folder."""
+def conclude(folder: Path, config: Config, times: Callable[[], str]) -> None:
+    """Write the summary and the report, print the table, where the time went, and the folder."""
     from corsage.app.output.report import write_report
     from corsage.app.results.csv_files import write_tables
 
@@ -36,7 +36,7 @@ def conclude(folder: Path, config: Config) -> None:
     if found:
         guarded(write_tables, folder, found)
         guarded(write_report, folder, config.flat(), found, VERSION, rows, failed)
-    show(found, folder, failed, said(config))
+    show(found, folder, failed, [said(config), times()])
 
 
 def results(folder: Path, config: Config) -> list[Result]:
@@ -66,14 +66,16 @@ def all_rows(folder: Path, config: Config) -> list[dict[str, Any]]:
     return [row for name in config.run.strategy for row in read_rows(folder / name)]
 
 
-def show(found: list[Result], folder: Path, failed: dict[str, str], note: str = "") -> None:
-    """The table, what the methods found, a note on all of it, and where it lies."""
+def show(
+    found: list[Result], folder: Path, failed: dict[str, str], notes: Sequence[str] = ()
+) -> None:
+    """The table, what the methods found, notes on all of it, and where it lies."""
     console = Console()
     console.print(summary_table(found, failed), crop=False)
     if more := measures_table(found):
         console.print(Text("\nFurther measures", style="bold"), more)
     for table in findings_tables(found):
         console.print(table)
-    if note:
-        console.print(note, highlight=False)
+    for note in filter(None, notes):
+        console.print(note, highlight=False, soft_wrap=not console.is_terminal)
     console.print(f"Run folder: {folder}", soft_wrap=True, highlight=False)

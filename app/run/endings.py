@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.summary import Result
+from corsage.app.output.summary import Result, human_seconds
 from corsage.app.run.columns import put_together, taken_apart
+from corsage.core.clock import COMMAND
 from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed
 from corsage.core.files import delete, guarded, sealed, unsealed, write_atomically
 from corsage.core.measures import MEASURES, Spread
@@ -148,15 +150,21 @@ class Attempts:
 
     def __init__(self, folder: Path, alone: bool = False) -> None:
         self.folder, self.alone = folder, alone
+        self.begin = COMMAND.get(time.monotonic())
+        self.first: float | None = None  # when the first strategy began
+        self.seconds: dict[str, float] = {}
         self.errors: dict[str, Exception] = {}
 
-    def attempt(self, name: str, play: Callable[[], object]) -> None:
-        """Play a strategy; if it fails, note why and let the others go on."""
+    def attempt(self, name: str, play: Callable[[], float]) -> None:
+        """Play a strategy, which gives its seconds; if it fails, note why and go on with others."""
+        begin = time.monotonic()
+        self.first = self.first or begin
         try:
-            play()
+            self.seconds[name] = play()
         except FOR_ALL:
             raise
         except Exception as error:
+            self.seconds[name] = time.monotonic() - begin
             self.errors[name] = error
             self.write_down(name, error)
 
@@ -170,6 +178,23 @@ class Attempts:
         guarded(write_atomically, folder / FAILURE, sealed(content))
         if not (self.alone and isinstance(error, UNUSABLE)):  # else it is the run's last word
             print(f"{name} failed: {line}", file=sys.stderr)
+
+    def times(self, resumed: bool) -> Callable[[], str]:
+        """A line on where the command's time went; called before the report, the line after it.
+
+        What is no strategy's is start or report.
+        """
+        start = (self.first or time.monotonic()) - self.begin
+
+        def line() -> str:
+            whole = time.monotonic() - self.begin
+            report = whole - start - sum(self.seconds.values())
+            parts = {"start": start, **self.seconds, "report": report}
+            words = ", ".join(f"{name} {human_seconds(took)}" for name, took in parts.items())
+            since = " since it was resumed" if resumed else ""
+            return f"Time{since}: {human_seconds(whole)}: {words}"
+
+        return line
 
     @property
     def in_vain(self) -> bool:

@@ -180,7 +180,7 @@ class RunFolder:
         """Summary, report and table; StrategiesFailed if a strategy has no result."""
         asked = len(self.config.run.strategy)
         self.attempts.raise_if_nothing_is_left(asked)
-        conclude(self.folder, self.config)
+        conclude(self.folder, self.config, self.attempts.times(resumed=not self.fresh))
         self.trackers.close(self.folder / "report.html")
         self.attempts.raise_at_the_end(asked)
 

@@ -17,11 +17,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from corsage.app.states.rights import private_folder
 from corsage.app.states.shelf import Kept
 from corsage.core.arrays import Arrays
 from corsage.core.errors import StateLost
 from corsage.core.files import write_atomically
+from corsage.core.rights import private_folder
 
 ENDING = ".safetensors"
 MARK = ".experiment"

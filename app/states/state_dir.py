@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corsage.app.states.files import MARK, is_ours, is_state, remove_states
-from corsage.app.states.rights import KNOWN, OTHERS, WRITE, private_folder
 from corsage.core.errors import ConfigError
 from corsage.core.files import parsed
+from corsage.core.rights import KNOWN, OTHERS, WRITE, private_folder
 
 KEEP_RUNS = 10
 _RUN = re.compile(r"-([0-9a-f]{12})(?=-|$)")

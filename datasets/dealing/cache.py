@@ -1,16 +1,19 @@
-"""Prepared data on disk: made once a machine, mapped into memory by every process that needs it.
+"""Prepared data on disk: made once, mapped into memory by every process that needs it.
 
 A folder a preparation, named by a hash of all that it depends on. It appears whole or not at all:
-it is written under another name and then renamed.
+it is written under another name and then renamed. It may hold a private table: only who prepared it
+can read it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -19,9 +22,12 @@ import numpy as np
 
 from corsage.core.arrays import Array
 from corsage.core.errors import DataError
+from corsage.core.rights import private_folder, tighten
 
 FORMAT = 5  # raise it when the same keys would be prepared in another way
 META = "meta.json"
+PREPARED = re.compile(r"\.?[0-9a-f]{24}\b")
+"""Names of prepared folders, and of those that a killed process left half made."""
 log = logging.getLogger("corsage")
 
 
@@ -35,6 +41,12 @@ def fingerprint(paths: list[Path]) -> list[list[str | int]]:
     """Path, size and time of change of each file: what tells a changed file without reading it."""
     stats = [(path, path.stat()) for path in paths]
     return [[str(path.absolute()), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
+
+
+def close_others_out(root: Path) -> None:
+    """Let nobody else read what an earlier version left in the cache."""
+    with suppress(OSError):
+        tighten(folder for folder in root.iterdir() if PREPARED.match(folder.name))
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Array]] | None:
@@ -60,15 +72,17 @@ def write_folder(folder: Path, facts: Mapping[str, Any], arrays: Mapping[str, Ar
     """Write a prepared folder; if another process was first, leave that one's."""
     draft: Path | None = None
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        if not folder.parent.is_dir():
+            private_folder(folder.parent)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        draft.chmod(0o755)  # others on this machine may share the cache
         for name, array in arrays.items():
             with (draft / f"{name}.npy").open("wb") as file:
                 np.save(file, array, allow_pickle=False)
         sizes = {name: (draft / f"{name}.npy").stat().st_size for name in arrays}
         meta = json.dumps({"facts": facts, "bytes": sizes})
         (draft / META).write_text(meta, encoding="utf-8")
+        for path in draft.iterdir():
+            path.chmod(0o600)
         publish(draft, folder)
     except OSError as error:
         cause = error.strerror or error

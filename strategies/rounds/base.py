@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
+from corsage.core.clock import Clock
 from corsage.core.config import Config
 from corsage.core.encoding import decode, encode
 from corsage.core.groups import TrainKeys
@@ -111,7 +112,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         self.train_options: Mapping[str, Any] = {}
         self.federation = Federation(self.name, self.config, self.keys, self.callbacks, experiment)
         self.deliveries = Deliveries()  # of the table's rows, by their names
-        self._outside = Outside(self)
+        self._outside, self.clock = Outside(self), Clock()
         self.prepare()
         self.averaging = Averaging(self.federation)
         self.averaging.check(self.name, self.unprotected)
@@ -328,6 +329,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         Returns Flower's result with `summaries`, the rows of the final table. Rounds are counted
         from the first on: a second start with a greater `num_rounds` goes on.
         """
+        self.clock.start(self.progress.seconds)
         num_rounds = num_rounds or self.config.run.num_rounds
         refuse_no_rounds(self, num_rounds)
         self.federation.timeout = timeout or self.federation.timeout
@@ -379,3 +381,4 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     def restore(self, progress: Progress, state: S) -> None:
         """Go on where a checkpoint stands."""
         self.federation.progress, self.state = progress, state
+        self.clock.before = progress.seconds

@@ -8,7 +8,6 @@ that it made of the round's. Its results follow on the evaluation after round `n
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +38,7 @@ class Outside:
         self._evaluation: tuple[Question, list[Message]] | None = None  # the one under way
         self._options: Mapping[str, Any] = {}  # of that evaluation
         self._trained: Replies | None = None  # of a round that callbacks have not heard of
-        self._begun, self._resumed, self._clock = False, False, 0.0
+        self._begun = self._resumed = False
 
     def enter(self, arrays: Arrays) -> None:
         """Take what whoever plays it hands over; a run that is resumed has its own to begin with.
@@ -51,9 +50,9 @@ class Outside:
         if self._begun:
             return
         self._begun = True
+        self._strategy.clock.start()
         self._run({}).call("on_start")  # may put a checkpoint in place
         self._resumed = self._strategy.progress.round > 0
-        self._clock = time.monotonic() - self._strategy.progress.seconds
 
     def training(self) -> list[Message]:
         """The messages of the next exchange; [] if the algorithm has come to its end."""
@@ -109,7 +108,7 @@ class Outside:
         if training is None:
             return
         strategy, run = self._strategy, self._run({})
-        strategy.progress.seconds = time.monotonic() - self._clock
+        strategy.progress.seconds = strategy.clock.seconds
         run.end_round(training, evaluation)
         last = strategy.is_over(strategy.config.run.num_rounds)
         if last and evaluation is not None and strategy.callbacks:

@@ -64,7 +64,8 @@ class Summary:
     last10 : its mean over the last ten evaluated rounds.
     loss : the mean test loss of each user, over the users.
     worst10 : the mean of the measure over the worst tenth of the users.
-    traffic, seconds : what it cost.
+    traffic : what was exchanged.
+    seconds : from the strategy's start until the row was there; what rows share is in each.
     never_drawn : users whose training was never merged.
     dropped : how often each user's reply was not usable.
     per_user : each user's measure.
@@ -226,7 +227,6 @@ def summarised(
         loss=spread(found.loss),
         worst10=worst_share(values, 0.1, measure),
         traffic=Traffic(**asdict(progress.traffic)),
-        seconds=round(progress.seconds, 3),
         never_drawn=sum(user not in progress.trained for user in users),
         dropped=dict(progress.dropped),
         per_user=measures[measure.name].per_user,
@@ -242,6 +242,7 @@ def summarised(
         known_clusters={user: c for user, member in own.items() if (c := member.cluster)},
         train_sizes={user: member.train for user, member in own.items()},
         chosen=chosen(strategy),
+        seconds=round(strategy.clock.row(name, further=not last), 3),  # last: with all of the above
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -68,14 +67,13 @@ class Run:
         self.federation.scales.weigh_all(strategy)
         rounds, result, evaluation = strategy.length(rounds), Result(), None
         riding = self._is_riding()
-        before, begin = strategy.progress.seconds, time.monotonic()
         while not strategy.is_over(rounds):
             number = strategy.progress.round + 1
             if self._waiting is None:
                 self.call("on_round_start", number)
             self.federation.refresh()
             training = self._played(partial(one_round, strategy, number), self._begin(result))
-            strategy.progress.seconds = before + time.monotonic() - begin
+            strategy.progress.seconds = strategy.clock.seconds
             last, due = strategy.is_over(rounds), self._is_due(number, rounds)
             result.train_metrics_clientapp[number] = weighted_metrics(training)
             self._serve_evaluation(number, result)

@@ -64,7 +64,7 @@ class Progress:
     lengths : for each array the median norms of the users' updates in the last rounds.
     moments : what the server's optimizer remembers of each array.
     curve : (round, mean over users) of every evaluation.
-    traffic, seconds : what it cost so far.
+    traffic, seconds : what it cost so far; seconds up to the end of the round's training.
     gradient_steps : gradients that all users computed in training messages; None if none counts.
     owners : whose each user's id is, where a device can be known again.
     standings : how the nodes of users behaved that did not always do what they had to.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from corsage.clients.fedavg import FedAvgClient
 from corsage.clients.fedrep.fedrep import FedRepClient
 from corsage.core.config import Config
 from corsage.core.keys import NoKeys
+from corsage.core.version import VERSION
 from corsage.networks.batches import Examples
 from tests.support.clock import stopped
 
@@ -39,6 +42,13 @@ def fail(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
     lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("corsage: ")]
     assert len(lines) == 1
     return code, lines[0]
+
+
+def test_the_module_itself_is_the_command() -> None:
+    """It did nothing, and left with 0."""
+    words = [sys.executable, "-m", "corsage.app.command", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == f"corsage {VERSION}\n"
 
 
 def test_a_comparison_leaves_a_table_and_a_run_folder(

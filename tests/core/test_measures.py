@@ -192,10 +192,10 @@ def test_the_progress_line_has_rmse() -> None:
     progress.start("only", 10)
     for row in rows:
         progress.update(row)
-    progress.done()
+    progress.done(1.5)
     first, *_, last = stream.getvalue().splitlines()
     assert first == "only: 10 rounds"
-    assert last.startswith("only: 2 rounds, done, RMSE 1.000 at 2, in ")
+    assert last == "only: 2 rounds, done, RMSE 1.000 at 2, in 1.5 s"
 
 
 def test_findings_are_shown_as_they_are() -> None:

@@ -1,12 +1,59 @@
-"""A cache of somebody else, which cannot even be looked at."""
+"""Who may read prepared data: a private table is copied into them."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from corsage.core.config import Config
+from corsage.core.groups import DataKeys
+from corsage.core.rights import KNOWN
 from corsage.datasets.dealing.cache import read_folder
+from corsage.datasets.dealing.federated import opened, simulated
+
+RIGHTS = pytest.mark.skipif(not KNOWN, reason="this system's folders have no such rights")
+
+
+def keys_at(root: Path) -> DataKeys:
+    return Config.parse({"dataset": "ellipses", "cache-dir": str(root)}).data
+
+
+def readable(root: Path) -> list[str]:
+    """What others may read in a cache, and with what rights."""
+    paths = sorted(path for path in root.rglob("*") if path.stat().st_mode & 0o077)
+    return [f"{path.relative_to(root)}: {path.stat().st_mode & 0o777:o}" for path in paths]
+
+
+@RIGHTS
+def test_prepared_data_are_their_owners(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        root = tmp_path / "cache"
+        simulated(keys_at(root), 6, 0)
+    finally:
+        os.umask(before)
+    assert len(list(root.rglob("*.npy"))) > 1 and readable(tmp_path) == []
+
+
+@RIGHTS
+def test_what_an_earlier_version_left_is_closed(tmp_path: Path) -> None:
+    """Also what is not asked for, and what a killed process left; but nothing of the user's own."""
+    keys = keys_at(tmp_path)
+    simulated(keys, 6, 0)
+    simulated(replace(keys, max_train_samples=4), 6, 0)
+    for path in [*tmp_path.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    (folder, _) = tmp_path.iterdir()
+    (tmp_path / f".{folder.name}-x1").mkdir(mode=0o755)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine").chmod(0o755)
+    rights = tmp_path.stat().st_mode
+    opened.cache_clear()
+    simulated(keys, 6, 0)
+    assert readable(tmp_path) == ["mine: 755"] and tmp_path.stat().st_mode == rights
 
 
 def test_a_folder_that_may_not_be_looked_at_is_none(

@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corsage import simulate
+from corsage.networks.alone import reseed
 
 RNG = np.random.default_rng(0)
 USERS = [(RNG.random((20, 6), np.float32), RNG.integers(0, 3, 20)) for _ in range(4)]
@@ -52,3 +54,28 @@ def test_predictions_in_threads_are_each_users_own() -> None:
 
 def test_runs_in_threads_do_not_meet() -> None:
     same(lambda lr: run(lr).user("0").state_dict()["first.weight"], [0.01, 0.1, 0.5], torch.equal)
+
+
+def test_a_run_without_a_device_reaches_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.manual_seed writes down Python's stack for a CUDA that is not there."""
+    torch.manual_seed(5)
+    wanted = torch.rand(4)
+    monkeypatch.setattr(torch, "manual_seed", None)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    reseed(5)
+    assert torch.equal(torch.rand(4), wanted)
+    reseed(5, torch.device("cpu"))
+    assert torch.equal(torch.rand(4), wanted)
+    run(0.1)
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps", None])
+def test_a_device_that_is_used_is_seeded_too(
+    device: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's code may use any that is there."""
+    seeds: list[int] = []
+    monkeypatch.setattr(torch, "manual_seed", seeds.append)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    reseed(7, torch.device(device) if device else None)
+    assert seeds == [7]

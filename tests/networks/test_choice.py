@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.groups import TrainKeys
-from corsage.networks import choice, parts
+from corsage.networks import choice, operations, parts
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
+from corsage.networks.slots import Slot, State
 from tests.support.together import IMAGES, KEYS, MODELS
 
 
@@ -53,6 +54,17 @@ class Mixing(Asking):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.a(x - x.mean(0))
+
+
+class Turned(nn.Module):
+    """Its weights the other way round, as torch offers it."""
+
+    def __init__(self, turned: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.w, self.head, self.turned = nn.Parameter(torch.rand(5, 6)), nn.Linear(5, 3), turned
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x @ self.turned(self.w))
 
 
 class Crowding(Asking):
@@ -218,3 +230,31 @@ def test_what_another_forward_does_with_the_run_s_batches_is_seen() -> None:
     assert choice.untraceable(net, (6,), 3, 10) == ""
     assert "would be another" in choice.untraceable(net, (6,), 3, 32)
     assert choice.choose(net, (6,), 3, TrainKeys(batch_size=32)).name == "loop"
+
+
+TURNS: dict[str, Callable[[Tensor], Tensor]] = {
+    "t()": lambda w: w.t(),
+    "torch.t": torch.t,
+    "T": lambda w: w.T,
+    "transpose": lambda w: w.transpose(0, 1),
+}
+
+
+@pytest.mark.parametrize("way", list(TURNS))
+def test_weights_the_other_way_round_are_trained_together(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Users.t` hid `Tensor.t`. Rules of its own do it all, without torch.vmap."""
+    net = Network(Turned(TURNS[way]), "", torch.rand(3, 6))
+    monkeypatch.setattr(operations, "mapped", None)
+    assert choice.untraceable(net, (6,), 3, 10) == ""
+
+
+def test_what_stands_for_a_tensor_hides_no_function_of_torchs() -> None:
+    """But those that say what one user's tensor is like."""
+    kept = {"dim", "size", "shape", "ndim", "numel", "is_floating_point", "dtype", "grad"}
+    slot = Slot(slice(0, 6), torch.Size((2, 3)))
+    state = State(slice(0, 6), torch.Size((2, 3)), torch.float32)
+    for one in (slot, state):
+        names = {name for name in (*dir(type(one)), *vars(one)) if not name.startswith("_")}
+        assert names & set(dir(Tensor)) <= kept

@@ -16,6 +16,7 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError, ModelError, Refused
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.limits import Limits
+from corsage.core.rights import KNOWN
 from corsage.networks import build, kept_choice
 from corsage.networks.build import build_network
 from corsage.networks.choice import Choice
@@ -117,6 +118,19 @@ def test_a_path_that_is_exact_no_more_is_not_taken(
     assert kept_choice.choose_again(net, (64,), 3, keys, tmp_path).name == "loop"
     chosen[0] = "together-4"
     assert kept_choice.choose_again(net, (64,), 3, keys, tmp_path).name == "loop"
+
+
+@pytest.mark.skipif(not KNOWN, reason="this system's folders have no such rights")
+def test_what_was_measured_is_its_owners(chosen: list[str], tmp_path: Path) -> None:
+    """Also what an earlier version left."""
+    net = build_network(ModelKeys(model=OWN["model"]), (64,), 3, 0)
+    folder = tmp_path / "paths"
+    for _ in range(2):
+        kept_choice.choose_again(net, (64,), 3, TrainKeys(), folder)
+        (file,) = folder.iterdir()
+        assert not (file.stat().st_mode | folder.stat().st_mode) & 0o077
+        file.chmod(0o644)
+        folder.chmod(0o755)
 
 
 def test_a_folder_that_cannot_be_written_is_said(

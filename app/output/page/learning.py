@@ -19,7 +19,7 @@ AGAINST = {"round": "rounds", "bytes": "bytes sent", "seconds": "seconds"}
 LABELS = {
     "round": "round",
     "bytes": "bytes sent up and down, all users together (log scale)",
-    "seconds": "seconds of training",
+    "seconds": "seconds since the strategy began",
 }
 LOSSES = {"train_loss": "training loss", "loss": "test loss"}
 

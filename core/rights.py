@@ -1,8 +1,10 @@
-"""Who may read what a device keeps: its owner."""
+"""Folders and files that only their owner may read."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from corsage.core.files import sync_folder
@@ -23,3 +25,16 @@ def private_folder(folder: Path) -> None:
         sync_folder(folder.parent)
     elif KNOWN and folder.stat().st_mode & OTHERS:
         folder.chmod(0o700)
+
+
+def tighten(folders: Iterable[Path]) -> None:
+    """Close folders, and files in them, that an earlier version left for everybody to read.
+
+    Those of somebody else stay as they are, and so does what a link leads to.
+    """
+    for folder in folders if KNOWN else ():
+        with suppress(OSError):
+            if not folder.is_symlink() and folder.stat().st_mode & OTHERS:
+                folder.chmod(0o700)
+                for path in folder.iterdir():
+                    path.chmod(0o600)

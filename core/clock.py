@@ -1,0 +1,50 @@
+"""Seconds that are printed: those that a user waits for a strategy, and for a whole command."""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+
+LOADED = time.monotonic() - time.process_time()
+"""When this process began: it has at least its CPU seconds behind it."""
+COMMAND: ContextVar[float] = ContextVar("COMMAND")
+"""When the command that is at work began, for a process that has nothing else to do."""
+
+
+class Clock:
+    """Seconds of a strategy, from its start to its rows of the table; a resumed run counts on.
+
+    Parameters
+    ----------
+    before : seconds of earlier attempts, up to the checkpoint where this one goes on.
+    """
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self, before: float = 0.0) -> None:
+        """Begin to count."""
+        self.before, self._begin = before, time.monotonic()
+        self._shared, self._last, self._own = 0.0, before, dict[str, float]()
+
+    @property
+    def seconds(self) -> float:
+        """Of this attempt so far, and of those before it."""
+        return self.before + time.monotonic() - self._begin
+
+    @property
+    def attempt(self) -> float:
+        """Seconds of this attempt up to its last row."""
+        return self._last - self.before
+
+    def row(self, name: str, further: bool) -> float:
+        """Seconds of a row that is done now.
+
+        A `further` row has those of the first one, which it shares, and its own evaluations.
+        """
+        last, self._last = self._last, self.seconds
+        if further:
+            self._own[name] = self._own.get(name, 0.0) + self._last - last
+        else:
+            self._shared = self._last
+        return self._shared + self._own.get(name, 0.0)
