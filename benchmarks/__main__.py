@@ -230,18 +230,19 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
 
 
 COMMANDS = {
-    **{name: name for name in ("numbers", "house", "fuzz", "chaos")},
-    "fuzz-device": "device",
+    **{name: f"{name}.command" for name in ("numbers", "house", "fuzz", "chaos")},
+    "fuzz-device": "device.command",
+    "doors": "doors",
 }
 """Commands with options of their own: compare checkouts, attack the server, disturb runs, attack a
-device; and the folders that they are in."""
+device, try every strategy by its name; and the modules that they are in."""
 
 
 def main(words: list[str]) -> int:
     """Run all or some benchmarks; 0, or 2 for a user's mistake, 1 for a failed run."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     if words and words[0] in COMMANDS:
-        command = import_module(f"corsage.benchmarks.{COMMANDS[words[0]]}.command")
+        command = import_module(f"corsage.benchmarks.{COMMANDS[words[0]]}")
         return int(command.main(words[1:]))
     try:
         names, file = parse(words)

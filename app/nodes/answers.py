@@ -5,6 +5,7 @@ Whoever is only asked who its users are does not load torch: on a device a messa
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -214,9 +215,14 @@ def introduction(node: Node, own: Mapping[str, str | int] = NOTHING) -> RecordDi
     )
 
 
-@lru_cache(maxsize=1)
 def limit_threads(number: int) -> None:
-    """Torch and NumPy's BLAS share the cores with other nodes: more threads than cores spin."""
+    """Torch and BLAS share the cores with other nodes: more threads than cores spin."""
+    _limit_threads(number, "scipy.linalg" in sys.modules)
+
+
+@lru_cache(maxsize=1)
+def _limit_threads(number: int, with_scipy: bool) -> None:
+    """SciPy has a BLAS of its own, which is there once somebody needs it."""
     import torch
 
     torch.set_num_threads(number)
