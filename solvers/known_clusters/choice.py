@@ -36,6 +36,7 @@ LEAST = 1e-2
 """Where a variance that was found to be 0 begins anew, as a share of the largest, or in all."""
 ENDLESS = "the search for its most likely numbers has not come to an end"
 EXPLAINED = "its likelihood has no top: with no noise at all it explains these few records a user"
+DEAR = "what it gains is less than its numbers cost (AIC)"
 FEW = "there are no more units than coefficients, so there would be directions without variance"
 
 
@@ -135,7 +136,9 @@ def apart(tree: Tree, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | None = None) -> Judged:
     """Fitted to all, beginning with a fit of other shapes, and to all but each fold.
 
-    Shapes that are tried beside others are refused by the first search that has no top.
+    Shapes that are tried beside others are refused by the first search that has no top, and where
+    Akaike's criterion does not prefer them: left-out users say little of few clusters, for all
+    folds have the same ones.
     """
     whole = grouped(tree, shapes)
     refused = near and hopeless(whole, fold, shapes)
@@ -144,6 +147,8 @@ def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | Non
     found = Scoring(whole, shapes).fitted(near and started(near, shapes), enough=BLIND)
     if near and not found.converged:
         return Judged(shapes, refused=ENDLESS)
+    if near and near.deviance - found.deviance < 2 * (numbers(shapes) - numbers(near.shapes)):
+        return Judged(shapes, refused=DEAR)
     folds = list[float]()
     for number in range(FOLDS):
         rest = Scoring(part(whole, np.flatnonzero(fold != number)), shapes).fitted(
@@ -153,6 +158,11 @@ def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | Non
             return Judged(shapes, refused=ENDLESS)
         folds.append(left_out(whole, rest))
     return Judged(shapes, found, np.array(folds))
+
+
+def numbers(shapes: tuple[Shape, ...]) -> int:
+    """That are free: of sizes apart one is not."""
+    return sum(shape.size - (shape.groups > 1) for shape in shapes)
 
 
 def left_out(tree: Tree, rest: Fitted) -> float:
