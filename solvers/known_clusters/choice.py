@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.known_clusters.scoring import BLIND, Fitted, Scoring
+from corsage.solvers.known_clusters.scoring import BLIND, GAIN, Fitted, Scoring
 from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.tree import Tree
 
@@ -83,6 +83,8 @@ def chosen(tree: Tree, keys: Floats, varies: Ints) -> tuple[Fitted, list[Judged]
     small = part(tree, some)
     tried = tried_shapes(small, dealt(small.levels[0].parent, keys[some]), varies)
     near = best(tried)
+    if near is tried[0].fitted and len(some) == len(keys):
+        return near, tried
     found = Scoring(grouped(tree, near.shapes), near.shapes).fitted(near.x)
     return replace(found, first=max(found.first, near.first)), tried
 
@@ -141,10 +143,10 @@ def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | Non
     folds have the same ones.
     """
     whole = grouped(tree, shapes)
-    refused = near and hopeless(whole, fold, shapes)
-    if refused:
+    if near and (refused := hopeless(whole, fold, shapes)):
         return Judged(shapes, refused=refused)
-    found = Scoring(whole, shapes).fitted(near and started(near, shapes), enough=BLIND)
+    start = started(near, shapes) if near else None
+    found = Scoring(whole, shapes).fitted(start, enough=BLIND if near else GAIN)
     if near and not found.converged:
         return Judged(shapes, refused=ENDLESS)
     if near and near.deviance - found.deviance < 2 * (numbers(shapes) - numbers(near.shapes)):
@@ -161,7 +163,7 @@ def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | Non
 
 
 def numbers(shapes: tuple[Shape, ...]) -> int:
-    """That are free: of sizes apart one is not."""
+    """Free numbers: of sizes apart one is not."""
     return sum(shape.size - (shape.groups > 1) for shape in shapes)
 
 
@@ -172,7 +174,7 @@ def left_out(tree: Tree, rest: Fitted) -> float:
 
 
 def hopeless(tree: Tree, fold: Ints, shapes: tuple[Shape, ...]) -> str:
-    """Why there is no use in fitting shapes, in words; empty: there may be."""
+    """The reason not to fit shapes at all, in words; empty: there is none."""
     pairs = zip(shapes, tree.levels, strict=True)
     if any(one.kind == FULL and len(at.parent) <= len(one.varies) for one, at in pairs):
         return FEW
@@ -183,7 +185,7 @@ def hopeless(tree: Tree, fold: Ints, shapes: tuple[Shape, ...]) -> str:
 
 
 def bounded(tree: Tree, r: int) -> bool:
-    """Whether the likelihood of any covariance of r coefficients of users has a top.
+    """True if the likelihood of any covariance of r coefficients of users has a top.
 
     One of rank q leaves m - q of a user's m records that the noise alone explains. Where the
     q (r - q) numbers that tell its directions, with those of the centres, are enough to make all
