@@ -7,24 +7,25 @@ likelihood of that fold's data given those of all others:
 
 The levels' shapes are tried one after the other, the users' first: one variance, then one a
 coefficient, then any covariance; at last a size of its own for each cluster's users. One with more
-numbers is taken if it is better by more than a standard error, over the folds, of the difference.
+numbers is taken if it is better by more than a standard error, over the folds, of the difference,
+and if all its searches ended at a top. A fold's begins where that of all users ended, so where it
+has not come to an end its own users are still in it, and it would be judged by what it was fitted
+to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.known_clusters.scoring import Fitted, Scoring
+from corsage.solvers.known_clusters.scoring import BLIND, GAIN, Fitted, Scoring
 from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.tree import Tree
 
 FOLDS = 5
-FOLD_STEPS = 20
-"""Steps of a fit without a fold, from that of all users."""
 MOST_USERS = 2000
 """Of more, these are drawn to choose by."""
 WIDE = 30
@@ -33,14 +34,23 @@ MOST_APART = 50
 """With more clusters than these the users of each have no variance of their own."""
 LEAST = 1e-2
 """Where a variance that was found to be 0 begins anew, as a share of the largest, or in all."""
+ENDLESS = "the search for its most likely numbers has not come to an end"
+EXPLAINED = "its likelihood has no top: with no noise at all it explains these few records a user"
+DEAR = "what it gains is less than its numbers cost (AIC)"
+FEW = "there are no more units than coefficients, so there would be directions without variance"
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Shapes fitted to all users, and the held-out log likelihood of each fold under them."""
+    """Shapes fitted to all users, and the held-out log likelihood of each fold under them.
 
-    fitted: Fitted
-    folds: Floats
+    `refused`: why they are out of the question, in words; then there may be no fit.
+    """
+
+    shapes: tuple[Shape, ...]
+    fitted: Fitted | None = None
+    folds: Floats = field(default_factory=lambda: np.zeros(0))
+    refused: str = ""
 
     @property
     def total(self) -> float:
@@ -49,16 +59,19 @@ class Judged:
 
     def ahead(self, other: Judged) -> bool:
         """Whether it is better than another by more than a standard error."""
+        if self.refused:
+            return False
         gaps = self.folds - other.folds
         return bool(gaps.sum() > np.sqrt(len(gaps)) * gaps.std(ddof=1))
 
 
-def best(tried: Sequence[Judged]) -> Judged:
+def best(tried: Sequence[Judged]) -> Fitted:
     """The likeliest; one with more numbers must be ahead of what was best before it."""
     now = tried[0]
     for one in tried[1:]:
         now = one if one.ahead(now) else now
-    return now
+    assert now.fitted is not None  # the first one is not refused
+    return now.fitted
 
 
 def chosen(tree: Tree, keys: Floats, varies: Ints) -> tuple[Fitted, list[Judged]]:
@@ -69,10 +82,11 @@ def chosen(tree: Tree, keys: Floats, varies: Ints) -> tuple[Fitted, list[Judged]
     some = np.sort(np.argsort(keys, kind="stable")[:MOST_USERS])
     small = part(tree, some)
     tried = tried_shapes(small, dealt(small.levels[0].parent, keys[some]), varies)
-    found = best(tried).fitted
-    if len(some) == len(keys):
-        return found, tried
-    return Scoring(grouped(tree, found.shapes), found.shapes).fitted(found.x), tried
+    near = best(tried)
+    if near is tried[0].fitted and len(some) == len(keys):
+        return near, tried
+    found = Scoring(grouped(tree, near.shapes), near.shapes).fitted(near.x)
+    return replace(found, first=max(found.first, near.first)), tried
 
 
 def tried_shapes(tree: Tree, fold: Ints, varies: Ints) -> list[Judged]:
@@ -83,14 +97,14 @@ def tried_shapes(tree: Tree, fold: Ints, varies: Ints) -> list[Judged]:
     shapes = equal_shapes(tree, ONE, varies)
     if too_few(tree, fold):
         found = Scoring(grouped(tree, shapes), shapes).fitted(None)
-        return [Judged(found, np.zeros(FOLDS))]
+        return [Judged(shapes, found, np.zeros(FOLDS))]
     tried = [judged(tree, fold, shapes)]
     for place in range(len(shapes)):
-        now = best(tried).fitted
+        now = best(tried)
         for other in wider(now.shapes, place):
             tried.append(judged(tree, fold, other, now))
     if 1 < tree.levels[0].above <= MOST_APART:
-        now = best(tried).fitted
+        now = best(tried)
         tried.append(judged(tree, fold, apart(tree, now.shapes), now))
     return tried
 
@@ -122,18 +136,65 @@ def apart(tree: Tree, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | None = None) -> Judged:
-    """Fitted to all, beginning with a fit of other shapes, and to all but each fold."""
+    """Fitted to all, beginning with a fit of other shapes, and to all but each fold.
+
+    Shapes that are tried beside others are refused by the first search that has no top, and where
+    Akaike's criterion does not prefer them: left-out users say little of few clusters, for all
+    folds have the same ones.
+    """
     whole = grouped(tree, shapes)
-    found = Scoring(whole, shapes).fitted(None if near is None else started(near, shapes))
-    folds = [left_out(whole, fold == number, found) for number in range(FOLDS)]
-    return Judged(found, np.array(folds))
+    if near and (refused := hopeless(whole, fold, shapes)):
+        return Judged(shapes, refused=refused)
+    start = started(near, shapes) if near else None
+    found = Scoring(whole, shapes).fitted(start, enough=BLIND if near else GAIN)
+    if near and not found.converged:
+        return Judged(shapes, refused=ENDLESS)
+    if near and near.deviance - found.deviance < 2 * (numbers(shapes) - numbers(near.shapes)):
+        return Judged(shapes, refused=DEAR)
+    folds = list[float]()
+    for number in range(FOLDS):
+        rest = Scoring(part(whole, np.flatnonzero(fold != number)), shapes).fitted(
+            found.x, enough=BLIND
+        )
+        if near and not rest.converged:
+            return Judged(shapes, refused=ENDLESS)
+        folds.append(left_out(whole, rest))
+    return Judged(shapes, found, np.array(folds))
 
 
-def left_out(tree: Tree, out: Ints, found: Fitted) -> float:
-    """log p(fold | rest)."""
-    rest = Scoring(part(tree, np.flatnonzero(~out)), found.shapes).fitted(found.x, FOLD_STEPS)
+def numbers(shapes: tuple[Shape, ...]) -> int:
+    """Free numbers: of sizes apart one is not."""
+    return sum(shape.size - (shape.groups > 1) for shape in shapes)
+
+
+def left_out(tree: Tree, rest: Fitted) -> float:
+    """log p(fold | rest), of a fit to the rest."""
     middle = tree.integrated(rest.roots, rest.found.middle.sigma2).middle
     return (rest.deviance - middle.deviance) / 2
+
+
+def hopeless(tree: Tree, fold: Ints, shapes: tuple[Shape, ...]) -> str:
+    """The reason not to fit shapes at all, in words; empty: there is none."""
+    pairs = zip(shapes, tree.levels, strict=True)
+    if any(one.kind == FULL and len(at.parent) <= len(one.varies) for one, at in pairs):
+        return FEW
+    if shapes[0].kind == FULL and tree.sigma2 is None:
+        rests = [part(tree, np.flatnonzero(fold != number)) for number in range(FOLDS)]
+        return "" if all(bounded(rest, len(shapes[0].varies)) for rest in rests) else EXPLAINED
+    return ""
+
+
+def bounded(tree: Tree, r: int) -> bool:
+    """True if the likelihood of any covariance of r coefficients of users has a top.
+
+    One of rank q leaves m - q of a user's m records that the noise alone explains. Where the
+    q (r - q) numbers that tell its directions, with those of the centres, are enough to make all
+    of these 0, the likelihood grows without end as the noise goes to 0.
+    """
+    rank = np.arange(r)
+    left = np.maximum(tree.counts[:, None] - rank, 0.0).sum(0)
+    left -= tree.levels[0].above * tree.users.b.shape[1]
+    return not bool(((left > 0) & (left <= rank * (r - rank))).any())
 
 
 def started(near: Fitted, shapes: tuple[Shape, ...]) -> list[Floats]:

@@ -2,14 +2,17 @@
 
 A step solves H dx = -g, where g is the slope of the deviance and H its curvature on average (units
 of a level taken as independent, levels too) with what the roots' own curvature adds. It is damped
-as Levenberg and Marquardt do until the deviance falls. It ends when the step would gain less than
-`GAIN`: then each number is within some 1e-7 of its own standard error.
+as Levenberg and Marquardt do until the deviance falls. Where the slope changed otherwise than H
+says, H is corrected by the last moves (BFGS): without, searches creep, or swing around the top. It
+ends when the step would gain less than `GAIN`: then each number is within some 1e-7 of its own
+standard error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -34,6 +37,10 @@ WIDEST = 1e12
 """Damping beyond which no step is left."""
 WIDEST_ROOT = 1e4
 """Users that differ a hundred million times as much as records: rounding hides what is beyond."""
+MOVES = 5
+"""So many last moves correct the curvature."""
+ALIKE = 1e-3
+"""A slope that changes by a smaller share of what the curvature says corrects nothing."""
 START: Floats = np.geomspace(1e-4, 1e2, 13)
 """Variances over sigma^2 of all levels where the search begins: the best of these."""
 WIDE = 40
@@ -129,20 +136,30 @@ class Scoring:
         return min(map(self.at, equal), key=lambda point: point.deviance)
 
     def fitted(
-        self, x: list[Floats] | None = None, steps: int = STEPS, fixed: Bools | None = None
+        self,
+        x: list[Floats] | None = None,
+        steps: int = STEPS,
+        fixed: Bools | None = None,
+        enough: float = GAIN,
     ) -> Fitted:
-        """From `x`, or the best of equal variances, to the most likely; `fixed` numbers stay."""
+        """From `x`, or the best of equal variances, to the most likely; `fixed` numbers stay.
+
+        Until a step would gain less than `enough`.
+        """
         now = self.started() if x is None else self.at(x)
         damping, gain, first = 1e-3, np.inf, np.inf
+        path = list[tuple[Floats, Floats]]()
         for number in range(steps):
             slope, curvature = self.local(now)
             if fixed is not None:
                 slope, curvature = held(slope, curvature, fixed)
+            path = [*path[-MOVES:], (np.concatenate(now.x), slope)]
+            curvature = corrected(curvature, path)
             after, damping, gain = self.step(now, slope, curvature, damping)
             first = gain if number == 0 else first
             if after is not None:
                 now = after if gain > NEAR or fixed is not None else self.settled_above(after)
-            if gain < GAIN or after is None:
+            if gain < enough or after is None:
                 break
         return Fitted(self.shapes, now.x, now.found, gain, first)
 
@@ -282,6 +299,18 @@ def averaged(pairs: Floats, moved: Floats) -> Floats:
     half = flat @ moved.reshape(-1, g, r * r).transpose(1, 2, 0)
     turned = moved.mT.reshape(-1, g, r * r)
     return np.tensordot(half, turned, ((0, 1), (1, 2)))
+
+
+def corrected(curvature: Floats, path: Sequence[tuple[Floats, Floats]]) -> Floats:
+    """A curvature with which slopes change along a path's moves as they did (BFGS)."""
+    for (place, slope), (after, risen) in pairwise(path):
+        move, rise = after - place, risen - slope
+        before = curvature @ move
+        expected, found = float(move @ before), float(move @ rise)
+        if 0 < ALIKE * expected < found < expected / ALIKE:
+            curvature = curvature + np.outer(rise, rise) / found
+            curvature -= np.outer(before, before) / expected
+    return curvature
 
 
 def even(matrix: Floats) -> Floats:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.solvers.known_clusters.choice import Judged
 from corsage.solvers.known_clusters.constraints import NONE as SMALLEST
 from corsage.solvers.known_clusters.scoring import Fitted
 from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
@@ -47,6 +46,7 @@ class CovarianceFit:
     gain : what following its slope would add to twice that: 0 if it has converged.
     shares : of records, users and clusters in the variance of a record; empty if unknown.
     held_out : log likelihood of users that were left out, by the shapes that were tried.
+    refused : why others were not judged.
     likely : how sure the numbers are, in the data's units (uncertainty.py).
     intervals : how that was found, or why it was not.
     """
@@ -63,6 +63,7 @@ class CovarianceFit:
     gain: float = 0.0
     shares: list[float] = field(default_factory=list)
     held_out: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     likely: dict[str, Likely] = field(default_factory=dict)
     intervals: str = ""
 
@@ -137,7 +138,7 @@ class CovarianceFit:
             rows.append(("log likelihood", f"{self.loglik + told.density:.3f}"))
         rows.append(("the likelihood", self.converged(told.flat, told.exact)))
         found = [Finding(f"variances ({how})", rows)]
-        return [*found, self._choice()] if len(self.held_out) > 1 else found
+        return [*found, self._choice()] if len(self.held_out) + len(self.refused) > 1 else found
 
     def _records(self, unit: float) -> str:
         share = f", {percent(self.shares[0])}" if self.shares else ""
@@ -175,6 +176,7 @@ class CovarianceFit:
         top = max(self.held_out.values())
         ranked = sorted(self.held_out.items(), key=lambda one: -one[1])
         rows = [(name, f"{value:.2f} ({value - top:+.2f})") for name, value in ranked]
+        rows += [(name, f"refused: {why}") for name, why in self.refused.items()]
         return Finding("log likelihood of users that were left out, by shapes", rows)
 
 
@@ -249,9 +251,6 @@ def described(kinds: Sequence[str], groups: int) -> str:
     return "; ".join(own)
 
 
-def held_out(tried: Sequence[Judged]) -> dict[str, float]:
-    """The held-out likelihoods by the shapes' words."""
-    return {
-        described([s.kind for s in one.fitted.shapes], one.fitted.shapes[0].groups): one.total
-        for one in tried
-    }
+def in_words(shapes: Sequence[Shape]) -> str:
+    """Shapes of all levels in words."""
+    return described([shape.kind for shape in shapes], shapes[0].groups)

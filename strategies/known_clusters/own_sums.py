@@ -36,7 +36,7 @@ from corsage.strategies.known_clusters.conversation import Request, ask_each, ch
 from corsage.strategies.known_clusters.covariance_fit import (
     CovarianceFit,
     Told,
-    held_out,
+    in_words,
 )
 from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.paths import (
@@ -237,7 +237,10 @@ class OwnSums:
         shares = explained(tree, found) if self.exact else self.latent(found)
         before = self.state.estimates.covariance
         fit = CovarianceFit.of(found, units, names, shares)
-        fit.held_out = held_out(tried) if tried else before.held_out
+        fit.held_out, fit.refused = before.held_out, before.refused
+        if tried:
+            fit.held_out = {in_words(one.shapes): one.total for one in tried if not one.refused}
+            fit.refused = {in_words(one.shapes): one.refused for one in tried if one.refused}
         fit.gain = found.gain if self.exact else found.first
         fit.likely, fit.intervals = self.uncertain(tree, found, fit, varies)
         self.state.estimates.covariance = fit

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +14,12 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from corsage.core.arrays import Floats, Ints
+from corsage.datasets.hierarchical import Hierarchical, draw
 from corsage.solvers.known_clusters.absorbed import Level, Sums
 from corsage.solvers.known_clusters.choice import (
     FOLDS,
     apart,
+    bounded,
     chosen,
     dealt,
     equal_shapes,
@@ -23,7 +27,7 @@ from corsage.solvers.known_clusters.choice import (
     judged,
     part,
 )
-from corsage.solvers.known_clusters.scoring import Scoring
+from corsage.solvers.known_clusters.scoring import BLIND, Fitted, Scoring
 from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree, levels_of
@@ -171,7 +175,8 @@ def test_the_likelihood_of_users_that_are_left_out() -> None:
     found = judged(tree, fold, shapes)
     for number in range(FOLDS):
         rest = part(tree, np.flatnonzero(fold != number))
-        own = Scoring(rest, shapes).fitted(found.fitted.x)
+        assert found.fitted is not None
+        own = Scoring(rest, shapes).fitted(found.fitted.x, enough=BLIND)
         pairs = [
             (unit, one[0])
             for unit, one in zip((DATA.user, DATA.cluster), own.covariances, strict=True)
@@ -207,6 +212,100 @@ def test_the_true_shape_is_chosen(true: str) -> None:
         right += found.shapes[0].kind == true
         assert len(tried) == 3
     assert right >= 7
+
+
+def test_a_full_covariance_is_found_with_fewer_records_than_coefficients() -> None:
+    """Of 400 users with 3 records for 4 coefficients each."""
+    rng = np.random.default_rng(21)
+    x = np.concatenate([rng.standard_normal((400, 3, 3)), np.ones((400, 3, 1))], axis=2)
+    tree = drawn(x, rng.standard_normal((400, 4)) @ MIXED.T * 1.5, rng)
+    found, _ = chosen(tree, rng.random(400), np.arange(4))
+    assert found.shapes[0].kind == FULL and found.converged
+
+
+def hierarchical(seed: int, **sizes: int) -> tuple[Tree, Standard, Hierarchical]:
+    """Users of the second paper's own generator."""
+    data = draw(seed, **sizes)
+    n, m = len(data.cluster), sizes["samples"]
+    x = np.concatenate([data.x, np.ones((n * m, 1))], axis=1).reshape(n, m, -1)
+    y = data.y.reshape(n, m)
+    a, b = np.einsum("umd,ume->ude", x, x), np.einsum("umd,um->ud", x, y)
+    units = Standard.of(a.sum(0), b.sum(0), float(n * m), True)
+    levels = levels_of(data.cluster, sizes["clusters"])
+    tree = Tree(units.sums(a, b, np.square(y).sum(1)), levels, np.full(n, float(m)))
+    return tree.thinned(), units, data
+
+
+def error(found: Fitted, units: Standard, data: Hierarchical) -> float:
+    """Of predictions of new records."""
+    away = units.models(found.found.known()[0].mean)[:, :-1] - data.theta
+    return float(np.sqrt(1 + np.square(away).sum(1).mean()))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_no_shape_is_chosen_that_predicts_worse(seed: int) -> None:
+    """Of 60 users with 10 records for 21 coefficients."""
+    tree, units, data = hierarchical(seed, clusters=3, users=20, samples=10, features=20)
+    found, tried = chosen(tree, np.random.default_rng(seed).random(60), np.arange(21))
+    shapes = equal_shapes(tree, ONE, np.arange(21))
+    one = Scoring(tree, shapes).fitted()
+    assert error(found, units, data) < 1.01 * error(one, units, data)
+    refused = {one.shapes[0].kind: one.refused for one in tried if one.refused}
+    assert "no top" in refused[FULL]
+
+
+@pytest.mark.parametrize(("users", "top"), [(10, False), (40, True)])
+def test_a_likelihood_without_a_top_is_known_beforehand(users: int, top: bool) -> None:
+    """Of 4 records for 7 coefficients: of few users the noise goes to 0."""
+    tree, *_ = hierarchical(21, clusters=2, users=users, samples=4, features=6)
+    assert bounded(tree, 7) == top
+    shapes = (Shape(FULL, np.arange(7), 7), Shape(ONE, np.arange(7), 7))
+    found = Scoring(tree, shapes).fitted()
+    assert found.converged == top == (found.found.middle.sigma2 > 1e-3)
+
+
+@pytest.mark.parametrize("parts", ["all users", "folds"])
+def test_what_has_not_converged_is_never_chosen(
+    parts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, n = np.random.default_rng(3), 100
+    x = np.concatenate([rng.standard_normal((n, 15, 3)), np.ones((n, 15, 1))], axis=2)
+    tree = drawn(x, rng.standard_normal((n, 4)) @ MIXED.T, rng)
+    fitted = Scoring.fitted
+
+    def stopped(search: Scoring, *args: Any, **keys: Any) -> Fitted:
+        found = fitted(search, *args, **keys)
+        wide = search.shapes[0].kind != ONE
+        here = (len(search.tree.counts) == n) == (parts == "all users")
+        return replace(found, gain=1.0) if wide and here else found
+
+    keys = rng.random(n)
+    assert chosen(tree, keys, np.arange(4))[0].shapes[0].kind == FULL
+    monkeypatch.setattr(Scoring, "fitted", stopped)
+    found, tried = chosen(tree, keys, np.arange(4))
+    assert found.shapes[0].kind == ONE
+    assert [bool(one.refused) for one in tried] == [False, True, True]
+
+
+@pytest.mark.parametrize("sizes", [(10, 3, 2, 1), (6, 2, 3, 1), (3, 20, 10, 20)])
+def test_searches_neither_swing_nor_creep(
+    sizes: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clusters' and users' variance that are nearly the same; fewer records than coefficients."""
+    steps, step = list[int](), Scoring.step
+
+    def counted(search: Scoring, *args: Any) -> Any:
+        steps[-1] += 1
+        return step(search, *args)
+
+    monkeypatch.setattr(Scoring, "step", counted)
+    names = ("clusters", "users", "samples", "features")
+    for seed in range(61, 69):
+        tree, *_ = hierarchical(seed, **dict(zip(names, sizes, strict=True)))
+        steps.append(0)
+        d = tree.users.b.shape[1]
+        assert Scoring(tree, equal_shapes(tree, ONE, np.arange(d))).fitted().converged
+    assert np.median(steps) < 16
 
 
 def test_each_cluster_may_have_a_size_of_its_own() -> None:

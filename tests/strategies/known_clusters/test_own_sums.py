@@ -187,7 +187,7 @@ def test_a_variance_of_0_is_said_to_be_at_the_boundary(tmp_path: Path) -> None:
     x, user = rng.standard_normal((400, 2)), np.repeat(np.arange(20), 20)
     y, path = x @ [1.0, 2.0] + rng.standard_normal(400), tmp_path / "same.npz"
     np.savez(path, x=x, y=y, user=user, cluster=user % 2, test=np.arange(400) % 20 < 2)
-    _, result, _ = run(path)
+    _, result, _ = run(path, mixed_variances="diagonal")
     found = result.json()[0]
     assert "at the boundary" in str(found["findings"])
     assert any(one["at_boundary"] for one in found["estimates"]["variances"])
