@@ -11,13 +11,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from corsage.app.output.complaint import exit_code
-from corsage.app.output.summary import Result, shared_measure, summary_table
+from corsage.app.output.summary import Result, human_seconds, shared_measure, summary_table
+from corsage.core.clock import COMMAND
 from corsage.core.config import Config, exampled, read_words
 from corsage.core.errors import ConfigError
 from corsage.core.files import guarded, write_atomically
@@ -110,7 +112,7 @@ def take(runs: Path) -> Path:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     folder = runs / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_tour"
     guarded(folder.mkdir, parents=True)
-    console, shown = Console(), []
+    console, shown, marks = Console(), [], [COMMAND.get(time.monotonic()), time.monotonic()]
     for stop in STOPS:
         print(stop.title, file=sys.stderr, flush=True)
         with contextlib.redirect_stdout(io.StringIO()):  # its findings are in its report
@@ -121,7 +123,12 @@ def take(runs: Path) -> Path:
         console.print(summary_table([without_hurt(result) for result in results]), crop=False)
         console.print(stop.sentence(results), highlight=False)
         console.print(f"  python run_simulation.py {stop.keys}\n", highlight=False, soft_wrap=True)
+        marks.append(time.monotonic())
     guarded(write_atomically, folder / "tour.html", page(shown))
+    took = [human_seconds(end - begin) for begin, end in pairwise(marks)]
+    parts = zip(("start", *(stop.name for stop in STOPS)), took, strict=True)
+    whole = human_seconds(marks[-1] - marks[0])
+    console.print(f"Time: {whole}: {', '.join(map(' '.join, parts))}", highlight=False)
     place = f"All three, with their reports: {folder / 'tour.html'}"
     console.print(place, soft_wrap=True, highlight=False)
     return folder

@@ -155,12 +155,14 @@ def exampled(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         own = {key: value for key, value in example.items() if key not in values}
         found |= own
         said += [f"{spelled(own)}, the example of {names[0]}"] if own else []
-    own = {key: value for key, value in needed(found).items() if key not in found}
+    usual = defaults()
+    wanted = {key: value for key, value in needed(found).items() if key not in found}
+    own = {key: value for key, value in wanted.items() if value != usual[key]}
     for name in names:
         mine = {k: v for k, v in own.items() if keys_class(name).needs.get(k) == v}
         said += [f"{spelled(mine)}, which {name} needs"] if mine else []
         own = without(own, mine)
-    return {**needed(found), **found}, f"Not set: {'; '.join(said)}." if said else ""
+    return {**wanted, **found}, f"Not set: {'; '.join(said)}." if said else ""
 
 
 def check_suited(names: list[str]) -> None:

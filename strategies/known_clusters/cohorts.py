@@ -124,7 +124,7 @@ class KnownClusters:
         now = frozenset(roster.nodes), len(roster.members), self.federation.now.resting
         seen = (*now, *names.apart, "", *names.refused)
         if self._names is not names or self._seen != seen:
-            self._check(roster.users)
+            self.check()
             self._number(names)
             others = set(names.refused)
             users = [user for user in self.federation.users if user not in others]
@@ -153,9 +153,9 @@ class KnownClusters:
         if self.all_apart and names.apart:
             names.apart = list(names.known)
 
-    def _check(self, users: list[str]) -> None:
+    def check(self) -> None:
         """Refuse users without a cluster; those that come later are left out."""
-        members = self.federation.roster.members
+        members, users = self.federation.roster.members, self.federation.roster.users
         missing = [user for user in users if not self.cluster_of(members[user])]
         if self.federation.progress.round == 0:
             check_clusters(users, missing)

@@ -86,6 +86,7 @@ class CoinMethod(Strategy[K, S]):
         federation = self.federation
         check_coins(self.keys, self.config.model, federation.loss, federation.convex)
         check_staleness(self.keys, self.config.federation.quorum)
+        self.clusters.check()
         if self.keys.known_staleness:
             self.loose.introduce()
 

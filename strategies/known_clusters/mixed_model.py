@@ -253,6 +253,7 @@ class MixedModel(Strategy[K, MixedModelState]):
     def initial(self, network: Network) -> MixedModelState:
         """The middle at zero; all else comes with the first round."""
         check_convex(self.federation)
+        self.clusters.check()
         check_mixed(self.keys, self.config.model, self.federation.loss)
         return MixedModelState.of_size(network.whole.stop)
 

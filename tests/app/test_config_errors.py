@@ -21,6 +21,7 @@ from corsage.core.errors import UNUSABLE, StorageError
 
 QUICK = ["num-users=6", "num-rounds=1", "hidden=4", "head-epochs=1", "fine-tune-epochs=0"]
 LINEAR = ["dataset=hierarchical", "num-users=0", "model=linear"]
+DIGITS, MLP = ["dataset=digits"], ["dataset=moons", "model=mlp"]
 RANDOM = ["mixed-random=intercept", "intercept=false"]
 OWN = """
 from torch import nn
@@ -57,11 +58,14 @@ CASES = {
     "too few outputs": (["model=misfits:two"], "it must return (3, 10)"),
     "a head": (["head=fc9"], "no such module"),
     "a loss": (["loss=logistic"], "is for two classes"),
-    "no clusters": (["strategy=fedavg,fedrep-known"], "are in no known cluster"),
-    "not convex": (["strategy=fedavg,mixed-model"], "needs model=linear"),
-    "not convex either": (["strategy=local,convex-clustering"], "set model=linear"),
-    "known late": (["strategy=async-l2gd"], "auto is for model=linear"),
-    "of the second one": (["strategy=local,async-l2gd"], "auto is for model=linear"),
+    "no clusters": ([*DIGITS, "strategy=fedavg,fedrep-known"], "are in no known cluster"),
+    "not convex": ([*DIGITS, "model=mlp", "strategy=fedavg,mixed-model"], "two classes so far"),
+    "not convex either": ([*MLP, "strategy=local,convex-clustering"], "set model=linear"),
+    "many classes": ([*DIGITS, "strategy=mixed-model"], "these are 10 classes: take fedrep"),
+    "many outputs": ([*DIGITS, "strategy=local,convex-clustering"], "650 numbers a model: take"),
+    "no examples for both": (["strategy=fedavg,mixed-model"], "such as dataset=hierarchical"),
+    "known late": ([*DIGITS, "strategy=async-l2gd"], "have no known cluster"),
+    "of the second one": ([*DIGITS, "strategy=local,async-l2gd"], "have no known cluster"),
     "a strength": ([*LINEAR, "strategy=local,mixed-model", "known-gamma=x.json"], "no such file"),
     "no intercept": ([*LINEAR, *RANDOM, "strategy=local,mixed-model"], "there is none to vary"),
     "no likelihood": ([*LINEAR, "strategy=local,async-l2gd", "ridge=1"], "set loss-scale=sum"),

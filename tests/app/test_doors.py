@@ -1,0 +1,130 @@
+"""What a newcomer types: a strategy's name, a data set's, or nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from corsage import MixedModel, simulate
+from corsage.app.command import run
+from corsage.app.nodes.answers import limit_threads
+from corsage.app.tour import STOPS
+from corsage.core.config import Config, exampled
+from corsage.core.errors import ConfigError
+from corsage.core.keys import flatten
+from corsage.core.registry import ALGORITHMS, keys_class
+from corsage.networks.criterion import criterion_of
+
+SLOW = {"convex-clustering": {"convex_lambda": "0.01", "convex_report": False}}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_strategy_runs_by_its_name(name: str) -> None:
+    found = simulate(name, num_rounds=2, progress=False, **SLOW.get(name, {}))
+    assert found[name].score.mean > 0 and len(found[name].users) >= 20
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_was_filled_in_is_said(name: str) -> None:
+    """Each key that is not the usual one, and no other."""
+    values, line = exampled({"strategy": name})
+    usual, config = Config.parse(), Config.parse(values)
+    changed = {
+        key: value
+        for group in ("data", "model", "train")
+        for key, value in flatten(getattr(config, group)).items()
+        if flatten(getattr(usual, group)).get(key, value) != value
+    }
+    own = {k: v for k, v in values.items() if k in keys_class(name).example}
+    assert all(f"{key}={values[key]}" in line for key in {**changed, **own})
+    assert bool(line) == bool(changed or own)
+
+
+def test_what_the_user_sets_stays() -> None:
+    values, line = exampled({"strategy": "async-l2gd", "dataset": "moons", "model": "mlp"})
+    assert not line
+    assert Config.parse(values).model.model == "mlp"
+    values, line = exampled({"strategy": "ifca,local", "lr": "0.5"})
+    assert values["lr"] == "0.5" and "lr" not in line and values["dataset"] == "ellipses"
+
+
+def test_the_first_strategy_that_needs_a_model_has_it() -> None:
+    models = {
+        names: Config.parse({"strategy": names, "dataset": "moons"}).model.model
+        for names in ("fedavg", "fedavg,mixed-model", "fedrep,async-l2gd", "async-l2gd,fedrep")
+    }
+    assert list(models.values()) == ["mlp", "linear", "mlp", "linear"]
+
+
+def test_strategies_that_do_not_fit_the_digits_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"do not fit mixed-model .* such as dataset=hierarch"):
+        exampled({"strategy": "fedavg,mixed-model"})
+    exampled({"strategy": "mixed-model,fedavg"})
+
+
+def test_a_linear_model_of_two_classes_has_one_output() -> None:
+    model = Config.parse({"model": "linear"}).model
+    assert criterion_of(model, 2).name == "logistic"
+    assert criterion_of(model, 3).name == "cross-entropy"
+    assert criterion_of(Config.parse().model, 2).name == "cross-entropy"
+
+
+def test_an_object_has_its_example_too() -> None:
+    assert MixedModel().config.data.dataset == "hierarchical"
+    assert MixedModel({"num-rounds": 2}).config.data.dataset == "digits"  # a server script's keys
+    assert MixedModel({"num-rounds": 2}).config.model.model == "linear"
+
+
+def test_data_without_clusters_have_one_centre(tmp_path: Path) -> None:
+    rows = [f"{user},{i % 7},{i % 5}" for user in "abcdef" for i in range(12)]
+    (tmp_path / "own.csv").write_text("user,label,x\n" + "\n".join(rows) + "\n")
+    keys = {"dataset": "csv", "data_file": str(tmp_path / "own.csv"), "labels": "numbers"}
+    found, same = (
+        simulate("mixed-model", **keys, mixed_grouping=grouping, progress=False)["mixed-model"]
+        for grouping in ("auto", "all")
+    )
+    assert found.per_user == same.per_user
+    with pytest.raises(ConfigError, match="no known cluster"):
+        simulate("exact-cluster", **keys, progress=False)
+
+
+def test_a_tour_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three tables, a sentence each with the tables' own numbers, a page that links the reports."""
+    few = ["", " users-per-cluster=4", " users-per-cluster=4"]
+    short = [
+        replace(s, keys=f"{s.keys} num-rounds=2{less}") for s, less in zip(STOPS, few, strict=True)
+    ]
+    monkeypatch.setattr("corsage.app.tour.STOPS", short)
+    assert run(["tour", f"run-dir={tmp_path}"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    (folder,) = tmp_path.iterdir()
+    page = (folder / "tour.html").read_text()
+    for stop in short:
+        results = json.loads((folder / stop.name / "summary.json").read_text())["results"]
+        assert 3 <= len(results) <= 6
+        assert " ".join(stop.sentence(results).split()) in shown
+        assert f'href="{stop.name}/report.html"' in page
+        assert (folder / stop.name / "report.html").is_file()
+    assert run(["tour", "lr=1"]) == 2
+
+
+def test_a_blas_that_comes_later_is_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SciPy brings one of its own; threads beyond those that there are only spin."""
+    import scipy.linalg
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    def blas() -> set[int]:
+        return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
+
+    monkeypatch.delitem(sys.modules, "scipy.linalg")
+    limit_threads(1)
+    monkeypatch.setitem(sys.modules, "scipy.linalg", scipy.linalg)
+    threadpool_limits(2, user_api="blas")  # as a library that has just been loaded has it
+    limit_threads(1)
+    assert blas() == {1}
