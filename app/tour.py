@@ -8,14 +8,14 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from corsage.app.output.complaint import exit_code
 from corsage.app.output.summary import Result, human_seconds, shared_measure, summary_table
@@ -64,6 +64,8 @@ class Stop:
         return self.shows.format_map({**means, "clusters": found[-1] if found else 0})
 
 
+LATER = ("last\n10", "msgs")
+"""Columns of a run's table that the tour leaves out."""
 STOPS = (
     Stop(
         "1-heads",
@@ -120,7 +122,7 @@ def take(runs: Path) -> Path:
         results = json.loads((folder / stop.name / "summary.json").read_bytes())["results"]
         shown.append((stop, results))
         console.print(f"\n[bold]{stop.title}[/]", highlight=False)
-        console.print(summary_table([without_hurt(result) for result in results]), crop=False)
+        console.print(brief(results), crop=False)
         console.print(stop.sentence(results), highlight=False)
         console.print(f"  python run_simulation.py {stop.keys}\n", highlight=False, soft_wrap=True)
         marks.append(time.monotonic())
@@ -134,9 +136,9 @@ def take(runs: Path) -> Path:
     return folder
 
 
-def without_hurt(result: Result) -> Mapping[str, Any]:
-    """A row without the notes on who is worse off, which its report has."""
-    return {**result, "hurt": {}}
+def brief(results: Sequence[Result]) -> Table:
+    """The table without what one looks for later, and without who is worse off."""
+    return summary_table([{**result, "hurt": {}} for result in results], without=LATER)
 
 
 def page(shown: Sequence[tuple[Stop, Sequence[Result]]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -137,10 +137,14 @@ class Airy(Table):
         yield from super().__rich_console__(console, room)
 
 
-def summary_table(results: Sequence[Result], failed: Mapping[str, str] | None = None) -> Table:
+def summary_table(
+    results: Sequence[Result],
+    failed: Mapping[str, str] | None = None,
+    without: Collection[str] = (),
+) -> Table:
     """One line a strategy; the best mean is bold, users without a reply are named below.
 
-    `failed` has the strategies without a result, and why they have none.
+    `failed` has the strategies without a result, and why they have none; columns `without`.
     """
     failed = failed or {}
     table = Airy(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
@@ -148,11 +152,13 @@ def summary_table(results: Sequence[Result], failed: Mapping[str, str] | None = 
         (len(name) for name in (*(str(r["strategy"]) for r in results), *failed)), default=0
     )
     table.spare = max(longest - NAME, 0)
-    for place, title in enumerate(columns(shared_measure(results))):
+    heads = columns(shared_measure(results))
+    shown = [place for place, title in enumerate(heads) if title not in without]
+    for place in shown:
         # Text, not markup: a name with brackets in it is printed as it is.
         # Only the name may be folded where there is no room: half a number is a wrong number.
         table.add_column(
-            Text(title),
+            Text(heads[place]),
             justify="right" if place else "left",
             no_wrap=place > 0,
             overflow="fold",
@@ -160,7 +166,8 @@ def summary_table(results: Sequence[Result], failed: Mapping[str, str] | None = 
             vertical="bottom",
         )
     for result, top in zip(results, best(results), strict=True):
-        line = [Text(cell) for cell in cells(result)]
+        own = cells(result)
+        line = [Text(own[place]) for place in shown]
         if top:
             line[0].stylize("bold")
             line[1].stylize("bold")
