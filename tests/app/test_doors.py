@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from corsage import MixedModel, simulate
-from corsage.app.command import run
 from corsage.app.nodes.answers import limit_threads
-from corsage.app.tour import STOPS
 from corsage.core.config import Config, exampled
 from corsage.core.errors import ConfigError
 from corsage.core.keys import flatten
@@ -90,28 +86,6 @@ def test_data_without_clusters_have_one_centre(tmp_path: Path) -> None:
     assert found.per_user == same.per_user
     with pytest.raises(ConfigError, match="no known cluster"):
         simulate("exact-cluster", **keys, progress=False)
-
-
-def test_a_tour_without_a_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Three tables, a sentence each with the tables' own numbers, a page that links the reports."""
-    few = ["", " users-per-cluster=4", " users-per-cluster=4"]
-    short = [
-        replace(s, keys=f"{s.keys} num-rounds=2{less}") for s, less in zip(STOPS, few, strict=True)
-    ]
-    monkeypatch.setattr("corsage.app.tour.STOPS", short)
-    assert run(["tour", f"run-dir={tmp_path}"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    (folder,) = tmp_path.iterdir()
-    page = (folder / "tour.html").read_text()
-    for stop in short:
-        results = json.loads((folder / stop.name / "summary.json").read_text())["results"]
-        assert 3 <= len(results) <= 6
-        assert " ".join(stop.sentence(results).split()) in shown
-        assert f'href="{stop.name}/report.html"' in page
-        assert (folder / stop.name / "report.html").is_file()
-    assert run(["tour", "lr=1"]) == 2
 
 
 def test_a_blas_that_comes_later_is_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
