@@ -25,7 +25,7 @@ import numpy as np
 from corsage.app.simulation import simulate
 from corsage.core.errors import CorsageError
 from corsage.core.measures import measure_of
-from corsage.core.registry import ALGORITHMS, DATASETS
+from corsage.core.registry import ALGORITHMS, DATASETS, source
 
 SEARCHING = ("mixed-model", "single-cluster", "convex-clustering", "async-l2gd", "async-al2sgd")
 """They look for lambda or variances first."""
@@ -149,8 +149,8 @@ def compare(cells: Sequence[Cell]) -> None:
 
 def comparable(one: Cell, other: Cell) -> bool:
     """Whether a cell is of the same family, or what a user would have alone or with all others."""
-    family = ALGORITHMS[one.strategy].family
-    kin = bool(family) and ALGORITHMS[other.strategy].family == family
+    family = ALGORITHMS[source(one.strategy)].family
+    kin = bool(family) and ALGORITHMS[source(other.strategy)].family == family
     bounds = BOUNDS[2:4] if family in ("known_clusters", "convex_clustering") else BOUNDS[:2]
     return other is not one and (kin or other.strategy in bounds)
 
