@@ -38,8 +38,6 @@ class LocalGrid(Grid):
     """All nodes are there from the beginning: nobody waits for others."""
     simulated = True
     """Users' data are this process's own: there is nobody to keep them from."""
-    in_turn = True
-    """Nodes work one after the other: nobody is late."""
 
     def __init__(
         self, client_app: ClientApp, num_nodes: int, users: Sequence[str] | None = None

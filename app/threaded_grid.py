@@ -29,7 +29,6 @@ class ThreadedGrid(LocalGrid):
 
     patient = True
     """A node is given all the time that it takes: it is a thread that will come to its end."""
-    in_turn = False
 
     def __init__(
         self, client_app: ClientApp, num_nodes: int, users: Sequence[str] | None = None

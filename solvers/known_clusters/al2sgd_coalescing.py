@@ -41,19 +41,6 @@ def plans(coins: Coins, refresh: Coin, end: int) -> Iterator[Stretch]:
         first = part.last
 
 
-def leaves_behind(part: Stretch, j: int, before: bool) -> bool:
-    """Whether a cluster's last steps in a stretch are ones that its users hear of only later.
-
-    `before`: whether they had steps to hear of before it.
-    """
-    walk = part.walks[j]
-    if part.refresh:
-        return False
-    if any(k for _, k in walk):
-        return not walk[-1][1]
-    return before or part.globals > 0 or any(r for r, _ in walk)
-
-
 # Rows that the server moves.
 
 

@@ -6,8 +6,7 @@ refreshes of Algorithm 2) make clusters wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -113,20 +112,6 @@ class Leg:
     def trips(self) -> int:
         """Runs of local steps."""
         return sum(k > 0 for _, k, _ in self.runs)
-
-
-def left(todo: list[Leg], answered: int | None, asks: Callable[[Leg], object]) -> list[Leg]:
-    """The legs that are left where users have answered so often; None: nobody was asked yet.
-
-    Those that ask are numbered; the steps to the centre before the next question are done.
-    """
-    if answered is None:
-        return todo
-    places = [place for place, leg in enumerate(todo) if asks(leg)][answered:]
-    if not places:
-        return []
-    first, *more = todo[places[0] :]
-    return [replace(first, to_centre=0), *more]
 
 
 def legs(walk: Walk, first: int, whole: bool) -> list[Leg]:
