@@ -68,7 +68,7 @@ def test_what_it_says_to_try_can_be_run(capsys: pytest.CaptureFixture[str], name
         ("csv", "user-column"),
         ("csv", "Try: corsage run dataset=csv data-file="),
         ("lr", "a number from 0"),
-        ("engine", "local, threads, ray"),
+        ("engine", "local, ray"),
         ("exact-global", "mixed-model with known-gamma=inf"),
         ("clean", "usage: "),
         ("FedRep", "head-epochs"),
