@@ -58,8 +58,9 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
         A node that hosts all of the cluster takes the whole walk at once.
         """
         cohorts = self.cohorts(j)
-        for leg in legs(walk, first, whole=len(cohorts) == 1):
-            renew = part.refresh and leg.last
+        todo = legs(walk, first, whole=len(cohorts) == 1)
+        for leg in todo:
+            renew = part.refresh and leg is todo[-1]
             self.rows.steps_to_centre(j, leg.to_centre)
             if leg.trips or renew:
                 kinds = ("z", "y", "slope") if renew else ("z", "y")

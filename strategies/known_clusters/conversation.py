@@ -127,7 +127,6 @@ class Conversation(Generic[T]):
 
     def replies(self) -> Replies:
         """Who answered at least once, and who did not and why."""
-        self._named.clear()
         return self._whole
 
     def _advance(self, cluster: str, heard: list[Answer] | None) -> None:

@@ -101,12 +101,10 @@ class Leg:
     to_centre : steps to the centre that come first; the server takes them.
     runs : what the users do then: (r, k, t), r steps to their centre and k local steps, the first
         of these in iteration t.
-    last : whether the walk ends with it.
     """
 
     to_centre: int
     runs: tuple[tuple[int, int, int], ...] = ()
-    last: bool = False
 
     @property
     def trips(self) -> int:
@@ -117,7 +115,7 @@ class Leg:
 def legs(walk: Walk, first: int, whole: bool) -> list[Leg]:
     """A walk from iteration `first` on as legs: one, if a node hosts the `whole` cluster."""
     if not walk:
-        return [Leg(0, last=True)]
+        return [Leg(0)]
     pieces = [walk] if whole else [(piece,) for piece in walk]
     found = []
     for piece in pieces:
@@ -125,5 +123,5 @@ def legs(walk: Walk, first: int, whole: bool) -> list[Leg]:
         for r, k in piece:
             runs.append((r if runs else 0, k, first + r))
             first += r + k
-        found.append(Leg(piece[0][0], tuple(runs), last=piece is pieces[-1]))
+        found.append(Leg(piece[0][0], tuple(runs)))
     return found
