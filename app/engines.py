@@ -25,7 +25,6 @@ from corsage.app.run.run_folder import RunFolder
 from corsage.app.run.status import watched
 from corsage.app.server_app import build_server_app
 from corsage.app.states.behind import together
-from corsage.app.threaded_grid import ThreadedGrid
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError
 
@@ -41,7 +40,7 @@ def simulate(config: Config, at: Path | None = None) -> Path:
     # Made before any engine starts, so that a folder that cannot be written, or that another
     # process works on, is known at once.
     with RunFolder.open(config, nodes, at) as run, watched(run.folder):
-        engine = {"local": local, "threads": in_threads, "ray": on_ray}[config.run.engine]
+        engine = {"local": local, "ray": on_ray}[config.run.engine]
         here = contextlib.nullcontext() if config.run.engine == "ray" else together(run.folder)
         with here:
             engine(config, nodes, build_server_app(run))
@@ -49,10 +48,9 @@ def simulate(config: Config, at: Path | None = None) -> Path:
 
 
 def number_of_nodes(config: Config) -> int:
-    """`num-nodes`, or what is best for the engine: one node in process, one a core or worker."""
+    """`num-nodes`, or what is best for the engine: one node in process, one a worker on Ray."""
     federation = config.federation
-    cores = os.cpu_count() or 1
-    automatic = {"local": 1, "threads": cores}.get(config.run.engine) or _ray_workers(config)
+    automatic = 1 if config.run.engine == "local" else _ray_workers(config)
     number = federation.num_nodes or automatic
     if federation.num_users and number > federation.num_users:
         if federation.num_nodes:
@@ -77,15 +75,6 @@ def local(config: Config, nodes: int, server_app: ServerApp) -> None:
     """Run a server script in this process."""
     grid = LocalGrid(client_app, nodes)
     server_app(grid, Context(grid.run.run_id, 0, {}, RecordDict(), {}))
-
-
-def in_threads(config: Config, nodes: int, server_app: ServerApp) -> None:
-    """Run a server script in this process, and each node in a thread."""
-    grid = ThreadedGrid(client_app, nodes)
-    try:
-        server_app(grid, Context(grid.run.run_id, 0, {}, RecordDict(), {}))
-    finally:
-        grid.close()
 
 
 def on_ray(config: Config, nodes: int, server_app: ServerApp) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from corsage.app.help.pages import word
+from corsage.app.help.facts import FACTS
+from corsage.app.help.pages import cells
 from corsage.app.output.complaint import complain
 from corsage.core.catalogue import catalogue, defaults
 from corsage.core.errors import ConfigError, CorsageError
@@ -31,6 +33,10 @@ usage: python -m corsage.app.keys --toml | --markdown | --python | --write
 """
 ROOT = Path(__file__).parents[1]
 SEEN = "if TYPE_CHECKING:  # what type checkers and editors see\n"
+STRATEGIES = (
+    *("strategy", "sent down / up", "kept at the user / at the server"),
+    *("bytes a round and user", "take it for"),
+)
 WIDTH = 100
 """Columns of a line of code."""
 HEADER = "[tool.flwr.app.config]\n"
@@ -79,9 +85,22 @@ def markdown() -> str:
     """The page on keys: a table a group."""
     parts = [INTRODUCTION]
     for title, keys in catalogue().items():
-        rows = [f"| `{k.name}` | `{word(k.default)}` | {cell(k.meaning)} |\n" for k in keys]
-        parts.append(f"## {title}\n\n| key | default | meaning |\n|---|---|---|\n{''.join(rows)}")
+        rows = ((f"`{name}`", f"`{value}`", said) for name, value, said in cells(keys))
+        parts.append(f"## {title}\n\n{table(('key', 'default', 'meaning'), rows)}")
     return "\n".join(parts)
+
+
+def strategies() -> str:
+    """The table of all strategies in docs/strategies.md."""
+    rows = ((f"`{n}`", f.sent, f.kept, f.cost, f.take) for n, f in FACTS.items())
+    return table(STRATEGIES, rows)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = (" | ".join(text.replace("|", r"\|") for text in row) for row in (heads, *rows))
+    first, *rest = (f"| {line} |\n" for line in lines)
+    return "".join([first, "|" + "---|" * len(heads) + "\n", *rest])
 
 
 def keywords() -> str:
@@ -94,17 +113,19 @@ def keywords() -> str:
     return KEYWORDS + "".join(lines)
 
 
-def cell(text: str) -> str:
-    """A text that does not end its cell of a table."""
-    return text.replace("|", r"\|")
-
-
 def with_block(project: str) -> str:
     """The text of a `pyproject.toml` with the block as it should be."""
     pattern = rf"^{re.escape(HEADER)}(?:(?!\[).*\n)*?(?=\n*(?:\[|\Z))"
     if not re.search(pattern, project, re.MULTILINE):
         raise ConfigError(f"pyproject.toml: has no line {HEADER.strip()}; add it.")
     return re.sub(pattern, lambda _: toml(), project, count=1, flags=re.MULTILINE)
+
+
+def with_table(page: str) -> str:
+    """The text of docs/strategies.md with the table of them as it should be."""
+    return re.sub(
+        r"^\| strategy \| sent .*\n(\|.*\n)*", lambda _: strategies(), page, flags=re.MULTILINE
+    )
 
 
 def with_names(source: str) -> str:
@@ -145,15 +166,16 @@ def named() -> dict[str, str]:
 
 def places() -> dict[Path, str]:
     """The files that repeat the keys, and what they should hold."""
-    project = ROOT / "pyproject.toml"
-    if not project.is_file():
+    if not (ROOT / "pyproject.toml").is_file():
         raise ConfigError(f"{ROOT}: no checkout, there is no pyproject.toml in it.")
-    return {
-        project: with_block(project.read_text(encoding="utf-8")),
-        ROOT / "docs" / "keys.md": markdown(),
-        ROOT / "core" / "keywords.py": keywords(),
-        ROOT / "corsage.py": with_names((ROOT / "corsage.py").read_text(encoding="utf-8")),
-    }
+    made = {"docs/keys.md": markdown(), "core/keywords.py": keywords()}
+    for name, edit in EDITED.items():
+        made[name] = edit((ROOT / name).read_text(encoding="utf-8"))
+    return {ROOT / name: text for name, text in made.items()}
+
+
+EDITED = {"pyproject.toml": with_block, "docs/strategies.md": with_table, "corsage.py": with_names}
+"""Files of which a part repeats them."""
 
 
 def run(words: list[str]) -> int:

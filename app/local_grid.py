@@ -20,9 +20,6 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from corsage.core.errors import ConfigError
 
-OTHERS = 2
-"""Messages a node that are kept for whoever else waits."""
-
 
 class LocalGrid(Grid):
     """Nodes that live in this process.
@@ -38,8 +35,6 @@ class LocalGrid(Grid):
     """All nodes are there from the beginning: nobody waits for others."""
     simulated = True
     """Users' data are this process's own: there is nobody to keep them from."""
-    in_turn = True
-    """Nodes work one after the other: nobody is late."""
 
     def __init__(
         self, client_app: ClientApp, num_nodes: int, users: Sequence[str] | None = None
@@ -100,18 +95,11 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Let one node do its work and return its reply.
-
-        Others may wait for the rest, but not for more than a few messages a node: older ones are
-        let go.
-        """
+        """Let one node do its work and return its reply; what is no longer wanted is let go."""
         wanted = set(message_ids)
-        others = [m for m in self._queue if m.metadata.message_id not in wanted]
-        for message in others[: -OTHERS * len(self._contexts)]:
-            self._queue.remove(message)
-        for message in self._queue:
+        while self._queue:
+            message = self._queue.popleft()
             if message.metadata.message_id in wanted:
-                self._queue.remove(message)
                 return [self._work(message)]
         return []
 

@@ -194,13 +194,6 @@ def forgetting() -> list[Measure]:
     return module.run()
 
 
-def staleness() -> Iterable[Measure]:
-    """One cluster 20 times slower than the others: what it costs to wait for it, and not to."""
-    from corsage.benchmarks import staleness as module
-
-    return module.run()
-
-
 BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "user-round": user_round,
     "own-models": own_models,
@@ -219,7 +212,6 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "mixed-models": mixed_models,
     "wide-tables": wide_tables,
     "forgetting": forgetting,
-    "staleness": staleness,
     "first-line": first_line,
     "hessian": hessian,
     "million": million,

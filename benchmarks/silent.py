@@ -80,7 +80,6 @@ class Devices(LocalGrid):
     """
 
     closed = False
-    in_turn = False
 
     def __init__(
         self,

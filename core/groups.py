@@ -50,9 +50,8 @@ class RunKeys(Keys):
     num_rounds: int = key(100, "rounds of training", low=1)
     engine: str = key(
         "local",
-        "local: nodes in this process, one after the other; threads: in this process, each in a "
-        "thread of its own; ray: Flower's virtual client engine",
-        choices=("local", "threads", "ray"),
+        "local: nodes in this process, one after the other; ray: Flower's virtual client engine",
+        choices=("local", "ray"),
     )
     seed: int = key(0, "seeds every random draw, with its purpose, round and user", low=0)
     run_dir: str = key("runs", "folder in which each run makes its own folder")

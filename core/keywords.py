@@ -179,8 +179,6 @@ class Keywords(TypedDict, total=False):
     known_p: str | float
     known_tau: str | float
     known_eta: str | float
-    known_staleness: int
-    known_schedule: str | float
     al2sgd_rho: str | float
     al2sgd_mu: str | float
     al2sgd_oracle: str

@@ -21,7 +21,7 @@ from corsage.core.groups import DataKeys
 from corsage.core.keys import key
 from corsage.datasets import hub, leaf
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.table import Table, check_users, class_labels, standardised
+from corsage.datasets.table import Table, check_users, labels_below, standardised
 
 HUB = "flwrlabs/femnist"
 SIDE = 28
@@ -49,63 +49,37 @@ def load(keys: FemnistKeys) -> Table:
     Paper is white (255), ink black, as published; the model sees -1 to 1. In `letters-digits`
     both are classes 0 to 9, told apart by their cluster, and a writer's digits are another user.
     """
-    paths = leaf.files(keys, HUB)
-    wanted = kept(keys.femnist_classes)
+    names, paths, where = keys.femnist_classes, leaf.files(keys, HUB), keys.data_dir or HUB
+    firsts = range(0, TOTAL, 10) if names == "all" else [FIRST[n] for n in names.split("-")]
+    wanted = np.isin(np.arange(TOTAL), [f + i for f in firsts for i in range(10)])
     if paths:
         parts = [part for path in paths for part in from_leaf(path, wanted)]
     else:
         parts = [from_hub(wanted, leaf.missing(keys, HUB))]
     if not sum(len(y) for _, y, _ in parts):
-        where = keys.data_dir or HUB
-        raise DataError(f"{where}: no images of femnist-classes={keys.femnist_classes} in it.")
+        raise DataError(f"{where}: no images of femnist-classes={names} in it.")
     x, y, writers = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    check_users(writers, keys.data_dir or HUB)
-    shift, scale = standardised(0.5, 0.5)
+    check_users(writers, where)
     clusters, classes = None, TOTAL
-    if keys.femnist_classes != "all":
+    if names != "all":
         letters = y >= FIRST["letters"]
         y, classes = y - np.where(letters, FIRST["letters"], 0), 10
-        if keys.femnist_classes == "letters-digits":
+        if names == "letters-digits":
             clusters = np.where(letters, "letters", "digits")
             order = np.argsort(~letters, kind="stable")  # the cluster of letters comes first
             writers = np.where(letters, writers, np.char.add(writers, "-digits"))
             x, y, writers, clusters = (a[order] for a in (x, y, writers, clusters))
-    return Table(x, y, writers, clusters, classes, shift, scale)
-
-
-def kept(names: str) -> NDArray[np.bool_]:
-    """Which of the 62 classes are wanted."""
-    if names == "all":
-        return np.ones(TOTAL, bool)
-    mask = np.zeros(TOTAL, bool)
-    for name in names.split("-"):
-        mask[FIRST[name] : FIRST[name] + 10] = True
-    return mask
+    return Table(x, y, writers, clusters, classes, *standardised(0.5, 0.5))
 
 
 def from_leaf(path: Path, wanted: NDArray[np.bool_]) -> Iterator[Part]:
     """The wanted images of each user of one file."""
     for user, images, labels in leaf.users(path):
         where = f"{path}: user {user}"
-        y = checked(labels, where)
+        y = labels_below(labels, TOTAL, where)
         rows = np.flatnonzero(wanted[y])
         if len(rows):
-            yield (
-                pixels([images[i] for i in rows], where),
-                y[rows],
-                np.array([user] * len(rows), np.str_),
-            )
-
-
-def checked(labels: Any, where: str) -> Ints:
-    """Labels as numbers from 0 to 61."""
-    try:
-        y, classes = class_labels(np.asarray(labels), where)
-    except ValueError as error:
-        raise DataError(f"{where}: labels that are not numbers ({error}).") from error
-    if classes > TOTAL:
-        raise DataError(f"{where}: a label of {classes - 1}; FEMNIST has {TOTAL} classes.")
-    return y
+            yield pixels([images[i] for i in rows], where), y[rows], np.full(len(rows), user)
 
 
 def pixels(images: list[Any], where: str) -> Array:
@@ -114,19 +88,18 @@ def pixels(images: list[Any], where: str) -> Array:
         values = np.array(images, np.float32)
     except (ValueError, TypeError) as error:
         raise DataError(f"{where}: images of several sizes, or not of numbers.") from error
-    if values.shape != (len(images), SIDE * SIDE):
+    if values.shape != (len(images), SIDE * SIDE) or not ((values >= 0) & (values <= 1)).all():
         raise DataError(
-            f"{where}: images of shape {values.shape[1:]}; expected {SIDE * SIDE} pixels each."
+            f"{where}: images of shape {values.shape[1:]} and numbers from {values.min():g} to "
+            f"{values.max():g}; expected {SIDE * SIDE} pixels each, from 0 to 1."
         )
-    if not ((values >= 0) & (values <= 1)).all():
-        raise DataError(f"{where}: pixels that are not from 0 to 1.")
     return np.rint(values * 255).astype(np.uint8).reshape(-1, 1, SIDE, SIDE)
 
 
 def from_hub(wanted: NDArray[np.bool_], absent: DataError) -> Part:
     """The wanted images of the hub's one split; only those are decoded."""
     rows = hub.splits(HUB, absent)["train"]
-    y = checked(hub.column(rows, "character"), HUB)
+    y = labels_below(hub.column(rows, "character"), TOTAL, HUB)
     chosen = np.flatnonzero(wanted[y])
     rows = rows.select(chosen)
     images = hub.column(rows, "image").astype(np.uint8)

@@ -16,8 +16,6 @@ from typing import Any
 from corsage.core.errors import DataError
 from corsage.core.groups import DataKeys
 
-EXPECTED = "train/*.json and test/*.json, or all_data*.json"
-
 
 def files(keys: DataKeys, hub: str) -> list[Path]:
     """LEAF's files in a fixed order; none if only the hub is left to ask."""
@@ -29,8 +27,7 @@ def files(keys: DataKeys, hub: str) -> list[Path]:
         if train and test:
             return train + test
         if train or test:
-            lacking = "test" if train else "train"
-            raise missing(keys, hub, f"{folder / lacking} has no *.json")
+            raise missing(keys, hub, f"{folder / ('test' if train else 'train')} has no *.json")
     for folder in (here, here / "all_data", here / "data" / "all_data"):
         if found := listed(folder, "all_data*.json"):
             return found
@@ -45,10 +42,10 @@ def listed(folder: Path, pattern: str) -> list[Path]:
 def missing(keys: DataKeys, hub: str, looked: str = "no data-dir is set") -> DataError:
     """The error that says which files were expected, where, and how to get them."""
     return DataError(
-        f"dataset={keys.dataset}: expected LEAF's files {EXPECTED}; {looked}. Set data-dir=FOLDER "
-        f"that has them (`preprocess.sh` in data/{keys.dataset} of github.com/TalwalkarLab/leaf "
-        "makes them), or `pip install corsage[hub]` and leave data-dir empty to download "
-        f"{hub} instead."
+        f"dataset={keys.dataset}: expected LEAF's files train/*.json and test/*.json, or "
+        f"all_data*.json; {looked}. Set data-dir=FOLDER that has them (`preprocess.sh` in "
+        f"data/{keys.dataset} of github.com/TalwalkarLab/leaf makes them), or `pip install "
+        f"corsage[hub]` and leave data-dir empty to download {hub} instead."
     )
 
 
@@ -56,27 +53,19 @@ def users(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
     """The users of one file with their samples x and labels y, checked against its own counts."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        names, counts = content["users"], content["num_samples"]
+        counts = zip(content["users"], content["num_samples"], strict=True)
         data = content["user_data"]
-        pairs = [(str(n), int(c)) for n, c in zip(names, counts, strict=True)]
-        owned = [(n, c, data[n]["x"], data[n]["y"]) for n, c in pairs]
+        owned = [(str(n), int(c), list(data[n]["x"]), list(data[n]["y"])) for n, c in counts]
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from error
-    except (KeyError, TypeError, AttributeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path}: not as LEAF writes it: users, num_samples and user_data of each user with "
-            f"x and y are expected ({type(error).__name__}: {error}); make it again."
+            f"{path}: damaged, or not as LEAF writes it: users, num_samples, and user_data with x "
+            f"and y of each user are expected ({type(error).__name__}: {error}); make it again."
         ) from error
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or lists of two lengths
-        raise DataError(f"{path}: damaged or not JSON ({error}); make it again.") from error
     for name, count, x, y in owned:
-        if not isinstance(x, list) or not isinstance(y, list) or not len(x) == len(y) == count:
-            said = f"{size(x)} samples, {size(y)} labels"
-            raise DataError(f"{path}: user {name}: {said}, but num_samples says {count}.")
+        if not len(x) == len(y) == count:
+            said = f"{len(x)} samples, {len(y)} labels, but num_samples says {count}"
+            raise DataError(f"{path}: user {name}: {said}.")
         if count:
             yield name, x, y
-
-
-def size(value: Any) -> str:
-    """The length of what should be a list."""
-    return str(len(value)) if isinstance(value, list) else f"{type(value).__name__} for"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +118,18 @@ def class_labels(values: Array, where: str, otherwise: str = "") -> tuple[Ints, 
             f"is this the right label-column? If so, {remedy}"
         )
     return values.astype(np.int64), top + 1
+
+
+def labels_below(values: Any, classes: int, where: str) -> Ints:
+    """The labels of a data set that is known to have so many classes."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # lists in the place of numbers
+        raise DataError(f"{where}: labels that are not numbers ({error}).") from error
+    labels, found = class_labels(array, where)
+    if found > classes:
+        raise DataError(f"{where}: a label of {found - 1}; there are {classes} classes.")
+    return labels
 
 
 def number_labels(values: Array, where: str) -> Numbers:

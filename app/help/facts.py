@@ -1,6 +1,6 @@
 """What each algorithm sends, keeps and costs, and when to take it: what `--help NAME` adds.
 
-The table of docs/strategies.md says the same; a test compares them.
+The table of docs/strategies.md is written from it by `python -m corsage.app.keys --write`.
 """
 
 from __future__ import annotations
@@ -36,141 +36,66 @@ class Facts:
         return " ".join(["corsage run", f"strategy={name},{self.beside}", *self.on.split()])
 
 
-EXACT = ("as mixed-model", "as mixed-model", "the same")
-GROUPED = "dataset=hierarchical model=linear"
+GROUPED = {"on": "dataset=hierarchical model=linear", "beside": "exact-local"}
+ELLIPSES = "dataset=ellipses model=linear"
+EXACT = "as mixed-model", "as mixed-model", "the same"
+# fmt: off
 FACTS: dict[str, Facts] = {
-    "fedrep": Facts(
-        "body / body",
-        "head / body",
-        "2 bodies",
-        "inputs alike, labels that differ between users",
-    ),
-    "fedrep-convex": Facts(
-        "body, two heads / body, head",
-        "nothing / body, a row and a head a user",
-        "2 bodies, 3 heads",
-        "as fedrep, where users form groups that nobody tells you of",
-    ),
-    "fedrep-known": Facts(
-        "body, two heads / body, head",
-        "nothing / body, all heads",
-        "2 bodies, 3 heads",
-        "as fedrep, where the groups of users are known",
-        on="dataset=moons",
-    ),
-    "fedrep-exact": Facts(
-        "body, head / a matrix of features by features",
-        "nothing / body, a head a cluster, whose it is",
-        "2 bodies, a matrix a user",
-        "few exchanges: heads in closed form over a body that is not trained, or seldom",
-    ),
+    "fedrep": Facts("body / body", "head / body", "2 bodies",
+        "inputs alike, labels that differ between users"),
+    "fedrep-convex": Facts("body, two heads / body, head",
+        "nothing / body, a row and a head a user", "2 bodies, 3 heads",
+        "as fedrep, where users form groups that nobody tells you of"),
+    "fedrep-known": Facts("body, two heads / body, head", "nothing / body, all heads",
+        "2 bodies, 3 heads", "as fedrep, where the groups of users are known", on="dataset=moons"),
+    "fedrep-exact": Facts("body, head / a matrix of features by features",
+        "nothing / body, a head a cluster, whose it is", "2 bodies, a matrix a user",
+        "few exchanges: heads in closed form over a body that is not trained, or seldom"),
     "fedper": Facts("body / body", "head / body", "2 bodies", "as fedrep, body and head at once"),
-    "fedbabu": Facts(
-        "body / body", "nothing / body", "2 bodies", "a body for users who come later"
-    ),
-    "lg-fedavg": Facts(
-        "head / head", "body / head", "2 heads", "inputs that differ between users, labels alike"
-    ),
-    "ditto": Facts(
-        "model / model", "a model v / model", "2 models", "users that differ in everything"
-    ),
-    "apfl": Facts(
-        "model / model",
-        "a model v, its share alpha / model",
-        "2",
-        "users of whom some differ much and others little",
-    ),
+    "fedbabu": Facts("body / body", "nothing / body", "2 bodies",
+        "a body for users who come later"),
+    "lg-fedavg": Facts("head / head", "body / head", "2 heads",
+        "inputs that differ between users, labels alike"),
+    "ditto": Facts("model / model", "a model v / model", "2 models",
+        "users that differ in everything"),
+    "apfl": Facts("model / model", "a model v, its share alpha / model", "2",
+        "users of whom some differ much and others little"),
     "pfedme": Facts("model / model", "a model theta / model", "2", "as ditto, more work a round"),
-    "perfedavg": Facts(
-        "model / model", "nothing / model", "2", "new users with few samples, who adapt in a step"
-    ),
-    "l2gd": Facts(
-        "mean / change of x", "a model x / mean, coins", "2", "few messages, all users at hand"
-    ),
-    "fedmtl": Facts(
-        "centre / model", "a model w / all w, their relations", "2", "few users, related in pairs"
-    ),
-    "ifca": Facts(
-        "K models / 1 model",
-        "nothing / K models, who chose which",
-        "K + 1",
-        "groups that nobody tells you of, if you know how many",
-    ),
-    "cfl": Facts(
-        "its cluster's model / model",
-        "nothing / cluster models, last updates",
-        "2",
-        "groups that nobody tells you of, nor how many",
-    ),
-    "fedavg": Facts(
-        "model / model", "nothing / model", "2", "always, as what to beat: its row fedavg+ft too"
-    ),
-    "fedprox": Facts(
-        "model / model", "nothing / model", "2", "as fedavg, where users drift far in a round"
-    ),
-    "scaffold": Facts(
-        "model, variate / both",
-        "a variate / model, variate",
-        "4",
-        "one model for users that pull it apart",
-    ),
-    "local": Facts("nothing", "a model / nothing", "0", "always, as what to beat", beside="fedavg"),
-    "async-l2gd": Facts(
-        "a map, a step count / model",
-        "a model theta / cluster centres, coins",
-        "2 a round trip",
-        "known groups, and any network",
-        on=GROUPED,
-        beside="exact-local",
-    ),
-    "async-al2sgd": Facts(
-        "means / z and y",
-        "z, y, anchor / means of these, coins",
-        "4 a round trip",
-        "known groups, a linear model, few messages",
-        on=GROUPED,
-        beside="exact-local",
-    ),
-    "mixed-model": Facts(
-        "centre, covariance / sums A, b, y'y (given strengths: P, q)",
-        "a model theta / centres, strengths",
-        "d(d+1)/2 + d + 1 up",
-        "a table and known groups, or a mixed model in mind",
-        on=GROUPED,
-        beside="exact-local",
-    ),
-    "single-cluster": Facts(
-        *EXACT, "users around one centre, without groups", on=GROUPED, beside="exact-local"
-    ),
-    "exact-cluster": Facts(
-        *EXACT,
-        "a baseline",
-        "One exact linear model a known cluster.",
-        on=GROUPED,
-        beside="exact-local",
-    ),
-    "exact-global": Facts(
-        *EXACT, "a baseline", "One exact linear model for all.", on=GROUPED, beside="exact-local"
-    ),
-    "exact-local": Facts(
-        *EXACT,
-        "a baseline",
-        "Each user's exact linear model of its own data alone.",
-        on=GROUPED,
-        beside="exact-global",
-    ),
-    "convex-clustering": Facts(
-        "a point / model",
-        "nothing / all models, duals",
-        "2",
-        "linear models, and groups that nobody tells you of; take its row +refit",
-        on="dataset=ellipses model=linear",
-    ),
-    "local-clusters": Facts(
-        "nothing / model",
-        "nothing / all models",
-        "1, once",
-        "a baseline of clusters",
-        on="dataset=ellipses model=linear",
-    ),
+    "perfedavg": Facts("model / model", "nothing / model", "2",
+        "new users with few samples, who adapt in a step"),
+    "l2gd": Facts("mean / change of x", "a model x / mean, coins", "2",
+        "few messages, all users at hand"),
+    "fedmtl": Facts("centre / model", "a model w / all w, their relations", "2",
+        "few users, related in pairs"),
+    "ifca": Facts("K models / 1 model", "nothing / K models, who chose which", "K + 1",
+        "groups that nobody tells you of, if you know how many"),
+    "cfl": Facts("its cluster's model / model", "nothing / cluster models, last updates", "2",
+        "groups that nobody tells you of, nor how many"),
+    "fedavg": Facts("model / model", "nothing / model", "2",
+        "always, as what to beat: its row fedavg+ft too"),
+    "fedprox": Facts("model / model", "nothing / model", "2",
+        "as fedavg, where users drift far in a round"),
+    "scaffold": Facts("model, variate / both", "a variate / model, variate", "4",
+        "one model for users that pull it apart"),
+    "local": Facts("nothing", "a model / nothing", "0", "always, as what to beat",
+        beside="fedavg"),
+    "async-l2gd": Facts("a map, a step count / model", "a model theta / cluster centres, coins",
+        "2 a round trip", "known groups, and any network", **GROUPED),
+    "async-al2sgd": Facts("means / z and y", "z, y, anchor / means of these, coins",
+        "4 a round trip", "known groups, a linear model, few messages", **GROUPED),
+    "mixed-model": Facts("centre, covariance / sums A, b, y'y (given strengths: P, q)",
+        "a model theta / centres, strengths", "d(d+1)/2 + d + 1 up",
+        "a table and known groups, or a mixed model in mind", **GROUPED),
+    "single-cluster": Facts(*EXACT, "users around one centre, without groups", **GROUPED),
+    "exact-cluster": Facts(*EXACT, "a baseline", "One exact linear model a known cluster.",
+        **GROUPED),
+    "exact-global": Facts(*EXACT, "a baseline", "One exact linear model for all.", **GROUPED),
+    "exact-local": Facts(*EXACT, "a baseline",
+        "Each user's exact linear model of its own data alone.", on=GROUPED["on"],
+        beside="exact-global"),
+    "convex-clustering": Facts("a point / model", "nothing / all models, duals", "2",
+        "linear models, and groups that nobody tells you of; take its row +refit", on=ELLIPSES),
+    "local-clusters": Facts("nothing / model", "nothing / all models", "1, once",
+        "a baseline of clusters", on=ELLIPSES),
 }
+# fmt: on

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -224,9 +224,14 @@ def key_table(title: str, keys: list[Declared]) -> Table:
     table.add_column("key", no_wrap=True)
     table.add_column("default", no_wrap=True)
     table.add_column("meaning")
-    for key in keys:
-        table.add_row(key.name, word(key.default), key.meaning)
+    for row in cells(keys):
+        table.add_row(*row)
     return table
+
+
+def cells(keys: Iterable[Declared]) -> list[tuple[str, str, str]]:
+    """What is said of each key, here and in docs/keys.md: its name, default and meaning."""
+    return [(key.name, word(key.default), key.meaning) for key in keys]
 
 
 def word(value: Value) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from corsage.app.output.findings import findings_section
 from corsage.app.output.looks import Look, looks
-from corsage.app.output.page import estimates, fields, groups, timeline, words
+from corsage.app.output.page import estimates, fields, groups, words
 from corsage.app.output.page.chart import Chart
 from corsage.app.output.page.drawing import definitions, figure, legend
 from corsage.app.output.page.learning import learning_charts
@@ -80,7 +80,6 @@ def page(
             estimates.section(results),
             drawn.views(estimates.caterpillars(results)),
             groups.section(results, found or {}),
-            timeline.section(results, rows),
             findings_section(results),
         ]
     )

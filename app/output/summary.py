@@ -216,17 +216,3 @@ def evaluated(rows: Iterable[Row], strategy: str) -> list[Row]:
     own = (row for row in rows if row["strategy"] == strategy)
     latest = {int(row["round"]): row for row in own if measure_of(row).name in row}
     return [latest[number] for number in sorted(latest)]
-
-
-def traffic(result: Result, rows: Sequence[Row]) -> Points:
-    """Bytes sent up and down so far, and means over users as shown, at each evaluation.
-
-    Without rows the bytes are taken to be spent evenly over the rounds.
-    """
-    own, measure = evaluated(rows, result["strategy"]), measure_of(result)
-    if own:
-        spent = [float(r["bytes_up"]) + float(r["bytes_down"]) for r in own]
-        return np.array(spent), measure.factor * np.array([r[measure.name]["mean"] for r in own])
-    rounds, means = curve_of(result)
-    total = float(result["bytes_up"]) + float(result["bytes_down"])
-    return total * rounds / max(float(result["rounds"]), 1.0), means

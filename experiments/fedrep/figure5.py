@@ -75,7 +75,6 @@ def drawing(errors: dict[str, dict[int, tuple[float, ...]]], theme: plots.Theme)
     axes.set_xscale("log")
     axes.set_xticks(list(EPOCHS), [str(number) for number in EPOCHS])
     axes.minorticks_off()
-    plots.limits(axes, [value for own in errors.values() for v in own.values() for value in v])
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
     return figure

@@ -4,7 +4,7 @@ Algorithm 2 renews its anchors x_i after an iteration with probability rho, whic
 part in; this and the global steps are what clusters wait for (`plan`).
 
 Aggregation steps in a row need no message where gamma_i is the same in a cluster: the means of z_i,
-y_i, x_i and nabla f_i(x_i) over a cluster move as if they were a user (`cluster_rows`), so the
+y_i, x_i and nabla f_i(x_i) over a cluster move as if they were a user, so the
 server steps on alone (`advance_means`) and notes the thbar_j and thbar on the way (`Missed`); users
 catch up with them before their next local step. Where gamma_i differs, the server needs the users'
 rows.
@@ -12,14 +12,13 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from corsage.core.arrays import Array, Floats
 from corsage.solvers.known_clusters.coins import Coin, Coins, Stretch, stretch
-from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.katyusha import Momenta, Rows, Target, pull_step
 
 
@@ -32,39 +31,7 @@ def plan(coins: Coins, refresh: Coin, first: int, end: int | None) -> Stretch:
     return replace(part, refresh=bool(len(renewals)))
 
 
-def plans(coins: Coins, refresh: Coin, end: int) -> Iterator[Stretch]:
-    """All of these of a run of `end` iterations."""
-    first = 0
-    while first < end:
-        part = plan(coins, refresh, first, end)
-        yield part
-        first = part.last
-
-
-def leaves_behind(part: Stretch, j: int, before: bool) -> bool:
-    """Whether a cluster's last steps in a stretch are ones that its users hear of only later.
-
-    `before`: whether they had steps to hear of before it.
-    """
-    walk = part.walks[j]
-    if part.refresh:
-        return False
-    if any(k for _, k in walk):
-        return not walk[-1][1]
-    return before or part.globals > 0 or any(r for r, _ in walk)
-
-
 # Rows that the server moves.
-
-
-def cluster_rows(rows: Rows, hierarchy: Hierarchy) -> Rows:
-    """The means of all users' z, y, x and slope over the clusters (k, d), float64.
-
-    Where gamma_i is the same in a cluster they move as users with that gamma_i do.
-    """
-    z, y, x, slope = (hierarchy.centres(part) for part in (rows.z, rows.y, rows.x, rows.slope))
-    oracle = rows.oracle.pick(hierarchy.order[hierarchy.starts])
-    return Rows(z, y, x, slope, x, hierarchy.weights @ x, oracle)
 
 
 def advance(
@@ -82,7 +49,7 @@ def advance(
 def advance_means(
     rows: Rows, settings: Momenta, steps: int, weights: Array | None
 ) -> tuple[Rows, list[Target]]:
-    """The same of `cluster_rows`: global steps, given the middle's weights; else to centres."""
+    """The same of clusters' means: global steps, given the middle's weights; else to centres."""
     return advance(
         rows, settings, steps, lambda theta: (theta, None if weights is None else weights @ theta)
     )

@@ -1,4 +1,4 @@
-"""Async-AL2SGD+, Algorithm 2 of Lyu et al. 2022, iteration by iteration and with steps together.
+"""Async-AL2SGD+, Algorithm 2 of Lyu et al. 2022, iteration by iteration.
 
 In iteration t, with theta_i, the estimate g_i and the steps as katyusha.py has them:
 
@@ -10,34 +10,24 @@ In iteration t, with theta_i, the estimate g_i and the steps as katyusha.py has 
     z_i <- b_1 z_i + (1 - b_1) theta_i + b_2/eta (y_i - theta_i)
     if xi' = 1:        x_i <- y_i, and nabla f_i(x_i), xbar_j, xbar are kept           (refresh)
 
-`iterate` is this, line by line. `run_coalesced` gives the same with fewer messages, by the plans of
-al2sgd_coalescing.py: it is what a federation does.
+`iterate` is this, line by line. A federation comes to the same with fewer messages, by the plans of
+al2sgd_coalescing.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from corsage.core.arrays import Array, Bools, Ints
-from corsage.solvers.known_clusters.al2sgd_coalescing import (
-    advance,
-    advance_means,
-    catch_up,
-    cluster_rows,
-    plans,
-)
-from corsage.solvers.known_clusters.coins import Coins, Walk
+from corsage.core.arrays import Array, Bools
+from corsage.solvers.known_clusters.coins import Coins
 from corsage.solvers.known_clusters.hierarchy import Gradient, Hierarchy
 from corsage.solvers.known_clusters.katyusha import (
     KatyushaParameters,
     Rows,
     SampleGradient,
-    Target,
     begin,
     check,
     local_step,
@@ -48,8 +38,6 @@ from corsage.solvers.known_clusters.katyusha import (
 
 Watch = Callable[[int, Rows], object]
 """Sees (t, rows after t iterations), t >= 1."""
-Local = Callable[[Rows, int, int], Rows]
-"""Takes local steps from an iteration on, so many."""
 
 
 class Faces(NamedTuple):
@@ -104,90 +92,3 @@ def run_naive(
         if each is not None:
             each(t + 1, rows)
     return rows
-
-
-# Together.
-
-
-def run_coalesced(
-    start: Array,
-    gradient: Gradient,
-    sample: SampleGradient | None,
-    hierarchy: Hierarchy,
-    settings: KatyushaParameters,
-    coins: Coins,
-    iterations: int,
-) -> Rows:
-    """What `run_naive` gives, plan by plan."""
-    check(settings, hierarchy)
-    rows = begin(start, gradient, hierarchy, settings)
-    for part in plans(coins, coins.refresh_coin(settings.rho), iterations):
-        if hierarchy.even:
-            servers, targets = advance_means(
-                cluster_rows(rows, hierarchy), settings, part.globals, hierarchy.weights
-            )
-        else:
-            rows, _ = advance(rows, settings, part.globals, partial(means_of, hierarchy))
-        for j, walk in enumerate(part.walks):
-            users = hierarchy.members(j)
-            own, shares = rows.pick(users), hierarchy.shares[users]
-            local = partial(_local_steps, settings, gradient, sample, users)
-            t = part.first + part.globals
-            if hierarchy.even:
-                server, missed = servers.pick(np.array([j])), _of(targets, j)
-                own = _even(own, server, missed, walk, shares, settings, local, t)
-            else:
-                own = _uneven(own, walk, shares, settings, local, t)
-            rows = rows.put(users, own)
-        rows = refreshed(rows, gradient, hierarchy) if part.refresh else rows
-    return rows
-
-
-def _even(
-    own: Rows,
-    server: Rows,
-    missed: Sequence[Target],
-    walk: Walk,
-    shares: Array,
-    settings: KatyushaParameters,
-    local: Local,
-    t: int,
-) -> Rows:
-    """A cluster's walk from iteration t on, after the global steps it has missed."""
-    for r, k in walk or ((0, 0),):
-        server, more = advance_means(server, settings, r, None)
-        own = local(catch_up(own, settings, [*missed, *more]), t + r, k)
-        server, missed = replace(server, z=shares @ own.z, y=shares @ own.y), ()
-        t += r + k
-    return own
-
-
-def _uneven(
-    own: Rows, walk: Walk, shares: Array, settings: KatyushaParameters, local: Local, t: int
-) -> Rows:
-    """The same where gamma_i differs: the server has the rows."""
-    for r, k in walk:
-        own, _ = advance(own, settings, r, lambda theta: (shares @ theta, None))
-        own = local(own, t + r, k)
-        t += r + k
-    return own
-
-
-def _local_steps(
-    settings: KatyushaParameters,
-    gradient: Gradient,
-    sample: SampleGradient | None,
-    users: Ints,
-    rows: Rows,
-    first: int,
-    count: int,
-) -> Rows:
-    """`count` local steps from iteration `first` on."""
-    for t in range(first, first + count):
-        rows = local_step(rows, settings, t, gradient, sample, users)
-    return rows
-
-
-def _of(targets: Sequence[Target], j: int) -> list[Target]:
-    """What a cluster hears of the targets of global steps."""
-    return [(centres[j], middle) for centres, middle in targets]

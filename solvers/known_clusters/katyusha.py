@@ -151,7 +151,7 @@ class Rows:
     ----------
     z, y, x, slope : (u, d) z_i, y_i, x_i and nabla f_i(x_i).
     centre : (u, d) xbar_j of each row's cluster; (d,): of all rows'.
-    middle : (d,) xbar; (u, d) where each row goes by one of its own.
+    middle : (d,) xbar.
     oracle : what (4.1) multiplies with.
     """
 
@@ -172,8 +172,7 @@ class Rows:
         """Some of the rows, whose centres are rows too."""
         z, y, x = self.z[users], self.y[users], self.x[users]
         slope, centre = self.slope[users], self.centre[users]
-        middle = self.middle[users] if self.middle.ndim == 2 else self.middle
-        return Rows(z, y, x, slope, centre, middle, self.oracle.pick(users))
+        return Rows(z, y, x, slope, centre, self.middle, self.oracle.pick(users))
 
     def put(self, users: Ints, moved: Rows) -> Rows:
         """All rows, some of which have moved: their z and y are taken over."""

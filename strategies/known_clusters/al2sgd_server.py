@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from corsage.core.arrays import Bools
-from corsage.solvers.known_clusters.al2sgd_coalescing import leaves_behind
 from corsage.solvers.known_clusters.coins import Stretch, Walk
 from corsage.strategies.known_clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coin_server import CoinServer, StepCheck
 from corsage.strategies.known_clusters.conversation import ClusterScript, Request, ask_each
-from corsage.strategies.known_clusters.schedule import CoinSchedule, Leg, left, legs
+from corsage.strategies.known_clusters.schedule import CoinSchedule, Leg, legs
 from corsage.strategies.known_clusters.server_rows import AsyncAL2SGDState, ServerRows
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.turns import Script
@@ -50,36 +48,19 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
         """Rows for those who are new."""
         self.rows.enter()
 
-    def global_steps(self, steps: int, there: Bools | None = None) -> None:
-        """Iterations with xi_0 = 1, of all rows, or of those of some clusters."""
-        if there is None:
-            self.rows.global_steps(steps)
-        else:
-            self.rows.some_steps(steps, there)
+    def global_steps(self, steps: int) -> None:
+        """Iterations with xi_0 = 1, of all rows."""
+        self.rows.global_steps(steps)
 
-    def meet(self, there: Collection[str]) -> None:
-        """The anchors of those that took part in a refresh are new for the others too."""
-        self.rows.refresh_some(there)
-
-    def walk_of(self, j: int, part: Stretch, answered: int | None = None) -> ClusterScript[None]:
-        """A walk; whether its last steps are still to be heard of."""
-        work, name = self.state.work, self.schedule.present.names[j]
-        rest = [other for other in work.behind if other != name]
-        late = leaves_behind(part, j, name in work.behind)
-        work.behind = [*rest, name] if late else rest
-        return super().walk_of(j, part, answered)
-
-    def walk(
-        self, j: int, walk: Walk, first: int, part: Stretch, answered: int | None = None
-    ) -> ClusterScript[None]:
+    def walk(self, j: int, walk: Walk, first: int, part: Stretch) -> ClusterScript[None]:
         """Iterations with xi_j = 1 are done here, the others by the users; perhaps a refresh.
 
         A node that hosts all of the cluster takes the whole walk at once.
         """
         cohorts = self.cohorts(j)
         todo = legs(walk, first, whole=len(cohorts) == 1)
-        for leg in left(todo, answered, lambda leg: leg.trips or (part.refresh and leg.last)):
-            renew = part.refresh and leg.last
+        for leg in todo:
+            renew = part.refresh and leg is todo[-1]
             self.rows.steps_to_centre(j, leg.to_centre)
             if leg.trips or renew:
                 kinds = ("z", "y", "slope") if renew else ("z", "y")
@@ -88,11 +69,11 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
                 self.rows.hear(self.heard(answers), kinds)
                 self.trips(cohorts, leg, renew)
 
-    def end_round(self, part: Stretch, there: Bools | None = None) -> None:
+    def end_round(self, part: Stretch) -> None:
         """After a refresh the anchors of those who answered are new; the middle of y."""
-        if part.refresh and there is None:
+        if part.refresh:
             self.rows.refresh()
-        self.state.model = self.rows.middle(there)
+        self.state.model = self.rows.middle()
 
     def request(self, cohort: Cohort, options: dict[str, Any], kinds: Sequence[str]) -> Request:
         """What a cohort needs to know, and what it is to do."""
@@ -110,8 +91,7 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
             start = self.rows.start_of(cohort)
             means = {"start": start, "xbar_j": start, "xbar": start}
         else:
-            xbar = self.rows.xbar_of(name)
-            means = {"start": state.y[row], "xbar_j": state.xbar_j[row], "xbar": xbar}
+            means = {"start": state.y[row], "xbar_j": state.xbar_j[row], "xbar": state.xbar}
             options |= {"momenta": vars(state.momenta), "oracle": self.oracles.get(name)}
         return Request(cohort, {"missed": missed.means, **means}, options)
 

@@ -109,8 +109,5 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
         found, state = super().findings(), self.state
         found[0].rows.extend([("rho", f"{state.rho:.4g}"), ("mu", f"{state.mu:.4g}")])
         refreshes = f"{state.refreshes:,} (expected {state.rho * state.iteration:,.1f})"
-        if self.keys.known_staleness:
-            found[0].rows.append(("rounds with new anchors", f"{state.refreshes:,}"))
-        else:
-            found[1].rows.insert(1, ("refreshes, of all users", refreshes))
+        found[1].rows.insert(1, ("refreshes, of all users", refreshes))
         return found

@@ -47,20 +47,6 @@ def check_coins(keys: CoinKeys, model: ModelKeys, loss: str, convex: bool) -> No
         check_estimable(keys, model, loss)
 
 
-def check_staleness(keys: CoinKeys, quorum: float) -> None:
-    """Refuse what is for or against waiting where the other is said."""
-    if keys.known_schedule and not keys.known_staleness:
-        raise ConfigError(
-            f"known-schedule={keys.known_schedule}: without known-staleness all clusters take part "
-            "in every round; set the known-staleness of that run."
-        )
-    if keys.known_staleness and quorum < 1:
-        raise ConfigError(
-            f"known-staleness={keys.known_staleness} quorum={quorum:g}: a quorum gives slow nodes "
-            "up, and known-staleness lets them come late: leave one of them out."
-        )
-
-
 def check_mixed(keys: MixedModelKeys, model: ModelKeys, loss: str) -> None:
     """The keys of the mixed model."""
     given_strengths(keys, Strengths())

@@ -7,8 +7,6 @@ each other. All users take part: (2.1) is a sum over all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -21,7 +19,7 @@ from corsage.core.replies import Replies
 from corsage.solvers.known_clusters.coins import Stretch, stretch
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.settings import largest_step
-from corsage.strategies.known_clusters.checks import check_coins, check_staleness
+from corsage.strategies.known_clusters.checks import check_coins
 from corsage.strategies.known_clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.coin_server import CoinServer, StepCheck, loss_constants
 from corsage.strategies.known_clusters.coins import (
@@ -36,14 +34,12 @@ from corsage.strategies.known_clusters.conversation import (
     evaluation_of,
     evaluations_of,
 )
-from corsage.strategies.known_clusters.loose_rounds import LooseRounds
 from corsage.strategies.known_clusters.schedule import CoinSchedule, hierarchy_of
 from corsage.strategies.known_clusters.strengths import (
     Strengths,
     given_strengths,
     settle,
 )
-from corsage.strategies.known_clusters.timeline import Timeline
 from corsage.strategies.rounds.base import AT_ONCE, Strategy
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.results import Finding
@@ -85,10 +81,7 @@ class CoinMethod(Strategy[K, S]):
         """Refuse keys that cannot be meant, before the first message."""
         federation = self.federation
         check_coins(self.keys, self.config.model, federation.loss, federation.convex)
-        check_staleness(self.keys, self.config.federation.quorum)
         self.clusters.check()
-        if self.keys.known_staleness:
-            self.loose.introduce()
 
     # The parts.
 
@@ -107,16 +100,6 @@ class CoinMethod(Strategy[K, S]):
             return CoinSchedule(self.config.run.seed, present, hierarchy, state.settings)
 
         return present.prepared.get("schedule", made)
-
-    @cached_property
-    def loose(self) -> LooseRounds:
-        """Rounds that do not wait for all clusters."""
-        return LooseRounds(self)
-
-    @cached_property
-    def timeline(self) -> Timeline:
-        """Who was at work, and when; a run's time begins, or goes on, with its first round."""
-        return Timeline(self.progress)
 
     # The rounds.
 
@@ -151,38 +134,25 @@ class CoinMethod(Strategy[K, S]):
 
     def snapshot(self) -> S:
         """A copy: steps write into the state."""
-        return replace(copied(self.state), work=deepcopy(self.state.work))
+        return copied(self.state)
 
     def round(self, number: int) -> Script[Replies]:
         """A stretch: global steps, which are the server's alone, then each cluster's walk."""
-        if self.keys.known_staleness:
-            return (yield from self.loose.play(number))
-        return (yield from self._whole_round(number))
-
-    def note_trained(self, replies: Replies) -> None:
-        """Cohorts are noted as a whole, and once."""
-        self.clusters.note_trained(self.state.clusters)
-
-    def _whole_round(self, number: int) -> Script[Replies]:
-        """A round that ends when all clusters are back."""
         schedule, state, server = self.schedule, self.state, self.server
         schedule.present.need_somebody(number)
         part, check = self.part(schedule, state.iteration), StepCheck(self.federation, state)
         server.enter()
-        self.timeline.step({})
         server.global_steps(part.globals)
-        conversation = Conversation(self.federation, server.walks(part))
-        replies = yield conversation
+        replies = yield Conversation(self.federation, server.walks(part))
         check.check(number, replies, len(schedule.present.cohorts))
         state.iteration = part.last
-        self.timeline.worked(conversation.times)
         server.end_round(part)
         check.remember(server.reaches)
         return replies
 
-    def row(self) -> dict[str, Any]:
-        """When the round's global step was, and when which clusters were at work."""
-        return self.timeline.row()
+    def note_trained(self, replies: Replies) -> None:
+        """Cohorts are noted as a whole, and once."""
+        self.clusters.note_trained(self.state.clusters)
 
     def length(self, rounds: int) -> int:
         """With `known-iterations` as many rounds as these take."""
@@ -212,11 +182,9 @@ class CoinMethod(Strategy[K, S]):
     def evaluations(
         self, options: Mapping[str, Any], some: bool = False
     ) -> Iterable[Callable[[], Question]]:
-        """The same, some cohorts at a time; with `some` of those that are not at work."""
+        """The same, some cohorts at a time."""
         shown = self.server.shown
         cohorts = self.clusters.of_evaluation(self.state.clusters, options)
-        if some and self.state.work.busy:
-            cohorts = self.loose.at_rest(cohorts)
         return evaluations_of(self.federation, cohorts, shown, options, AT_ONCE)
 
     def user_clusters(self, row: str) -> dict[str, str]:
@@ -232,13 +200,8 @@ class CoinMethod(Strategy[K, S]):
             ("lambda_j", spelled(strengths.lam)),
             *state.settings.texts(),
         ]
-        tables = [Finding("settings", rows)]
-        if self.keys.known_staleness:
-            tables.append(self.loose.finding())
-        else:
-            communications = self.schedule.communications(state.iteration)
-            tables.append(Finding("communications", communications))
-        return [*tables, *state.estimates]
+        communications = Finding("communications", self.schedule.communications(state.iteration))
+        return [Finding("settings", rows), communications, *state.estimates]
 
     def named_arrays(self) -> ArrayRecord:
         """thbar, by the names of the model's parameters."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
 import numpy as np
 
-from corsage.core.arrays import Arrays, Bools
+from corsage.core.arrays import Arrays
 from corsage.core.errors import RoundFailed
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.replies import Replies
@@ -67,25 +66,17 @@ class CoinServer(Generic[S]):
         """Those who are new get their places."""
         raise NotImplementedError
 
-    def global_steps(self, steps: int, there: Bools | None = None) -> None:
-        """So many iterations with xi_0 = 1; with `there` of some clusters (k,)."""
+    def global_steps(self, steps: int) -> None:
+        """So many iterations with xi_0 = 1."""
         raise NotImplementedError
 
-    def walk(
-        self, j: int, walk: Walk, first: int, part: Stretch, answered: int | None = None
-    ) -> ClusterScript[None]:
-        """Cluster j's iterations with xi_0 = 0, from `first` on.
-
-        `answered`: its users have answered so often already, and wait for the next question.
-        """
+    def walk(self, j: int, walk: Walk, first: int, part: Stretch) -> ClusterScript[None]:
+        """Cluster j's iterations with xi_0 = 0, from `first` on."""
         raise NotImplementedError
 
-    def end_round(self, part: Stretch, there: Bools | None = None) -> None:
-        """What follows from a round, with `there` where some clusters (k,) are at work."""
+    def end_round(self, part: Stretch) -> None:
+        """What follows from a round."""
         raise NotImplementedError
-
-    def meet(self, there: Collection[str]) -> None:
-        """Some clusters take part in a round, the others do not."""
 
     def shown(self, cohort: Cohort) -> Request:
         """What a cohort needs to find its users' models."""
@@ -100,10 +91,6 @@ class CoinServer(Generic[S]):
             name: self.walk(j, walk, first, part)
             for j, (name, walk) in enumerate(zip(names, part.walks, strict=True))
         }
-
-    def walk_of(self, j: int, part: Stretch, answered: int | None = None) -> ClusterScript[None]:
-        """Cluster j's walk in a stretch, perhaps from an answer on."""
-        return self.walk(j, part.walks[j], part.first + part.globals, part, answered)
 
     def cohorts(self, j: int) -> list[Cohort]:
         """Those of cluster j."""
@@ -155,17 +142,13 @@ class StepCheck:
 
         It is that of one of them if most of the cohorts have nothing to complain of.
         """
-        self.unless_far(replies, cohorts)
-        check_enough(self.federation, number, replies)
-
-    def unless_far(self, replies: Replies, cohorts: int) -> None:
-        """RoundFailed if models ran away that were asked for now."""
         settings = self.state.settings
         long = settings.eta > settings.safe or not self.federation.convex
         far = [why for why in replies.dropped.values() if why.startswith(f"{REACH} is")]
         lost = [why for why in replies.dropped.values() if long and "not finite" in why]
         if far + lost and 2 * len(far + lost) >= cohorts:
             self._fail()
+        check_enough(self.federation, number, replies)
 
     def remember(self, reaches: list[float]) -> None:
         """The median norm of users' models in the first round is what far is: nobody's alone."""

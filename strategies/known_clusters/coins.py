@@ -16,7 +16,6 @@ from corsage.core.errors import ConfigError
 from corsage.core.keys import key
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.settings import Parameters, check, probabilities, tau_of
-from corsage.strategies.known_clusters.at_work import AtWork
 from corsage.strategies.known_clusters.cohorts import ClusterNames
 from corsage.strategies.known_clusters.strengths import (
     AUTO,
@@ -51,17 +50,6 @@ class CoinKeys(ClusterKeys):
         AUTO, "share of the pull to the centre in steps to the middle (tau_j), or auto: Prop. 3.3"
     )
     known_eta: str = key(AUTO, "step size (eta), or auto: the largest one that is proven safe")
-    known_staleness: int = key(
-        0,
-        "how many rounds the centre of a cluster that is still at work may be old when the middle "
-        "is formed without it; 0: all wait for the slowest cluster, as in the paper",
-        low=0,
-    )
-    known_schedule: str = key(
-        "",
-        "with known-staleness: run folder whose rounds are played again, each with the clusters "
-        "that took part in it then; empty: those that are there take part",
-    )
 
     @property
     def iterations(self) -> int | None:
@@ -111,7 +99,6 @@ class CoinState:
     iteration : t, how many iterations are done.
     reach : the median norm of the users' models in the first round, but at least 1.
     estimates : what there is to say of strengths that were on auto.
-    work : of clusters that do not wait for each other.
     """
 
     model: Array
@@ -121,7 +108,6 @@ class CoinState:
     iteration: int = 0
     reach: float = 0.0
     estimates: list[Finding] = field(default_factory=list)
-    work: AtWork = field(default_factory=AtWork)
 
 
 def fixed_settings(

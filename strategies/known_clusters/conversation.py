@@ -8,7 +8,6 @@ at the same moment goes to a node in one message.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -89,13 +88,11 @@ class Conversation(Generic[T]):
     Attributes
     ----------
     found : what the scripts returned that came to their ends, by cluster.
-    times : when each cluster was first asked, and last answered, by `time.monotonic`.
     """
 
     def __init__(self, federation: Federation, scripts: Mapping[str, ClusterScript[T]]) -> None:
         self.federation, self.found = federation, dict[str, T]()
         self._scripts = scripts
-        self.times: dict[str, tuple[float, float]] = {}
         self._begun = False
         self._ready: list[Request] = []
         self._asked: dict[int, Asked] = {}  # by the message's identity: ids come late
@@ -113,8 +110,6 @@ class Conversation(Generic[T]):
         requests, self._ready = self._ready, []
         if requests:
             self.federation.progress.exchange += 1
-        for cluster in {request.cohort.cluster for request in requests}:
-            self._clock(cluster)
         return [self._message(group) for group in alike(requests)]
 
     def answered(self, done: Done) -> None:
@@ -127,20 +122,12 @@ class Conversation(Generic[T]):
                 if name in answers:
                     self._heard[request.cohort.cluster].append(answers[name])
             for cluster in dict.fromkeys(r.cohort.cluster for r in requests.values()):
-                self._clock(cluster)
                 if self._heard[cluster] and not self._waiting[cluster]:
                     self._advance(cluster, self._heard[cluster])
 
     def replies(self) -> Replies:
         """Who answered at least once, and who did not and why."""
-        self._named.clear()
         return self._whole
-
-    def _clock(self, cluster: str) -> None:
-        """Note that a cluster is asked, or has answered."""
-        now = time.monotonic()
-        begin = self.times.get(cluster, (now, now))[0]
-        self.times[cluster] = (begin, now)
 
     def _advance(self, cluster: str, heard: list[Answer] | None) -> None:
         """A script's next requests, or what it returned; None: it begins."""
@@ -292,17 +279,13 @@ def cohort_task(
     return federation.outgoing.task(number, names, {**(options or {}), **more}, exchange)
 
 
-def alike(requests: Iterable[Request], by_cluster: bool = False) -> list[list[Request]]:
-    """The requests that can go in one message: to one node, with rows and answers of one shape.
-
-    `by_cluster`: those of each cluster alone.
-    """
+def alike(requests: Iterable[Request]) -> list[list[Request]]:
+    """The requests that can go in one message: to one node, with rows and answers of one shape."""
     groups: dict[tuple[Any, ...], list[Request]] = {}
     for request in requests:
         kinds = tuple((name, row.shape) for name, row in request.rows.items())
         back = *((name, row.shape) for name, row in request.template.items()), *request.numbers
-        alone = request.cohort.cluster if by_cluster else ""
-        groups.setdefault((request.cohort.node, alone, kinds, *back), []).append(request)
+        groups.setdefault((request.cohort.node, kinds, *back), []).append(request)
     return list(groups.values())
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from corsage.core.arrays import Array, Arrays, Bools, Floats, Ints
+from corsage.core.arrays import Array, Arrays, Floats, Ints
 from corsage.solvers.known_clusters.coalescing import (
     Affine,
     compose,
@@ -29,12 +29,11 @@ from corsage.solvers.known_clusters.coalescing import (
     within_map,
 )
 from corsage.solvers.known_clusters.coins import Stretch, Walk
-from corsage.solvers.known_clusters.stale import partial_map, partial_steps
 from corsage.strategies.known_clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coin_server import CoinServer
 from corsage.strategies.known_clusters.coins import CoinState
 from corsage.strategies.known_clusters.conversation import Answer, ClusterScript, Request
-from corsage.strategies.known_clusters.schedule import left, legs
+from corsage.strategies.known_clusters.schedule import legs
 
 
 @dataclass
@@ -73,11 +72,8 @@ class CentresAndMaps(CoinServer[AsyncL2GDState]):
         state.factor = np.concatenate([state.factor, np.zeros(new)])
         state.shift = np.concatenate([state.shift, middle])
 
-    def global_steps(self, steps: int, there: Bools | None = None) -> None:
+    def global_steps(self, steps: int) -> None:
         """Line 7: centres move, maps grow."""
-        if there is not None:
-            self._some_steps(steps, there)
-            return
         if not steps:
             return
         state, here = self.state, self.schedule.present.places
@@ -88,32 +84,7 @@ class CentresAndMaps(CoinServer[AsyncL2GDState]):
         told = compose(Affine(state.factor[here], state.shift[here]), Affine(factor, shift))
         state.factor[here], state.shift[here], state.centres[here] = *told, moved
 
-    def _some_steps(self, steps: int, there: Bools) -> None:
-        """The same of some clusters, the others as they were last seen."""
-        state, here = self.state, np.array(self.schedule.present.places)
-        rate, names = self.schedule.cluster_rates, self.schedule.present.names
-        told, moved, seen = partial_map(
-            state.centres[here],
-            self.seen(names, state.centres[here]),
-            there,
-            self.schedule.hierarchy.weights,
-            (rate.middle, rate.centre),
-            steps,
-        )
-        told = compose(Affine(state.factor[here], state.shift[here]), told)
-        chosen = here[there]
-        state.factor[chosen] = np.asarray(told.factor)[there]
-        state.shift[chosen], state.centres[here] = told.shift[there], moved
-        state.work.seen |= dict(zip(names, seen, strict=True))
-
-    def seen(self, names: Sequence[str], own: Floats) -> Floats:
-        """What others see of some rows: of those that never took part, what they are."""
-        seen = self.state.work.seen
-        return np.stack([seen.get(name, row) for name, row in zip(names, own, strict=True)])
-
-    def walk(
-        self, j: int, walk: Walk, first: int, part: Stretch, answered: int | None = None
-    ) -> ClusterScript[None]:
+    def walk(self, j: int, walk: Walk, first: int, part: Stretch) -> ClusterScript[None]:
         """Steps to the centre (line 13) grow the map; then users hear of it and learn (line 15).
 
         A node that hosts all of the cluster takes the whole walk at once.
@@ -121,8 +92,7 @@ class CentresAndMaps(CoinServer[AsyncL2GDState]):
         state, place, cohorts = self.state, self.schedule.present.places[j], self.cohorts(j)
         rate = self.schedule.cluster_rates
         c, step = float(rate.within[j]), float(rate.local[j])
-        todo = legs(walk, first, whole=len(cohorts) == 1)
-        for leg in left(todo, answered, lambda leg: leg.trips):
+        for leg in legs(walk, first, whole=len(cohorts) == 1):
             now = Affine(state.factor[place], state.shift[place])
             now = compose(now, within_map(state.centres[place], c, leg.to_centre))
             state.factor[place], state.shift[place] = now
@@ -133,14 +103,10 @@ class CentresAndMaps(CoinServer[AsyncL2GDState]):
                 state.factor[place], state.shift[place] = 1.0, 0.0
                 self.trips(cohorts, leg.trips)
 
-    def end_round(self, part: Stretch, there: Bools | None = None) -> None:
+    def end_round(self, part: Stretch) -> None:
         """The middle."""
         state, places = self.state, self.schedule.present.places
-        centres = state.centres[places]
-        if there is not None:
-            seen = self.seen(self.schedule.present.names, centres)
-            centres = np.where(there[:, None], centres, seen)
-        middle = self.schedule.hierarchy.weights @ centres
+        middle = self.schedule.hierarchy.weights @ state.centres[places]
         state.model = middle.astype(state.model.dtype)
 
     def shown(self, cohort: Cohort) -> Request:
@@ -203,28 +169,18 @@ class UserModels(CentresAndMaps):
         state.theta = np.concatenate([state.theta, state.centres[places]])
         state.users = [*state.users, *(cohort.name for cohort in new)]
 
-    def global_steps(self, steps: int, there: Bools | None = None) -> None:
-        """Line 7 for every user, or for those of some clusters."""
+    def global_steps(self, steps: int) -> None:
+        """Line 7 for every user."""
         theta, schedule = self.state.theta, self.schedule
-        if there is None:
-            moved = replay_global(theta[self.rows], schedule.hierarchy, schedule.rates, steps)
-        else:
-            names = [cohort.name for cohort in schedule.present.cohorts]
-            own, users = theta[self.rows], there[schedule.hierarchy.cluster]
-            hierarchy, rates = schedule.hierarchy, schedule.rates
-            before = self.seen(names, own)
-            moved, seen = partial_steps(own, before, users, hierarchy, rates, steps)
-            self.state.work.seen |= dict(zip(names, seen, strict=True))
-        theta[self.rows] = moved
+        own = theta[self.rows]
+        theta[self.rows] = replay_global(own, schedule.hierarchy, schedule.rates, steps)
 
-    def walk(
-        self, j: int, walk: Walk, first: int, part: Stretch, answered: int | None = None
-    ) -> ClusterScript[None]:
+    def walk(self, j: int, walk: Walk, first: int, part: Stretch) -> ClusterScript[None]:
         """Line 13 is done here; for local steps (line 15) users get their models and send them."""
         hierarchy, rate = self.schedule.hierarchy, self.schedule.rates
         members, cohorts = hierarchy.members(j), self.cohorts(j)
         rows, gamma, c = self.rows[members], hierarchy.gamma[members], rate.within[members]
-        for leg in left(legs(walk, first, whole=False), answered, lambda leg: leg.trips):
+        for leg in legs(walk, first, whole=False):
             theta = self.state.theta
             theta[rows] = replay_within(theta[rows], gamma, c, leg.to_centre)
             if leg.trips:
@@ -234,14 +190,10 @@ class UserModels(CentresAndMaps):
                     self.state.theta[self.row_of[answer.cohort.name]] = answer.rows["mean"]
                 self.trips(cohorts, leg.trips)
 
-    def end_round(self, part: Stretch, there: Bools | None = None) -> None:
+    def end_round(self, part: Stretch) -> None:
         """The centres, and the middle."""
         places, hierarchy = self.schedule.present.places, self.schedule.hierarchy
-        theta = self.state.theta[self.rows]
-        if there is not None:
-            names = [cohort.name for cohort in self.schedule.present.cohorts]
-            theta = np.where(there[hierarchy.cluster, None], theta, self.seen(names, theta))
-        self.state.centres[places] = hierarchy.centres(theta)
+        self.state.centres[places] = hierarchy.centres(self.state.theta[self.rows])
         super().end_round(part)
 
     def pending(self, cohort: Cohort) -> Affine:

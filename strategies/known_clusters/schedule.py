@@ -6,8 +6,7 @@ refreshes of Algorithm 2) make clusters wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -102,12 +101,10 @@ class Leg:
     to_centre : steps to the centre that come first; the server takes them.
     runs : what the users do then: (r, k, t), r steps to their centre and k local steps, the first
         of these in iteration t.
-    last : whether the walk ends with it.
     """
 
     to_centre: int
     runs: tuple[tuple[int, int, int], ...] = ()
-    last: bool = False
 
     @property
     def trips(self) -> int:
@@ -115,24 +112,10 @@ class Leg:
         return sum(k > 0 for _, k, _ in self.runs)
 
 
-def left(todo: list[Leg], answered: int | None, asks: Callable[[Leg], object]) -> list[Leg]:
-    """The legs that are left where users have answered so often; None: nobody was asked yet.
-
-    Those that ask are numbered; the steps to the centre before the next question are done.
-    """
-    if answered is None:
-        return todo
-    places = [place for place, leg in enumerate(todo) if asks(leg)][answered:]
-    if not places:
-        return []
-    first, *more = todo[places[0] :]
-    return [replace(first, to_centre=0), *more]
-
-
 def legs(walk: Walk, first: int, whole: bool) -> list[Leg]:
     """A walk from iteration `first` on as legs: one, if a node hosts the `whole` cluster."""
     if not walk:
-        return [Leg(0, last=True)]
+        return [Leg(0)]
     pieces = [walk] if whole else [(piece,) for piece in walk]
     found = []
     for piece in pieces:
@@ -140,5 +123,5 @@ def legs(walk: Walk, first: int, whole: bool) -> list[Leg]:
         for r, k in piece:
             runs.append((r if runs else 0, k, first + r))
             first += r + k
-        found.append(Leg(piece[0][0], tuple(runs), last=piece is pieces[-1]))
+        found.append(Leg(piece[0][0], tuple(runs)))
     return found

@@ -7,13 +7,13 @@ the means that aggregation steps went to; the users of a row catch up when they 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
 
-from corsage.core.arrays import Bools, Floats, Ints
+from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.al2sgd_coalescing import Missed, advance, advance_means
 from corsage.solvers.known_clusters.katyusha import (
     KatyushaParameters,
@@ -23,7 +23,6 @@ from corsage.solvers.known_clusters.katyusha import (
     Target,
     means_of,
 )
-from corsage.solvers.known_clusters.stale import advance_some
 from corsage.strategies.known_clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins import CoinState
 from corsage.strategies.known_clusters.conversation import Answer
@@ -164,14 +163,7 @@ class ServerRows:
         """The rows of those that train now, as Algorithm 2 moves them."""
         own, here = self.state, self.here
         z, y, x, slope = (rows[here] for rows in (own.z, own.y, own.x, own.slope))
-        middle = own.xbar
-        if own.work.xbar:
-            middle = np.stack([self.xbar_of(own.names[row]) for row in here])
-        return Rows(z, y, x, slope, own.xbar_j[here], middle, self.oracle)
-
-    def xbar_of(self, name: str) -> Floats:
-        """The middle of the anchors that a row goes by."""
-        return self.state.work.xbar.get(name, self.state.xbar)
+        return Rows(z, y, x, slope, own.xbar_j[here], own.xbar, self.oracle)
 
     def global_steps(self, steps: int) -> None:
         """Iterations with xi_0 = 1, of all rows."""
@@ -183,29 +175,6 @@ class ServerRows:
         self._store(self.here, rows)
         for place, row in enumerate(self.here):
             self._note(row, [(centres[place], middle) for centres, middle in targets])
-
-    def some_steps(self, steps: int, there: Bools) -> None:
-        """The same of the rows of some clusters, the others as they were last seen."""
-        hierarchy, weights = self.schedule.hierarchy, self.schedule.hierarchy.weights
-        users = there[hierarchy.cluster] if self.apart else there
-
-        def means(theta: Floats) -> Target:
-            return means_of(hierarchy, theta) if self.apart else (theta, weights @ theta)
-
-        names = [self.state.names[row] for row in self.here]
-        moved, targets, seen = advance_some(
-            self.rows(), self.settings, steps, means, users, self.seen(names)
-        )
-        self._store(self.here, moved)
-        for place in np.flatnonzero(users):
-            row = self.here[place]
-            self._note(row, [(centres[place], middle) for centres, middle in targets])
-        self.state.work.seen |= dict(zip(names, seen, strict=True))
-
-    def seen(self, names: Sequence[str]) -> Floats:
-        """theta of rows as others see them: of those that never took part, as they are."""
-        own, seen = self.rows().theta(self.settings), self.state.work.seen
-        return np.stack([seen.get(name, row) for name, row in zip(names, own, strict=True)])
 
     def steps_to_centre(self, j: int, steps: int) -> None:
         """Iterations with xi_0 = 0 and xi_j = 1, of the rows of cluster j."""
@@ -253,31 +222,13 @@ class ServerRows:
                 of_all[rows[0]] = weights @ own / weights.sum()
         if "slope" in kinds:
             self.renewed += sorted(set(rows))
-            state.work.renewed = sorted({*state.work.renewed, *names})
         state.missed |= {name: Missed.none(len(state.model)) for name in names}
 
     def refresh(self) -> None:
         """x <- y of those who answered, and the means of the new x."""
         self.state.refreshes += 1
         self.state.x[self.renewed] = self.state.y[self.renewed]
-        self.state.work.renewed = []
         self.settle_anchors()
-
-    def refresh_some(self, there: Collection[str]) -> None:
-        """The same where clusters are at work: of those that are back.
-
-        These hear of the new middle, if they have caught up with all steps by the old one.
-        """
-        work, cohorts = self.state.work, self.schedule.present.cohorts
-        back = {self.name_of(cohort) for cohort in cohorts if cohort.cluster in there}
-        if renewed := back.intersection(work.renewed):
-            self.renewed = [self.row_of[name] for name in sorted(renewed)]
-            rest = [name for name in work.renewed if name not in renewed]
-            self.refresh()
-            work.renewed = rest
-        behind = {self.name_of(cohort) for cohort in cohorts if cohort.cluster in work.behind}
-        behind |= {name for name, missed in self.state.missed.items() if missed.is_global}
-        work.xbar |= dict.fromkeys(back - behind, self.state.xbar)
 
     def settle_anchors(self) -> None:
         """xbar_j and xbar, of the anchors x that there are now."""
@@ -288,11 +239,7 @@ class ServerRows:
         else:
             state.xbar_j, state.xbar = state.x.copy(), hierarchy.weights @ x
 
-    def middle(self, there: Bools | None = None) -> Floats:
-        """The middle of y; of theta as it was last seen where clusters are at work."""
+    def middle(self) -> Floats:
+        """The middle of y."""
         hierarchy, y = self.schedule.hierarchy, self.state.y[self.here]
-        if there is not None:
-            names = [self.state.names[row] for row in self.here]
-            users = there[hierarchy.cluster] if self.apart else there
-            y = np.where(users[:, None], y, self.seen(names))
         return hierarchy.means(y)[1] if self.apart else np.asarray(hierarchy.weights @ y)

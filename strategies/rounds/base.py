@@ -234,10 +234,6 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """
         return False
 
-    def row(self) -> dict[str, Any]:
-        """What a round's line of metrics.jsonl has besides the usual; asked once a round."""
-        return {}
-
     def findings(self) -> list[Finding]:
         """What there is to say at the end."""
         return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable
 
@@ -58,29 +57,21 @@ class Exchange:
             else:
                 self._unsent.append(message)
 
-    def pull(self, until: float = math.inf) -> list[tuple[Message, Message | None]]:
+    def pull(self) -> list[tuple[Message, Message | None]]:
         """The next messages that are done with, each with its reply or None; [] if none is left.
 
-        Waits until there is one: a reply, a node that left, or one whose time is up; or `until`
-        then, and looks once in any case.
+        Waits until there is one: a reply, a node that left, or one whose time is up.
         """
         while self._pending or self._unsent:
             done: list[tuple[Message, Message | None]] = [(m, None) for m in self._unsent]
             self._unsent = []
             looked, found = self._replies()
             done += found + self._given_up(idle=not looked)
-            now = time.monotonic()
-            if done or now >= until:
+            if done:
                 return done
-            waited = now - max(sent.at for sent in self._pending.values())
-            pause = min(max(waited / 20, 0.002), 1.0, max(self._timeout - waited, 0.0))
-            time.sleep(min(pause, until - now))
+            waited = time.monotonic() - max(sent.at for sent in self._pending.values())
+            time.sleep(min(max(waited / 20, 0.002), 1.0, max(self._timeout - waited, 0.0)))
         return []
-
-    @property
-    def nodes(self) -> set[int]:
-        """Those that have not come to the end of what they were asked here."""
-        return {sent.node for sent in self._pending.values()}
 
     def _replies(self) -> tuple[int, list[tuple[Message, Message | None]]]:
         """How many replies this look brought, and those that are not too late."""

@@ -203,8 +203,7 @@ class Federation:
         if new := grid is not self.grid:
             self.grid = grid
             self.reception.clear()
-            # Nobody is silent there, and the order of work is not ours.
-            if is_simulation(grid) or getattr(grid, "patient", False):
+            if is_simulation(grid):  # nobody is silent there, and the order of work is not ours
                 self.patience.times = 0.0
         if not self.roster.members:
             keys = self.config.federation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Message
 
@@ -11,7 +11,7 @@ from corsage.core.errors import CheckpointError, StorageError
 from corsage.core.replies import Replies
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY
 from corsage.strategies.rounds.exchange import Exchange
-from corsage.strategies.rounds.turns import OpenTurn, Script, T, Turn
+from corsage.strategies.rounds.turns import Script, T, Turn
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.federation import Federation
@@ -49,8 +49,6 @@ class Player:
 
     def exchanged(self, turn: Turn) -> Replies:
         """The same, of which nothing is noted yet."""
-        if hasattr(turn, "until"):
-            return self._open(cast(OpenTurn, turn))
         federation, roster = self.federation, self.federation.roster
         assert federation.grid is not None
         doubtful = roster.by_node(federation.conduct.doubtful(roster.members))
@@ -61,20 +59,6 @@ class Player:
             self._heed(done)
             turn.answered(done)
             line.push(turn.messages())
-        return turn.replies()
-
-    def _open(self, turn: OpenTurn) -> Replies:
-        """The same where messages may be under way when the turn is over."""
-        grid, timeout = self.federation.grid, self.federation.timeout
-        assert grid is not None
-        if turn.line is None:
-            turn.line = Exchange(grid, timeout, turn.patience, size=self._work)
-        turn.line.push(turn.messages())
-        while (until := turn.until()) is not None:
-            done = turn.line.pull(until)
-            self._heed(done)
-            turn.answered(done)
-            turn.line.push(turn.messages())
         return turn.replies()
 
     def _heed(self, done: Sequence[tuple[Message, Message | None]]) -> None:

@@ -187,7 +187,7 @@ def round_row(strategy: Strategy[Any, Any], training: Replies, evaluation: Repli
         row["train_loss"] = float(training.metrics["loss"].mean())
     if evaluation is not None:
         row |= _evaluation(progress, judged(evaluation, strategy.federation.measures))
-    return row | strategy.row()
+    return row
 
 
 def _evaluation(progress: Progress, found_of: Judged) -> Json:

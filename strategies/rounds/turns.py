@@ -39,22 +39,6 @@ Script = Generator[Turn, Replies, T]
 """Yields turns, is sent their replies, and returns something at its end."""
 
 
-class OpenTurn(Turn, Protocol):
-    """A turn that may be over while messages are under way, which a later one hears of.
-
-    Parameters
-    ----------
-    line : the messages under way; made at the first turn.
-    patience : how long nodes are waited for, if not as the federation does.
-    """
-
-    line: Any
-    patience: Any
-
-    def until(self) -> float | None:
-        """How long to wait for the next reply, by `time.monotonic`; None: it is over."""
-
-
 @dataclass(frozen=True)
 class Parcel:
     """What goes to users: arrays that all of them get, and arrays with one row a user."""

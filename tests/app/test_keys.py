@@ -49,8 +49,14 @@ def test_written_where_it_differs(
     (tmp_path / "corsage.py").write_text(
         door.replace("    from corsage.strategies.ditto import", "    #")
     )
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "strategies.md"
+    page.write_text(
+        "# All\n\n| strategy | sent | other |\n|---|---|---|\n| `x` | y | z |\n\nEach\n"
+    )
     assert keys.run(["--write"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert page.read_text() == f"# All\n\n{keys.strategies()}\nEach\n"
     assert (tmp_path / "corsage.py").read_text() == door
     assert project.read_text() == f"{keys.toml()}\n[tool.x]\n"
     assert (tmp_path / "docs" / "keys.md").read_text() == keys.markdown()

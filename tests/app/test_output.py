@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from numpy.typing import ArrayLike
 from rich.console import Console
 
 from corsage.app.output import plots
+from corsage.app.output.page.chart import Chart
+from corsage.app.output.page.learning import measure_chart
+from corsage.app.output.page.people import ranks
 from corsage.app.output.progress import Progress
 from corsage.app.output.spacing import spaced
 from corsage.app.output.summary import (
@@ -23,7 +26,7 @@ from corsage.app.output.summary import (
     human_seconds,
     summary_table,
 )
-from corsage.core.measures import spread, worst_share
+from corsage.core.measures import ACCURACY, spread, worst_share
 
 KEYS = ["mean", "std", "min", "q10", "q25", "median", "q75", "max"]
 EVIL = "<script>alert(1)</script>"
@@ -276,6 +279,11 @@ def test_progress_never_raises(terminal: bool) -> None:
 # Plots
 
 
+def three_charts(results: list[Any], rows: Any) -> list[Chart]:
+    learning, sent = (measure_chart(results, rows, ACCURACY, of) for of in ("round", "bytes"))
+    return [learning, ranks(results, ACCURACY), sent]
+
+
 def curves(figure: Any) -> list[Any]:
     return [line for line in figure.axes[0].get_lines() if line.get_gid() == "curve"]
 
@@ -294,34 +302,51 @@ def test_plots_are_written_and_the_same_each_time(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in plots.write_plots(tmp_path, results, rows)] == first
 
 
-def test_learning_curves_show_the_data() -> None:
+def test_a_picture_shows_what_the_chart_says() -> None:
     results, rows = make_run(("fedrep", "fedavg"))
-    figure = plots.learning_curves(results, rows=rows)
-    lines = curves(figure)
-    assert [line.get_label() for line in lines] == ["fedrep", "fedavg"]
-    for line, result in zip(lines, results, strict=True):
-        points = np.array(result["curve"])
-        np.testing.assert_array_equal(line.get_xdata(), points[:, 0])
-        np.testing.assert_allclose(line.get_ydata(), 100 * points[:, 1])
-    assert len(figure.axes[0].collections) == 2
-    assert not plots.learning_curves(results).axes[0].collections
+    for some in (rows, ()):
+        chart = measure_chart(results, some, ACCURACY, "round")
+        axes = plots.picture(chart).axes[0]
+        lines = curves(axes.figure)
+        assert [line.get_label() for line in lines] == ["fedrep", "fedavg"]
+        for line, result in zip(lines, results, strict=True):
+            points = np.array(result["curve"])
+            np.testing.assert_allclose(line.get_xdata(), points[:, 0])
+            np.testing.assert_allclose(line.get_ydata(), 100 * points[:, 1])
+        assert [text.get_text() for text in axes.get_yticklabels()] == [
+            text for _, text in chart.y.ticks()
+        ]
+        assert len(axes.collections) == 2 * bool(some)
+        assert f"fedrep  {100 * results[0]['curve'][-1][1]:.1f}" in {
+            text.get_text() for text in axes.texts
+        }
 
 
 def test_users_are_sorted_from_the_worst() -> None:
     results, _ = make_run(("fedrep",), users=7)
-    (line,) = curves(plots.over_users(results))
+    (line,) = curves(plots.picture(ranks(results, ACCURACY)))
     expected = 100 * np.sort(list(results[0]["per_user"].values()))
     np.testing.assert_allclose(line.get_ydata(), expected)
+    assert line.get_label() == f"fedrep\nworst 10%: {expected[0]:.1f}"
 
 
 def test_bytes_come_from_rows_or_evenly_from_the_result() -> None:
     results, rows = make_run(("fedrep", "local"))
-    exact = curves(plots.against_bytes(results, rows=rows))[0]
+    exact = curves(plots.picture(measure_chart(results, rows, ACCURACY, "bytes")))[0]
     assert list(exact.get_xdata()) == [15_000, 30_000, 45_000, 60_000]
     results[1] |= {"bytes_up": 0, "bytes_down": 0}
-    even, silent = curves(plots.against_bytes(results))
+    even, silent = curves(plots.picture(measure_chart(results, (), ACCURACY, "bytes")))
     np.testing.assert_allclose(even.get_xdata(), 691_200_000 * np.array([1, 2, 3, 4]) / 4)
-    assert silent.get_label() == "local\nsends nothing"
+    assert silent.get_label() == "local\nspends nothing"
+
+
+def test_a_strategy_far_below_the_others_is_named_at_the_border() -> None:
+    results, _ = make_run(("fedrep", "fedavg", "local"))
+    chart = measure_chart(results, (), ACCURACY, "round")
+    low = replace(chart.series[0], y=[-1e6] * len(chart.series[0].y))
+    axes = plots.picture(replace(chart, series=(low, *chart.series[1:]))).axes[0]
+    (named,) = (text for text in axes.texts if text.get_text().startswith("fedrep"))
+    assert axes.get_ylim()[0] <= named.get_position()[1] < axes.get_ylim()[1]
 
 
 def test_styles_are_stable_by_name_and_differ_within_a_plot() -> None:
@@ -342,24 +367,19 @@ def test_labels_do_not_overlap() -> None:
 def test_plots_of_one_point_and_odd_names(users: int) -> None:
     results, rows = make_run(("fedavg+ft", "$x_"), users=users)
     results[0]["curve"] = results[0]["curve"][-1:]
-    for figure in (
-        plots.learning_curves(results, rows=rows),
-        plots.over_users(results),
-        plots.against_bytes(results),
-    ):
+    for chart in three_charts(results, rows):
+        figure = plots.picture(chart)
         assert len(curves(figure)) == 2
         assert size(plots.png(figure)) == (1200, 720)
 
 
-def test_plots_of_many_strategies_stay_readable(tmp_path: Path) -> None:
+def test_plots_of_many_strategies_stay_readable() -> None:
     """Matplotlib warns when a legend leaves no room for the axes."""
     results, rows = make_run(tuple(f"method{n}" for n in range(20)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for figure in (
-            plots.learning_curves(results, tmp_path / "a.png", rows),
-            plots.over_users(results, tmp_path / "b.png"),
-            plots.against_bytes(results, tmp_path / "c.png", rows),
-        ):
+        for chart in three_charts(results, rows):
+            figure = plots.picture(chart)
+            plots.png(figure)
             (axes,) = figure.axes
             assert axes.get_position().width > 0.4  # of the figure

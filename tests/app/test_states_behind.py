@@ -122,9 +122,8 @@ def test_a_run_may_begin_while_another_one_looks_for_its_files(tmp_path: Path) -
         other.join()
 
 
-@pytest.mark.parametrize("engine", ["local", "threads"])
 def test_a_run_writes_states_when_it_writes_a_checkpoint(
-    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two checkpoints: the states of the two rounds before each, which a round may go back to."""
     written: list[int] = []
@@ -136,6 +135,6 @@ def test_a_run_writes_states_when_it_writes_a_checkpoint(
 
     monkeypatch.setattr(Database, "save", save)
     words = ["strategy=local", "num-users=4", "num-rounds=8", "checkpoint-every=4", "hidden=4"]
-    words += ["fraction-train=1", "num-nodes=2", f"engine={engine}", f"run-dir={tmp_path}"]
+    words += ["fraction-train=1", "num-nodes=2", f"run-dir={tmp_path}"]
     assert run(words, "") == 0
     assert written == [3, 4, 7, 8]

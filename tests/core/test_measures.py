@@ -21,6 +21,8 @@ from rich.console import Console
 from corsage.app.command import run
 from corsage.app.output import plots, report
 from corsage.app.output.findings import findings_section, findings_tables
+from corsage.app.output.page.learning import measure_chart
+from corsage.app.output.page.people import ranks
 from corsage.app.output.progress import Progress
 from corsage.app.output.summary import best, cells, summary_table
 from corsage.core.config import Config
@@ -148,29 +150,27 @@ def test_the_table_has_rmse_and_the_lowest_is_bold() -> None:
 
 def test_the_plots_have_rmse() -> None:
     results, rows = rmse_run()
-    learning = plots.learning_curves(results, rows=rows).axes[0]
-    assert learning.get_ylabel() == "mean RMSE over users, middle half shaded"
+    learning = plots.picture(measure_chart(results, rows, RMSE, "round")).axes[0]
+    assert learning.get_ylabel() == "mean RMSE over users"
     lines = [line for line in learning.get_lines() if line.get_gid() == "curve"]
     np.testing.assert_allclose(lines[0].get_ydata(), [2.0, 1.0])
     assert any("better  0.6667" in text.get_text() for text in learning.texts)
-    assert 0 <= learning.get_ylim()[0] < 0.4 and learning.get_ylim()[1] < 3.0
-    users = plots.over_users(results).axes[0]
+    assert learning.get_ylim()[0] < 0.4 and learning.get_ylim()[1] < 3.0
+    users = plots.picture(ranks(results, RMSE)).axes[0]
     assert users.get_ylabel() == "RMSE of the user"
     first = next(line for line in users.get_lines() if line.get_gid() == "curve")
     np.testing.assert_allclose(first.get_ydata(), np.linspace(1.5, 0.5, 20))
     assert first.get_label() == "worse\nworst 10%: 1.474"
-    sent = plots.against_bytes(results, rows=rows).axes[0]
-    assert sent.get_ylabel() == "mean RMSE over users"
 
 
 def test_an_axis_of_errors_is_not_cut_and_holds_one_value() -> None:
     results, _ = rmse_run(("only",))
     results[0]["curve"] = [[1, 250.0], [2, 250.0]]
-    low, high = plots.learning_curves(results).axes[0].get_ylim()
-    assert low < 250 < high
-    results[0]["curve"] = [[1, 0.0]]
-    low, high = plots.learning_curves(results).axes[0].get_ylim()
-    assert low == 0 and high > 0
+    axis = measure_chart(results, (), RMSE, "round").y
+    assert axis.low < 250 < axis.high
+    results[0]["curve"], results[0]["rmse"]["mean"] = [[1, 0.0]], 0.0
+    axis = measure_chart(results, (), RMSE, "round").y
+    assert axis.low == 0 and axis.high > 0
 
 
 def test_the_report_has_rmse_and_marks_the_worst() -> None:

@@ -9,13 +9,13 @@ import pytest
 from corsage.app.deal import write_files
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, DataError
-from corsage.datasets import hub, words
+from corsage.datasets import hub
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import load_table, source_files
 from corsage.datasets.dealing import federated, partitions
 from corsage.datasets.dealing.federated import on_device, simulated
 from corsage.datasets.femnist import FemnistKeys
-from corsage.datasets.sent140 import Sent140Keys
+from corsage.datasets.sent140 import Sent140Keys, embedded
 from corsage.datasets.table import model_input
 from tests.support.federations import federate
 from tests.support.published import character, leaf, tweet, write_glove, write_json
@@ -191,21 +191,24 @@ def changed(**more):
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (json.dumps(GOOD)[:-300], "damaged or not JSON"),
-        ("", "damaged or not JSON"),
-        (b"\xff\xfe{", "damaged or not JSON"),
-        ("[" * 100_000, "damaged or not JSON"),
+        (json.dumps(GOOD)[:-300], "damaged, or not as LEAF writes it"),
+        ("", "damaged, or not as LEAF writes it"),
+        (b"\xff\xfe{", "damaged, or not as LEAF writes it"),
+        ("[" * 100_000, "damaged, or not as LEAF writes it"),
         ("[1]", "not as LEAF writes it"),
-        (changed(users="ann"), "damaged|not as LEAF"),
+        (changed(users="ann"), "not as LEAF writes it"),
         (changed(user_data={}), "not as LEAF writes it.* .KeyError: 'ann'"),
         (changed(user_data={"ann": {"x": []}}), "not as LEAF writes it.* .KeyError: 'y'"),
         (changed(num_samples=[3]), "user ann: 2 samples, 2 labels, but num_samples says 3"),
-        (changed(num_samples=[2, 1]), "damaged"),
-        (changed(user_data={"ann": {"x": 5, "y": [A, A]}}), "user ann: int for samples"),
+        (changed(num_samples=[2, 1]), "damaged, or"),
+        (changed(user_data={"ann": {"x": 5, "y": [A, A]}}), "not as LEAF writes it.* .TypeError"),
         (changed(user_data={"ann": {"x": [[0.5] * 783] * 2, "y": [A, A]}}), r"shape \(783,\)"),
         (changed(user_data={"ann": {"x": [[0.5] * 784, [1]], "y": [A, A]}}), "several sizes"),
         (changed(user_data={"ann": {"x": [["a"] * 784] * 2, "y": [A, A]}}), "not of numbers"),
-        (changed(user_data={"ann": {"x": [[255] * 784] * 2, "y": [A, A]}}), "not from 0 to 1"),
+        (
+            changed(user_data={"ann": {"x": [[255] * 784] * 2, "y": [A, A]}}),
+            "from 255 to 255; expected 784 pix",
+        ),
         (changed(user_data={"ann": {"x": [[0] * 784] * 2, "y": [A, 62]}}), "a label of 62"),
         (changed(user_data={"ann": {"x": [[0] * 784] * 2, "y": [A, "b"]}}), "labels of type"),
         (changed(user_data={"ann": {"x": [[0] * 784] * 2, "y": [A, [1]]}}), "not numbers"),
@@ -266,7 +269,7 @@ def test_tweets(tmp_path):
 
 def test_a_word_as_it_is_written_comes_first(tmp_path):
     vectors = write_glove(tmp_path / "g.txt", "US us")
-    x, table = words.embedded(["US us Us xyzzy"], tmp_path / "g.txt")
+    x, table = embedded(["US us Us xyzzy"], tmp_path / "g.txt")
     wanted = [vectors["US"], vectors["us"], vectors["us"], np.zeros(6)]
     assert np.array_equal(table[x[0, -4:]], np.array(wanted, np.float32))
 
@@ -274,9 +277,9 @@ def test_a_word_as_it_is_written_comes_first(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("good 1 2 3\nbad 1 2\n", "line 2: 2 numbers, .* the first line has 3"),
+        ("good 1 2 3\nbad 1 2\n", "line 2: not 3 finite numbers, as in line 1"),
         ("the 1 2 3\ngood 1 x 3\n", "line 2: not a word and its numbers"),
-        ("good 1 nan 3\n", "line 1: 3 numbers, or not finite"),
+        ("good 1 nan 3\n", "line 1: not 3 finite numbers"),
         ("wealth 1 2 3\n", "none of the texts' 2 words is in it"),
         ("", "none of the texts' 2 words"),
     ],
@@ -284,13 +287,13 @@ def test_a_word_as_it_is_written_comes_first(tmp_path):
 def test_bad_word_vectors(tmp_path, text, said):
     (tmp_path / "g.txt").write_text(text)
     with pytest.raises(DataError, match=f"g.txt: {said}"):
-        words.embedded(["good bad"], tmp_path / "g.txt")
+        embedded(["good bad"], tmp_path / "g.txt")
 
 
 def test_odd_files_of_word_vectors(tmp_path):
     """word2vec's header, words with blanks in them, and a word twice."""
     (tmp_path / "g.txt").write_text("3 2\nthe 0 0\ngood morning 1 1\ngood 2 3\ngood 9 9\n")
-    x, table = words.embedded(["good"], tmp_path / "g.txt")
+    x, table = embedded(["good"], tmp_path / "g.txt")
     assert table[x[0, -1]].tolist() == [2, 3]
 
 
@@ -299,7 +302,7 @@ def test_odd_files_of_word_vectors(tmp_path):
     [
         ([["1", "d", "q", "ann"]], [1], "a tweet that is not a list of 5 fields"),
         (["good"], [1], "a tweet that is not a list of 5 fields"),
-        ([tweet(0, "ann", "good")], [4], "a label of 4; expected 0"),
+        ([tweet(0, "ann", "good")], [4], "a label of 4; there are 2 classes"),
     ],
 )
 def test_bad_tweets(tmp_path, x, y, said):

@@ -1,10 +1,9 @@
-"""Small data sets in exactly the formats of their publishers: CIFAR's batches, LEAF, GloVe."""
+"""Small data sets in exactly the formats of their publishers: CIFAR's records, LEAF, GloVe."""
 
 from __future__ import annotations
 
 import io
 import json
-import struct
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -12,60 +11,35 @@ from typing import Any
 import numpy as np
 
 CIFAR = {
-    "cifar10": ("cifar-10-batches-py", "cifar-10-python.tar.gz", 10),
-    "cifar100": ("cifar-100-python", "cifar-100-python.tar.gz", 100),
+    "cifar10": ("cifar-10-batches-bin", "cifar-10-binary.tar.gz", 10),
+    "cifar100": ("cifar-100-binary", "cifar-100-binary.tar.gz", 100),
 }
 
 
-def python2(value: Any) -> bytes:
-    """A pickle as Python 2's `cPickle.dump(value, file, 2)` writes it: strings are bytes."""
-    return b"\x80\x02" + part(value) + b"."
-
-
-def part(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        short = len(value) < 256
-        head = b"U" + bytes([len(value)]) if short else b"T" + struct.pack("<i", len(value))
-        return head + value
-    if isinstance(value, int):
-        return b"J" + struct.pack("<i", value)
-    if isinstance(value, list):
-        return b"](" + b"".join(part(v) for v in value) + b"e"
-    if isinstance(value, dict):
-        return b"}(" + b"".join(part(k) + part(v) for k, v in value.items()) + b"u"
-    assert isinstance(value, np.ndarray) and value.dtype.itemsize == 1
-    make = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n" + part(0) + b"\x85"
-    make += part(b"b") + b"\x87R"
-    kind = b"cnumpy\ndtype\n" + part(value.dtype.str[1:].encode()) + part(0) + part(1) + b"\x87R("
-    kind += part(3) + part(b"|") + b"NNN" + part(-1) + part(-1) + part(0) + b"tb"
-    shape = b"(" + b"".join(part(n) for n in value.shape) + b"t"
-    return make + b"(" + part(1) + shape + kind + b"\x89" + part(value.tobytes()) + b"tb"
-
-
-def cifar_batches(name: str, per_batch: int, seed: int = 0) -> dict[str, dict[bytes, Any]]:
-    """The content of every batch; a class is told by its images' brightness."""
+def cifar_batches(name: str, per_batch: int, seed: int = 0) -> dict[str, tuple[Any, Any]]:
+    """Labels and pixels of every file; a class is told by its images' brightness."""
     rng, classes = np.random.default_rng(seed), CIFAR[name][2]
     small = name == "cifar10"
-    names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"] if small else "train test"
+    names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"] if small else []
     batches = {}
-    for batch in names if small else ("train", "test"):
+    for batch in names or ("train", "test"):
         y = rng.integers(0, classes, per_batch)
         y[: min(classes, per_batch)] = np.arange(per_batch)[:classes]
         x = rng.integers(0, 40, (per_batch, 3072)) + (y * 215 // classes)[:, None]
-        content: dict[bytes, Any] = {
-            b"batch_label": batch.encode(),
-            b"labels" if small else b"fine_labels": y.tolist(),
-            b"data": x.astype(np.uint8),
-            b"filenames": [b"a.png"] * per_batch,
-        }
-        batches[batch] = content if small else {**content, b"coarse_labels": (y // 5).tolist()}
+        batches[f"{batch}.bin"] = y, x.astype(np.uint8)
     return batches
+
+
+def records(name: str, y: Any, x: Any) -> bytes:
+    """A file of records; CIFAR-100 has its coarse labels first."""
+    heads = [y] if name == "cifar10" else [y // 5, y]
+    return np.column_stack([*heads, x]).astype(np.uint8).tobytes()
 
 
 def write_cifar(folder: Path, name: str, per_batch: int = 20, packed: bool = False) -> Path:
     """The publisher's folder, or its archive, in `folder`; returns its path."""
     inside, archive, _ = CIFAR[name]
-    files = {n: python2(c) for n, c in cifar_batches(name, per_batch).items()}
+    files = {n: records(name, *c) for n, c in cifar_batches(name, per_batch).items()}
     files["readme.html"] = b"<html>"
     if not packed:
         (folder / inside).mkdir(parents=True)

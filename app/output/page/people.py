@@ -19,7 +19,7 @@ from corsage.app.output.page.chart import (
     thinned,
 )
 from corsage.app.output.summary import Result
-from corsage.core.measures import Measure, measure_of
+from corsage.core.measures import Measure, measure_of, worst_share
 
 NAMED = 400
 """Users up to which each is a point that can be asked for its name."""
@@ -67,7 +67,9 @@ def ranks(results: Sequence[Result], measure: Measure, extra: bool = False) -> C
         at, x = picked(len(names)), ranked(values)
         if names:
             line = ([x[i] for i in at], [float(values[i]) for i in at])
-            series.append(Series(str(result["strategy"]), *line, names=[names[i] for i in at]))
+            worst = f"worst 10%: {measure.digits(worst_share(values, measure=measure))}"
+            named = [names[i] for i in at]
+            series.append(Series(str(result["strategy"]), *line, names=named, note=worst))
     y = Axis(measure.axis("{} of the user"), kind_of(measure), *limits(series, measure.bounds))
     x_axis = Axis("users, from the worst-off to the best-off (%)", "share", 0.0, 100.0)
     caption = "The worst tenth is at the left."

@@ -146,9 +146,6 @@ figure { margin: 0 0 1.8rem; }
 .scale { position: relative; height: 1.6rem; }
 .scale span { position: absolute; transform: translateX(-50%); color: var(--soft);
   font-size: .8rem; }
-.times .branches .work { fill: var(--c0); stroke: none; }
-.times .branches .wait { fill: var(--line); stroke: none; }
-.times .branches .step { stroke: var(--soft); stroke-width: .6px; opacity: .6; }
 .cluster { border-left: 3px solid currentColor; padding-left: .6rem; margin: .5rem 0; }
 .cluster summary, .cluster p { color: var(--ink); }
 .cluster p { font-size: .88rem; }

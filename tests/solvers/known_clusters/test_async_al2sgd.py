@@ -12,9 +12,9 @@ from scipy.optimize import minimize
 
 from corsage.core.errors import ConfigError
 from corsage.core.seeding import generator
-from corsage.solvers.known_clusters import al2sgd_coalescing, async_l2gd, katyusha
-from corsage.solvers.known_clusters.al2sgd_coalescing import Missed, catch_up, plan, plans
-from corsage.solvers.known_clusters.async_al2sgd import Faces, iterate, run_coalesced, run_naive
+from corsage.solvers.known_clusters import al2sgd_coalescing, katyusha
+from corsage.solvers.known_clusters.al2sgd_coalescing import Missed, catch_up, plan
+from corsage.solvers.known_clusters.async_al2sgd import Faces, iterate, run_naive
 from corsage.solvers.known_clusters.coins import Coin, Coins, stretch
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.solvers.known_clusters.katyusha import (
@@ -27,6 +27,7 @@ from corsage.solvers.known_clusters.katyusha import (
 )
 from corsage.solvers.known_clusters.settings import Parameters, largest_step, probabilities
 from tests.support.clustered_losses import Quadratics, faces, hierarchy_of, pull_matrix
+from tests.support.coalesced import al2sgd_together, cluster_rows, l2gd_together, plans
 
 SEEDS = st.integers(0, 2**32 - 1)
 D, SIZES, NAMES = 2, [1, 2, 4], ("a", "b", "c")
@@ -198,7 +199,7 @@ def test_coalesced_run_is_the_naive_one(kind, number):
         return losses.sample_gradient(drawn[t % 97], rows, users)
 
     args = (start, losses.gradient, sample, found, chosen, coins_of(3, chosen), number)
-    naive, fast = run_naive(*args), run_coalesced(*args)
+    naive, fast = run_naive(*args), al2sgd_together(*args)
     for name in ("z", "y", "x", "slope"):
         assert np.abs(getattr(naive, name) - getattr(fast, name)).max() < 1e-12
     assert np.abs(naive.y - losses.minimiser(found)).max() < 1e-8
@@ -210,7 +211,7 @@ def test_coalesced_run_ends_anywhere(seed, even, number):
     rng, found, losses, chosen = problem(seed, even=even, samples=3, rho=0.2)
     start, sample = rng.normal(size=(found.n, D)), drawn_samples(losses)
     args = (start, losses.gradient, sample, found, chosen, coins_of(seed, chosen), number)
-    naive, fast = run_naive(*args), run_coalesced(*args)
+    naive, fast = run_naive(*args), al2sgd_together(*args)
     assert np.allclose(naive.y, fast.y, rtol=0, atol=1e-12)
     assert np.allclose(naive.z, fast.z, rtol=0, atol=1e-12)
 
@@ -219,7 +220,7 @@ def test_means_of_a_cluster_move_as_a_user():
     """The server's z, y, x and slope after aggregation steps are the means of the users'."""
     rng, found, losses, chosen = problem(8, even=True)
     rows = anywhere(rng, found, losses, chosen)
-    server = al2sgd_coalescing.cluster_rows(rows, found)
+    server = cluster_rows(rows, found)
     ahead, told = al2sgd_coalescing.advance_means(server, chosen, 4, found.weights)
     for t in range(4):
         theta = rows.theta(chosen)
@@ -261,7 +262,7 @@ def test_float32_rows_stay_float32():
         return losses.gradient(rows, users).astype(rows.dtype)
 
     rest = (gradient, None, found, chosen, coins_of(1, chosen), 300)
-    small = run_coalesced(start.astype(np.float32), *rest)
+    small = al2sgd_together(start.astype(np.float32), *rest)
     assert {getattr(small, name).dtype for name in ("z", "y", "x", "centre")} == {np.dtype("f4")}
     assert np.allclose(small.y, run_naive(start, *rest).y, atol=1e-4)
 
@@ -291,12 +292,12 @@ def test_quadratic_losses_are_solved_where_algorithm_1_stalls():
     best, start, number = losses.minimiser(found), np.zeros((7, D)), 3_000
     coins, first = coins_of(1, chosen), np.square(best).sum()
     sample = drawn_samples(losses)
-    rows = run_coalesced(start, losses.gradient, sample, found, chosen, coins, number)
+    rows = al2sgd_together(start, losses.gradient, sample, found, chosen, coins, number)
     assert np.square(rows.y - best).sum() < 1e-10 * first
     step = largest_step(found, losses.smoothness(), chosen.p0, chosen.p)
     plain = Parameters(step, chosen.p0, chosen.p, chosen.tau)
     args = (start, losses.gradient, found, plain, coins, number)
-    assert np.square(async_l2gd.run_coalesced(*args) - best).sum() > 1e-4 * first
+    assert np.square(l2gd_together(*args) - best).sum() > 1e-4 * first
 
 
 class Logistic:
@@ -341,12 +342,12 @@ def test_logistic_losses_are_solved_where_algorithm_1_stalls():
     p_0, p = probabilities(found, losses.smoothness())
     chosen = parameters(found, losses.smoothness(), losses.ridge, p_0, p)
     coins, first = coins_of(4, chosen), np.square(best).sum()
-    rows = run_coalesced(start, losses.gradient, None, found, chosen, coins, number)
+    rows = al2sgd_together(start, losses.gradient, None, found, chosen, coins, number)
     assert np.square(rows.y - best).sum() < 1e-10 * first
     step = largest_step(found, losses.smoothness(), p_0, p)
     plain = Parameters(step, p_0, p, chosen.tau)
     args = (start, losses.gradient, found, plain, coins, number)
-    assert np.square(async_l2gd.run_coalesced(*args) - best).sum() > 1e-6 * first
+    assert np.square(l2gd_together(*args) - best).sum() > 1e-6 * first
 
 
 def test_printed_estimator_diverges_where_the_mended_one_converges(monkeypatch):
@@ -403,7 +404,7 @@ def test_the_thrifty_rho_needs_less_than_half_of_the_rounds_between_clusters():
         chosen = parameters(found, losses.smoothness(), losses.convexity(), 0.05, p, rho)
         number = int(rounds / (chosen.rho + chosen.p0 * (1 - chosen.p0)))
         coins, sample = coins_of(1, chosen), drawn_samples(losses)
-        rows = run_coalesced(start, losses.gradient, sample, found, chosen, coins, number)
+        rows = al2sgd_together(start, losses.gradient, sample, found, chosen, coins, number)
         return np.square(rows.y - best).sum() / np.square(best).sum()
 
     assert left(None, 220) < 1e-8 < left(1.0, 500)

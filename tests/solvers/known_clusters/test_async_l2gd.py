@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.linalg import eigh
 
 from corsage.core.errors import ConfigError
-from corsage.solvers.known_clusters.async_l2gd import iterate, run_coalesced, run_naive
+from corsage.solvers.known_clusters.async_l2gd import iterate, run_naive
 from corsage.solvers.known_clusters.coalescing import (
     Affine,
     compose,
@@ -38,6 +38,7 @@ from corsage.solvers.known_clusters.settings import (
     theorem_bound,
 )
 from tests.support.clustered_losses import Quadratics, faces, hierarchy_of, pull_matrix
+from tests.support.coalesced import l2gd_together
 
 SEEDS = st.integers(0, 2**32 - 1)
 D = 2
@@ -127,7 +128,7 @@ def test_coalesced_run_is_the_naive_one(kind):
     start = rng.normal(size=(found.n, D))
     args = (start, losses.gradient, found, chosen, coins, 20_000)
     naive = run_naive(*args, each=lambda t, theta: seen.append(t))
-    assert np.abs(run_coalesced(*args) - naive).max() < 1e-12
+    assert np.abs(l2gd_together(*args) - naive).max() < 1e-12
     assert np.abs(naive - start).max() > 0.1 and seen == list(range(1, 20_001))
 
 
@@ -136,14 +137,14 @@ def test_coalesced_run_ends_anywhere():
     coins = Coins(2, chosen.p0, tuple(chosen.p), ("a", "b", "c"))
     for number in (*range(12), *rng.integers(12, 60, 5)):
         args = (start, losses.gradient, found, chosen, coins, int(number))
-        assert np.allclose(run_coalesced(*args), run_naive(*args), rtol=0, atol=1e-13)
+        assert np.allclose(l2gd_together(*args), run_naive(*args), rtol=0, atol=1e-13)
 
 
 def test_float32_models_stay_float32():
     _, found, losses, chosen, start = problem(12)
     coins = Coins(2, chosen.p0, tuple(chosen.p), ("a", "b", "c"))
     args = (losses.gradient, found, chosen, coins, 200)
-    small = run_coalesced(start.astype(np.float32), *args)
+    small = l2gd_together(start.astype(np.float32), *args)
     assert small.dtype == run_naive(start.astype(np.float32), *args).dtype == np.float32
     assert np.allclose(small, run_naive(start, *args), atol=1e-4)
 

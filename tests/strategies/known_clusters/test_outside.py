@@ -26,7 +26,6 @@ CASES = [
     ("async-l2gd", {**LOGISTIC, **AUTO, "mixed_em_rounds": 3}),
     ("async-al2sgd", {**HIERARCHICAL, **COINS, "al2sgd_rho": 0.05}),
     ("async-al2sgd", {**HIERARCHICAL, **COINS, "known_gamma": USERS}),
-    ("async-al2sgd", {**HIERARCHICAL, **COINS, "al2sgd_rho": 0.05, "known_staleness": 3}),
     ("async-al2sgd", {**HIERARCHICAL, **AUTO}),
     ("mixed-model", {**LOGISTIC, **AUTO, "num_rounds": 12, "mixed_em_rounds": 4}),
     ("mixed-model", {**HIERARCHICAL, **AUTO, "known_refine": 1, "mixed_intervals": "never"}),
