@@ -27,9 +27,9 @@ from corsage.benchmarks.turns import one_thread
 from corsage.core.groups import TrainKeys
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Loss, Order
-from corsage.networks.choice import choose
 from corsage.networks.network import Network
-from corsage.networks.parts import train_bodies, train_heads, train_models
+from corsage.networks.together import train_bodies, train_heads, train_models
+from corsage.networks.together.choice import choose
 from corsage.networks.training import batches
 
 PAPER = TrainKeys(batch_size=10, lr=0.01, momentum=0.5, weight_decay=1e-4)

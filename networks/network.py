@@ -8,6 +8,7 @@ control variates are plain vector arithmetic on it.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,7 +27,15 @@ from corsage.networks.groups import Words
 from corsage.networks.running import divided
 from corsage.networks.vector import Block, Vector, is_weight
 
-__all__ = ["Block", "Network", "is_weight"]
+__all__ = ["ALONE", "Block", "Network", "is_weight"]
+
+ALONE = threading.RLock()
+"""Held while parameters that were put into a network are used, and while random numbers are.
+
+A process has one network a model, into which each user's parameters are put in turn, and torch has
+one generator of random numbers. Two runs in two threads, or predictions in a pool of threads, would
+read each other's users without a word.
+"""
 
 
 class Network:

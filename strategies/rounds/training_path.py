@@ -17,7 +17,7 @@ def settle(federation: Federation) -> None:
 
     What was measured is said in a line; a built-in model whose kernels are known needs none.
     """
-    from corsage.networks.build import choose_path
+    from corsage.networks.together import choose_path
     from corsage.networks.zoo import ZOO
 
     progress, model = federation.progress, federation.config.model

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.groups import TrainKeys
-from corsage.networks import choice, parts
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
+from corsage.networks.together import choice, parts
 from tests.support.together import IMAGES, KEYS, MODELS
 
 

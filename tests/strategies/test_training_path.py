@@ -16,10 +16,10 @@ from corsage.core.config import Config
 from corsage.core.errors import ConfigError, ModelError, Refused
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.limits import Limits
-from corsage.networks import build, kept_choice
 from corsage.networks.build import build_network
-from corsage.networks.choice import Choice
-from corsage.networks.together import descended
+from corsage.networks.together import kept_choice, network_on_its_path
+from corsage.networks.together.choice import Choice
+from corsage.networks.together.descent import descended
 from tests.support.federations import federate, same_arrays
 from tests.support.resuming import Resume, Stop
 
@@ -30,11 +30,11 @@ OWN = {"model": "tests.support.own_models:Gelu", "dataset": "digits"}
 def chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
     """What the next measurement comes to: its first entry. Nothing was measured before."""
     names = ["together-4"]
-    build.choose_path.cache_clear()
+    kept_choice.choose_path.cache_clear()
     monkeypatch.setattr(kept_choice, "choose", lambda *_: Choice(names[0], "it was measured"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     yield names
-    build.choose_path.cache_clear()
+    kept_choice.choose_path.cache_clear()
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(job.network.path.name)
         return descended(job, *rest)
 
-    monkeypatch.setattr("corsage.networks.parts.descended", watched)
+    monkeypatch.setattr("corsage.networks.together.parts.descended", watched)
     return found
 
 
@@ -74,7 +74,7 @@ def test_the_next_run_takes_it_again_and_measures_where_the_file_is_not_there(
     """A process of its own measures nothing twice, whatever a measurement would come to now."""
 
     def runs(**more: Any) -> str:
-        build.choose_path.cache_clear()
+        kept_choice.choose_path.cache_clear()
         strategy, _, notes = federate("fedavg", **{**OWN, **more}, num_rounds=1)
         (said,) = [n for n in notes.notes if "path" in n]
         assert said.startswith(f"training-path={strategy.progress.training_path}: it was measured")
@@ -134,7 +134,7 @@ def test_a_resumed_run_keeps_to_it(chosen: list[str], trained: list[str], tmp_pa
     with pytest.raises(KeyboardInterrupt):
         type(whole)(whole.config, [Stop(path, after=3)], experiment="e").start(grid)
     chosen[0] = "together-10"
-    build.choose_path.cache_clear()
+    kept_choice.choose_path.cache_clear()
     trained.clear()
     again = type(whole)(whole.config, [Resume(path, 2)], experiment="e")
     result = again.start(grid)
@@ -157,7 +157,7 @@ def test_built_in_models_say_nothing_and_keep_their_kernels(trained: list[str]) 
 
 
 def test_what_cannot_be_traced_goes_one_by_one_with_its_line(trained: list[str]) -> None:
-    build.choose_path.cache_clear()
+    kept_choice.choose_path.cache_clear()
     model = "tests.support.own_models:Dropping"
     strategy, _, notes = federate("fedavg", **{**OWN, "model": model}, num_rounds=1)
     (said,) = [n for n in notes.notes if "path" in n]
@@ -168,11 +168,11 @@ def test_what_cannot_be_traced_goes_one_by_one_with_its_line(trained: list[str])
 def test_a_path_that_a_model_cannot_take_is_refused_in_one_line() -> None:
     dropping = ModelKeys(model="tests.support.own_models:Dropping", training_path="together-4")
     with pytest.raises(ModelError, match=r"together-4: not with this model: it draws random"):
-        build_network(dropping, (64,), 3, 0)
+        network_on_its_path(dropping, (64,), 3, 0)
     with pytest.raises(ModelError, match="no chain of plain layers"):
-        build_network(ModelKeys(model=OWN["model"], training_path="layers"), (64,), 3, 0)
+        network_on_its_path(ModelKeys(model=OWN["model"], training_path="layers"), (64,), 3, 0)
     with pytest.raises(ModelError, match="images with their channels last"):
-        build_network(ModelKeys(training_path="loop-channels-last"), (64,), 3, 0)
+        network_on_its_path(ModelKeys(training_path="loop-channels-last"), (64,), 3, 0)
 
 
 @pytest.mark.parametrize("name", ["together-5", "together", "", "__import__('os')", 4])

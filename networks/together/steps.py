@@ -11,12 +11,12 @@ from torch import Tensor
 from corsage.core.arrays import Floats32
 from corsage.core.errors import ModelError
 from corsage.core.groups import TrainKeys
-from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order
-from corsage.networks.gradients import BARE, UserLosses, training
 from corsage.networks.network import Network
-from corsage.networks.parts import groups, users_together
-from corsage.networks.together import losses_of
+from corsage.networks.together import stacked
+from corsage.networks.together.descent import losses_of
+from corsage.networks.together.gradients import BARE, UserLosses, training
+from corsage.networks.together.parts import groups, users_together
 from corsage.networks.training import seeded
 
 Work = Callable[[UserLosses], Sequence[Tensor]]

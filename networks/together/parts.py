@@ -14,15 +14,13 @@ from torch import Tensor
 
 from corsage.core.arrays import Floats32
 from corsage.core.groups import TrainKeys
-from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order, Plan
-from corsage.networks.by_rule import trained_by_rule
 from corsage.networks.evaluation import all_features
-from corsage.networks.job import Job
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
 from corsage.networks.rules import vectors_of
-from corsage.networks.together import descended
+from corsage.networks.together import stacked
+from corsage.networks.together.descent import Job, descended, descended_by_rule
 from corsage.networks.training import StepLoss, pulled_sgd, sgd
 from corsage.networks.vector import LARGE
 
@@ -249,7 +247,7 @@ def way_of(job: Job) -> Way:
     plain = job.keys.plain and job.data.objective is None and job.data.views is None
     if plain and not (job.head or job.network.stackable):
         return descended
-    return trained_together if plain and job.data.losses is None else trained_by_rule
+    return trained_together if plain and job.data.losses is None else descended_by_rule
 
 
 def starts_of(job: Job, rows: Floats32, users: list[int]) -> torch.Tensor:

@@ -18,11 +18,16 @@ from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.paths import AUTO, LAYERS, PATHS, TOGETHER, Path
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples
-from corsage.networks.gradients import AutogradLosses, UserLosses, copy_statistics, training
 from corsage.networks.network import Network
-from corsage.networks.parts import train_models
-from corsage.networks.traced import TracedLosses
-from corsage.networks.users import Untraceable
+from corsage.networks.together.gradients import (
+    AutogradLosses,
+    UserLosses,
+    copy_statistics,
+    training,
+)
+from corsage.networks.together.parts import train_models
+from corsage.networks.together.traced import TracedLosses
+from corsage.networks.together.users import Untraceable
 
 LONG = 0.1
 """Seconds of a step beyond which several users together have nothing to gain: it is arithmetic."""

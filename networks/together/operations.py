@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from corsage.networks import layer_rules as layers
-from corsage.networks import shape_rules as shapes
-from corsage.networks.aligned import elementwise, mapped
-from corsage.networks.slots import Slot
-from corsage.networks.users import Rule, Untraceable, Users
+from corsage.networks.together import layer_rules as layers
+from corsage.networks.together import shape_rules as shapes
+from corsage.networks.together.slots import Slot
+from corsage.networks.together.users import Rule, Untraceable, Users, elementwise, mapped
 
 ELEMENTWISE = frozenset(
     (

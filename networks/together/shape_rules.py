@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from corsage.networks.aligned import lifted, moved, of_users, padded, users_in
-from corsage.networks.users import Rule, Users
+from corsage.networks.together.users import Rule, Users, lifted, moved, of_users, padded, users_in
 
 
 def of_image(axes: int) -> Callable[[Any], Rule]:

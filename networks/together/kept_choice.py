@@ -12,16 +12,18 @@ import logging
 import os
 import platform
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path as File
 from typing import Any
 
 import torch
 
-from corsage.core.files import parsed, write_atomically
-from corsage.core.groups import TrainKeys
-from corsage.core.paths import PATHS
-from corsage.networks.choice import Choice, choose, untraceable
-from corsage.networks.network import Network
+from corsage.core.files import cache_root, parsed, write_atomically
+from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.paths import AUTO, PATHS
+from corsage.networks.build import build_network, refusing, seeded
+from corsage.networks.network import ALONE, Network
+from corsage.networks.together.choice import Choice, check_path, choose, untraceable
 
 log = logging.getLogger("corsage")
 
@@ -81,3 +83,32 @@ def write(file: File, choice: Choice) -> None:
         write_atomically(file, json.dumps(asdict(choice)))
     except OSError as error:
         log.warning("%s: not written (%s): the next run measures its model anew.", file, error)
+
+
+@lru_cache(maxsize=8)
+def choose_path(
+    keys: ModelKeys,
+    shape: tuple[int, ...],
+    num_classes: int,
+    seed: int,
+    train: TrainKeys,
+    cache: str,
+) -> Choice:
+    """The path on which a model is trained, measured once a machine; as its key says if it does."""
+    if keys.training_path != AUTO:
+        network_on_its_path(keys, shape, num_classes, seed, train.device)
+        return Choice(keys.training_path, "")
+    network = build_network(keys, shape, num_classes, seed, train.device)
+    with ALONE, torch.random.fork_rng(devices=[]):
+        return choose_again(network, shape, num_classes, train, cache_root(cache) / "paths")
+
+
+@lru_cache(maxsize=8)
+def network_on_its_path(
+    keys: ModelKeys, shape: tuple[int, ...], num_classes: int, seed: int, device: str = "cpu"
+) -> Network:
+    """The network of a configuration for training; ModelError if it cannot take the keys' path."""
+    network = build_network(keys, shape, num_classes, seed, device)
+    with seeded(seed), refusing(keys):
+        check_path(network, keys, shape, num_classes)
+    return network

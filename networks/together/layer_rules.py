@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from corsage.networks.aligned import elementwise, lifted, users_in
-from corsage.networks.slots import Convolution, Linear, Slot, State
-from corsage.networks.users import Rule, Untraceable, Users
+from corsage.networks.together.slots import Convolution, Linear, Slot, State
+from corsage.networks.together.users import Rule, Untraceable, Users, elementwise, lifted, users_in
 
 DRAWS = "it draws random numbers in training (dropout)"
 SHORTENS = "its forward writes into a parameter (max_norm)"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corsage.networks.users import Users
+from corsage.networks.together.users import Users
 
 
 class Slot(Users):

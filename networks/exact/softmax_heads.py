@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corsage.core.arrays import Floats
-from corsage.networks.exact_heads import Designs
+from corsage.networks.exact.exact_heads import Designs
 
 PULLS: Floats = np.geomspace(1.0, 100.0, 4)
 """What gamma/heat may be multiplied by: the loss curves less than the squared one."""
