@@ -3,8 +3,7 @@
 Bare: the same steps on one built model, with index batches and torch.optim.SGD. Tuned (FedRep,
 where it is exact): that, but with the features of the frozen body computed once for all epochs of
 the head. All take the same number of steps on random data, by turns, in one process with one
-thread. Before that the path is measured as a run does it (`networks/choice`); what was chosen
-stands beside.
+thread, on the path that the rule chooses (`networks/together/choice`); it stands beside.
 
     python -m corsage.benchmarks own-models
 """
@@ -191,7 +190,7 @@ def seconds(work: Callable[[], None], users: int) -> float:
 
 
 def measure(case: Case) -> Row:
-    """The path, then all by turns; the first warms up."""
+    """All by turns; the first warms up."""
     rng, n = generator(0, "benchmark"), case.users * case.samples
     x = torch.from_numpy(rng.random((n, *case.shape), np.float32))
     y = torch.from_numpy(rng.integers(0, nets.CLASSES, n))
