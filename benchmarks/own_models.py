@@ -141,7 +141,7 @@ class Loops:
 
 
 def corsage(case: Case, network: Network, data: Examples, turn: int) -> None:
-    """What a node does in a round with all its users, batches drawn included."""
+    """A node's round with all its users, batches drawn included."""
 
     def orders(phase: str, epochs: int) -> list[Order]:
         rngs = [generator(0, phase, turn, u) for u in range(case.users)]

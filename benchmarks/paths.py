@@ -123,7 +123,7 @@ class Functional(TracedLosses):
 
 
 def functional(case: Case, network: Network) -> str:
-    """How torch.func compares with the kernels on the path that the network has."""
+    """The seconds of torch.func as a multiple of the kernels', on the network's path."""
     batch, best = case.keys.batch_size, dict[type[TracedLosses], float]()
     data = examples(case.shape, CLASSES, [batch] * USERS)
     for kind in (TracedLosses, Functional) * TURNS:
@@ -143,7 +143,7 @@ def functional(case: Case, network: Network) -> str:
 
 
 def run() -> Iterator[Measure]:
-    """What the rule loses, model by model, and the times of all paths beside it."""
+    """Measure what the rule loses, model by model, and the times of all paths beside it."""
     with one_thread():
         for case in cases():
             torch.manual_seed(0)

@@ -31,5 +31,5 @@ def output_of(answer: Any) -> Tensor:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor, or stands for those of several users."""
+    """Tell whether a value is a tensor, or stands for those of several users."""
     return hasattr(type(value), "__torch_function__")

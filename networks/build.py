@@ -138,7 +138,7 @@ def _made(
 
 @contextmanager
 def refusing(keys: ModelKeys) -> Iterator[None]:
-    """What torch has against a model, as a line of its own."""
+    """Turn torch's complaint about a model into a line of its own."""
     try:
         yield
     except RuntimeError as error:
@@ -199,7 +199,7 @@ def said(keys: ModelKeys) -> str:
 
 
 def fixed_outputs(keys: ModelKeys, shape: Shape) -> int:
-    """How many numbers a model of one's own puts out; 0 if that is asked of it, or it is one."""
+    """The outputs of a model of one's own; 0 if that is asked of it, or it is one."""
     factory = own_model(keys.model) if is_name(keys.model) else load_factory(keys.model)
     if wanted_arguments(factory):
         return 0
@@ -254,7 +254,7 @@ def load_factory(model: str) -> Callable[..., Any]:
 
 
 def wanted_arguments(factory: Callable[..., Any]) -> int:
-    """How many of (shape, outputs) a factory takes: both, the outputs alone, or none.
+    """The number of (shape, outputs) that a factory takes: both, the outputs alone, or none.
 
     One that has a default is given another value only if its name says that it is one of these:
     `Net(hidden=64)` keeps its 64.

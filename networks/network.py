@@ -154,7 +154,7 @@ class Network:
 
     @property
     def grad(self) -> Tensor:
-        """Where its gradients go."""
+        """The gradients of `flat`."""
         return self.vector.grad
 
     @property
@@ -240,7 +240,7 @@ class Network:
 
     @torch.no_grad()
     def in_front_of(self, x: Tensor) -> Tensor:
-        """What the frozen front makes of samples: its features, which stay the same all run."""
+        """The frozen front's features of samples, which stay the same all run."""
         assert self.front is not None
         self.front.eval()
         found: Tensor = self.front(x)
@@ -256,7 +256,7 @@ class Network:
         return inspection.as_channels_last(x) if self.channels_last and x.dim() == 4 else x
 
     def described(self) -> str:
-        """How the model is divided, in one line."""
+        """The division of the model, in one line."""
         trained = self.whole.stop
         fixed = self.vector.fixed.size
         own = self.head.stop - self.head.start

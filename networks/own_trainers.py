@@ -1,4 +1,4 @@
-"""Who trains a model of an app's own: a function, or a NumPyClient."""
+"""Trainers of an app's own: a function, or a NumPyClient."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "user": ("user",),
     "config": ("config",),
 }
-"""What a training function may ask for besides the model and the data, and by which names."""
+"""Arguments of a training function besides the model and the data, and their names."""
 KNOWN = {name: what for what, names in SAME.items() for name in names}
 
 

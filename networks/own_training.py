@@ -33,7 +33,7 @@ Words = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is to be trained.
+    """The training that an app is asked for.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class OptimizerPull:
 
     @property
     def given(self) -> bool:
-        """Whether there is one."""
+        """Tell whether there is one."""
         return self.drift is not None
 
     @contextmanager

@@ -78,7 +78,7 @@ def to_tensors(
 
 @dataclass(frozen=True)
 class StepLoss:
-    """What the loss of a step is.
+    """The loss of a step.
 
     Parameters
     ----------

@@ -107,7 +107,7 @@ def choose(
 
 
 def fits(users: int, parameters: int, kept: int) -> bool:
-    """Whether so many users are trained together in the cache."""
+    """Tell whether so many users are trained together in the cache."""
     return users * parameters <= PARAMETERS and users * kept <= ACTIVATIONS
 
 
@@ -150,7 +150,7 @@ def examples(shape: tuple[int, ...], num_classes: int, sizes: list[int]) -> Exam
 def untraceable(
     network: Network, shape: tuple[int, ...], num_classes: int, batch: int = MANY
 ) -> str:
-    """What stands against training users together, in words; nothing if it is exact.
+    """The obstacle to training users together, in words; nothing if it is exact.
 
     `batch`: how many samples a step has.
     """
@@ -168,7 +168,7 @@ def untraceable(
 
 
 def differing(network: Network, data: Examples) -> str:
-    """What differs between users' gradients together and alone, at points of their own."""
+    """The difference between users' gradients together and alone, at points of their own."""
     orders = [[[np.arange(n)] for n in data.sizes]]
     joint = TracedLosses(network, data, orders, range(len(data)))
     theta = noisy(network, joint.rows(network.initial))

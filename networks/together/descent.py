@@ -35,7 +35,7 @@ from corsage.networks.together.traced import TracedLosses
 
 @dataclass(frozen=True)
 class Job:
-    """Which part of which users' models is trained, on what, and how.
+    """A training job: the part of users' models that is trained, the data, and the keys.
 
     With `head` the rows are heads and the data are features; else they are whole models.
     """
@@ -107,7 +107,7 @@ def descend(
 
 
 def whole_drift(pull: Pull, w: Tensor) -> Drift:
-    """What a pull adds to the gradients of all users (users, P_part)."""
+    """The drift that a pull adds to the gradients of all users (users, P_part)."""
     users, size = w.shape
     return pull.drift(slice(0, size), [size], users, 0.0, w)
 

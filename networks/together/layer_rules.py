@@ -198,12 +198,12 @@ ODD = (
 
 
 def is_bool(mask: Any) -> bool:
-    """Whether a mask says which are left out, and not what is added."""
+    """Tell whether a mask says which are left out, and not what is added."""
     return bool(mask.dtype == torch.bool)
 
 
 def projected(inputs: tuple[Users, Users, Users], weight: Any, bias: Any) -> tuple[Users, ...]:
-    """What goes into the heads: query, key and value times their third of the weights each."""
+    """The heads' inputs: query, key and value times their third of the weights each."""
     query, key, value = inputs
     if query is key and key is value:
         return tuple(linear(query, weight, bias).chunk(3, -1))

@@ -1,4 +1,4 @@
-"""What torch's functions and methods do for several users at once: a rule for each, by its name.
+"""Rules for torch's functions and methods on values of several users at once, by their names.
 
 What has no rule is done by torch.vmap.
 """

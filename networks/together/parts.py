@@ -92,7 +92,7 @@ def train_heads(
 
 
 def through_all(network: Network, data: Examples, keys: TrainKeys) -> bool:
-    """Whether several users' heads are trained together through whole networks."""
+    """Tell whether several users' heads are trained together through whole networks."""
     if network.stackable or (data.losses is not None and not network.split_exact):
         return False
     return users_together(network, network.head, 0, keys) > 1
@@ -182,7 +182,7 @@ def train_part(
 def together_in(
     network: Network, part: slice, data: Examples, keys: TrainKeys, pull: Pull | None
 ) -> int:
-    """How many users' parts are trained in one go on such data and under such a pull."""
+    """The number of users whose parts are trained in one go on such data, under such a pull."""
     if data.losses is not None and not network.split_exact:  # which is refused
         return 0
     return users_together(network, part, pull.own_rows if pull is not None else 0, keys)
@@ -275,7 +275,7 @@ def trained_together(
 def users_together(
     network: Network, part: slice, more: int = 0, keys: TrainKeys | None = None
 ) -> int:
-    """How many users' models are trained in one go; 0: one by one through autograd.
+    """The number of users whose models are trained in one go; 0: one by one through autograd.
 
     Of chains of plain layers a rule says it, of others the network's path, which was measured.
     Milliseconds a step and user, batch 10, for 1, 5, 10, 20 users at once: MLP .198, .143, .141,

@@ -141,5 +141,5 @@ def clone(x: Users, *args: Any, **kwargs: Any) -> Users:
 
 
 def same(x: Users, *args: Any, **kwargs: Any) -> Users:
-    """What changes nothing but the layout in memory, or nothing."""
+    """A function that changes nothing but the layout in memory, or nothing."""
     return x

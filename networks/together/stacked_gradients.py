@@ -110,7 +110,7 @@ class StackedLosses(UserLosses):
         return slopes(own, sizes, features, outputs, labels, times)
 
     def sloped(self, users: slice) -> Sloped:
-        """What some users in a row are trained on."""
+        """The criterion or objective of some users in a row."""
         if self.objective is None:
             return self.network.criterion
         return self.objective.pick(range(users.start, users.stop))

@@ -30,7 +30,7 @@ def in_groups(
     work: Work,
     keys: TrainKeys = BARE,
 ) -> list[Floats32]:
-    """What `work` gives for all users; it gets them in groups, in the quickest way that is exact.
+    """The results of `work` for all users; it gets them in groups, in the quickest exact way.
 
     `orders[stream][user]` are the batches. `work` returns tensors with one row for each of
     `losses.users`; `vectors` is how many vectors of the model's size it holds for a user. The

@@ -109,7 +109,7 @@ class TracedLosses(StackedLosses):
             return lifted(features, x.n).rows(), output.rows()
 
     def values(self) -> dict[int, Users]:
-        """What stands for each parameter and moving buffer that the module has now."""
+        """The stand-in of each parameter and moving buffer that the module has now."""
         loose = self.network.vector.loose
         now = {
             id(one.owner._buffers[one.attribute]): self.states[id(one.block.tensor)]

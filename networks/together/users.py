@@ -18,7 +18,7 @@ Rule = Callable[..., Any]
 
 
 class Untraceable(Exception):
-    """What stands against training the users of a model together."""
+    """An obstacle to training the users of a model together."""
 
 
 class Users:
@@ -61,7 +61,7 @@ class Users:
         return self.shape.numel()
 
     def is_floating_point(self) -> bool:
-        """Whether these are floats."""
+        """Tell whether these are floats."""
         return self.t.is_floating_point()
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class Users:
 
 
 PLAIN = ("dtype", "device", "is_cuda", "is_nested", "is_sparse", "is_quantized", "requires_grad")
-"""What a tensor says of itself that does not depend on whose it is."""
+"""Attributes of a tensor that do not depend on whose it is."""
 OPERATORS = (
     *("add", "sub", "mul", "truediv", "pow", "matmul", "radd", "rsub", "rmul", "rtruediv", "rpow"),
     *("neg", "abs", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "invert"),
@@ -156,7 +156,7 @@ for _name in OPERATORS:
 
 
 def users_in(values: Sequence[Any]) -> int:
-    """How many users some values are of."""
+    """The number of users that some values are of."""
     return next(v.n for v in values if isinstance(v, Users))
 
 
@@ -196,7 +196,7 @@ def elementwise(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> U
 
 
 def wide_fits(values: Sequence[Users]) -> bool:
-    """Whether all have as many channels: users' channels side by side cannot be stretched."""
+    """Tell whether all have as many channels: users' channels side by side cannot be stretched."""
     return len({v.shape[1] for v in values}) == 1
 
 
