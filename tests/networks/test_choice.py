@@ -118,6 +118,27 @@ def test_rounding_in_a_gradient_of_zero_is_no_difference() -> None:
         assert choice.untraceable(net, (6,), 3, 4) == ""
 
 
+@pytest.mark.parametrize(("points", "same"), [(1, True), (3, True), (99, False)])
+def test_a_relu_at_zero_is_no_difference(
+    points: int, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that passes a gradient for users together and not alone, at the first points that are
+    tried, or at all of them.
+    """
+    shape, make = MODELS["residual"]
+    net, compare, tried = Network(make(), "", torch.rand(3, *shape)), choice.gradient, [0]
+
+    def kinked(losses: Any, theta: Tensor) -> Tensor:
+        found = compare(losses, theta)
+        if isinstance(losses, choice.TracedLosses):
+            tried[0] += 1
+            found[1] *= 1.5 if tried[0] <= points else 1.0
+        return found
+
+    monkeypatch.setattr(choice, "gradient", kinked)
+    assert (choice.untraceable(net, shape, 3) == "") == same
+
+
 def normed_chain() -> list[nn.Module]:
     return [nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)]
 
