@@ -220,8 +220,3 @@ def of_users(found: Any, n: int) -> Any:
     """Tensors (n, ...), one or several, as values."""
     flat, form = tree_flatten(found)
     return tree_unflatten([Users(t, n) if isinstance(t, Tensor) else t for t in flat], form)
-
-
-def moved(axis: int) -> int:
-    """An axis of one user's tensor as one of (n, ...)."""
-    return axis + 1 if axis >= 0 else axis
