@@ -82,6 +82,13 @@ def own_models() -> Iterator[Measure]:
     return module.run()
 
 
+def paths() -> Iterator[Measure]:
+    """All training paths of a model, and what the rule that chooses one loses."""
+    from corsage.benchmarks import paths as module
+
+    return module.run()
+
+
 def methods() -> list[Measure]:
     """CPU seconds of a user-round of every method, as a share of as many bare SGD steps."""
     from corsage.benchmarks import methods as module
@@ -197,6 +204,7 @@ def forgetting() -> list[Measure]:
 BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "user-round": user_round,
     "own-models": own_models,
+    "paths": paths,
     "methods": methods,
     "pfllib": pfllib,
     "engines": engines,

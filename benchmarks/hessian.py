@@ -28,11 +28,12 @@ from corsage.core.config import Config
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.seeding import generator
 from corsage.datasets.dealing.federated import simulated
-from corsage.networks import stacked
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
-from corsage.networks.gradients import StackedLosses, training
 from corsage.networks.network import Network
+from corsage.networks.together import stacked
+from corsage.networks.together.gradients import training
+from corsage.networks.together.stacked_gradients import StackedLosses
 from corsage.networks.training import batches, sgd, to_tensors
 from corsage.strategies.perfedavg import PerFedAvgKeys
 

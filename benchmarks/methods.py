@@ -36,9 +36,10 @@ from corsage.core.errors import CorsageError
 from corsage.core.groups import ModelKeys
 from corsage.core.registry import ALGORITHMS
 from corsage.experiments.runner import say
-from corsage.networks import stacked
 from corsage.networks.batches import Examples
-from corsage.networks.gradients import AutogradLosses, StackedLosses, UserLosses
+from corsage.networks.together import stacked
+from corsage.networks.together.gradients import AutogradLosses, UserLosses
+from corsage.networks.together.stacked_gradients import StackedLosses
 
 USERS, TURNS, LIMIT = 10, 3, 1.2
 PROBLEM: dict[str, Any] = {

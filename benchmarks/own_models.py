@@ -3,8 +3,7 @@
 Bare: the same steps on one built model, with index batches and torch.optim.SGD. Tuned (FedRep,
 where it is exact): that, but with the features of the frozen body computed once for all epochs of
 the head. All take the same number of steps on random data, by turns, in one process with one
-thread. Before that the path is measured as a run does it (`networks/choice`); what was chosen
-stands beside.
+thread, on the path that the rule chooses (`networks/together/choice`); it stands beside.
 
     python -m corsage.benchmarks own-models
 """
@@ -27,9 +26,9 @@ from corsage.benchmarks.turns import one_thread
 from corsage.core.groups import TrainKeys
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Loss, Order
-from corsage.networks.choice import choose
 from corsage.networks.network import Network
-from corsage.networks.parts import train_bodies, train_heads, train_models
+from corsage.networks.together import train_bodies, train_heads, train_models
+from corsage.networks.together.choice import choose
 from corsage.networks.training import batches
 
 PAPER = TrainKeys(batch_size=10, lr=0.01, momentum=0.5, weight_decay=1e-4)
@@ -142,7 +141,7 @@ class Loops:
 
 
 def corsage(case: Case, network: Network, data: Examples, turn: int) -> None:
-    """What a node does in a round with all its users, batches drawn included."""
+    """A node's round with all its users, batches drawn included."""
 
     def orders(phase: str, epochs: int) -> list[Order]:
         rngs = [generator(0, phase, turn, u) for u in range(case.users)]
@@ -191,7 +190,7 @@ def seconds(work: Callable[[], None], users: int) -> float:
 
 
 def measure(case: Case) -> Row:
-    """The path, then all by turns; the first warms up."""
+    """All by turns; the first warms up."""
     rng, n = generator(0, "benchmark"), case.users * case.samples
     x = torch.from_numpy(rng.random((n, *case.shape), np.float32))
     y = torch.from_numpy(rng.integers(0, nets.CLASSES, n))

@@ -14,9 +14,8 @@ from corsage.core.arrays import Floats32
 from corsage.core.asked import Takes, floats
 from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples
-from corsage.networks.gradients import Losses, UserLosses, copy_statistics
 from corsage.networks.rules import update_rule
-from corsage.networks.steps import in_groups
+from corsage.networks.together import Losses, UserLosses, copy_statistics, in_groups
 from corsage.strategies.apfl import APFLKeys
 
 VECTORS = 5  # w, v, vbar, and the momentum of w and v

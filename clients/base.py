@@ -40,8 +40,8 @@ from corsage.networks.network import Network
 from corsage.networks.objective import objective_of
 from corsage.networks.outputs import Arithmetic
 from corsage.networks.own_training import OwnTraining
-from corsage.networks.parts import train_bodies, train_heads, train_models
 from corsage.networks.pull import Pull
+from corsage.networks.together import train_bodies, train_heads, train_models
 from corsage.networks.training import SINGLE, Types
 from corsage.strategies.rounds.work import effort, pace
 

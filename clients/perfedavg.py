@@ -15,9 +15,8 @@ from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.asked import Takes, floats
 from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples
-from corsage.networks.gradients import Losses, UserLosses
 from corsage.networks.rules import update_rule
-from corsage.networks.steps import in_groups
+from corsage.networks.together import Losses, UserLosses, in_groups
 from corsage.strategies.perfedavg import PerFedAvgKeys
 
 STREAMS = ("D", "D'", "D''")

@@ -217,7 +217,7 @@ class DataKeys(Keys):
     max_train_samples: int = key(0, "at most so many training samples a user, 0: no limit", low=0)
     cache_dir: str = key(
         "",
-        "where prepared data and measured paths are kept; empty: the user's cache folder",
+        "where prepared data are kept; empty: the user's cache folder",
     )
 
     @property
@@ -276,7 +276,7 @@ class ModelKeys(Keys):
         AUTO,
         "how a node trains several users: layers (kernels of plain layers), loop (one by one), "
         "together-N (N of them through the model's own forward), with -channels-last for images; "
-        "auto: the quickest on the model at hand, measured once a run and said",
+        "auto: by what the model is made of, said in a line",
         choices=CHOICES,
     )
     loss_scale: str = key(

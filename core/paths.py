@@ -1,4 +1,4 @@
-"""How a model is trained at a node: a name out of a table, chosen once a run.
+"""Training paths: how a model is trained at a node, a name out of a table, chosen once a run.
 
 Every path comes to the same numbers but for the order in which floats are summed. So that not even
 that differs, a run keeps to one: all of its nodes, on every engine, also when it is resumed.

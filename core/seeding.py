@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 SHUFFLED = 10_000
 """Up to so many are put in a random order when some of them are drawn."""
@@ -58,3 +62,16 @@ def uniforms(keys: NDArray[np.uint64], number: int) -> NDArray[np.float64]:
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     bits = (z ^ (z >> np.uint64(31))) >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53
+
+
+def reseed(seed: int, device: torch.device | None = None) -> None:
+    """Seed torch's random numbers: the processor's, and a device's where the work is on one.
+
+    `torch.manual_seed` writes down Python's stack for each device that nobody has used. Without a
+    device somebody else's code is at work, which may use any that this machine has.
+    """
+    import torch
+
+    alone = not torch.accelerator.is_available() if device is None else device.type == "cpu"
+    seed_all = torch.default_generator.manual_seed if alone else torch.manual_seed
+    seed_all(seed)

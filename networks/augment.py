@@ -23,7 +23,7 @@ from corsage.networks.batches import Order
 
 @dataclass(frozen=True)
 class Views:
-    """How the users' training images are changed.
+    """The changes of the users' training images.
 
     Parameters
     ----------
@@ -74,14 +74,14 @@ class Views:
 
 
 def within(places: Tensor, size: int) -> Tensor:
-    """Which places are in the image."""
+    """Tell which places are in the image."""
     return (places >= 0) & (places < size)
 
 
 def views_of(
     keys: TrainKeys, seed: int, number: int, users: Sequence[str], x: Tensor, zero: Tensor
 ) -> Views | None:
-    """What the keys come to for users' samples; None: they stay as they are."""
+    """The views by the keys, for users' samples; None: they stay as they are."""
     if not keys.augment:
         return None
     check_images(keys, tuple(x.shape[1:]))

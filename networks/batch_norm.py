@@ -20,7 +20,7 @@ def layers(module: nn.Module) -> dict[str, _NormBase]:
 
 
 def needs_two(module: nn.Module) -> bool:
-    """Whether some layer normalises by what a batch is like, which one sample does not tell."""
+    """Tell whether some layer normalises by the batch, which one sample does not have."""
     return any(not stands(m) for m in layers(module).values())
 
 
@@ -42,5 +42,5 @@ def freeze(module: nn.Module) -> None:
 
 
 def stands(module: nn.Module) -> bool:
-    """Whether a layer is one of those that `freeze` holds."""
+    """Tell whether a layer is one of those that `freeze` holds."""
     return "train" in vars(module)

@@ -42,7 +42,7 @@ def steps_on(order: Order, device: torch.device) -> Sequence[Tensor]:
 
 @dataclass(frozen=True)
 class Units:
-    """What labels that were standardised are in their own unit: `label * scale + mean`, by user."""
+    """Units of labels that were standardised: `label * scale + mean`, by user."""
 
     mean: Floats
     scale: Floats
@@ -94,12 +94,12 @@ class Examples:
 
     @property
     def unit(self) -> Floats:
-        """What a standardised label of 1 is, by user."""
+        """A standardised label of 1 in the labels' own unit, by user."""
         return np.ones(len(self)) if self.units is None else self.units.scale
 
     @cached_property
     def offsets(self) -> Ints:
-        """Where each user's examples begin."""
+        """The first row of each user's examples."""
         return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
 
     def user(self, u: int) -> tuple[Tensor, Tensor]:
@@ -113,7 +113,7 @@ class Examples:
 
     @property
     def usual(self) -> bool:
-        """Whether the criterion is trained on the samples as they are."""
+        """Tell whether the criterion is trained on the samples as they are."""
         return self.losses is None and self.objective is None and self.views is None
 
     def on(self, purpose: str) -> Examples:
@@ -125,7 +125,7 @@ class Examples:
         return usual if self.objective is None else self.objective.mean_of(u)
 
     def change_of(self, u: int, order: Order, stream: int = 0) -> Change | None:
-        """How one user's batches (inputs, step) are changed, if they are."""
+        """The change of one user's batches (inputs, step), if there is any."""
         if self.views is None:
             return None
         views, drawn = self.views, self.views.draws(u, order, stream)
@@ -177,7 +177,7 @@ class Plan:
         return replace(self, rows=on_device(self.rows, device), weights=weights)
 
     def sizes(self, step: int) -> list[int]:
-        """How many samples the users' batches have, without those that fill them up."""
+        """The sizes of the users' batches, without the samples that fill them up."""
         return self.lengths[step]
 
     def alike(self, step: int) -> list[tuple[slice, int]]:

@@ -19,20 +19,16 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError, ModelError
-from corsage.core.files import cache_root
-from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.groups import ModelKeys
 from corsage.core.held import held, is_name
 from corsage.core.keys import nearest
 from corsage.core.paths import AUTO
-from corsage.core.seeding import torch_seed
+from corsage.core.seeding import reseed, torch_seed
 from corsage.networks import batch_norm
-from corsage.networks.alone import ALONE, reseed
 from corsage.networks.answers import output_of
-from corsage.networks.choice import Choice, check_path
 from corsage.networks.criterion import Criterion, criterion_of
 from corsage.networks.groups import Words
-from corsage.networks.kept_choice import choose_again
-from corsage.networks.network import Network
+from corsage.networks.network import ALONE, Network
 from corsage.networks.zoo import ZOO
 
 Shape = tuple[int, ...]
@@ -65,20 +61,8 @@ def build_network(
     found = _build(keys, *facts)
     for name, own in found.vector.fixed.arrays.items() if fixed else ():
         if fixed and name in fixed and not np.array_equal(fixed[name], own):
-            return on_its_path(_made(keys, *facts, fixed), keys, *facts[:3])
+            return _made(keys, *facts, fixed).along(keys.training_path)
     return found
-
-
-@lru_cache(maxsize=8)
-def choose_path(
-    keys: ModelKeys, shape: Shape, num_classes: int, seed: int, train: TrainKeys, cache: str
-) -> Choice:
-    """The path on which a model is trained, measured once a machine; as its key says if it does."""
-    if keys.training_path != AUTO:
-        return Choice(keys.training_path, "")
-    network = build_network(keys, shape, num_classes, seed, train.device)
-    with ALONE, torch.random.fork_rng(devices=[]):
-        return choose_again(network, shape, num_classes, train, cache_root(cache) / "paths")
 
 
 def measure_model(keys: ModelKeys, shape: Shape, num_classes: int) -> tuple[int, int]:
@@ -112,24 +96,12 @@ def check_available(device: str) -> None:
 def _build(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str) -> Network:
     """One network a model: those of its paths have the same vector."""
     found = _auto(replace(keys, training_path=AUTO), shape, num_classes, seed, device)
-    return on_its_path(found, keys, shape, num_classes, seed)
+    return found if keys.training_path == AUTO else found.along(keys.training_path)
 
 
 @lru_cache(maxsize=8)
 def _auto(keys: ModelKeys, shape: Shape, num_classes: int, seed: int, device: str) -> Network:
     return _made(keys, shape, num_classes, seed, device, {})
-
-
-def on_its_path(
-    network: Network, keys: ModelKeys, shape: Shape, num_classes: int, seed: int
-) -> Network:
-    """A network on the path of its keys; ModelError if it cannot take that."""
-    if keys.training_path == AUTO:
-        return network
-    found = network.along(keys.training_path)
-    with seeded(seed), refusing(keys):
-        check_path(found, keys, shape, num_classes)
-    return found
 
 
 def _made(
@@ -166,7 +138,7 @@ def _made(
 
 @contextmanager
 def refusing(keys: ModelKeys) -> Iterator[None]:
-    """What torch has against a model, as a line of its own."""
+    """Turn torch's complaint about a model into a line of its own."""
     try:
         yield
     except RuntimeError as error:
@@ -227,7 +199,7 @@ def said(keys: ModelKeys) -> str:
 
 
 def fixed_outputs(keys: ModelKeys, shape: Shape) -> int:
-    """How many numbers a model of one's own puts out; 0 if that is asked of it, or it is one."""
+    """The outputs of a model of one's own; 0 if that is asked of it, or it is one."""
     factory = own_model(keys.model) if is_name(keys.model) else load_factory(keys.model)
     if wanted_arguments(factory):
         return 0
@@ -282,7 +254,7 @@ def load_factory(model: str) -> Callable[..., Any]:
 
 
 def wanted_arguments(factory: Callable[..., Any]) -> int:
-    """How many of (shape, outputs) a factory takes: both, the outputs alone, or none.
+    """The number of (shape, outputs) that a factory takes: both, the outputs alone, or none.
 
     One that has a default is given another value only if its name says that it is one of these:
     `Net(hidden=64)` keeps its 64.

@@ -61,7 +61,7 @@ def head_layers(network: Network, example: Tensor) -> list[nn.Module]:
 
 
 def same_function(module: nn.Module, layers: list[nn.Module], example: Tensor) -> bool:
-    """Whether the layers do to an example what the module does."""
+    """Tell whether the layers do to an example what the module does."""
     found = example
     with torch.no_grad():
         wanted = output_of(module(example.clone()))
@@ -71,14 +71,14 @@ def same_function(module: nn.Module, layers: list[nn.Module], example: Tensor) -
 
 
 def is_plain(module: nn.Module, layers: list[nn.Module]) -> bool:
-    """Whether it is nothing but Sequentials of these layers: no forward of its own is run."""
+    """Tell whether it is nothing but Sequentials of these layers: no forward of its own is run."""
     own = [m for m in module.modules() if type(m) is not nn.Sequential]
     parts = (m for m in own if any(True for _ in m.parameters()))
     return {id(m) for m in parts} <= {id(m) for m in layers} and type(module) is nn.Sequential
 
 
 def same_gradients(module: nn.Module, layers: list[nn.Module], example: Tensor) -> bool:
-    """Whether each parameter has the gradient in the module that it has in the layers.
+    """Tell whether each parameter has the gradient in the module that it has in the layers.
 
     fx does not see `torch.no_grad()`; and a parameter that nothing uses is in no layer.
     """
@@ -119,7 +119,7 @@ def read(traced: fx.GraphModule) -> list[nn.Module]:
 
 
 def is_size(node: fx.Node, sizes: dict[fx.Node, Any], last: Any) -> bool:
-    """Whether a node asks for the number of samples, and note it."""
+    """Tell whether a node asks for the number of samples, and note it."""
     first: Any = node.args[0] if node.args else None
     if node.target == "size" and node.args in ((last, 0), (last,)):
         sizes[node] = BATCH if len(node.args) > 1 else [BATCH]

@@ -1,4 +1,4 @@
-"""What users count of their test samples: outputs beside labels, for each measure that is asked.
+"""Counts of users' test samples: outputs beside labels, for each measure that is asked.
 
 Only sums over samples, counts of classes and areas leave a user; `core/counts.py` makes the
 measures of them. All is computed in double precision, but for right answers and squared errors,
@@ -80,7 +80,7 @@ class Outcome:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return max(int(self.outputs.shape[1]), 2)
 
     @property
@@ -92,7 +92,7 @@ class Outcome:
 
     @property
     def log_odds(self) -> Floats:
-        """How much each sample looks like each class (samples, classes): monotone in its chance.
+        """The scores of each class (samples, classes): monotone in its chance.
 
         Of two classes it is the log-odds of class 1, one column.
         """
@@ -180,11 +180,11 @@ COUNTING: dict[str, Callable[[Outcome], Counted]] = {
     "mae": Outcome.absolutes,
     "r2": Outcome.variation,
 }
-"""What is counted for each measure."""
+"""The counts of each measure."""
 
 
 def counts(outcome: Outcome, measures: Sequence[Measure]) -> Counted:
-    """What users report for some measures, and nothing else."""
+    """The reports of users for some measures, and nothing else."""
     found = Counted()
     for ways in dict.fromkeys(COUNTING[measure.name] for measure in measures):
         found |= ways(outcome)
@@ -193,7 +193,7 @@ def counts(outcome: Outcome, measures: Sequence[Measure]) -> Counted:
 
 
 def nothing(measures: Sequence[Measure], classes: int, users: int) -> Counted:
-    """What users without a single test sample report for some measures."""
+    """The reports of users without a single test sample, for some measures."""
     numbers = (number for measure in measures for number in measure.numbers(max(classes, 2)))
     return {number.name: np.zeros(users) for number in numbers}
 

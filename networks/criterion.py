@@ -1,4 +1,4 @@
-"""What a model is trained by and judged by: its loss, the slope of it, and what is counted.
+"""Criteria that models are trained and judged by: the loss, its slope, and what is counted.
 
 A network has one, `network.criterion`, and every loop that trains or evaluates uses it: softmax
 cross-entropy over one output a class, or a loss of `core.losses` of one output.
@@ -19,7 +19,7 @@ from corsage.core.measures import ACCURACY, RMSE, Measure
 
 
 class Sloped(Protocol):
-    """What users are trained on together."""
+    """A criterion that users can be trained on together."""
 
     def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Each sample's gradient with respect to its outputs: (users, batch, outputs).
@@ -40,18 +40,18 @@ class Criterion(Sloped, Protocol):
 
     @property
     def numbers(self) -> bool:
-        """Whether labels are numbers, not classes."""
+        """Tell whether labels are numbers, not classes."""
 
     @property
     def measure(self) -> Measure:
-        """What users are judged by."""
+        """The measure that users are judged by."""
 
     @property
     def wants(self) -> str:
         """In words, what the model must return for a sample."""
 
     def outputs(self, num_classes: int) -> int:
-        """How many numbers that are."""
+        """The number of outputs."""
 
     def mean(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The mean loss of a batch, for autograd."""
@@ -60,7 +60,7 @@ class Criterion(Sloped, Protocol):
         """The loss of each sample (batch,)."""
 
     def counted(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """What `measure` counts of each sample: is it right, or the squared error."""
+        """The value that `measure` has of each sample: is it right, or the squared error."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class CrossEntropy:
         return d.scatter_add_(2, y, d.new_full((1, 1, 1), -1.0).expand(y.shape))
 
     def counted(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Whether the largest logit is the right one."""
+        """Tell whether the largest logit is the right one."""
         return outputs.argmax(1) == y
 
 
@@ -110,7 +110,7 @@ class OneOutput:
 
     @property
     def numbers(self) -> bool:
-        """Whether labels are numbers and not classes."""
+        """Tell whether labels are numbers and not classes."""
         return not self.loss.classes
 
     @property
@@ -120,7 +120,7 @@ class OneOutput:
 
     @property
     def wants(self) -> str:
-        """What the model must put out, for an error message."""
+        """The output that the model must have, for an error message."""
         return f"one number a sample, for loss={self.name}"
 
     def outputs(self, num_classes: int) -> int:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from corsage.core.seeding import reseed
 from corsage.networks import batch_norm
-from corsage.networks.alone import reseed
 from corsage.networks.answers import output_of
 from corsage.networks.running import in_mode
 
@@ -23,7 +23,7 @@ DRAWS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
 class Uncut(Exception):
-    """Why a module cannot be cut."""
+    """A module cannot be cut, for this reason."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Sides:
         return []
 
     def _draws(self, module: nn.Module) -> bool:
-        """Whether a module draws random numbers in training, or keeps statistics."""
+        """Tell whether a module draws random numbers in training, or keeps statistics."""
         moving = isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
         kinds = isinstance(module, DRAWS) and getattr(module, "p", 1.0) != 0
         still = batch_norm.stands(module) or id(module) in self.quiet

@@ -1,4 +1,4 @@
-"""How good models are on the data of all users of a node: one model for all, or one a user."""
+"""Evaluation of models on the data of all users of a node: one model for all, or one a user."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def evaluate_models(network: Network, models: Floats32, data: Examples) -> Score
 
 @torch.no_grad()
 def outputs_of_heads(network: Network, body: Floats32, heads: Floats32, data: Examples) -> Tensor:
-    """What models of one body and users' own heads (users, P_head) put out for their samples."""
+    """The outputs of one body and users' own heads (users, P_head) for their samples."""
     network.set(network.body, body)
     if not network.split_exact:
         whole = np.concatenate([np.broadcast_to(body, (len(heads), len(body))), heads], axis=1)
@@ -65,7 +65,7 @@ def outputs_of_heads(network: Network, body: Floats32, heads: Floats32, data: Ex
 
 @torch.no_grad()
 def outputs_of_models(network: Network, models: Floats32, data: Examples) -> Tensor:
-    """What one whole model (P,), or each user's own (users, P), puts out for their samples."""
+    """The outputs of one whole model (P,), or of each user's own (users, P), for their samples."""
     network.train(False)
     if models.ndim == 1:
         network.set(network.whole, models)
@@ -80,7 +80,7 @@ def outputs_of_models(network: Network, models: Floats32, data: Examples) -> Ten
 
 @torch.no_grad()
 def outputs_of_picked(network: Network, models: Floats32, picked: Ints, data: Examples) -> Tensor:
-    """What users' models put out for their samples, each one of some models (K, P)."""
+    """The outputs of users' models for their samples, each one of some models (K, P)."""
     each = torch.stack([outputs_of_models(network, model, data) for model in models])
     own = torch.from_numpy(np.repeat(picked, data.sizes)).to(each.device)
     return each[own, torch.arange(each.shape[1], device=each.device)]
@@ -135,7 +135,7 @@ def score(
     measures: Sequence[Measure] = (),
     classes: int = 0,
 ) -> Scores:
-    """What is counted, and losses, summed for each user; a user's NaN stays its own.
+    """Counts and losses, summed for each user; a user's NaN stays its own.
 
     `classes` is how many there are, which outputs for no sample do not show.
 

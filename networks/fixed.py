@@ -1,4 +1,4 @@
-"""What of a module nobody trains: it stays where it is, and is the same for all."""
+"""The fixed part of a module, which nobody trains: it stays where it is, the same for all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Fixed:
 
     @property
     def size(self) -> int:
-        """How many numbers it is."""
+        """The number of its numbers."""
         return sum(tensor.numel() for tensor in self.tensors.values())
 
     def seal(self) -> None:
@@ -63,7 +63,7 @@ class Fixed:
 
     @cached_property
     def arrays(self) -> Arrays:
-        """What the state dict has of it, under each of its names."""
+        """The state dict's part of it, under each of its names."""
         ids = {id(tensor) for tensor in self.tensors.values()}
         state = self.module.state_dict(keep_vars=True).items()
         found = {n: t for n, t in state if isinstance(t, Tensor) and id(t) in ids}

@@ -1,4 +1,4 @@
-"""Whose a model's parameters and buffers are: shared, a user's own, or frozen; named by patterns.
+"""Owners of a model's parameters and buffers, by patterns: shared, a user's own, or frozen.
 
 A pattern is compared with the names of parameters, buffers and modules as file names are (`*` also
 takes dots); one of a module takes all that is in it. `@` before it compares it with the types of
@@ -21,7 +21,7 @@ LISTED = 30
 
 @dataclass(frozen=True)
 class Words:
-    """What the keys say: patterns, with commas.
+    """Patterns of the keys, with commas.
 
     `also` is a user's own too, whatever else is.
     """
@@ -35,7 +35,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Owners:
-    """Whose what is, by name.
+    """Owners of parameters and buffers, by name.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Names:
         return frozenset(self.first[id(t)] for t in (*own.parameters(), *own.buffers()))
 
     def taken(self, key: str, words: str) -> frozenset[str]:
-        """What patterns name; ModelError of one that names nothing."""
+        """The names that patterns take; ModelError of one that names nothing."""
         found: set[str] = set()
         for word in filter(None, (part.strip() for part in words.split(","))):
             some = self.matching(key, word.removeprefix("!"))
@@ -82,7 +82,7 @@ class Names:
         return frozenset(found)
 
     def matching(self, key: str, word: str) -> set[str]:
-        """What one pattern names."""
+        """The names that one pattern takes."""
         kind = word.startswith("@")
         modules = [
             name
@@ -107,7 +107,7 @@ class Names:
 
 
 def owners(names: Names, words: Words, still: frozenset[str], head: str | None) -> Owners:
-    """Whose what is, with what is a user's own in any case."""
+    """The owners, with what is a user's own in any case."""
     found = as_said(names, words, still, head)
     more = names.taken("personal", words.also) - still if words.also else frozenset[str]()
     if more <= found.personal:
@@ -116,7 +116,7 @@ def owners(names: Names, words: Words, still: frozenset[str], head: str | None) 
 
 
 def as_said(names: Names, words: Words, still: frozenset[str], head: str | None) -> Owners:
-    """Whose what is; ModelError, in one line, where the patterns cannot be meant.
+    """The owners; ModelError, in one line, where the patterns cannot be meant.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a module does with its head, found out by running it on an example.
+"""Inspection of a module and its head, by running it on an example.
 
 A head is split off by a hook, so any user module will do in which the head is called once and
 nothing follows it. Whether that holds, and whether features may be cached while the head trains,
@@ -118,7 +118,7 @@ def inspect(network: Network, example: Tensor, uncut: str = "") -> Findings:
 
 
 def draws(module: nn.Module) -> bool:
-    """Whether a layer draws random numbers in training: a dropout of 0 does not."""
+    """Tell whether a layer draws random numbers in training: a dropout of 0 does not."""
     if isinstance(module, nn.MultiheadAttention):
         return float(module.dropout) > 0
     if isinstance(module, nn.RNNBase):
@@ -199,7 +199,7 @@ def running(network: Network, mode: bool) -> Iterator[None]:
 
 
 def keeps_statistics(module: nn.Module) -> bool:
-    """Whether a layer normalises by the batch or by running statistics, as BatchNorm does."""
+    """Tell whether a layer normalises by the batch or by running statistics, as BatchNorm does."""
     if batch_norm.stands(module):
         return False
     return isinstance(module, _NormBase) and (
@@ -246,14 +246,14 @@ class Called(TorchFunctionMode):
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two results are tensors of the same numbers."""
+    """Tell whether two results are tensors of the same numbers."""
     return (
         isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and torch.equal(a, b)
     )
 
 
 def tied(network: Network) -> bool:
-    """Whether a parameter of the head is used under another name outside it."""
+    """Tell whether a parameter of the head is used under another name outside it."""
     if network.head_name is None:
         return False  # it is cut off where these come in first
     prefix = f"{network.head_name}." if network.head_name else ""
@@ -263,7 +263,7 @@ def tied(network: Network) -> bool:
 
 
 def stackable(network: Network) -> bool:
-    """Whether `Stacked` computes the same function as the network's module."""
+    """Tell whether `Stacked` computes the same function as the network's module."""
     layers = network.layers
     ends = bool(layers) and layers[-1] is network.head_module and network.linear_head
     shaped = [id(m) for m in layers if any(True for _ in m.parameters())]
@@ -280,7 +280,7 @@ def widest_convolution(module: nn.Module) -> int:
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether a layer is one of `PLAIN` with the usual options."""
+    """Tell whether a layer is one of `PLAIN` with the usual options."""
     if type(module) not in PLAIN or module._forward_hooks or module._forward_pre_hooks:
         return False
     if isinstance(module, nn.Conv2d):
@@ -292,7 +292,7 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def in_order(layers: list[nn.Module]) -> bool:
-    """Whether it is convolutions first (if any), one Flatten, then linear layers."""
+    """Tell whether it is convolutions first (if any), one Flatten, then linear layers."""
     kinds = [type(m) for m in layers]
     if nn.Conv2d not in kinds and nn.MaxPool2d not in kinds:
         return True

@@ -8,6 +8,7 @@ control variates are plain vector arithmetic on it.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,7 +27,15 @@ from corsage.networks.groups import Words
 from corsage.networks.running import divided
 from corsage.networks.vector import Block, Vector, is_weight
 
-__all__ = ["Block", "Network", "is_weight"]
+__all__ = ["ALONE", "Block", "Network", "is_weight"]
+
+ALONE = threading.RLock()
+"""Held while parameters that were put into a network are used, and while random numbers are.
+
+A process has one network a model, into which each user's parameters are put in turn, and torch has
+one generator of random numbers. Two runs in two threads, or predictions in a pool of threads, would
+read each other's users without a word.
+"""
 
 
 class Network:
@@ -145,7 +154,7 @@ class Network:
 
     @property
     def grad(self) -> Tensor:
-        """Where its gradients go."""
+        """The gradients of `flat`."""
         return self.vector.grad
 
     @property
@@ -231,7 +240,7 @@ class Network:
 
     @torch.no_grad()
     def in_front_of(self, x: Tensor) -> Tensor:
-        """What the frozen front makes of samples: its features, which stay the same all run."""
+        """The frozen front's features of samples, which stay the same all run."""
         assert self.front is not None
         self.front.eval()
         found: Tensor = self.front(x)
@@ -247,7 +256,7 @@ class Network:
         return inspection.as_channels_last(x) if self.channels_last and x.dim() == 4 else x
 
     def described(self) -> str:
-        """How the model is divided, in one line."""
+        """The division of the model, in one line."""
         trained = self.whole.stop
         fixed = self.vector.fixed.size
         own = self.head.stop - self.head.start

@@ -1,4 +1,4 @@
-"""What training minimises where it is not the plain criterion: smoothed labels, weighted classes.
+"""Objectives other than the plain criterion: smoothed labels, weighted classes.
 
 With weights w_c and smoothing eps over K classes the loss of a sample (z, y) is, as torch's
 cross-entropy has it,
@@ -77,7 +77,7 @@ class Objective:
         return p.scatter_add_(2, y, -own)
 
     def share(self, y: Tensor, share: float | Tensor) -> float | Tensor:
-        """What each sample counts for: 1 by the weights of its batch; 0 where `share` is."""
+        """The share of each sample: 1 by the weights of its batch; 0 where `share` is."""
         if self.weights is None:
             return share
         w = self.weights[: len(y)].unsqueeze(1).expand(-1, y.shape[1], -1).gather(2, y)
@@ -93,7 +93,7 @@ def inverse(weight: Tensor) -> Tensor:
 def objective_of(
     keys: TrainKeys, criterion: Criterion, classes: int, labels: Iterable[Tensor]
 ) -> Objective | None:
-    """What the keys of the loss come to, for users with these labels; None: the criterion."""
+    """The objective by the keys, for users with these labels; None: the criterion."""
     if not keys.class_weights and not keys.label_smoothing:
         return None
     check_loss(keys, criterion)

@@ -1,4 +1,4 @@
-"""What a model says of one user's samples: the one function that judges it and that predicts.
+"""Outputs of a model for one user's samples: the one function that judges it and predicts.
 
 Sums of floats depend on their order, and that on shapes and on the number of threads. So whoever is
 to get the very numbers of an evaluation calls this on the same samples, user by user.
@@ -23,7 +23,7 @@ CHUNK = {True: 128, False: 1024}
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a prediction is computed in.
+    """The arithmetic of a prediction.
 
     Parameters
     ----------

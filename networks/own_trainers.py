@@ -1,4 +1,4 @@
-"""Who trains a model of an app's own: a function, or a NumPyClient."""
+"""Trainers of an app's own: a function, or a NumPyClient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from corsage.core.errors import ConfigError, ModelError
-from corsage.networks.alone import reseed
+from corsage.core.seeding import reseed
 from corsage.networks.network import Network
 from corsage.networks.own_training import OptimizerPull, Words
 
@@ -27,7 +27,7 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "user": ("user",),
     "config": ("config",),
 }
-"""What a training function may ask for besides the model and the data, and by which names."""
+"""Arguments of a training function besides the model and the data, and their names."""
 KNOWN = {name: what for what, names in SAME.items() for name in names}
 
 

@@ -22,9 +22,8 @@ from torch.utils.data import TensorDataset
 from corsage.core.arrays import Floats32
 from corsage.core.errors import ConfigError
 from corsage.core.groups import TrainKeys
-from corsage.core.seeding import torch_seed
+from corsage.core.seeding import reseed, torch_seed
 from corsage.core.train_keys import LEARNING
-from corsage.networks.alone import reseed
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
 from corsage.networks.pull import Drift, Pull
@@ -34,7 +33,7 @@ Words = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is to be trained.
+    """The training that an app is asked for.
 
     Parameters
     ----------
@@ -82,7 +81,7 @@ class OptimizerPull:
 
     @property
     def given(self) -> bool:
-        """Whether there is one."""
+        """Tell whether there is one."""
         return self.drift is not None
 
     @contextmanager

@@ -18,7 +18,7 @@ from corsage.core.arrays import Floats32
 
 @dataclass(frozen=True)
 class Pull:
-    """What is added to the gradient: strength * (theta - centre) + shift.
+    """A pull, added to the gradient: strength * (theta - centre) + shift.
 
     Weight decay is added too, and momentum takes in the sum. Vectors are those of the part that is
     trained (P: the whole model, the body or the head).
@@ -45,12 +45,12 @@ class Pull:
 
     @property
     def idle(self) -> bool:
-        """Whether it adds nothing to any gradient."""
+        """Tell whether it adds nothing to any gradient."""
         return not np.any(self.strength) and self.shift is None and not self.every
 
     @property
     def own_rows(self) -> int:
-        """How many rows of P floats each user needs besides the model: 0, 1 or 2."""
+        """The rows of P floats that each user needs besides the model: 0, 1 or 2."""
         vectors = (self.centre, self.shift)
         own = np.ndim(self.strength) or any(v is not None and v.ndim == 2 for v in vectors)
         return int(bool(own)) + int(self.every > 0)
@@ -68,7 +68,7 @@ class Pull:
     def drift(
         self, where: slice, shape: Sequence[int], users: int, decay: float, like: Tensor
     ) -> Drift:
-        """What all users' copies (users, *shape) of one parameter, at `where` in P, get."""
+        """The drift of all users' copies (users, *shape) of one parameter, at `where` in P."""
 
         def rows(vector: Floats32) -> Tensor:
             values = torch.from_numpy(np.array(vector[..., where], np.float32)).to(like.device)

@@ -1,4 +1,4 @@
-"""How an optimizer takes a step, for one or several users at once: theta (users, P).
+"""Steps of optimizers for one or several users at once: theta (users, P).
 
 The arithmetic is that of torch.optim (SGD, Adam, AdamW) and of torch.nn.utils.clip_grad_norm_, on
 flat vectors, each user by itself. Weight decay acts on weights and not on biases.
@@ -19,7 +19,7 @@ TINY = 1e-6
 
 
 Weights = Tensor | Sequence[slice]
-"""Where weight decay applies: 1 there and else 0, or the runs of numbers themselves."""
+"""The places of weight decay: 1 there and else 0, or the runs of numbers themselves."""
 
 
 class Decay:
@@ -123,7 +123,7 @@ def clip(g: Tensor, most: float) -> None:
 
 
 def vectors_of(keys: TrainKeys) -> int:
-    """How many vectors of the model's size a user's step needs besides the model."""
+    """The vectors of the model's size that a user's step needs besides the model."""
     return 1 + (2 if keys.optimizer != "sgd" else int(keys.momentum > 0))
 
 

@@ -1,4 +1,4 @@
-"""What is found out about a module by running it: its head, and which of its buffers move."""
+"""Facts about a module by running it: its head, and the buffers that move."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from corsage.networks.groups import Names, Owners, Words, few, owners
 
 @dataclass(frozen=True)
 class Division:
-    """Whose what is, and how the module is to be run.
+    """The owners of a module's parts, and how it is to be run.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Division:
 
 
 def divided(module: nn.Module, words: Words, example: Tensor) -> Division:
-    """What the keys come to for a module; what is frozen requires no gradient from here on."""
+    """The division of a module by the keys; what is frozen requires no gradient from here on."""
     names = Names(module)
     frozen = names.taken("frozen", words.frozen) if words.frozen else frozenset()
     for name in frozen:
@@ -139,7 +139,7 @@ def statistics(module: nn.Module, still: Sequence[nn.Module]) -> Iterator[Tensor
 
 
 def draws_numbers(module: nn.Module, example: Tensor, still: Sequence[nn.Module] = ()) -> bool:
-    """Whether a training pass draws random numbers, whatever of it does: F.dropout is no layer."""
+    """Tell whether a training pass draws random numbers, as F.dropout does, too."""
     try:
         with in_mode(module, True, still):
             before = random_state(example.device)
@@ -150,7 +150,7 @@ def draws_numbers(module: nn.Module, example: Tensor, still: Sequence[nn.Module]
 
 
 def refuses_one(module: nn.Module, example: Tensor, still: Sequence[nn.Module] = ()) -> bool:
-    """Whether BatchNorm cannot be trained on one sample; of an image it has several values."""
+    """Tell whether BatchNorm cannot be trained on one sample; of an image it has several values."""
     try:
         with in_mode(module, True, still):
             module(example[:1])
@@ -162,7 +162,7 @@ def refuses_one(module: nn.Module, example: Tensor, still: Sequence[nn.Module] =
 
 
 def random_state(device: torch.device) -> Tensor:
-    """Where torch's random numbers of a device are."""
+    """The state of torch's random numbers of a device."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
@@ -241,7 +241,7 @@ def order_of_calls(module: nn.Module, example: Tensor) -> list[int]:
 
 
 def made_of(module: nn.Module, head: nn.Module, calls: int, example: Tensor) -> bool:
-    """Whether the output depends on samples by what the head puts out alone, in its last call.
+    """Tell whether the output depends on samples by what the head puts out alone, in its last call.
 
     With other numbers in the place of that, other samples must give the same, and no matrix may
     be used after it: `F.linear(x, self.fc.weight)` is a layer, too, though no module runs.
@@ -268,7 +268,7 @@ def made_of(module: nn.Module, head: nn.Module, calls: int, example: Tensor) -> 
 
 
 def uses_matrices(module: nn.Module, output: Tensor) -> bool:
-    """Whether an output depends on a trained parameter of two axes or more."""
+    """Tell whether an output depends on a trained parameter of two axes or more."""
     if not output.requires_grad:
         return False
     trained = [p for p in module.parameters() if p.requires_grad and p.dim() > 1]

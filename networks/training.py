@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import pairwise
@@ -17,9 +17,8 @@ from torch import Tensor
 from corsage.core.arrays import Ints, PerChannel, along_channels
 from corsage.core.errors import ModelError
 from corsage.core.groups import TrainKeys
-from corsage.networks.alone import reseed
+from corsage.core.seeding import reseed
 from corsage.networks.batches import Change, Loss, Mean, Order, on_device, steps_on
-from corsage.networks.half import HalfPrecision
 from corsage.networks.network import Network
 from corsage.networks.pull import Drift, Pull
 from corsage.networks.rules import rule_of
@@ -28,6 +27,8 @@ from corsage.networks.vector import LARGE
 Adjust = Callable[[Tensor, Tensor], None]
 Types = tuple[torch.dtype, torch.dtype]
 SINGLE: Types = (torch.float32, torch.float32)
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+LARGEST, GROWTH = 2.0**16, 2000
 
 
 def batches(
@@ -78,7 +79,7 @@ def to_tensors(
 
 @dataclass(frozen=True)
 class StepLoss:
-    """What the loss of a step is.
+    """The loss of a step.
 
     Parameters
     ----------
@@ -194,6 +195,47 @@ def trained_only(network: Network, part: slice, drift: Drift) -> Adjust:
             grad[where.start - part.start : where.stop - part.start] = 0.0
 
     return add
+
+
+class HalfPrecision:
+    """Mixed precision: products in 16 bits by torch.autocast, the model and its steps in 32.
+
+    In fp16 small gradients would vanish, so the loss is scaled up before they are taken and they
+    are scaled down after. As in torch.amp.GradScaler the scale begins at 2^16, is halved at a
+    gradient that is not finite and doubled after 2000 that are; but such a gradient is taken again
+    instead of none: a round may have too few steps to lose some of them.
+    """
+
+    def __init__(self, keys: TrainKeys, device: torch.device) -> None:
+        self.dtype, self.device = DTYPES.get(keys.mixed_precision), device
+        self.scale = LARGEST if self.dtype is torch.float16 else 1.0
+        self.good = 0
+
+    def around(self) -> AbstractContextManager[object]:
+        """The context of a forward pass."""
+        if self.dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.dtype)
+
+    def backward(self, of: Callable[..., Tensor], x: Tensor, y: Tensor, grad: Tensor) -> None:
+        """Add the gradient of `of(x, y)` to `grad`, which was 0."""
+        with self.around():
+            loss = of(x, y)
+        if self.dtype is not torch.float16:
+            torch.autograd.backward(loss)
+            return
+        while not self.scaled(loss, grad):
+            self.scale, self.good = self.scale / 2, 0
+            grad.zero_()
+        self.good += 1
+        if self.good == GROWTH:
+            self.scale, self.good = 2 * self.scale, 0
+
+    def scaled(self, loss: Tensor, grad: Tensor) -> bool:
+        """Take the gradient by way of the scaled loss; whether it is finite, or never will be."""
+        torch.autograd.backward(loss * self.scale, retain_graph=True)
+        grad.div_(self.scale)
+        return self.scale <= 1.0 or bool(torch.isfinite(grad).all())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What travels of a module as one flat vector; the rest stays where it is.
+"""Models as flat vectors of what travels; the rest stays where it is.
 
 The vector is float32, laid out as [shared | a user's own] (the papers' body and head): trained
 parameters, and buffers that training moves. Integer buffers, and those in whose place training puts
@@ -162,7 +162,7 @@ class Vector:
         return found
 
     def weights_of(self, part: slice) -> Tensor | list[slice]:
-        """Where weight decay applies within a part; of a large one not as numbers of its size."""
+        """The places of weight decay within a part; of a large one not as numbers of its size."""
         if part.stop - part.start < LARGE:
             return self.decay[part]
         own = (b for b in self.blocks if part.start <= b.where.start and b.where.stop <= part.stop)
@@ -316,5 +316,5 @@ def untouched(size: int, device: torch.device) -> Tensor:
 
 
 def is_weight(name: str, tensor: Tensor) -> bool:
-    """Whether weight decay applies: to weights, not to biases."""
+    """Tell whether weight decay applies: to weights, not to biases."""
     return name.rpartition(".")[2] != "bias" and (tensor.dim() > 1 or "bias" not in name)

@@ -180,7 +180,7 @@ ZOO: dict[str, Callable[[Shape, int, ModelKeys], nn.Module]] = {
 
 
 def is_convex_module(module: nn.Module) -> bool:
-    """Whether a module is one linear layer, after which every loss here is convex."""
+    """Tell whether a module is one linear layer, after which every loss here is convex."""
     layers = [layer for layer in module.modules() if not list(layer.children())]
     return all(isinstance(layer, nn.Flatten | nn.Linear | nn.Identity) for layer in layers) and (
         sum(isinstance(layer, nn.Linear) for layer in layers) == 1

@@ -70,6 +70,20 @@ def test_algorithms_know_nothing_of_other_families(floor: str) -> None:
     assert not wrong
 
 
+def test_several_users_trained_at_once_have_one_door() -> None:
+    """Others import `networks.together` itself, and networks nothing of it: they come before it."""
+    inner = [f"networks.together.{file.stem}" for file in (ROOT / "networks/together").glob("*.py")]
+    wrong = []
+    for floor in ("core", "networks", "strategies", "clients", "app", "experiments"):
+        for file in (ROOT / floor).rglob("*.py"):
+            if file.parent == ROOT / "networks/together":
+                continue
+            barred = ["networks.together"] if floor == "networks" else inner
+            wrong += [f"{file.relative_to(ROOT)}: {n}" for n in imported(file) if within(n, barred)]
+    assert len(inner) > 10
+    assert not wrong
+
+
 def test_array_types_are_defined_once() -> None:
     names = {"Array", "Arrays", "Floats", "Floats32", "Ints", "Bools"}
     packages = {package.split(".")[0] for package in MAY}

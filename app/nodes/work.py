@@ -45,9 +45,8 @@ from corsage.core.errors import (
 )
 from corsage.core.introduction import other_frozen
 from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task
-from corsage.networks.alone import ALONE
-from corsage.networks.build import build_network
-from corsage.networks.network import Network
+from corsage.networks.network import ALONE, Network
+from corsage.networks.together import network_on_its_path
 
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
@@ -147,7 +146,8 @@ class Worker:
         self.rows_sent: dict[str, list[Array]] = {}  # of each group, put together at the end
         self.cls = client_class(task.algorithm)
         device = node.device or task.train.device
-        self.network = build_network(task.model, task.shape, task.num_classes, task.seed, device)
+        facts = task.shape, task.num_classes, task.seed, device
+        self.network = network_on_its_path(task.model, *facts)
         check_frozen(task, self.network)
         self.delivery = ModelDelivery(task, node, store.models)
         told = json.loads(str(task.options.get(MEMBERS, "{}")))

@@ -18,10 +18,9 @@ from corsage.app.results.inputs import samples
 from corsage.app.results.prepared import Preparation, preparation_of
 from corsage.core.arrays import Array, Arrays, Floats, PerChannel, along_channels
 from corsage.core.errors import CheckpointError, DataError, ModelError
-from corsage.networks.alone import ALONE
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, measure_model
-from corsage.networks.network import Network
+from corsage.networks.network import ALONE, Network
 from corsage.networks.outputs import linear_outputs, outputs_of
 from corsage.networks.training import to_tensors
 from corsage.networks.vector import as_block

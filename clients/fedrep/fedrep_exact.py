@@ -18,10 +18,10 @@ from corsage.clients.features import HeldFeatures
 from corsage.core.arrays import Array, Floats, Floats32
 from corsage.core.asked import Takes, floats, number, whole, word
 from corsage.core.errors import UserError
-from corsage.networks import exact_heads, projection, softmax_heads
 from corsage.networks.batches import Examples
 from corsage.networks.evaluation import all_features
-from corsage.networks.exact_heads import Designs
+from corsage.networks.exact import exact_heads, projection, softmax_heads
+from corsage.networks.exact.exact_heads import Designs
 from corsage.strategies.fedrep.exact_keys import QUESTIONS, FedRepExactKeys
 
 MOST = 1e15

@@ -47,7 +47,7 @@ def check_exact(network: Network, loss: str) -> None:
 
 def rows_of(replies: Replies, d: int, outputs: int) -> Rows:
     """The users' sums as matrices."""
-    from corsage.networks.exact_heads import unpacked
+    from corsage.networks.exact.exact_heads import unpacked
     from corsage.solvers.known_clusters.shared_rows import Rows
 
     a = unpacked(np.asarray(replies.rows["a"], np.float64), d)

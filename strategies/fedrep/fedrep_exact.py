@@ -141,7 +141,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     def _project(self) -> Script[None]:
         """The first exchange."""
-        from corsage.networks.projection import first_layer, projected, sketched
+        from corsage.networks.exact.projection import first_layer, projected, sketched
 
         federation, network = self.federation, self.federation.network
         layer = first_layer(network, federation.progress.shape)
@@ -161,7 +161,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     def _solve(self, number: int) -> Script[Replies]:
         """Sums, variances and centres; of classes also the heat."""
-        from corsage.networks.exact_heads import HEATS, as_rows, as_theta
+        from corsage.networks.exact.exact_heads import HEATS, as_rows, as_theta
         from corsage.solvers.known_clusters.shared_rows import fit
 
         network, users = self.federation.network, self.federation.users
@@ -224,7 +224,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     def _projects(self) -> bool:
         """Whether the first layer is set from the inputs."""
-        from corsage.networks.projection import first_layer
+        from corsage.networks.exact.projection import first_layer
 
         wanted = self.keys.fedrep_exact_body
         if wanted == "initial":

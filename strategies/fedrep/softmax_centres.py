@@ -55,7 +55,7 @@ def refine(strategy: FedRepExact, number: int, limits: Mapping[str, float]) -> S
 
 def _pulled(strategy: FedRepExact, number: int, users: list[str]) -> Script[FedRepExactState]:
     """The pull that some users choose, and the squared loss's centres in the unit of scores."""
-    from corsage.networks.softmax_heads import PULLS
+    from corsage.networks.exact.softmax_heads import PULLS
 
     some, like = (
         voters(strategy, "strength", number, users),
@@ -86,7 +86,7 @@ def _sound(
 
 def _note_left(strategy: FedRepExact, replies: Replies, users: list[str]) -> None:
     """Say whose heads ran out of steps before they were certified; and keep the worst of all."""
-    from corsage.networks.softmax_heads import CLOSE
+    from corsage.networks.exact.softmax_heads import CLOSE
 
     left = dict(zip(replies.users, replies.metrics["left"].tolist(), strict=True))
     own = {user: left[user] for user in users}

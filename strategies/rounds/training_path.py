@@ -1,7 +1,8 @@
-"""On which path a run's models are trained: chosen once, and sent to all nodes with the model."""
+"""The path of a run's training: chosen once, and sent to all nodes with the model."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 def settle(federation: Federation) -> None:
     """Choose the path where nobody has: an earlier strategy of the run, or the key.
 
-    What was measured is said in a line; a built-in model whose kernels are known needs none.
+    It is said in a line; a built-in model whose kernels are known needs none.
     """
-    from corsage.networks.build import choose_path
+    from corsage.networks.together import choose_path
     from corsage.networks.zoo import ZOO
 
     progress, model = federation.progress, federation.config.model
@@ -26,7 +27,7 @@ def settle(federation: Federation) -> None:
         return
     agreed, seed = federation.agreed, federation.config.run.seed
     facts = agreed.shape, agreed.num_classes, seed, as_they_are(federation)
-    choice = choose_path(model, *facts, federation.config.data.cache_dir)
+    choice = choose_path(model, *facts, at_one_place(federation))
     progress.training_path = choice.name
     if choice.why and not (choice.name == LAYERS and model.model in ZOO):
         federation.note(f"training-path={choice.name}: {choice.why}")
@@ -37,3 +38,11 @@ def as_they_are(federation: Federation) -> TrainKeys:
     train = federation.train
     most = max((member.train for member in federation.roster.members.values()), default=0)
     return replace(train, batch_size=max(1, min(train.batch_size, most)))
+
+
+def at_one_place(federation: Federation) -> int:
+    """The most users of a device; of a simulation, whose nodes are by cores, all."""
+    members = federation.roster.members.values()
+    if federation.at_home:
+        return len(members)
+    return max(Counter(member.node for member in members).values(), default=0)

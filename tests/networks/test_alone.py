@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corsage import simulate
-from corsage.networks.alone import reseed
+from corsage.core.seeding import reseed
 
 RNG = np.random.default_rng(0)
 USERS = [(RNG.random((20, 6), np.float32), RNG.integers(0, 3, 20)) for _ in range(4)]

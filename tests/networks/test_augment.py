@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from corsage.core.errors import ModelError
 from corsage.core.groups import ModelKeys, TrainKeys
-from corsage.networks import parts as together
 from corsage.networks.augment import Views, check_images
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
+from corsage.networks.together import parts as together
 from corsage.networks.training import StepLoss, batches, sgd
 
 KEYS = TrainKeys(lr=0.05, momentum=0.5, weight_decay=0.01, augment=("crop", "flip"))

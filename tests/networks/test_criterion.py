@@ -17,14 +17,15 @@ from torch.nn import functional as F
 
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.groups import ModelKeys, TrainKeys
-from corsage.networks import parts as together
-from corsage.networks import steps
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.criterion import CROSS_ENTROPY, criterion_of
 from corsage.networks.evaluation import evaluate, evaluate_models
-from corsage.networks.gradients import StackedLosses, training
 from corsage.networks.network import Network
+from corsage.networks.together import parts as together
+from corsage.networks.together import steps
+from corsage.networks.together.gradients import training
+from corsage.networks.together.stacked_gradients import StackedLosses
 from corsage.networks.training import batches, sgd, to_tensors
 
 DELTA = 0.7

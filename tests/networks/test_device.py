@@ -13,13 +13,13 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from corsage.core.groups import ModelKeys, TrainKeys
-from corsage.networks import parts as together
 from corsage.networks.augment import Views
 from corsage.networks.batches import Examples, Plan, on_device
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
 from corsage.networks.objective import Objective
-from corsage.networks.steps import in_groups
+from corsage.networks.together import parts as together
+from corsage.networks.together.steps import in_groups
 from corsage.networks.training import batches, to_tensors
 
 WAITS = {

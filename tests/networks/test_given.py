@@ -15,7 +15,7 @@ from corsage.networks import training, vector
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import Network, is_weight
-from corsage.networks.parts import train_models
+from corsage.networks.together.parts import train_models
 from corsage.networks.training import sgd
 
 KEYS = TrainKeys(lr=0.1, momentum=0.9, weight_decay=0.01)

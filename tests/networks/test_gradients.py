@@ -11,14 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corsage.core.groups import ModelKeys, TrainKeys
-from corsage.networks import steps
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
-from corsage.networks.gradients import AutogradLosses, StackedLosses, UserLosses, training
 from corsage.networks.network import Network
-from corsage.networks.parts import train_models
 from corsage.networks.rules import Momentum
-from corsage.networks.steps import in_groups
+from corsage.networks.together import steps
+from corsage.networks.together.gradients import AutogradLosses, UserLosses, training
+from corsage.networks.together.parts import train_models
+from corsage.networks.together.stacked_gradients import StackedLosses
+from corsage.networks.together.steps import in_groups
 from corsage.networks.training import batches
 
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}

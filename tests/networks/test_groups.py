@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from corsage.core.errors import ModelError
 from corsage.core.groups import TrainKeys
-from corsage.networks import parts
 from corsage.networks.batches import Examples
 from corsage.networks.groups import Words
 from corsage.networks.network import Network
+from corsage.networks.together import parts
 from corsage.networks.training import batches
 
 X = torch.linspace(-1, 1, 5 * 6).reshape(5, 6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from corsage.core.errors import ModelError
-from corsage.networks.projection import components, probes, sketched
+from corsage.networks.exact.projection import components, probes, sketched
 
 
 def inputs(rank: int, p: int = 60) -> np.ndarray:

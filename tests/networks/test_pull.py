@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from corsage.core.groups import ModelKeys, TrainKeys
-from corsage.networks import parts as together
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
+from corsage.networks.together import parts as together
 from corsage.networks.training import Pull, batches
 
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}

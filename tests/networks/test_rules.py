@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from corsage.core.groups import ModelKeys, TrainKeys
-from corsage.networks import parts as together
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
 from corsage.networks.objective import Objective, class_weights
 from corsage.networks.pull import Pull
 from corsage.networks.rules import Momentum, clip, rule_of, update_rule
+from corsage.networks.together import parts as together
 from corsage.networks.training import StepLoss, batches, pulled_sgd, sgd
 
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12)}

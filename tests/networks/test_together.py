@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from corsage.core.groups import TrainKeys
-from corsage.networks import choice, parts
 from corsage.networks.augment import Views
 from corsage.networks.batches import Examples
-from corsage.networks.gradients import AutogradLosses, training
 from corsage.networks.network import Network
 from corsage.networks.objective import Objective
 from corsage.networks.pull import Pull
-from corsage.networks.steps import in_groups
-from corsage.networks.together import losses_of
-from corsage.networks.traced import TracedLosses
+from corsage.networks.together import choice, parts
+from corsage.networks.together.descent import losses_of
+from corsage.networks.together.gradients import AutogradLosses, training
+from corsage.networks.together.steps import in_groups
+from corsage.networks.together.traced import TracedLosses
 from tests.networks.test_gradients import plain_work
 from tests.networks.test_training import loop, orders_for, rows_for
 from tests.support.together import IMAGES, KEYS, MODELS, VECTORS, examples, network_of

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corsage.core.groups import TrainKeys
-from corsage.networks import choice, parts
 from corsage.networks.groups import Words
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
+from corsage.networks.together import choice, parts
 from corsage.networks.training import batches
 from tests.networks.test_training import orders_for, rows_for
 from tests.support.together import (

@@ -9,12 +9,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from corsage.core.groups import ModelKeys, TrainKeys
-from corsage.networks import parts as together
-from corsage.networks import stacked
 from corsage.networks.batches import Examples, Plan
 from corsage.networks.build import build_network
 from corsage.networks.evaluation import evaluate, evaluate_models
 from corsage.networks.network import Network
+from corsage.networks.together import parts as together
+from corsage.networks.together import stacked
 from corsage.networks.training import batches, sgd, to_tensors
 
 KEYS = TrainKeys(lr=0.1, momentum=0.5, weight_decay=1e-2, batch_size=4)

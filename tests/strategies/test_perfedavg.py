@@ -16,13 +16,18 @@ from corsage.clients.perfedavg import meta_steps
 from corsage.core.errors import ModelError
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.datasets.dealing.federated import FederatedData
-from corsage.networks import stacked
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
-from corsage.networks.gradients import AutogradLosses, StackedLosses, training
-from corsage.networks.hessian import hessian_product, second_derivatives
 from corsage.networks.network import Network
 from corsage.networks.objective import Objective
+from corsage.networks.together import stacked
+from corsage.networks.together.gradients import (
+    AutogradLosses,
+    hessian_product,
+    second_derivatives,
+    training,
+)
+from corsage.networks.together.stacked_gradients import StackedLosses
 from corsage.strategies.perfedavg import PerFedAvgKeys
 from corsage.strategies.rounds.base import Strategy
 from tests.support.quadratic import Quadratics

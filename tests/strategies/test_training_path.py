@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,11 @@ from corsage.app.nodes.device import read_keys
 from corsage.app.run import recorder
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, ModelError, Refused
-from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.groups import ModelKeys
 from corsage.core.limits import Limits
-from corsage.core.rights import KNOWN
-from corsage.networks import build, kept_choice
-from corsage.networks.build import build_network
-from corsage.networks.choice import Choice
-from corsage.networks.together import descended
+from corsage.networks.together import choice, network_on_its_path
+from corsage.networks.together.choice import Choice
+from corsage.networks.together.descent import descended
 from tests.support.federations import federate, same_arrays
 from tests.support.resuming import Resume, Stop
 
@@ -28,14 +29,13 @@ OWN = {"model": "tests.support.own_models:Gelu", "dataset": "digits"}
 
 
 @pytest.fixture
-def chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
-    """What the next measurement comes to: its first entry. Nothing was measured before."""
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The next choice: its first entry. Nothing was chosen before."""
     names = ["together-4"]
-    build.choose_path.cache_clear()
-    monkeypatch.setattr(kept_choice, "choose", lambda *_: Choice(names[0], "it was measured"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    choice.choose_path.cache_clear()
+    monkeypatch.setattr(choice, "choose", lambda *_: Choice(names[0], "it is small"))
     yield names
-    build.choose_path.cache_clear()
+    choice.choose_path.cache_clear()
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(job.network.path.name)
         return descended(job, *rest)
 
-    monkeypatch.setattr("corsage.networks.parts.descended", watched)
+    monkeypatch.setattr("corsage.networks.together.parts.descended", watched)
     return found
 
 
 def test_it_is_said_in_one_line(chosen: list[str], trained: list[str]) -> None:
     strategy, _, notes = federate("fedavg", **OWN)
-    assert [n for n in notes.notes if "path" in n] == ["training-path=together-4: it was measured"]
+    assert [n for n in notes.notes if "path" in n] == ["training-path=together-4: it is small"]
     assert strategy.progress.training_path == "together-4" and set(trained) == {"together-4"}
 
 
@@ -69,27 +69,49 @@ def test_every_node_takes_it_and_numbers_are_those_of_the_loop(
     assert same_arrays(together.arrays, alone.arrays)
 
 
-def test_the_next_run_takes_it_again_and_measures_where_the_file_is_not_there(
-    chosen: list[str], trained: list[str], tmp_path: Path
+COLD = """
+import hashlib, json, os, time
+from pathlib import Path
+SLOW and setattr(time, "process_time", lambda clock=time.process_time: -clock())
+SLOW and setattr(os, "cpu_count", lambda: 64)
+from tests.support.federations import federate
+strategy, result, _ = federate("fedavg", **OWN)
+values = b"".join(result.arrays[name].numpy().tobytes() for name in sorted(result.arrays))
+print(strategy.progress.training_path, hashlib.sha256(values).hexdigest())
+"""
+
+
+def test_two_cold_runs_are_equal_bit_for_bit_on_another_machine_too(tmp_path: Path) -> None:
+    """A machine whose slowest way is the quickest by the clock, and with other processors."""
+
+    def start(slow: bool) -> subprocess.Popen[str]:
+        code = f"SLOW, OWN = {slow}, {OWN}\n{COLD}"
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / str(slow))}
+        return subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
+        )
+
+    both = [start(slow).communicate(timeout=300)[0] for slow in (False, True)]
+    assert both[0].startswith("together-10 ") and both[0] == both[1]
+    assert not list(tmp_path.rglob("*path*"))
+
+
+@pytest.mark.parametrize(("users", "on_devices", "wanted"), [(2, 0, 2), (9, 0, 9), (9, 3, 3)])
+def test_users_count_by_the_device_and_in_a_simulation_all(
+    users: int, on_devices: int, wanted: int, chosen: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process of its own measures nothing twice, whatever a measurement would come to now."""
+    """How many nodes a simulation has depends on its machine, and may decide nothing."""
+    seen: list[int] = []
 
-    def runs(**more: Any) -> str:
-        build.choose_path.cache_clear()
-        strategy, _, notes = federate("fedavg", **{**OWN, **more}, num_rounds=1)
-        (said,) = [n for n in notes.notes if "path" in n]
-        assert said.startswith(f"training-path={strategy.progress.training_path}: it was measured")
-        return strategy.progress.training_path + (" again" if "measured earlier" in said else "")
+    def noted(*facts: Any) -> Choice:
+        seen.append(facts[4])
+        return Choice("loop", "")
 
-    assert runs() == "together-4"
-    chosen[0] = "together-10"
-    assert runs() == "together-4 again"
-    assert runs(batch_size=7) == "together-10"
-    for content in ("", "[1]", '{"name": "layers", "why": "so"}', '{"name": 4}'):
-        (kept,) = [f for f in tmp_path.rglob("paths/*") if "together-4" in f.read_text()]
-        kept.write_text(content)
-        chosen[0] = "together-4"
-        assert runs() == "together-4"
+    monkeypatch.setattr(choice, "choose", noted)
+    if on_devices:
+        monkeypatch.setattr(LocalGrid, "simulated", False)
+    federate("fedavg", on_devices or 2, **OWN, num_users=users, num_rounds=1)
+    assert seen == [wanted]
 
 
 def test_no_batch_is_tried_that_nobody_has(
@@ -98,48 +120,13 @@ def test_no_batch_is_tried_that_nobody_has(
     """A batch size beyond all data is a way to say: all of one's data."""
     tried: list[int] = []
 
-    def measured(*facts: Any) -> Choice:
+    def noted(*facts: Any) -> Choice:
         tried.append(facts[3].batch_size)
-        return Choice(chosen[0], "it was measured")
+        return Choice(chosen[0], "it is small")
 
-    monkeypatch.setattr(kept_choice, "choose", measured)
+    monkeypatch.setattr(choice, "choose", noted)
     strategy, _, _ = federate("fedavg", **OWN, num_rounds=1, batch_size=10**9)
     assert tried == [max(m.train for m in strategy.federation.roster.members.values())]
-
-
-def test_a_path_that_is_exact_no_more_is_not_taken(
-    chosen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A `forward` may change where names and shapes do not."""
-    net, keys = build_network(ModelKeys(model=OWN["model"]), (64,), 3, 0), TrainKeys()
-    assert kept_choice.choose_again(net, (64,), 3, keys, tmp_path).name == "together-4"
-    monkeypatch.setattr(net, "stochastic", True)
-    chosen[0] = "loop"
-    assert kept_choice.choose_again(net, (64,), 3, keys, tmp_path).name == "loop"
-    chosen[0] = "together-4"
-    assert kept_choice.choose_again(net, (64,), 3, keys, tmp_path).name == "loop"
-
-
-@pytest.mark.skipif(not KNOWN, reason="this system's folders have no such rights")
-def test_what_was_measured_is_its_owners(chosen: list[str], tmp_path: Path) -> None:
-    """Also what an earlier version left."""
-    net = build_network(ModelKeys(model=OWN["model"]), (64,), 3, 0)
-    folder = tmp_path / "paths"
-    for _ in range(2):
-        kept_choice.choose_again(net, (64,), 3, TrainKeys(), folder)
-        (file,) = folder.iterdir()
-        assert not (file.stat().st_mode | folder.stat().st_mode) & 0o077
-        file.chmod(0o644)
-        folder.chmod(0o755)
-
-
-def test_a_folder_that_cannot_be_written_is_said(
-    chosen: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    net = build_network(ModelKeys(model=OWN["model"]), (64,), 3, 0)
-    (tmp_path / "file").write_text("")
-    found = kept_choice.choose_again(net, (64,), 3, TrainKeys(), tmp_path / "file")
-    assert found.name == "together-4" and "measures its model anew" in caplog.text
 
 
 def test_a_resumed_run_keeps_to_it(chosen: list[str], trained: list[str], tmp_path: Path) -> None:
@@ -148,7 +135,7 @@ def test_a_resumed_run_keeps_to_it(chosen: list[str], trained: list[str], tmp_pa
     with pytest.raises(KeyboardInterrupt):
         type(whole)(whole.config, [Stop(path, after=3)], experiment="e").start(grid)
     chosen[0] = "together-10"
-    build.choose_path.cache_clear()
+    choice.choose_path.cache_clear()
     trained.clear()
     again = type(whole)(whole.config, [Resume(path, 2)], experiment="e")
     result = again.start(grid)
@@ -171,7 +158,7 @@ def test_built_in_models_say_nothing_and_keep_their_kernels(trained: list[str]) 
 
 
 def test_what_cannot_be_traced_goes_one_by_one_with_its_line(trained: list[str]) -> None:
-    build.choose_path.cache_clear()
+    choice.choose_path.cache_clear()
     model = "tests.support.own_models:Dropping"
     strategy, _, notes = federate("fedavg", **{**OWN, "model": model}, num_rounds=1)
     (said,) = [n for n in notes.notes if "path" in n]
@@ -182,11 +169,11 @@ def test_what_cannot_be_traced_goes_one_by_one_with_its_line(trained: list[str])
 def test_a_path_that_a_model_cannot_take_is_refused_in_one_line() -> None:
     dropping = ModelKeys(model="tests.support.own_models:Dropping", training_path="together-4")
     with pytest.raises(ModelError, match=r"together-4: not with this model: it draws random"):
-        build_network(dropping, (64,), 3, 0)
+        network_on_its_path(dropping, (64,), 3, 0)
     with pytest.raises(ModelError, match="no chain of plain layers"):
-        build_network(ModelKeys(model=OWN["model"], training_path="layers"), (64,), 3, 0)
+        network_on_its_path(ModelKeys(model=OWN["model"], training_path="layers"), (64,), 3, 0)
     with pytest.raises(ModelError, match="images with their channels last"):
-        build_network(ModelKeys(training_path="loop-channels-last"), (64,), 3, 0)
+        network_on_its_path(ModelKeys(training_path="loop-channels-last"), (64,), 3, 0)
 
 
 @pytest.mark.parametrize("name", ["together-5", "together", "", "__import__('os')", 4])

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from corsage.networks import parts
-from corsage.networks.gradients import AutogradLosses, StackedLosses
+from corsage.networks.together import parts
+from corsage.networks.together.gradients import AutogradLosses
+from corsage.networks.together.stacked_gradients import StackedLosses
 
 
 @dataclass

@@ -11,9 +11,9 @@ import torch
 from torch.nn import functional as F
 
 from corsage.core.errors import ConfigError, ModelError
-from corsage.networks import exact_heads
 from corsage.networks.batches import Examples
 from corsage.networks.evaluation import all_features
+from corsage.networks.exact import exact_heads
 from corsage.solvers.known_clusters.shared_rows import Rows, fit, possible
 from corsage.strategies.fedrep.exact_sums import ONE_HOT
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact

@@ -15,8 +15,8 @@ from corsage import simulate
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import RoundFailed
-from corsage.networks import exact_heads, softmax_heads
-from corsage.networks.exact_heads import Designs
+from corsage.networks.exact import exact_heads, softmax_heads
+from corsage.networks.exact.exact_heads import Designs
 from corsage.solvers.convex_clustering.proposals import proposals
 from corsage.solvers.known_clusters.shared_groups import groups
 from corsage.solvers.known_clusters.shared_rows import Rows, possible

@@ -22,23 +22,23 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from corsage.core.arrays import Floats
-from corsage.networks.exact_heads import Designs
+from corsage.networks.exact.exact_heads import Designs
 
 PULLS: Floats = np.geomspace(1.0, 100.0, 4)
-"""What gamma/heat may be multiplied by: the loss curves less than the squared one."""
+"""Factors of gamma/heat: the loss curves less than the squared one."""
 CLOSE = 3e-4
-"""What a head may leave of the loss of a record, on average."""
+"""The loss of a record, on average, that a head may leave."""
 CURVED = 0.02
-"""How much of Z'Z the loss curves by in most classes; with the bound it takes twice the steps."""
+"""The share of Z'Z by which the loss curves in most classes; the bound takes twice the steps."""
 BOUND = 0.5
-"""How much of Z'Z at most."""
+"""The largest share of Z'Z."""
 MOST_STEPS = 500
 FOLDS = 5
 """One record of so many is held out where pulls are compared."""
 OVERSHOT = 0.5
 """A step may leave so much of the slope, with its sign turned."""
 ROUNDING = 1e-6
-"""What single precision may take from an eigenvalue, as a share of the trace."""
+"""The error of an eigenvalue in single precision, as a share of the trace."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Softmax:
         return (told - self.y) @ self.z + self.gamma * (x - self.w)
 
     def certified(self, gradient: Tensor) -> bool:
-        """Whether no record's loss can be lowered by more than CLOSE, on average."""
+        """Tell whether no record's loss can be lowered by more than CLOSE, on average."""
         return self.left(gradient) <= CLOSE
 
     def left(self, gradient: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Where a parameter of all users is read, and where its gradient goes.
+"""Slots: a parameter of all users where it is read, and its gradient where it goes.
 
 The kernels of linear layers and convolutions write gradients straight into the matrix of all
 gradients, with its old content taken in (momentum) by the same product.
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corsage.networks.users import Users
+from corsage.networks.together.users import Users
 
 
 class Slot(Users):
@@ -56,7 +56,7 @@ class Slot(Users):
 
     @property
     def token(self) -> Tensor:
-        """What makes autograd call a kernel's backward pass."""
+        """A tensor that makes autograd call a kernel's backward pass."""
         return TRAINED if self.trained else FROZEN
 
     def product(self, a: Tensor, b: Tensor) -> None:
@@ -106,7 +106,7 @@ class State(Users):
         self.joint = values.to(self.dtype, copy=True)
 
     def put_back(self, theta: Tensor) -> None:
-        """What the pass made of it."""
+        """Put back what the pass made of it."""
         theta[:, self.columns] = self.rows().detach().reshape(self.n, -1).to(theta.dtype)
 
 

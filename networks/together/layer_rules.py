@@ -1,18 +1,26 @@
-"""Layers with parameters, for several users at once.
+"""Rules for functions of torch's on values of several users at once, where torch.vmap is slower.
 
 The arguments are those of torch.nn.functional. NotImplemented: let torch.vmap do it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from corsage.networks.aligned import elementwise, lifted, users_in
-from corsage.networks.slots import Convolution, Linear, Slot, State
-from corsage.networks.users import Rule, Untraceable, Users
+from corsage.networks.together.slots import Convolution, Linear, Slot, State
+from corsage.networks.together.users import (
+    Rule,
+    Untraceable,
+    Users,
+    elementwise,
+    lifted,
+    padded,
+    users_in,
+)
 
 DRAWS = "it draws random numbers in training (dropout)"
 SHORTENS = "its forward writes into a parameter (max_norm)"
@@ -59,20 +67,12 @@ def sides(value: Any, axes: int) -> list[int]:
     return [value] * axes if isinstance(value, int) else list(value)
 
 
-def affine(x: Users, weight: Any, bias: Any, axis: int | None = None) -> Users:
-    """x * weight + bias, along the last axes or along one of them."""
+def affine(x: Users, weight: Any, bias: Any) -> Users:
+    """x * weight + bias by channels."""
     for function, p in ((torch.mul, weight), (torch.add, bias)):
         if p is not None:
-            along = p if axis is None else p.view(-1, *[1] * (x.ndim - axis - 1))
-            x = elementwise(function, (x, along), {})
+            x = elementwise(function, (x, p.view(-1, *[1] * (x.ndim - 2))), {})
     return x
-
-
-def layer_norm(
-    x: Users, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
-    """F.layer_norm."""
-    return affine(Users(F.layer_norm(x.rows(), list(shape), eps=eps), x.n), weight, bias)
 
 
 def group_norm(
@@ -85,32 +85,18 @@ def group_norm(
     """
     if not x.image:
         t = F.group_norm(x.joint.flatten(0, 1), num_groups, eps=eps).view(x.joint.shape)
-        return affine(Users(t, x.n), weight, bias, 1)
+        return affine(Users(t, x.n), weight, bias)
     if not x.joint.requires_grad:
         normed = Users(F.group_norm(x.joint, x.n * num_groups, eps=eps), x.n, True)
-        return affine(normed, weight, bias, 1)
+        return affine(normed, weight, bias)
     w, b = (None if p is None else lifted(p, x.n).joint.reshape(-1) for p in (weight, bias))
     return Users(F.group_norm(x.joint, x.n * num_groups, w, b, eps), x.n, True)
 
 
 def embedding(
-    x: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, *rest: Any, **more: Any
+    x: Any, weight: Any, third: Any = None, max_norm: Any = None, *rest: Any, **more: Any
 ) -> Any:
-    """F.embedding: the users' tables one under the other."""
-    if max_norm is not None:
-        raise Untraceable(SHORTENS)
-    plain = (2.0, False, False)[: len(rest)] == rest and not any(more.values())
-    if not isinstance(weight, Slot) or padding_idx is not None or not plain:
-        return NotImplemented
-    x, words = lifted(x, weight.n), weight.shape[0]
-    first = torch.arange(x.n, device=x.device).mul(words).view(-1, *[1] * x.ndim)
-    return Users(F.embedding(x.rows() + first, weight.joint.reshape(-1, weight.shape[1])), x.n)
-
-
-def embedding_bag(
-    x: Any, weight: Any, offsets: Any = None, max_norm: Any = None, *rest: Any, **more: Any
-) -> Any:
-    """F.embedding_bag, by torch.vmap."""
+    """F.embedding and F.embedding_bag, by torch.vmap, if they write into nothing."""
     if max_norm is not None:
         raise Untraceable(SHORTENS)
     return NotImplemented
@@ -199,15 +185,60 @@ ODD = (
 
 
 def is_bool(mask: Any) -> bool:
-    """Whether a mask says which are left out, and not what is added."""
+    """Tell whether a mask says which are left out, and not what is added."""
     return bool(mask.dtype == torch.bool)
 
 
 def projected(inputs: tuple[Users, Users, Users], weight: Any, bias: Any) -> tuple[Users, ...]:
-    """What goes into the heads: query, key and value times their third of the weights each."""
+    """The heads' inputs: query, key and value times their third of the weights each."""
     query, key, value = inputs
     if query is key and key is value:
         return tuple(linear(query, weight, bias).chunk(3, -1))
     thirds = bias.chunk(3) if bias is not None else (None,) * 3
     pieces = zip(inputs, weight.chunk(3), thirds, strict=True)
     return tuple(x.matmul(w.mT) if b is None else x.matmul(w.mT) + b for x, w, b in pieces)
+
+
+def of_image(axes: int) -> Callable[[Any], Rule]:
+    """A function of each channel's image by itself, given as torch has it."""
+
+    def rule(function: Any) -> Rule:
+        def pool(x: Users, *args: Any, **kwargs: Any) -> Any:
+            if x.ndim != axes + 2 or kwargs.get("return_indices"):
+                return NotImplemented
+            return Users(function(x.wide(), *args, **kwargs), x.n, True)
+
+        return pool
+
+    return rule
+
+
+def reshape(x: Users, *shape: Any) -> Users:
+    """Tensor.view and reshape."""
+    form = shape[0] if isinstance(shape[0], list | tuple) else shape
+    return Users(x.rows().reshape(x.n, *form), x.n)
+
+
+def reshaped_as(x: Users, like: Any) -> Users:
+    """Tensor.view_as and reshape_as."""
+    return reshape(x, *like.shape)
+
+
+def matmul(a: Any, b: Any) -> Any:
+    """Matrix products."""
+    n = users_in((a, b))
+    a, b = lifted(a, n), lifted(b, n)
+    axes = max(a.ndim, b.ndim)
+    if min(a.ndim, b.ndim) < 2:
+        return NotImplemented
+    return Users(torch.matmul(padded(a, axes), padded(b, axes)), n)
+
+
+def clone(x: Users, *args: Any, **kwargs: Any) -> Users:
+    """Tensor.clone: what is written into one is not in the other."""
+    return Users(x.joint, x.n, x.image)
+
+
+def same(x: Users, *args: Any, **kwargs: Any) -> Users:
+    """A function that changes nothing but the layout in memory, or nothing."""
+    return x

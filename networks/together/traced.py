@@ -14,15 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.groups import TrainKeys
-from corsage.networks import inspection, stacked
-from corsage.networks.aligned import lifted
+from corsage.networks import inspection
 from corsage.networks.answers import output_of
 from corsage.networks.batches import Examples, Order
-from corsage.networks.gradients import BARE, AutogradLosses, StackedLosses
 from corsage.networks.inspection import as_channels_last
 from corsage.networks.network import Network
-from corsage.networks.slots import Slot, State
-from corsage.networks.users import Untraceable, Users
+from corsage.networks.together import stacked
+from corsage.networks.together.gradients import BARE, AutogradLosses
+from corsage.networks.together.slots import Slot, State
+from corsage.networks.together.stacked_gradients import StackedLosses
+from corsage.networks.together.users import Untraceable, Users, lifted
 
 
 class TracedLosses(StackedLosses):
@@ -108,7 +109,7 @@ class TracedLosses(StackedLosses):
             return lifted(features, x.n).rows(), output.rows()
 
     def values(self) -> dict[int, Users]:
-        """What stands for each parameter and moving buffer that the module has now."""
+        """The stand-in of each parameter and moving buffer that the module has now."""
         loose = self.network.vector.loose
         now = {
             id(one.owner._buffers[one.attribute]): self.states[id(one.block.tensor)]

@@ -21,7 +21,7 @@ from corsage.networks.batches import Examples
 from corsage.networks.network import Block, Network
 
 WEAK = 0.3
-"""What is added to a component's variance before it is divided by, as a share of the largest."""
+"""Added to a component's variance before it is divided by, as a share of the largest."""
 SPREAD = 3.0
 """The deviation of what a unit of the layer puts out, before its bias."""
 MOST_INPUTS = 65_536
@@ -31,7 +31,7 @@ MOST_COMPONENTS = 2048
 BEYOND = 20
 """Columns of a sketch beyond the components that are looked for."""
 ROUNDING = 1e-6
-"""What single precision leaves open, as a share of the largest."""
+"""The error of single precision, as a share of the largest."""
 
 
 def first_layer(network: Network, shape: Sequence[int]) -> tuple[Block, Block | None]:

@@ -11,12 +11,12 @@ from torch import Tensor
 from corsage.core.arrays import Floats32
 from corsage.core.errors import ModelError
 from corsage.core.groups import TrainKeys
-from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order
-from corsage.networks.gradients import BARE, UserLosses, training
 from corsage.networks.network import Network
-from corsage.networks.parts import groups, users_together
-from corsage.networks.together import losses_of
+from corsage.networks.together import stacked
+from corsage.networks.together.descent import losses_of
+from corsage.networks.together.gradients import BARE, UserLosses, training
+from corsage.networks.together.parts import groups, users_together
 from corsage.networks.training import seeded
 
 Work = Callable[[UserLosses], Sequence[Tensor]]
@@ -30,7 +30,7 @@ def in_groups(
     work: Work,
     keys: TrainKeys = BARE,
 ) -> list[Floats32]:
-    """What `work` gives for all users; it gets them in groups, in the quickest way that is exact.
+    """The results of `work` for all users; it gets them in groups, in the quickest exact way.
 
     `orders[stream][user]` are the batches. `work` returns tensors with one row for each of
     `losses.users`; `vectors` is how many vectors of the model's size it holds for a user. The

@@ -14,15 +14,13 @@ from torch import Tensor
 
 from corsage.core.arrays import Floats32
 from corsage.core.groups import TrainKeys
-from corsage.networks import stacked
 from corsage.networks.batches import Examples, Order, Plan
-from corsage.networks.by_rule import trained_by_rule
 from corsage.networks.evaluation import all_features
-from corsage.networks.job import Job
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
 from corsage.networks.rules import vectors_of
-from corsage.networks.together import descended
+from corsage.networks.together import stacked
+from corsage.networks.together.descent import Job, descended, descended_by_rule
 from corsage.networks.training import StepLoss, pulled_sgd, sgd
 from corsage.networks.vector import LARGE
 
@@ -94,7 +92,7 @@ def train_heads(
 
 
 def through_all(network: Network, data: Examples, keys: TrainKeys) -> bool:
-    """Whether several users' heads are trained together through whole networks."""
+    """Tell whether several users' heads are trained together through whole networks."""
     if network.stackable or (data.losses is not None and not network.split_exact):
         return False
     return users_together(network, network.head, 0, keys) > 1
@@ -184,7 +182,7 @@ def train_part(
 def together_in(
     network: Network, part: slice, data: Examples, keys: TrainKeys, pull: Pull | None
 ) -> int:
-    """How many users' parts are trained in one go on such data and under such a pull."""
+    """The number of users whose parts are trained in one go on such data, under such a pull."""
     if data.losses is not None and not network.split_exact:  # which is refused
         return 0
     return users_together(network, part, pull.own_rows if pull is not None else 0, keys)
@@ -249,7 +247,7 @@ def way_of(job: Job) -> Way:
     plain = job.keys.plain and job.data.objective is None and job.data.views is None
     if plain and not (job.head or job.network.stackable):
         return descended
-    return trained_together if plain and job.data.losses is None else trained_by_rule
+    return trained_together if plain and job.data.losses is None else descended_by_rule
 
 
 def starts_of(job: Job, rows: Floats32, users: list[int]) -> torch.Tensor:
@@ -277,7 +275,7 @@ def trained_together(
 def users_together(
     network: Network, part: slice, more: int = 0, keys: TrainKeys | None = None
 ) -> int:
-    """How many users' models are trained in one go; 0: one by one through autograd.
+    """The number of users whose models are trained in one go; 0: one by one through autograd.
 
     Of chains of plain layers a rule says it, of others the network's path, which was measured.
     Milliseconds a step and user, batch 10, for 1, 5, 10, 20 users at once: MLP .198, .143, .141,

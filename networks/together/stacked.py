@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples, Plan
 from corsage.networks.criterion import Criterion, Sloped
-from corsage.networks.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu
 from corsage.networks.network import Block, Network
 from corsage.networks.pull import Drift, Pull
+from corsage.networks.together.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu
 
 Gather = Callable[[Tensor, Tensor], Tensor]
 

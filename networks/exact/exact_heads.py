@@ -24,7 +24,7 @@ from corsage.networks.batches import Examples
 from corsage.networks.network import Network
 
 HEATS: Floats = np.geomspace(0.5, 64.0, 29)
-"""What scores may be multiplied by before the softmax."""
+"""Factors that scores may be multiplied by before the softmax."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def designs(network: Network, features: Tensor, data: Examples, classes: int) ->
 
 
 def has_bias(network: Network) -> bool:
-    """Whether the linear head has one."""
+    """Tell whether the linear head has one."""
     return sum(1 for _ in network.blocks_of(network.head)) > 1
 
 
@@ -134,7 +134,7 @@ def factor(square: Tensor, gamma: float) -> Tensor:
 
 
 def left_out(z: Tensor, y: Tensor, w: Tensor, gamma: float) -> Tensor:
-    """What a user's head says of each record (m, C) if it is found without that record.
+    """A user's scores of each record (m, C) by a head that is found without that record.
 
     y - e / (1 - h): e are the residuals, h the diagonal of Z (Z'Z + gamma I)^-1 Z'.
     """

@@ -1,0 +1,1 @@
+"""Heads that are solved exactly, and bodies of random features, for FedRep."""

@@ -1,0 +1,182 @@
+"""Users trained together by steps of SGD or of any optimizer, on matrices with one row a user.
+
+`descended` is for a module's own `forward`, `descended_by_rule` for any gradients: slower than
+`stacked`, whose kernels take the steps of SGD themselves, and exact for the same networks. Losses
+with smoothed labels or weighted classes, and images that change at each step, are no different
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from corsage.core.arrays import Floats32
+from corsage.core.groups import TrainKeys
+from corsage.networks.batches import Examples, Order
+from corsage.networks.network import Network
+from corsage.networks.pull import Drift, Pull
+from corsage.networks.rules import update_rule
+from corsage.networks.together import stacked
+from corsage.networks.together.gradients import (
+    BARE,
+    AutogradLosses,
+    UserLosses,
+    accumulate,
+    training,
+)
+from corsage.networks.together.layers import Layer, Relu
+from corsage.networks.together.stacked_gradients import StackedLosses, with_columns
+from corsage.networks.together.traced import TracedLosses
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job: the part of users' models that is trained, the data, and the keys.
+
+    With `head` the rows are heads and the data are features; else they are whole models.
+    """
+
+    network: Network
+    part: slice
+    data: Examples
+    orders: Sequence[Order]
+    keys: TrainKeys
+    pull: Pull | None
+    head: bool = False
+
+
+def losses_of(
+    network: Network,
+    data: Examples,
+    orders: Sequence[Sequence[Order]],
+    group: Sequence[int],
+    keys: TrainKeys = BARE,
+    together: bool = True,
+) -> UserLosses:
+    """The losses of a group of users who are trained together, or of one who is alone."""
+    kind: type[AutogradLosses | StackedLosses] = AutogradLosses
+    if together:
+        kind = StackedLosses if network.stackable else TracedLosses
+    return kind(network, data, orders, group, keys)
+
+
+def descended(
+    job: Job, rows: Floats32, group: list[int]
+) -> tuple[list[int], Tensor, Tensor | None]:
+    """Users in the order of the rows, their trained part, and the centres if these followed.
+
+    `rows` are whole models (users, P).
+    """
+    losses = TracedLosses(job.network, job.data, [job.orders], group, part=job.part)
+    pull = job.pull and job.pull.pick(losses.users)
+    theta, centres = losses.rows(rows), None
+    with training(job.network):
+        if losses.trained:
+            centres = descend(losses, theta[:, job.part], theta, job, pull)
+    return losses.users, theta[:, job.part], centres
+
+
+def descend(
+    losses: TracedLosses, w: Tensor, theta: Tensor, job: Job, pull: Pull | None
+) -> Tensor | None:
+    """All steps on w, a part of theta, in place; the centres of the pull, if they follow.
+
+    m <- mu m + g + weight_decay w + drift; w <- w - lr m, as `training.sgd` has it.
+    """
+    keys, every = job.keys, pull.every if pull is not None else 0
+    m = torch.zeros_like(w, memory_format=torch.contiguous_format)
+    decay = job.network.decay[job.part] * keys.decay if keys.decay else None
+    drift = None if pull is None else whole_drift(pull, w)
+    for t, n in enumerate(losses.active):
+        losses.gradient(theta, t, m, keys.momentum)
+        if drift is not None:
+            drift.add(m[:n], w[:n])
+            for where in losses.constant:
+                m[:n, where] = 0.0
+        if decay is not None:
+            m[:n].addcmul_(w[:n], decay)
+        w[:n].add_(m[:n], alpha=-keys.lr)
+        if drift is not None and every and (t + 1) % every == 0:
+            drift.follow(w[:n])
+            m.zero_()
+    return drift.centre if drift is not None and every else None
+
+
+def whole_drift(pull: Pull, w: Tensor) -> Drift:
+    """The drift that a pull adds to the gradients of all users (users, P_part)."""
+    users, size = w.shape
+    return pull.drift(slice(0, size), [size], users, 0.0, w)
+
+
+@torch.no_grad()
+def descended_by_rule(
+    job: Job, rows: Floats32, group: list[int]
+) -> tuple[list[int], Tensor, Tensor | None]:
+    """The users in another order, their trained parts, and the centres of a pull that follow.
+
+    `rows` are whole models, or with `job.head` heads.
+    """
+    network, part = job.network, slice(0, None) if job.head else job.part
+    network.train()  # an evaluation may have been last
+    losses, narrow = losses_of_part(job, group)
+    theta = losses.rows(rows)
+    own = theta[:, part]
+    drift = None
+    if job.pull is not None:
+        size = own.shape[1]
+        pull = job.pull.pick(losses.users)
+        drift = pull.drift(slice(0, size), [size], len(own), 0.0, own)
+    untrained = [
+        stacked.moved(b.where, job.part.start) for b in network.blocks_of(job.part) if not b.trained
+    ]
+    update = update_rule(own, network.decay[job.part], job.keys)
+    g = update.m if narrow or own.shape == theta.shape else torch.zeros_like(theta)
+    every = job.pull.every if job.pull is not None else 0
+    moves = any(b.trained for b in network.blocks_of(job.part))
+    for t, n in enumerate(losses.active if moves else []):
+        if g is update.m:
+            losses.gradient(theta, t, g, update.beta)
+        else:
+            losses.gradient(theta, t, g)
+            accumulate(update.m[:n], g[:n, part], update.beta)
+        if drift is not None:
+            drift.add(update.m[:n], own[:n])
+            for where in untrained:
+                update.m[:n, where] = 0.0
+        update.step(n)
+        if every and (t + 1) % every == 0 and drift is not None:
+            drift.follow(own[:n])
+            update.restart()
+    centres = drift.centre if every and drift is not None else None
+    return losses.users, own.clone(), centres
+
+
+def losses_of_part(job: Job, group: list[int]) -> tuple[UserLosses, bool]:
+    """The losses of a group, and whether their gradients are those of the part alone."""
+    given = job.network, job.data, [job.orders], group
+    if job.head:
+        return HeadLosses(*given), False
+    if job.network.stackable:
+        return StackedLosses(*given), False
+    return TracedLosses(*given, part=job.part), True
+
+
+class HeadLosses(StackedLosses):
+    """The losses of heads theta (users, P_head) on features: plain layers, one after the other."""
+
+    def layers_of(self) -> None:
+        """The layers of the head."""
+        network, self.gather = self.network, stacked.flat_rows
+        places = {id(b.tensor): stacked.moved(b.where, network.head.start) for b in network.blocks}
+        self.layers, self.weighted, self.head_from = [], [], 0
+        for module in network.head_layers:
+            own: Layer = Relu()
+            if isinstance(module, nn.Linear):
+                pair = (module.weight, module.bias)
+                own = with_columns(module, [places[id(p)] for p in pair if p is not None])
+                self.weighted.append(own)
+            self.layers.append(own)
