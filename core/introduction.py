@@ -17,6 +17,7 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from corsage.core.columns import NUMBER, BadColumns, TableFacts, read_facts
 from corsage.core.text import line
+from corsage.core.wire import FINGERPRINT, MOST_CLASSES, MOST_SIDES
 
 MOST_USERS = 1_000_000
 """Users of one node: a simulation of all users of the largest data set is one node."""
@@ -24,15 +25,11 @@ MOST_CHARACTERS = 200
 """Characters of the id of a user, and of the name of its cluster."""
 MOST_SAMPLES = 10**9
 """Training or test samples of one user."""
-MOST_CLASSES = 100_000
-MOST_SIDES = 8
 MOST_NUMBERS = 10**8
 """Numbers of one sample: a volume of 460 to each side."""
 MOST_PARAMETERS = 10**15
 """Parameters that a device may say that it allows."""
 PROOF_CHARACTERS = 64
-FINGERPRINT = 32
-"""Characters of the fingerprint of what of the model nobody trains."""
 SAMPLES = ("train", "test")
 WORDS = {str: "text", int: "whole number"}
 

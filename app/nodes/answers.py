@@ -24,12 +24,15 @@ from corsage.app.nodes.node import Node, Nodes
 from corsage.app.nodes.outward import describe, outward
 from corsage.app.nodes.patience import TimeUp, time_limit
 from corsage.app.nodes.places import Places
+from corsage.clients import client_class
+from corsage.core.asked import options_of
 from corsage.core.encoding import decode, encode
 from corsage.core.errors import CheckpointError, Refused, StorageError
+from corsage.core.fields import BELIEVING, config_record
 from corsage.core.limits import limits_of
 from corsage.core.together import joined, on_board
 from corsage.core.version import untested
-from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, config_record, decode_task
+from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, decode_task
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own
@@ -64,6 +67,8 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: 
     try:
         content: Any = message.content
         task = decode_task(content["config"])
+        for options in (task.options, *task.cohort_options):
+            options_of(options, client_class(task.algorithm).takes, BELIEVING)
         node = nodes.of(context, task)
         limit_threads(task.train.torch_threads)
         report = work(

@@ -44,7 +44,7 @@ from corsage.core.errors import (
     UserError,
 )
 from corsage.core.introduction import other_frozen
-from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task
+from corsage.core.wire import BY_USER, MEMBERS, Task
 from corsage.networks.alone import ALONE
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
@@ -150,8 +150,8 @@ class Worker:
         self.network = build_network(task.model, task.shape, task.num_classes, task.seed, device)
         check_frozen(task, self.network)
         self.delivery = ModelDelivery(task, node, store.models)
-        told = json.loads(str(task.options.get(MEMBERS, "{}")))
-        self.members = {name: read_members(write_members(users)) for name, users in told.items()}
+        new = task.members.items()
+        self.members = {name: read_members(write_members(users)) for name, users in new}
         self.stored: dict[str, Array] = {}  # the same of cohorts that are known, as they are kept
 
     @property
@@ -209,9 +209,9 @@ class Worker:
 
     def got(self, group: list[int]) -> Got:
         """What came for a group."""
-        options, own = dict(self.task.options), self.task.options.get(COHORT_OPTIONS)
+        options, own = self.task.options, self.task.cohort_options
         if own and self.cls.cohorts:
-            options |= json.loads(str(own[group[0]]))
+            options = {**options, **own[group[0]]}
         rows = {name: array[group] for name, array in self.rows.items()}
         return Got(self.arrays, rows, options)
 
@@ -255,7 +255,7 @@ class Worker:
             if self.members.get(name, (name,)) != (name,):
                 known = self.stored.get(name)
                 state[MEMBERS] = write_members(self.members[name]) if known is None else known
-            states.append(Kept(name, state, frozenset({task.versions[i], *task.keep[i]})))
+            states.append(Kept(name, state, frozenset({task.versions[i], *task.kept(i)})))
             places[name] = int(place)
         for name, cause in self.store.save(task.round, states).items():
             good[places[name]] = False

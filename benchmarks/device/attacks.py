@@ -11,7 +11,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from corsage.benchmarks.device.messages import ALL, KINDS, Draft, honest
-from corsage.core.wire import COHORT_OPTIONS, MEMBERS
 
 Random = np.random.Generator
 PATHS = (
@@ -244,9 +243,9 @@ def cohort_bomb(content: RecordDict, rng: Random) -> str:
     record: Any = content["config"]
     texts = ("[" * 10**5, "{}", "null", '{"walk": ' + "[" * 10**4, "1" * 10**4, '{"ann": "bob"}')
     others = ('{"ann": ["carl"]}', '{"ann": []}', '{"../x": ["ann"]}', '{"carl": ["ann", "ann"]}')
-    record[MEMBERS] = pick(rng, (*texts, *others))
+    record["members"] = pick(rng, (*texts, *others))
     if rng.random() < 0.5:
-        record[COHORT_OPTIONS] = pick(rng, ([pick(rng, texts)], ["{}"] * 1000, "x", [1]))
+        record["cohort-options"] = pick(rng, ([pick(rng, texts)], ["{}"] * 1000, "x", [1]))
     return "cohorts"
 
 

@@ -32,7 +32,7 @@ def test_a_task_arrives_as_it_was_sent(values: dict[str, Any]) -> None:
         round=3,
         users=["a", "b"],
         versions=[1, 2],
-        keep=[[0, 0, 1], [2, 1, 1]],
+        keep=[0, 0, 1, 2, 1, 1],
         data=config.data,
         device_data=config.device_data,
         train=config.train,

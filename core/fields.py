@@ -1,0 +1,335 @@
+"""Fields of messages, declared once: what each may be, how it is written, and how it is read.
+
+A message is a dataclass whose fields are `said(kind, ...)`. `put` writes them as the values of a
+record, and `take` reads them again: one that nobody declared is refused, and so is a value that is
+not of its kind, where what came is not believed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ConfigRecord
+
+from corsage.core.errors import Refused
+from corsage.core.keys import kebab, nearest
+
+if TYPE_CHECKING:
+    from corsage.core.limits import Limits
+
+MOST = 2**53
+"""No number that counts is larger: floats hold each of those up to here."""
+MOST_TEXT = 2**20
+"""Characters of one text in a message, and entries of one list."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a value may be: anything, here.
+
+    A kind bounds values by its own fields, where whoever makes bad ones sees them, too.
+    """
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
+        """A field's value out of a record's; Refused in one line if it may not be, on a device
+        also beyond its limits."""
+        return value
+
+    def fit(self, values: list[Any]) -> bool:
+        """Whether many values are surely fine, looked at in one go."""
+        return False
+
+    def value(self, plain: Any) -> Any:
+        """A field's value out of one that is believed."""
+        return plain
+
+    def plain(self, value: Any) -> Any:
+        """A field's value as a record has it."""
+        return value
+
+    def put(self, record: dict[str, Any], name: str, value: Any) -> None:
+        """Write a field into a record."""
+        record[name] = self.plain(value)
+
+    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Any:
+        """Read a field of a record."""
+        plain = record[name]
+        return self(name, plain, doubt.limits) if doubt else self.value(plain)
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """How a message is read: not `believing` any of it, on a device also within its limits."""
+
+    limits: Limits | None = None
+    believing: bool = False
+
+    def __bool__(self) -> bool:
+        return not self.believing
+
+
+BELIEVING = Doubt(believing=True)
+"""How a simulation reads what its own server says."""
+
+
+@dataclass(frozen=True)
+class Whole(Kind):
+    """A whole number, perhaps within one of the device's limits."""
+
+    low: int = 0
+    high: int = MOST
+    limit: str = ""
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> int:
+        """By its bounds."""
+        if type(value) is not int:  # a truth value is no number here
+            raise Refused(f"{name}={shown(value)}: not a whole number")
+        if not self.low <= value <= self.high:
+            raise Refused(f"{name}={shown(value)}: not from {self.low} to {self.high}")
+        if self.limit and limits:
+            limits.check(self.limit, name, value)
+        return value
+
+    def fit(self, values: list[Any]) -> bool:
+        """By the least and the largest."""
+        typed = not self.limit and set(map(type, values)) == {int}
+        return typed and self.low <= min(values) and max(values) <= self.high
+
+
+@dataclass(frozen=True)
+class Real(Kind):
+    """A number, which may be infinite."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> float:
+        """By its bounds, in which NaN is not."""
+        if type(value) not in (int, float) or not self.low <= value <= self.high:  # NaN is not
+            raise Refused(f"{name}={shown(value)}: not a number from {self.low:g} to {self.high:g}")
+        return float(value)
+
+
+@dataclass(frozen=True)
+class Flag(Kind):
+    """True or false."""
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> bool:
+        """Nothing else."""
+        if type(value) is not bool:
+            raise Refused(f"{name}={shown(value)}: not true or false")
+        return value
+
+
+@dataclass(frozen=True)
+class Text(Kind):
+    """A text of bounded length; `printable`, nothing in it moves a terminal, nor is an `id` blank.
+
+    `letters`, if there are any, are all that may be in it.
+    """
+
+    most: int = MOST_TEXT
+    printable: bool = False
+    id: bool = False
+    letters: str = ""
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> str:
+        """By its length and letters."""
+        if type(value) is not str:
+            raise Refused(f"{name}={shown(value)}: not a text")
+        if len(value) > self.most:
+            long = f"a text of {len(value)} characters, at most {self.most} are read"
+            raise Refused(f"{name}: {long}")
+        if self.id and not value.strip():
+            raise Refused(f"{name}: an id is empty")
+        if self.printable and not value.isprintable():
+            raise Refused(f"{name}={shown(value)}: has characters that cannot be printed")
+        if self.letters and set(value) - set(self.letters):
+            raise Refused(f"{name}={shown(value)}: has others than {self.letters}")
+        return value
+
+    def fit(self, values: list[Any]) -> bool:
+        """By the longest, and whether anything is odd in any."""
+        if set(map(type, values)) != {str} or max(map(len, values)) > self.most or self.letters:
+            return False
+        printable = not self.printable or "".join(values).isprintable()
+        return printable and (not self.id or all(map(str.strip, values)))
+
+
+@dataclass(frozen=True)
+class OneOf(Kind):
+    """One of some words."""
+
+    choices: tuple[str, ...]
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> str:
+        """Or the nearest of them."""
+        if type(value) is not str or value not in self.choices:
+            near = nearest(value[:40], self.choices) if type(value) is str else ""
+            raise Refused(f"{name}={shown(value)}: not possible.{near}")
+        return value
+
+
+@dataclass(frozen=True)
+class Listed(Kind):
+    """A list of values of one kind; in the message's field it is a `form`."""
+
+    each: Kind
+    most: int = MOST_TEXT
+    least: int = 0
+    form: Callable[[Iterable[Any]], Any] = list
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
+        """Entry by entry."""
+        if type(value) is not list:
+            raise Refused(f"{name}={shown(value)}: not a list")
+        if not self.least <= len(value) <= self.most:
+            allowed = f"from {self.least} to {self.most}" if self.least else f"at most {self.most}"
+            raise Refused(f"{name}: {len(value)} entries, {allowed} are read")
+        if not value or self.each.fit(value):
+            return self.form(value)
+        return self.form([self.each(f"{name}[{i}]", one, limits) for i, one in enumerate(value)])
+
+    def value(self, plain: Any) -> Any:
+        """Entry by entry."""
+        return self.form(map(self.each.value, plain))
+
+    def plain(self, value: Any) -> Any:
+        """Entry by entry."""
+        return list(map(self.each.plain, value))
+
+
+@dataclass(frozen=True)
+class Table(Kind):
+    """A table of just these values; without any, of `others` by any names."""
+
+    values: Mapping[str, Kind] = field(default_factory=dict)
+    others: Kind = Kind()
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> dict[str, Any]:
+        """Value by value."""
+        if type(value) is not dict or (self.values and set(value) != set(self.values)):
+            wanted = f" of {', '.join(self.values)}" if self.values else ""
+            raise Refused(f"{name}={shown(value)}: not a table{wanted}")
+        kinds = {k: self.values.get(k, self.others) for k in value}
+        return {k: kinds[k](f"{name}.{shown(k)}", one, limits) for k, one in value.items()}
+
+
+@dataclass(frozen=True)
+class Json(Kind):
+    """A text that has a value of some kind as JSON."""
+
+    of: Kind
+    most: int = MOST_TEXT
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
+        """Out of JSON."""
+        return self.of(name, parsed(name, Text(self.most)(name, value)), limits)
+
+    def value(self, plain: Any) -> Any:
+        """Out of JSON."""
+        return self.of.value(json.loads(plain))
+
+    def plain(self, value: Any) -> Any:
+        """As JSON."""
+        return json.dumps(self.of.plain(value))
+
+
+def parsed(name: str, text: str) -> Any:
+    """A text of JSON, of whatever depth it says it is."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Refused(f"{name}: not JSON") from None
+
+
+def shown(value: Any) -> str:
+    """A value in a few characters, for a line."""
+    if isinstance(value, int) and not -MOST <= value <= MOST:
+        return "a huge number"  # as text it may be refused by Python itself
+    if isinstance(value, list | dict):
+        return f"a {type(value).__name__} of {len(value)}"
+    return str(value)[:40]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A field of a message, as it is declared.
+
+    Parameters
+    ----------
+    kind : what it may be.
+    name, at : what it is called on the wire, if not as here, and in which record it is.
+    needed : a message without it is refused.
+    spare : it is not sent where it is empty, none or false.
+    device : whether devices read it; what is else said of it is not even looked at there.
+    """
+
+    kind: Kind
+    name: str = ""
+    at: str = "config"
+    needed: bool = False
+    spare: bool = False
+    device: bool = True
+
+
+def said(kind: Kind, default: Any = dataclasses.MISSING, **words: Any) -> Any:
+    """A field of a message, as `Said` has it; a default that is a class is made anew each time."""
+    own = Said(kind, **{"needed": default is dataclasses.MISSING, **words})
+    made = "default_factory" if isinstance(default, type) else "default"
+    return field(**{made: default}, metadata={"said": own})
+
+
+@cache
+def fields_of(message: Any, at: str = "config") -> dict[str, Said]:
+    """The fields of a message that are in a record, by their names in the class."""
+    own = {f.name: f.metadata["said"] for f in dataclasses.fields(message) if f.metadata}
+    named = {n: dataclasses.replace(one, name=one.name or kebab(n)) for n, one in own.items()}
+    return {n: one for n, one in named.items() if one.at == at}
+
+
+def put(message: Any, at: str = "config") -> dict[str, Any]:
+    """What a record of a message has."""
+    record: dict[str, Any] = {}
+    declared: Any = type(message)  # mypy takes a class for one of its instances
+    for attribute, one in fields_of(declared, at).items():
+        if (value := getattr(message, attribute)) or not one.spare:
+            one.kind.put(record, one.name, value)
+    return record
+
+
+def take(
+    message: Any, record: Mapping[str, Any], doubt: Doubt, at: str = "config"
+) -> dict[str, Any]:
+    """The fields of a message that are in a record; what else is in it is the caller's matter."""
+    found = {}
+    for attribute, one in fields_of(message, at).items():
+        if doubt.limits and not one.device:
+            continue
+        if one.name in record:
+            found[attribute] = one.kind.take(record, one.name, doubt)
+        elif one.needed:
+            raise Refused(f"{one.name}: it is missing")
+    return found
+
+
+def others(message: Any, record: Mapping[str, Any], at: str = "config") -> list[str]:
+    """What is in a record and is no field of the message."""
+    return sorted(record.keys() - {one.name for one in fields_of(message, at).values()})
+
+
+def check_known(message: Any, record: Mapping[str, Any], at: str = "config") -> None:
+    """Refuse what nobody declared: whoever said it meant something by it."""
+    if more := others(message, record, at):
+        raise Refused(f"{shown(more[0])}: unknown; is the other side's Corsage another version?")
+
+
+def config_record(values: Mapping[str, Any]) -> ConfigRecord:
+    """A record without empty lists and texts: Flower cannot measure one that has any."""
+    return ConfigRecord({name: value for name, value in values.items() if value not in ([], "")})
