@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.app import ConfigRecord
 
@@ -23,6 +23,7 @@ from corsage.core.keys import kebab, nearest
 if TYPE_CHECKING:
     from corsage.core.limits import Limits
 
+R = TypeVar("R")
 MOST = 2**53
 """No number that counts is larger: floats hold each of those up to here."""
 MOST_TEXT = 2**20
@@ -52,6 +53,10 @@ class Kind:
     def plain(self, value: Any) -> Any:
         """A field's value as a record has it."""
         return value
+
+    def columns(self, name: str) -> Mapping[str, Kind]:
+        """What a record has of a field of this kind: itself, under its name."""
+        return {name: self}
 
     def put(self, record: dict[str, Any], name: str, value: Any) -> None:
         """Write a field into a record."""
@@ -312,7 +317,7 @@ def take(
     for attribute, one in fields_of(message, at).items():
         if doubt.limits and not one.device:
             continue
-        if one.name in record:
+        if not record.keys().isdisjoint(one.kind.columns(one.name)):
             found[attribute] = one.kind.take(record, one.name, doubt)
         elif one.needed:
             raise Refused(f"{one.name}: it is missing")
@@ -321,13 +326,23 @@ def take(
 
 def others(message: Any, record: Mapping[str, Any], at: str = "config") -> list[str]:
     """What is in a record and is no field of the message."""
-    return sorted(record.keys() - {one.name for one in fields_of(message, at).values()})
+    own = [one.kind.columns(one.name) for one in fields_of(message, at).values()]
+    return sorted(record.keys() - {name for columns in own for name in columns})
 
 
 def check_known(message: Any, record: Mapping[str, Any], at: str = "config") -> None:
     """Refuse what nobody declared: whoever said it meant something by it."""
     if more := others(message, record, at):
         raise Refused(f"{shown(more[0])}: unknown; is the other side's Corsage another version?")
+
+
+def record_of(content: Mapping[str, Any], name: str, kind: type[R]) -> R:
+    """A record of a message, of the kind that it must be."""
+    if name not in content:
+        raise Refused(f"{name}: it is missing")
+    if not isinstance(record := content[name], kind):
+        raise Refused(f"{name}: it is no {kind.__name__}")
+    return record
 
 
 def config_record(values: Mapping[str, Any]) -> ConfigRecord:

@@ -5,10 +5,9 @@ Whoever is only asked who its users are does not load torch: on a device a messa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import repeat
 from logging import DEBUG, WARNING
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from corsage.core.asked import options_of
 from corsage.core.encoding import decode, encode
 from corsage.core.errors import CheckpointError, Refused, StorageError
 from corsage.core.fields import BELIEVING, config_record
+from corsage.core.introduction import Introduction, counted, encode_introduction
 from corsage.core.limits import limits_of
 from corsage.core.together import joined, on_board
 from corsage.core.version import untested
@@ -162,7 +162,7 @@ def introduce(message: Message, context: Context, nodes: Nodes, guard: str = "")
         node = nodes.of(context, decode_task(message.content.config_records["config"]))
     except Exception as error:
         return _failure(message, str(error) or describe(error))
-    return introduced(message, node, guard)
+    return introduced(message, introduction(node), guard)
 
 
 def say(message: Message, context: Context, nodes: Nodes, guard: str) -> Message:
@@ -171,52 +171,35 @@ def say(message: Message, context: Context, nodes: Nodes, guard: str) -> Message
     node = nodes.of(context, task)
     if line := untested():
         log(WARNING, line)
-    proof = proof_of(node.state_dir, task.experiment)
     limits = nodes.limits(context)
-    own: dict[str, str | int] = {"proof": proof, "frozen": frozen_of(task, node, limits)}
-    return introduced(message, node, guard, own | {"max-parameters": limits.max_parameters})
+    own = replace(
+        introduction(node),
+        proof=proof_of(node.state_dir, task.experiment),
+        frozen=frozen_of(task, node, limits),
+        most=limits.max_parameters,
+    )
+    return introduced(message, own, guard)
 
 
-NOTHING: Mapping[str, str | int] = {}
-
-
-def introduced(
-    message: Message, node: Node, guard: str, own: Mapping[str, str | int] = NOTHING
-) -> Message:
+def introduced(message: Message, own: Introduction, guard: str) -> Message:
     """A node's introduction, or why it cannot take part."""
-    if guard and len(node.users) > 1:
+    if guard and len(own.users) > 1:
         return _failure(
             message,
-            f"{guard} protects what a node sends, and this node hosts {len(node.users)} users: "
+            f"{guard} protects what a node sends, and this node hosts {len(own.users)} users: "
             "give each user a node of its own, in a simulation by num-nodes as large as num-users",
         )
-    return Message(introduction(node, own), reply_to=message)
+    return Message(encode_introduction(own), reply_to=message)
 
 
-def introduction(node: Node, own: Mapping[str, str | int] = NOTHING) -> RecordDict:
-    """A node's users, what their data look like, and what only a device says of its `own`."""
+def introduction(node: Node) -> Introduction:
+    """A node's users, and what their data look like."""
     data = node.data
     places = data.places(node.users)
-    return RecordDict(
-        {
-            "config": config_record(
-                {
-                    "users": list(node.users),
-                    "clusters": [*map(data.clusters.get, node.users, repeat(""))],
-                    "input-shape": list(data.shape),
-                    "num-classes": data.num_classes,
-                    "table": node.table,
-                    **own,
-                }
-            ),
-            "metrics": MetricRecord(
-                {
-                    "train": data.train_sizes[places].tolist(),
-                    "test": data.test_sizes[places].tolist(),
-                }
-            ),
-        }
-    )
+    train, test = (part[places].tolist() for part in (data.train_sizes, data.test_sizes))
+    clusters = [data.clusters.get(user, "") for user in node.users]
+    users = counted(node.users, train, test, clusters)
+    return Introduction(users, data.shape, data.num_classes, node.table)
 
 
 @lru_cache(maxsize=1)

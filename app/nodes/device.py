@@ -12,14 +12,14 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord
 
 from corsage.app.nodes.node import Node
 from corsage.clients import client_class
 from corsage.core.arrays import Arrays
 from corsage.core.asked import arrays_as, options_of
 from corsage.core.errors import ConfigError, ModelError, Refused
-from corsage.core.fields import Doubt, shown
+from corsage.core.fields import Doubt, record_of, shown
 from corsage.core.held import is_name
 from corsage.core.keys import EPOCHS, STEPS, Keys
 from corsage.core.limits import ZOO, Limits
@@ -41,10 +41,7 @@ class Order:
 
 def read_task(content: Any, limits: Limits) -> Task:
     """The task of a message's content, as far as it can be judged without the data."""
-    record = content["config"] if isinstance(content, RecordDict) and "config" in content else None
-    if not isinstance(record, ConfigRecord):
-        raise Refused("the message has no record `config`")
-    return decode_task(record, Doubt(limits))
+    return decode_task(record_of(content, "config", ConfigRecord), Doubt(limits))
 
 
 def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
