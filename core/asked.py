@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays
-from corsage.core.encoding import BadMessage, plain
+from corsage.core.encoding import plain
 from corsage.core.errors import ConfigError, Refused
 from corsage.core.fields import MOST, Doubt, Flag, Kind, Text, Whole, shown
 from corsage.core.keys import EPOCHS
@@ -137,10 +137,7 @@ def arrays_as(
             continue
         sides = form.sides if rows is None else (rows, *form.sides)
         shape = shape_of(sides, record[name].shape, sizes)
-        try:
-            found[name] = plain(record[name], DTYPES[form.kind], shape, f"array {name}").copy()
-        except BadMessage as why:
-            raise Refused(str(why)) from None
+        found[name] = plain(record[name], DTYPES[form.kind], shape, f"array {name}").copy()
     return found
 
 

@@ -17,7 +17,9 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Array, Arrays, Bools, Floats
-from corsage.core.encoding import BadMessage, plain
+from corsage.core.encoding import plain
+from corsage.core.errors import Refused
+from corsage.core.fields import shown
 from corsage.core.text import line
 from corsage.core.weights import capped
 
@@ -142,14 +144,14 @@ def read_numbers(
 def column(record: Mapping[str, object], name: str, users: int) -> Floats:
     """One number of each user."""
     if name not in record:
-        raise BadMessage(f"malformed reply: no {name}")
+        raise Refused(f"{name}: it is missing")
     values = record[name]
     if not isinstance(values, list):
-        raise BadMessage(f"malformed reply: {name} is no list")
+        raise Refused(f"{name}={shown(values)}: not a list")
     if len(values) != users:
-        raise BadMessage(f"malformed reply: {len(values)} values of {name}, {users} users")
+        raise Refused(f"{len(values)} values of {name}, {users} users")
     if set(map(type, values)) - {int, float}:
-        raise BadMessage(f"malformed reply: {name} is not of numbers")
+        raise Refused(f"{name} is not of numbers")
     return np.array(values, np.float64)
 
 
@@ -163,13 +165,13 @@ def read_arrays(
             got = line(f"{sorted(mean)}" + (f" and rows {sorted(rows)}" if rows else ""))
             wanted = f"{sorted(schema.means)}"
             wanted += f" and rows {sorted(schema.by_user)}" if schema.by_user else ""
-            raise BadMessage(f"wrong arrays: got {got}, expected {wanted}")
+            raise Refused(f"wrong arrays: got {got}, expected {wanted}")
     means, each, wrong = Arrays(), Arrays(), dict[int, str]()
     for name in schema.means:
         one = schema.arrays[name]
         means[name] = plain(mean[name], {one.dtype, np.dtype(np.float64)}, one.shape, name)
         if not bounded(means[name].reshape(1, -1), most(one, schema)).all():
-            raise BadMessage(unfit(name, means[name], most(one, schema)))
+            raise Refused(unfit(name, means[name], most(one, schema)))
     for name in schema.by_user:
         one = schema.arrays[name]
         each[name] = plain(rows[name], {one.dtype}, (count, *one.shape), name)

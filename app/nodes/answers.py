@@ -12,7 +12,7 @@ from logging import DEBUG, WARNING
 from typing import TYPE_CHECKING, Any
 
 import threadpoolctl
-from flwr.app import Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
@@ -25,11 +25,12 @@ from corsage.app.nodes.patience import TimeUp, time_limit
 from corsage.app.nodes.places import Places
 from corsage.clients import client_class
 from corsage.core.asked import options_of
-from corsage.core.encoding import decode, encode
+from corsage.core.encoding import decode
 from corsage.core.errors import CheckpointError, Refused, StorageError
-from corsage.core.fields import BELIEVING, config_record
+from corsage.core.fields import BELIEVING
 from corsage.core.introduction import Introduction, counted, encode_introduction
 from corsage.core.limits import limits_of
+from corsage.core.replies import encode_reply
 from corsage.core.together import joined, on_board
 from corsage.core.version import untested
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, decode_task
@@ -146,7 +147,8 @@ def _answered(message: Message, report: Report, exchange: str) -> Message:
     """A report as a reply; an error if all that there is to report is one cause."""
     if not report.users and not report.lost and len(set(report.failed.values())) == 1:
         return _failure(message, next(iter(report.failed.values())))
-    return Message(_reply(report, exchange), reply_to=message)
+    report.exchange = exchange
+    return Message(encode_reply(report), reply_to=message)
 
 
 def introduce(message: Message, context: Context, nodes: Nodes, guard: str = "") -> Message:
@@ -209,30 +211,6 @@ def limit_threads(number: int) -> None:
 
     torch.set_num_threads(number)
     threadpoolctl.threadpool_limits(number, user_api="blas")
-
-
-def _reply(report: Report, exchange: str) -> RecordDict:
-    """A report as the records of a reply."""
-    content = RecordDict(
-        {
-            "metrics": MetricRecord(dict(report.metrics)),
-            "config": config_record(
-                {
-                    "exchange": exchange,
-                    "users": report.users,
-                    "failed": list(report.failed),
-                    "causes": list(report.failed.values()),
-                    "lost": report.lost,
-                    "kept": report.kept,
-                }
-            ),
-        }
-    )
-    if report.mean:
-        content["arrays"] = encode(report.mean)
-    if report.rows:
-        content["rows"] = encode(report.rows)
-    return content
 
 
 def _failure(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from logging import DEBUG
 from typing import Any
@@ -44,6 +44,7 @@ from corsage.core.errors import (
     UserError,
 )
 from corsage.core.introduction import other_frozen
+from corsage.core.replies import Reply
 from corsage.core.wire import BY_USER, MEMBERS, Task
 from corsage.networks.alone import ALONE
 from corsage.networks.build import build_network
@@ -57,21 +58,14 @@ DIVERGED = "; if training diverges: a smaller lr, or inputs scaled to about 1"
 
 
 @dataclass
-class Report:
+class Report(Reply):
     """What a node's participants did.
 
     `mean` is the weighted mean over `users` of what they returned, in double precision if they are
     several, so that the server's result does not depend on how users are dealt to nodes.
     """
 
-    users: list[str] = field(default_factory=list)
     weight: float = 0.0
-    mean: Arrays = field(default_factory=dict)
-    rows: Arrays = field(default_factory=dict)
-    metrics: dict[str, list[float]] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    lost: list[str] = field(default_factory=list)
-    kept: bool = False
     device: bool = False  # what its errors say leaves somebody's machine
 
     def add_numbers(self, users: list[str], good: Bools, metrics: Numbers) -> None:
