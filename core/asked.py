@@ -111,10 +111,10 @@ def options_of(said: Mapping[str, Any], takes: Takes, doubt: Doubt) -> dict[str,
     kinds, found = {**USUAL, **takes.options}, {}
     for name, value in said.items():
         if name in kinds:
-            found[name] = kinds[name](name, value, doubt.limits) if doubt else value
+            found[name] = kinds[name](name, value, doubt.limits) if doubt.doubts else value
         elif name not in (ROOM, *takes.at_home):
             raise Refused(f"{shown(name)}={shown(value)}: nobody here takes such an option")
-        elif not doubt:
+        elif not doubt.doubts:
             found[name] = value
     return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,40 +46,29 @@ class Kind:
         """Whether many values are surely fine, looked at in one go."""
         return False
 
-    def value(self, plain: Any) -> Any:
-        """A field's value out of one that is believed."""
-        return plain
-
-    def plain(self, value: Any) -> Any:
-        """A field's value as a record has it."""
-        return value
-
     def columns(self, name: str) -> Mapping[str, Kind]:
         """What a record has of a field of this kind: itself, under its name."""
         return {name: self}
 
     def put(self, record: dict[str, Any], name: str, value: Any) -> None:
         """Write a field into a record."""
-        record[name] = self.plain(value)
+        record[name] = value
 
     def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Any:
         """Read a field of a record."""
-        plain = record[name]
-        return self(name, plain, doubt.limits) if doubt else self.value(plain)
+        return self(name, record[name], doubt.limits) if doubt.doubts else record[name]
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """How a message is read: not `believing` any of it, on a device also within its limits."""
+    """How a message is read: by all that its fields may be, on a device also within its limits, or
+    as it is, without any doubts."""
 
     limits: Limits | None = None
-    believing: bool = False
-
-    def __bool__(self) -> bool:
-        return not self.believing
+    doubts: bool = True
 
 
-BELIEVING = Doubt(believing=True)
+BELIEVING = Doubt(doubts=False)
 """How a simulation reads what its own server says."""
 
 
@@ -183,14 +172,13 @@ class OneOf(Kind):
 
 @dataclass(frozen=True)
 class Listed(Kind):
-    """A list of values of one kind; in the message's field it is a `form`."""
+    """A list of values of one kind."""
 
     each: Kind
     most: int = MOST_TEXT
     least: int = 0
-    form: Callable[[Iterable[Any]], Any] = list
 
-    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> list[Any]:
         """Entry by entry."""
         if type(value) is not list:
             raise Refused(f"{name}={shown(value)}: not a list")
@@ -198,16 +186,8 @@ class Listed(Kind):
             allowed = f"from {self.least} to {self.most}" if self.least else f"at most {self.most}"
             raise Refused(f"{name}: {len(value)} entries, {allowed} are read")
         if not value or self.each.fit(value):
-            return self.form(value)
-        return self.form([self.each(f"{name}[{i}]", one, limits) for i, one in enumerate(value)])
-
-    def value(self, plain: Any) -> Any:
-        """Entry by entry."""
-        return self.form(map(self.each.value, plain))
-
-    def plain(self, value: Any) -> Any:
-        """Entry by entry."""
-        return list(map(self.each.plain, value))
+            return value
+        return [self.each(f"{name}[{place}]", one, limits) for place, one in enumerate(value)]
 
 
 @dataclass(frozen=True)
@@ -237,13 +217,31 @@ class Json(Kind):
         """Out of JSON."""
         return self.of(name, parsed(name, Text(self.most)(name, value)), limits)
 
-    def value(self, plain: Any) -> Any:
-        """Out of JSON."""
-        return self.of.value(json.loads(plain))
-
-    def plain(self, value: Any) -> Any:
+    def put(self, record: dict[str, Any], name: str, value: Any) -> None:
         """As JSON."""
-        return json.dumps(self.of.plain(value))
+        record[name] = json.dumps(value)
+
+    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Any:
+        """Out of JSON."""
+        return super().take(record, name, doubt) if doubt.doubts else json.loads(record[name])
+
+
+@dataclass(frozen=True)
+class JsonTables(Kind):
+    """A list of texts, each of which has a table as JSON."""
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
+        """Table by table."""
+        return Listed(Json(Table()))(name, value, limits)
+
+    def put(self, record: dict[str, Any], name: str, value: Any) -> None:
+        """A text each."""
+        record[name] = [json.dumps(one) for one in value]
+
+    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Any:
+        """Table by table."""
+        own: list[str] = record[name]
+        return super().take(record, name, doubt) if doubt.doubts else [*map(json.loads, own)]
 
 
 def parsed(name: str, text: str) -> Any:
@@ -274,6 +272,7 @@ class Said:
     needed : a message without it is refused.
     spare : it is not sent where it is empty, none or false.
     device : whether devices read it; what is else said of it is not even looked at there.
+    columns : all names that a record has of it.
     """
 
     kind: Kind
@@ -282,6 +281,7 @@ class Said:
     needed: bool = False
     spare: bool = False
     device: bool = True
+    columns: frozenset[str] = frozenset()
 
 
 def said(kind: Kind, default: Any = dataclasses.MISSING, **words: Any) -> Any:
@@ -291,49 +291,57 @@ def said(kind: Kind, default: Any = dataclasses.MISSING, **words: Any) -> Any:
     return field(**{made: default}, metadata={"said": own})
 
 
+@dataclass(frozen=True)
+class Declared:
+    """The fields of a message that are in a record, by their names in the class, and all columns
+    of the record."""
+
+    fields: Mapping[str, Said]
+    names: frozenset[str]
+
+
 @cache
-def fields_of(message: Any, at: str = "config") -> dict[str, Said]:
-    """The fields of a message that are in a record, by their names in the class."""
+def declared(message: Any, at: str = "config") -> Declared:
+    """What a message has in a record."""
     own = {f.name: f.metadata["said"] for f in dataclasses.fields(message) if f.metadata}
-    named = {n: dataclasses.replace(one, name=one.name or kebab(n)) for n, one in own.items()}
-    return {n: one for n, one in named.items() if one.at == at}
+    found = {}
+    for attribute, one in own.items():
+        if one.at == at:
+            name = one.name or kebab(attribute)
+            columns = frozenset(one.kind.columns(name))
+            found[attribute] = dataclasses.replace(one, name=name, columns=columns)
+    return Declared(found, frozenset().union(*(one.columns for one in found.values())))
 
 
 def put(message: Any, at: str = "config") -> dict[str, Any]:
     """What a record of a message has."""
     record: dict[str, Any] = {}
-    declared: Any = type(message)  # mypy takes a class for one of its instances
-    for attribute, one in fields_of(declared, at).items():
+    kind: Any = type(message)  # mypy takes a class for one of its instances
+    for attribute, one in declared(kind, at).fields.items():
         if (value := getattr(message, attribute)) or not one.spare:
             one.kind.put(record, one.name, value)
     return record
 
 
 def take(
-    message: Any, record: Mapping[str, Any], doubt: Doubt, at: str = "config"
+    message: Any, record: Mapping[str, Any], doubt: Doubt, at: str = "config", more: bool = False
 ) -> dict[str, Any]:
-    """The fields of a message that are in a record; what else is in it is the caller's matter."""
-    found = {}
-    for attribute, one in fields_of(message, at).items():
+    """The fields of a message that are in a record.
+
+    What else is in it is refused, since whoever said it meant something by it; with `more` it is
+    the caller's matter.
+    """
+    own, found = declared(message, at), {}
+    if not more and (others := record.keys() - own.names):
+        raise Refused(f"{shown(min(others))}: unknown; is the other side of another version?")
+    for attribute, one in own.fields.items():
         if doubt.limits and not one.device:
             continue
-        if not record.keys().isdisjoint(one.kind.columns(one.name)):
+        if not one.columns.isdisjoint(record):
             found[attribute] = one.kind.take(record, one.name, doubt)
         elif one.needed:
             raise Refused(f"{one.name}: it is missing")
     return found
-
-
-def others(message: Any, record: Mapping[str, Any], at: str = "config") -> list[str]:
-    """What is in a record and is no field of the message."""
-    own = [one.kind.columns(one.name) for one in fields_of(message, at).values()]
-    return sorted(record.keys() - {name for columns in own for name in columns})
-
-
-def check_known(message: Any, record: Mapping[str, Any], at: str = "config") -> None:
-    """Refuse what nobody declared: whoever said it meant something by it."""
-    if more := others(message, record, at):
-        raise Refused(f"{shown(more[0])}: unknown; is the other side's Corsage another version?")
 
 
 def record_of(content: Mapping[str, Any], name: str, kind: type[R]) -> R:

@@ -23,7 +23,6 @@ from corsage.core.fields import (
     Listed,
     Text,
     Whole,
-    check_known,
     config_record,
     put,
     record_of,
@@ -107,9 +106,9 @@ class Sides(Kind):
             raise Refused(f"{name}: {tuple(sides)} are more than {MOST_NUMBERS} numbers a sample")
         return tuple(sides)
 
-    def plain(self, value: Any) -> list[int]:
+    def put(self, record: dict[str, Any], name: str, value: Any) -> None:
         """As records have it."""
-        return list(value)
+        record[name] = list(value)
 
 
 @dataclass(frozen=True)
@@ -123,9 +122,9 @@ class Facts(Kind):
         except BadColumns as why:
             raise Refused(f"{name}: {why}") from None
 
-    def plain(self, value: TableFacts) -> str:
+    def put(self, record: dict[str, Any], name: str, value: TableFacts) -> None:
         """As JSON."""
-        return value.json()
+        record[name] = value.json()
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,6 @@ def read_introduction(content: Mapping[str, Any]) -> Introduction:
     """An introduction whose every field is of its type and in its range, or Refused."""
     words = record_of(content, "config", ConfigRecord)
     numbers = record_of(content, "metrics", MetricRecord)
-    check_known(Introduction, words)
     both = {**words, **{name: numbers[name] for name in SAMPLES if name in numbers}}
     found = Introduction(**take(Introduction, both, Doubt()))
     if found.users and not found.shape:

@@ -20,7 +20,6 @@ from corsage.core.fields import (
     Kind,
     Listed,
     Text,
-    check_known,
     config_record,
     put,
     record_of,
@@ -257,7 +256,6 @@ def read_words(reply: Message, asked: list[str], schema: Schema, token: str) -> 
     if not reply.has_content():
         raise Refused("it is empty")
     record = record_of(reply.content, "config", ConfigRecord)
-    check_known(Reply, record)
     words = Reply(**take(Reply, record, Doubt()))
     if words.exchange != token:
         raise Refused("it answers another exchange")

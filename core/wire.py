@@ -24,6 +24,7 @@ from corsage.core.fields import (
     Doubt,
     Flag,
     Json,
+    JsonTables,
     Kind,
     Listed,
     OneOf,
@@ -31,9 +32,8 @@ from corsage.core.fields import (
     Table,
     Text,
     Whole,
-    check_known,
     config_record,
-    others,
+    declared,
     parsed,
     put,
     said,
@@ -102,7 +102,7 @@ class Group(Kind):
 
     def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Any:
         """What is the group's own, each key typed and within its bounds."""
-        if not doubt:
+        if not doubt.doubts:
             return read(self.of(record), record[name])
         keys, group = Table()(name, record[name]), self.of(record)
         own = {n: keys[n] for n in self.only or names(group) if n in keys}
@@ -132,20 +132,29 @@ def check_value(name: str, value: Any) -> None:
 class Prepared(Kind):
     """What was agreed on for the columns of tables."""
 
-    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
-        """Out of JSON's."""
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Preparation | None:
+        """Column by column; nothing may be agreed on."""
         try:
-            return self.value(value)
+            return None if value is None else Preparation.read(value)
         except BadColumns as why:
             raise Refused(f"{name}: {why}") from None
 
-    def value(self, plain: Any) -> Any:
-        """Out of JSON's; where nothing is said, nothing was agreed on."""
-        return None if plain is None else Preparation.read(plain)
+    def put(self, record: dict[str, Any], name: str, value: Any) -> None:
+        """As JSON can hold it."""
+        record[name] = value.json()
 
-    def plain(self, value: Any) -> Any:
-        """What JSON can hold."""
-        return value.json()
+    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Preparation | None:
+        """Whoever says it, it is put together again."""
+        return self(name, record[name])
+
+
+@dataclass(frozen=True)
+class Shape(Listed):
+    """The shape of a sample."""
+
+    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Any:
+        """As arrays have it."""
+        return tuple(super().take(record, name, doubt))
 
 
 @dataclass(frozen=True)
@@ -161,9 +170,7 @@ class Settings:
     algorithm: str = said(AlgorithmName(tuple(ALGORITHMS)), at="settings")
     experiment: str = said(Text(200), at="settings")
     seed: int = said(Whole(), at="settings")
-    shape: tuple[int, ...] = said(
-        Listed(Whole(), MOST_SIDES, form=tuple), name="input-shape", at="settings"
-    )
+    shape: tuple[int, ...] = said(Shape(Whole(), MOST_SIDES), name="input-shape", at="settings")
     num_classes: int = said(Whole(high=MOST_CLASSES), at="settings")
     num_users: int = said(Whole(), 0, at="settings", device=False)
     device_data: DataKeys = said(
@@ -221,7 +228,7 @@ class Task(Settings):
     weights: list[float] = said(Listed(Real(0, MOST)), list)
     state_dir: str = said(Text(), "", device=False)
     many_machines: bool = said(Flag(), False, device=False)
-    cohort_options: list[dict[str, Any]] = said(Listed(Json(Table())), list)
+    cohort_options: list[dict[str, Any]] = said(JsonTables(), list)
     members: dict[str, list[str]] = said(
         Json(Table(others=Listed(Text(400), least=1))), dict, spare=True
     )
@@ -254,16 +261,16 @@ def decode_task(record: ConfigRecord, doubt: Doubt = BELIEVING) -> Task:
     if "settings" not in record:
         raise Refused("settings: it is missing")
     words: Any = record["settings"]
-    settings = _read_settings(words, doubt) if doubt else _believed_settings(words)
-    own = take(Task, record, doubt)
-    options = {name: record[name] for name in others(Task, record) if name != "settings"}
+    settings = _read_settings(words, doubt) if doubt.doubts else _believed_settings(words)
+    own = take(Task, record, doubt, more=True)
+    names = record.keys() - declared(Task).names - {"settings"}
+    options = {name: record[name] for name in record if name in names}
     return Task(**{**vars(settings), **own, "options": options})
 
 
 def _read_settings(words: Any, doubt: Doubt) -> Settings:
     """What stays the same all run long."""
     plain = Table()("settings", parsed("settings", Text()("settings", words)))
-    check_known(Settings, plain, "settings")
     return Settings(**take(Settings, plain, doubt, "settings"))
 
 

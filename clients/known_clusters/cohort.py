@@ -76,7 +76,7 @@ class Walk(Kind):
 
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
         """Of so many steps as the device allows."""
-        runs = Listed(Listed(Whole(), 3, 3, tuple))(name, value)
+        runs = Listed(Listed(Whole(), 3, 3))(name, value)
         if limits:
             limits.check(STEPS, name, sum(r + k for r, k, _ in runs))
         return runs

@@ -76,7 +76,7 @@ ATTACKS: dict[str, tuple[Spoil, str]] = {
         lambda content: content.update({"config": MetricRecord({"users": 1})}),
         "config: it is no ConfigRecord",
     ),
-    "unknown": (words(colour="red"), "colour: unknown; is the other side's Corsage another"),
+    "unknown": (words(colour="red"), "colour: unknown; is the other side of another version?"),
     "other shape": (words(input_shape=[5]), "its samples have shape (5,), the others'"),
     "other labels": (words(num_classes=0), "it has numbers as labels, the model 10 classes"),
 }
