@@ -96,6 +96,10 @@ class Group(Kind):
     of: Callable[[Mapping[str, Any]], type[Keys]]
     only: tuple[str, ...] = ()
 
+    def columns(self, name: str) -> Mapping[str, Kind]:
+        """One table for all groups."""
+        return {name: Table()}
+
     def put(self, record: dict[str, Any], name: str, value: Any) -> None:
         """Beside the other groups'."""
         record.setdefault(name, {}).update(flatten(value))

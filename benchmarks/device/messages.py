@@ -55,6 +55,7 @@ ASKED = {
 class Draft:
     """A message in parts that can be spoilt one by one."""
 
+    algorithm: str
     kind: str
     config: dict[str, Any]
     settings: dict[str, Any]
@@ -124,6 +125,7 @@ def honest(name: str, kind: str, number: int = 0) -> Draft:
     settings = json.loads(str(kept.pop("settings")))
     query = kind == "query"
     return Draft(
+        name,
         kind,
         kept,
         settings,
