@@ -179,8 +179,7 @@ class Worker:
         self.network.vector.fixed.check()
         if self.task.options.get(BY_USER):
             sent = replace(sent, mean={}, rows={**sent.mean, **sent.rows})
-        self.check_shapes(group, sent)
-        good = self.finite(group, sent)
+        good = self.judged([self.task.users[place] for place in group], sent)
         self.keep(group, good, sent.keep)
         self.add(group, good, sent)
 
@@ -209,31 +208,25 @@ class Worker:
         rows = {name: array[group] for name, array in self.rows.items()}
         return Got(self.arrays, rows, options)
 
-    def check_shapes(self, group: list[int], sent: Sent) -> None:
-        """One row a participant, and of the shape that was sent, where the same comes back."""
-        count = (len(group),)
-        for name, values in sent.metrics.items():
-            if np.shape(values) != count:
-                raise ValueError(f"wrong shape: metric {name} is {np.shape(values)}, not {count}")
-        for name, rows in sent.keep.items():
-            if np.shape(rows)[:1] != count:
-                raise ValueError(
-                    f"wrong shape: kept {name} is {np.shape(rows)}, not {count} and more"
-                )
-        for name, rows in {**sent.mean, **sent.rows}.items():
-            own = self.arrays[name].shape if name in self.arrays else rows.shape[1:]
-            if rows.shape != (len(group), *own):
-                raise ValueError(f"wrong shape: {name} is {rows.shape}, not {(len(group), *own)}")
+    def judged(self, users: Sequence[str], sent: Sent) -> Bools:
+        """Which participants' results are finite throughout; the others are named.
 
-    def finite(self, group: list[int], sent: Sent) -> Bools:
-        """Which participants' results are finite throughout; the others are named."""
-        good = np.ones(len(group), dtype=bool)
-        for name, values in {**sent.metrics, **sent.mean, **sent.rows, **sent.keep}.items():
-            fine = finite_rows(np.asarray(values))
-            for place in np.flatnonzero(good & ~fine):
-                user = self.task.users[group[place]]
-                self.report.failed[user] = f"{self.kind}: {name} is not finite{DIVERGED}"
-            good &= fine
+        Each has one row, and of the shape that was sent, where the same comes back.
+        """
+        good, came = np.ones(len(users), bool), {n: a.shape for n, a in self.arrays.items()}
+        numbers: dict[str, tuple[int, ...]] = dict.fromkeys(sent.metrics, ())
+        parts = (("metric ", sent.metrics, numbers), ("", sent.mean, came), ("", sent.rows, came))
+        for kind, part, shapes in (*parts, ("kept ", sent.keep, {})):
+            for name, values in part.items():
+                rows = np.asarray(values)
+                wanted = (len(users), *shapes.get(name, rows.shape[1:]))
+                if rows.shape != wanted:
+                    raise ValueError(f"wrong shape: {kind}{name} is {rows.shape}, not {wanted}")
+                fine = finite_rows(rows)
+                for place in np.flatnonzero(good & ~fine).tolist():
+                    why = f"{self.kind}: {name} is not finite{DIVERGED}"
+                    self.report.failed[users[place]] = why
+                good &= fine
         return good
 
     def keep(self, group: list[int], good: Bools, kept: Arrays) -> None:
@@ -278,14 +271,8 @@ class Worker:
                 self.single |= {name} if rows.dtype == np.float32 else set()
 
     def add_evaluation(self, users: list[str], metrics: Numbers) -> None:
-        """Add an evaluation, user by user; one whose numbers are not finite is named."""
-        columns = [np.asarray(values, np.float64) for values in metrics.values()]
-        for name, values in zip(metrics, columns, strict=True):
-            if values.shape != (len(users),):
-                raise ValueError(f"wrong shape: {name} is {values.shape}, not {(len(users),)}")
-        good = np.all([np.isfinite(values) for values in columns], axis=0)
-        for place in np.flatnonzero(~good):
-            self.report.failed[users[place]] = f"evaluate: its numbers are not finite{DIVERGED}"
+        """Add an evaluation, user by user."""
+        good = self.judged(users, Sent(metrics=metrics))
         self.report.add_numbers(users, good, metrics)
         self.report.weight += float(good.sum())
 
