@@ -17,7 +17,6 @@ from corsage.core.fields import (
     MOST_TEXT,
     Flag,
     Json,
-    JsonTables,
     Kind,
     Listed,
     OneOf,
@@ -27,8 +26,8 @@ from corsage.core.fields import (
     Whole,
     declared,
 )
-from corsage.core.introduction import Facts, Sides
-from corsage.core.wire import Prepared
+from corsage.core.introduction import Facts
+from corsage.core.wire import Prepared, Sides
 
 NAN = float("nan")
 DEEP = "[" * 10**5
@@ -65,15 +64,13 @@ def of_kind(kind: Kind) -> Iterator[Any]:
         yield from of_text(kind)
     elif isinstance(kind, Json):
         yield from (DEEP, "", "{", *(json.dumps(one) for one in of_type(kind.of)))
-    elif isinstance(kind, JsonTables):
-        yield from of_list(Listed(Json(Table())))
     elif isinstance(kind, Listed):
         yield from of_list(kind)
 
 
 TYPES: Mapping[type[Kind], tuple[type, ...]] = {
     Whole: (int,), Real: (int, float), Flag: (bool,), Text: (str,), OneOf: (), Facts: (str,),
-    Json: (), Listed: (list,), JsonTables: (list,), Sides: (list,), Table: (dict,),
+    Json: (), Listed: (list,), Sides: (list,), Table: (dict,),
     Prepared: (dict, type(None)),
 }  # fmt: skip
 """Of which types values of a kind may be."""

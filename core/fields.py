@@ -13,9 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from flwr.app import ConfigRecord
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from corsage.core.errors import Refused
 from corsage.core.keys import kebab, nearest
@@ -28,14 +26,18 @@ MOST = 2**53
 """No number that counts is larger: floats hold each of those up to here."""
 MOST_TEXT = 2**20
 """Characters of one text in a message, and entries of one list."""
+EMPTY: tuple[Any, ...] = ("", [], {}, None)
 
 
 @dataclass(frozen=True)
 class Kind:
     """What a value may be: anything, here.
 
-    A kind bounds values by its own fields, where whoever makes bad ones sees them, too.
+    A kind bounds values by its own fields, where whoever makes bad ones sees them, too. One that
+    `converts` reads also what is believed.
     """
+
+    converts: ClassVar[bool] = False
 
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
         """A field's value out of a record's; Refused in one line if it may not be, on a device
@@ -56,7 +58,9 @@ class Kind:
 
     def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Any:
         """Read a field of a record."""
-        return self(name, record[name], doubt.limits) if doubt.doubts else record[name]
+        if doubt.doubts or self.converts:
+            return self(name, record[name], doubt.limits)
+        return record[name]
 
 
 @dataclass(frozen=True)
@@ -211,45 +215,31 @@ class Json(Kind):
     """A text that has a value of some kind as JSON."""
 
     of: Kind
-    most: int = MOST_TEXT
+    converts = True
 
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
-        """Out of JSON."""
-        return self.of(name, parsed(name, Text(self.most)(name, value)), limits)
+        """Out of JSON, of whatever depth it says it is."""
+        try:
+            plain = json.loads(Text()(name, value))
+        except (ValueError, RecursionError):
+            raise Refused(f"{name}: not JSON") from None
+        return self.of(name, plain, limits)
 
     def put(self, record: dict[str, Any], name: str, value: Any) -> None:
         """As JSON."""
         record[name] = json.dumps(value)
 
-    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Any:
-        """Out of JSON."""
-        return super().take(record, name, doubt) if doubt.doubts else json.loads(record[name])
-
 
 @dataclass(frozen=True)
-class JsonTables(Kind):
+class JsonTables(Listed):
     """A list of texts, each of which has a table as JSON."""
 
-    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
-        """Table by table."""
-        return Listed(Json(Table()))(name, value, limits)
+    each: Kind = Json(Table())
+    converts = True
 
     def put(self, record: dict[str, Any], name: str, value: Any) -> None:
         """A text each."""
         record[name] = [json.dumps(one) for one in value]
-
-    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Any:
-        """Table by table."""
-        own: list[str] = record[name]
-        return super().take(record, name, doubt) if doubt.doubts else [*map(json.loads, own)]
-
-
-def parsed(name: str, text: str) -> Any:
-    """A text of JSON, of whatever depth it says it is."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise Refused(f"{name}: not JSON") from None
 
 
 def shown(value: Any) -> str:
@@ -270,7 +260,7 @@ class Said:
     kind : what it may be.
     name, at : what it is called on the wire, if not as here, and in which record it is.
     needed : a message without it is refused.
-    spare : it is not sent where it is empty, none or false.
+    spare : it is not sent where it is false or 0; what is empty is never sent.
     device : whether devices read it; what is else said of it is not even looked at there.
     columns : all names that a record has of it.
     """
@@ -314,11 +304,12 @@ def declared(message: Any, at: str = "config") -> Declared:
 
 
 def put(message: Any, at: str = "config") -> dict[str, Any]:
-    """What a record of a message has."""
+    """What a record of a message has: no empty texts and lists, of which Flower knows no size."""
     record: dict[str, Any] = {}
     kind: Any = type(message)  # mypy takes a class for one of its instances
     for attribute, one in declared(kind, at).fields.items():
-        if (value := getattr(message, attribute)) or not one.spare:
+        value = getattr(message, attribute)
+        if value not in EMPTY and (value or not one.spare):
             one.kind.put(record, one.name, value)
     return record
 
@@ -351,8 +342,3 @@ def record_of(content: Mapping[str, Any], name: str, kind: type[R]) -> R:
     if not isinstance(record := content[name], kind):
         raise Refused(f"{name}: it is no {kind.__name__}")
     return record
-
-
-def config_record(values: Mapping[str, Any]) -> ConfigRecord:
-    """A record without empty lists and texts: Flower cannot measure one that has any."""
-    return ConfigRecord({name: value for name, value in values.items() if value not in ([], "")})

@@ -7,7 +7,6 @@ words are out of them is refused as a whole: nothing that it says is allocated, 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,15 +22,13 @@ from corsage.core.fields import (
     Listed,
     Text,
     Whole,
-    config_record,
     put,
     record_of,
     said,
     shown,
     take,
 )
-from corsage.core.limits import Limits
-from corsage.core.wire import FINGERPRINT, MOST_CLASSES, MOST_SIDES
+from corsage.core.wire import FINGERPRINT, MOST_CLASSES, Sides
 
 MOST_USERS = 1_000_000
 """Users of one node: a simulation of all users of the largest data set is one node."""
@@ -39,8 +36,6 @@ MOST_CHARACTERS = 200
 """Characters of the id of a user, and of the name of its cluster."""
 MOST_SAMPLES = 10**9
 """Training or test samples of one user."""
-MOST_NUMBERS = 10**8
-"""Numbers of one sample: a volume of 460 to each side."""
 SAMPLES = ("train", "test")
 """The numbers of an introduction; what else it says are words."""
 
@@ -95,23 +90,6 @@ class Hosted(Kind):
 
 
 @dataclass(frozen=True)
-class Sides(Kind):
-    """The shape of a sample; that of a row may be of no cells."""
-
-    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> tuple[int, ...]:
-        """Not too many numbers in all."""
-        one = type(value) is list and len(value) == 1
-        sides = Listed(Whole(0 if one else 1, MOST_NUMBERS), MOST_SIDES)(name, value)
-        if math.prod(sides) > MOST_NUMBERS:
-            raise Refused(f"{name}: {tuple(sides)} are more than {MOST_NUMBERS} numbers a sample")
-        return tuple(sides)
-
-    def put(self, record: dict[str, Any], name: str, value: Any) -> None:
-        """As records have it."""
-        record[name] = list(value)
-
-
-@dataclass(frozen=True)
 class Facts(Kind):
     """What is said of a table's columns: of no more rows than the node has."""
 
@@ -145,7 +123,7 @@ class Introduction:
     users: Mapping[str, Counts] = said(Hosted(), dict)
     shape: tuple[int, ...] = said(Sides(), (), name="input-shape")
     num_classes: int = said(Whole(high=MOST_CLASSES), 0, needed=True)
-    table: TableFacts | None = said(Facts(), None, spare=True)
+    table: TableFacts | None = said(Facts(), None)
     proof: str = said(Text(64), "")
     frozen: str = said(Text(FINGERPRINT, letters="0123456789abcdef"), "")
     most: int = said(Whole(high=10**15), 0, name="max-parameters", spare=True)
@@ -154,8 +132,8 @@ class Introduction:
 def encode_introduction(own: Introduction) -> RecordDict:
     """An introduction as the records of a reply."""
     words = put(own)
-    numbers = {name: words.pop(name) for name in SAMPLES}
-    return RecordDict({"config": config_record(words), "metrics": MetricRecord(numbers)})
+    numbers = {name: words.pop(name, []) for name in SAMPLES}
+    return RecordDict({"config": ConfigRecord(words), "metrics": MetricRecord(numbers)})
 
 
 def read_introduction(content: Mapping[str, Any]) -> Introduction:

@@ -20,7 +20,6 @@ from corsage.core.fields import (
     Kind,
     Listed,
     Text,
-    config_record,
     put,
     record_of,
     said,
@@ -112,8 +111,8 @@ class Reply:
 
 def encode_reply(own: Reply) -> RecordDict:
     """A reply as the records of a message."""
-    words = config_record(put(own))
-    content = RecordDict({"metrics": MetricRecord(dict(own.metrics)), "config": words})
+    words, numbers = ConfigRecord(put(own)), MetricRecord(dict(own.metrics))
+    content = RecordDict({"metrics": numbers, "config": words})
     for name, arrays in (("arrays", own.mean), ("rows", own.rows)):
         if arrays:
             content[name] = encode(arrays)
@@ -289,17 +288,15 @@ def weighted_mean(parts: list[tuple[float, Arrays]], template: Mapping[str, Arra
 
 
 def _stack(parts: Sequence[Mapping[str, Array]], order: Ints | None) -> dict[str, Array]:
-    """Per-user values of several nodes, in the order of the user ids."""
-    if not parts:
-        return {}
-    names = set.intersection(*(set(part) for part in parts))
-    return {name: _in_order([part[name] for part in parts], order) for name in names}
+    """Per-user values of several nodes, in the order of the user ids.
 
-
-def _in_order(parts: list[Array], order: Ints | None) -> Array:
-    """All rows in an order; rows of users are large, so they are not copied without need."""
-    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return rows if order is None else rows[order]
+    Rows of users are large: they are not copied without need.
+    """
+    found: dict[str, Array] = {}
+    for name in set.intersection(*map(set, parts)) if parts else ():
+        rows = np.concatenate([part[name] for part in parts]) if parts[1:] else parts[0][name]
+        found[name] = rows if order is None else rows[order]
+    return found
 
 
 def by_cause(dropped: Mapping[str, str]) -> list[str]:

@@ -9,9 +9,10 @@ exchange); what it must be is declared in schema.py.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from flwr.app import ConfigRecord
@@ -20,6 +21,7 @@ from corsage.core.columns import BadColumns
 from corsage.core.errors import ConfigError, Refused
 from corsage.core.fields import (
     BELIEVING,
+    EMPTY,
     MOST,
     Doubt,
     Flag,
@@ -32,9 +34,7 @@ from corsage.core.fields import (
     Table,
     Text,
     Whole,
-    config_record,
     declared,
-    parsed,
     put,
     said,
     shown,
@@ -61,6 +61,8 @@ and how many bytes each user's model may then take in the run folder.
 FINGERPRINT = 32
 """Characters of the fingerprint of what of the model nobody trains."""
 MOST_CLASSES, MOST_SIDES = 100_000, 8
+MOST_NUMBERS = 10**8
+"""Numbers of one sample: a volume of 460 to each side."""
 LONGEST = 1000
 """Characters of a key's value, but for lists of columns."""
 COLUMNS = (
@@ -136,6 +138,8 @@ def check_value(name: str, value: Any) -> None:
 class Prepared(Kind):
     """What was agreed on for the columns of tables."""
 
+    converts = True
+
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Preparation | None:
         """Column by column; nothing may be agreed on."""
         try:
@@ -143,22 +147,28 @@ class Prepared(Kind):
         except BadColumns as why:
             raise Refused(f"{name}: {why}") from None
 
-    def put(self, record: dict[str, Any], name: str, value: Any) -> None:
+    def put(self, record: dict[str, Any], name: str, value: Preparation) -> None:
         """As JSON can hold it."""
         record[name] = value.json()
 
-    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Preparation | None:
-        """Whoever says it, it is put together again."""
-        return self(name, record[name])
-
 
 @dataclass(frozen=True)
-class Shape(Listed):
-    """The shape of a sample."""
+class Sides(Kind):
+    """The shape of a sample, not of too many numbers; that of a row may be of no cells."""
 
-    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Any:
+    converts = True
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> tuple[int, ...]:
         """As arrays have it."""
-        return tuple(super().take(record, name, doubt))
+        one = type(value) is list and len(value) == 1
+        sides = tuple(Listed(Whole(0 if one else 1, MOST_NUMBERS), MOST_SIDES)(name, value))
+        if math.prod(sides) > MOST_NUMBERS:
+            raise Refused(f"{name}: {sides} are more than {MOST_NUMBERS} numbers a sample")
+        return sides
+
+    def put(self, record: dict[str, Any], name: str, value: tuple[int, ...]) -> None:
+        """As records have it; without sides only in settings."""
+        record[name] = list(value)
 
 
 @dataclass(frozen=True)
@@ -174,7 +184,7 @@ class Settings:
     algorithm: str = said(AlgorithmName(tuple(ALGORITHMS)), at="settings")
     experiment: str = said(Text(200), at="settings")
     seed: int = said(Whole(), at="settings")
-    shape: tuple[int, ...] = said(Shape(Whole(), MOST_SIDES), name="input-shape", at="settings")
+    shape: tuple[int, ...] = said(Sides(), name="input-shape", at="settings")
     num_classes: int = said(Whole(high=MOST_CLASSES), at="settings")
     num_users: int = said(Whole(), 0, at="settings", device=False)
     device_data: DataKeys = said(
@@ -194,7 +204,7 @@ class Settings:
     keys: Keys = said(
         Group(lambda record: keys_class(record["algorithm"])), NoKeys(), name="keys", at="settings"
     )
-    preparation: Preparation | None = said(Prepared(), None, at="settings", spare=True)
+    preparation: Preparation | None = said(Prepared(), None, at="settings")
 
 
 @dataclass(frozen=True)
@@ -233,9 +243,7 @@ class Task(Settings):
     state_dir: str = said(Text(), "", device=False)
     many_machines: bool = said(Flag(), False, device=False)
     cohort_options: list[dict[str, Any]] = said(JsonTables(), list)
-    members: dict[str, list[str]] = said(
-        Json(Table(others=Listed(Text(400), least=1))), dict, spare=True
-    )
+    members: dict[str, list[str]] = said(Json(Table(others=Listed(Text(400), least=1))), dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def kept(self, place: int) -> list[int]:
@@ -252,7 +260,8 @@ def encode_task(task: Task) -> ConfigRecord:
     own = {"settings": _settings_text(*(getattr(task, name) for name in SETTINGS)), **put(task)}
     if both := own.keys() & task.options.keys():
         raise ConfigError(f"{min(both)}: an option of the name of a field of tasks.")
-    return config_record({**own, **task.options})
+    options = {name: value for name, value in task.options.items() if value not in EMPTY}
+    return ConfigRecord({**own, **options})
 
 
 @lru_cache(maxsize=64)
@@ -274,10 +283,7 @@ def decode_task(record: ConfigRecord, doubt: Doubt = BELIEVING) -> Task:
 
 def _read_settings(words: Any, doubt: Doubt) -> Settings:
     """What stays the same all run long."""
-    plain = Table()("settings", parsed("settings", Text()("settings", words)))
-    return Settings(**take(Settings, plain, doubt, "settings"))
+    return Settings(**take(Settings, Json(Table())("settings", words), doubt, "settings"))
 
 
-@lru_cache(maxsize=64)
-def _believed_settings(words: str) -> Settings:
-    return Settings(**take(Settings, json.loads(words), BELIEVING, "settings"))
+_believed_settings = lru_cache(maxsize=64)(partial(_read_settings, doubt=BELIEVING))
