@@ -32,20 +32,19 @@ def encode(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 
 def _array(array: NDArray[Any]) -> Array:
-    """What `Array(array)` gives, without writing the same header with NumPy's slow writer again."""
-    header, data = _header(array.dtype.str, array.shape), _bytes_of(array)
-    if data is None or len(data) != len(header) + array.nbytes or not data.startswith(header):
+    """What `Array(array)` gives, without writing the same header with NumPy's slow writer again.
+
+    A view of a message's bytes is these bytes again.
+    """
+    header = _header(array.dtype.str, array.shape)
+    data: Any = array.base
+    while isinstance(data, np.ndarray):
+        data = data.base
+    known = isinstance(data, bytes) and len(data) == len(header) + array.nbytes
+    if not known or not data.startswith(header):
         values = array.reshape(-1).view(np.uint8).data if array.size else b""
         data = b"".join((header, values))  # one copy
     return Array(str(array.dtype), array.shape, "numpy.ndarray", data)
-
-
-def _bytes_of(array: NDArray[Any]) -> bytes | None:
-    """The bytes that an array is a view of, if it is one of a message."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return base if isinstance(base, bytes) else None
 
 
 def as_sent(array: NDArray[Any]) -> NDArray[Any]:

@@ -34,10 +34,12 @@ class Kind:
     """What a value may be: anything, here.
 
     A kind bounds values by its own fields, where whoever makes bad ones sees them, too. One that
-    `converts` reads also what is believed.
+    `converts` writes and reads also what is believed; a `wide` one is given all of a record to
+    read, since it has several columns of it.
     """
 
     converts: ClassVar[bool] = False
+    wide: ClassVar[bool] = False
 
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
         """A field's value out of a record's; Refused in one line if it may not be, on a device
@@ -55,12 +57,6 @@ class Kind:
     def put(self, record: dict[str, Any], name: str, value: Any) -> None:
         """Write a field into a record."""
         record[name] = value
-
-    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Any:
-        """Read a field of a record."""
-        if doubt.doubts or self.converts:
-            return self(name, record[name], doubt.limits)
-        return record[name]
 
 
 @dataclass(frozen=True)
@@ -309,8 +305,12 @@ def put(message: Any, at: str = "config") -> dict[str, Any]:
     kind: Any = type(message)  # mypy takes a class for one of its instances
     for attribute, one in declared(kind, at).fields.items():
         value = getattr(message, attribute)
-        if value not in EMPTY and (value or not one.spare):
+        if value in EMPTY or (one.spare and not value):
+            continue
+        if one.kind.converts:
             one.kind.put(record, one.name, value)
+        else:
+            record[one.name] = value
     return record
 
 
@@ -328,10 +328,13 @@ def take(
     for attribute, one in own.fields.items():
         if doubt.limits and not one.device:
             continue
-        if not one.columns.isdisjoint(record):
-            found[attribute] = one.kind.take(record, one.name, doubt)
-        elif one.needed:
-            raise Refused(f"{one.name}: it is missing")
+        if one.columns.isdisjoint(record):
+            if one.needed:
+                raise Refused(f"{one.name}: it is missing")
+            continue
+        value = record if one.kind.wide else record[one.name]
+        reads = doubt.doubts or one.kind.converts
+        found[attribute] = one.kind(one.name, value, doubt.limits) if reads else value
     return found
 
 

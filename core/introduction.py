@@ -28,6 +28,7 @@ from corsage.core.fields import (
     shown,
     take,
 )
+from corsage.core.limits import Limits
 from corsage.core.wire import FINGERPRINT, MOST_CLASSES, Sides
 
 MOST_USERS = 1_000_000
@@ -62,6 +63,8 @@ def counted(
 class Hosted(Kind):
     """The users of a node, in columns: their ids, clusters and numbers of samples."""
 
+    converts = wide = True
+
     def columns(self, name: str) -> Mapping[str, Kind]:
         """One of each user."""
         ids = Listed(Text(MOST_CHARACTERS, printable=True, id=True), MOST_USERS)
@@ -75,9 +78,9 @@ class Hosted(Kind):
         record |= {name: list(value), "clusters": [one.cluster for one in own]}
         record |= {which: [getattr(one, which) for one in own] for which in SAMPLES}
 
-    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> dict[str, Counts]:
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> dict[str, Counts]:
         """Each user once, and something of each in all columns."""
-        found = {n: kind(n, record.get(n, [])) for n, kind in self.columns(name).items()}
+        found = {n: kind(n, value.get(n, [])) for n, kind in self.columns(name).items()}
         users = found[name]
         found["clusters"] = found["clusters"] or [""] * len(users)
         if len(set(users)) != len(users):
@@ -93,10 +96,12 @@ class Hosted(Kind):
 class Facts(Kind):
     """What is said of a table's columns: of no more rows than the node has."""
 
-    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> TableFacts:
+    converts = wide = True
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> TableFacts:
         """Out of JSON, each of the columns within its bounds."""
         try:
-            return read_facts(Text(MOST_TEXT)(name, record[name]), sum(record.get("train", [])))
+            return read_facts(Text(MOST_TEXT)(name, value[name]), sum(value.get("train", [])))
         except BadColumns as why:
             raise Refused(f"{name}: {why}") from None
 

@@ -25,7 +25,8 @@ from corsage.core.fields import (
     said,
     take,
 )
-from corsage.core.schema import Schema, read_arrays, read_faults, read_numbers
+from corsage.core.limits import Limits
+from corsage.core.schema import Schema, read_arrays, read_numbers
 from corsage.core.text import line
 
 
@@ -69,6 +70,8 @@ class Replies:
 class Causes(Kind):
     """Who failed, and why, in two columns."""
 
+    converts = wide = True
+
     def columns(self, name: str) -> Mapping[str, Kind]:
         """As many of one as of the other; causes are cut to a line, however long."""
         return dict.fromkeys((name, "causes"), Listed(Text(MOST)))
@@ -77,10 +80,10 @@ class Causes(Kind):
         """Column by column."""
         record |= {name: list(value), "causes": list(value.values())}
 
-    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> dict[str, str]:
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> dict[str, str]:
         """Causes as lines that can be shown."""
         columns = self.columns(name).items()
-        users, causes = (kind(column, record.get(column, [])) for column, kind in columns)
+        users, causes = (kind(column, value.get(column, [])) for column, kind in columns)
         if len(users) != len(causes):
             raise Refused(f"{len(causes)} causes of {len(users)} failures")
         return dict(zip(users, map(line, causes), strict=True))
@@ -225,9 +228,8 @@ def read(reply: Message, asked: list[str], schema: Schema, token: str) -> Replie
     except Refused as why:
         raise Refused(f"malformed reply: {why}") from None
     users = words.users
-    mean, each, unfit = read_arrays(arrays, rows, len(users), schema)
+    mean, each, unfit = read_arrays(arrays, rows, users, schema)
     wrong = unfit | wrong
-    read_faults(users, each, wrong, schema)
     if wrong and mean:
         place = min(wrong)
         raise Refused(f"its node's reply is bad: user {users[place]}: {wrong[place]}")

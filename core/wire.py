@@ -97,6 +97,7 @@ class Group(Kind):
 
     of: Callable[[Mapping[str, Any]], type[Keys]]
     only: tuple[str, ...] = ()
+    converts = wide = True
 
     def columns(self, name: str) -> Mapping[str, Kind]:
         """One table for all groups."""
@@ -106,21 +107,20 @@ class Group(Kind):
         """Beside the other groups'."""
         record.setdefault(name, {}).update(flatten(value))
 
-    def take(self, record: Mapping[str, Any], name: str, doubt: Doubt) -> Any:
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Keys:
         """What is the group's own, each key typed and within its bounds."""
-        if not doubt.doubts:
-            return read(self.of(record), record[name])
-        keys, group = Table()(name, record[name]), self.of(record)
-        own = {n: keys[n] for n in self.only or names(group) if n in keys}
-        for key, value in own.items():
-            check_value(key, value)
+        keys, group = Table()(name, value[name]), self.of(value)
+        only = self.only if limits else ()
+        own = {n: keys[n] for n in only or names(group) if n in keys}
+        for key, said_of_it in own.items():
+            check_value(key, said_of_it)
         try:
             found = read(group, own)
         except ConfigError as error:
             raise Refused(str(error)) from None
         for f in fields(found):  # type: ignore[arg-type]
-            if doubt.limits and (limit := f.metadata["limit"]):
-                doubt.limits.check(limit, kebab(f.name), getattr(found, f.name))
+            if limits and (limit := f.metadata["limit"]):
+                limits.check(limit, kebab(f.name), getattr(found, f.name))
         return found
 
 

@@ -13,7 +13,7 @@ from corsage.app.local_grid import LocalGrid
 from corsage.app.run import recorder
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, ModelError, Refused
-from corsage.core.fields import Doubt, declared
+from corsage.core.fields import declared
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.limits import Limits
 from corsage.core.wire import Settings
@@ -184,4 +184,4 @@ def test_only_names_of_the_table_come_in(name: Any) -> None:
     with pytest.raises(ConfigError):
         Config.parse({"training-path": name})
     with pytest.raises(Refused, match="training-path"):
-        MODEL.take({"keys": {"training-path": name}}, "keys", Doubt(Limits()))
+        MODEL("keys", {"keys": {"training-path": name}}, Limits())
