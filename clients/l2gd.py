@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.local import LocalClient
-from corsage.core.asked import Takes, floats, whole
+from corsage.core.asked import Takes, floats
+from corsage.core.fields import Whole
 from corsage.core.keys import STEPS
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
@@ -19,7 +20,7 @@ class L2GDClient(LocalClient[L2GDKeys]):
 
     takes = Takes(
         shared={"model": floats("P")},
-        options={"aggregation-steps": whole(), "local-steps": whole(limit=STEPS)},
+        options={"aggregation-steps": Whole(), "local-steps": Whole(limit=STEPS)},
     )
 
     def train(self, got: Got, data: Examples) -> Sent:

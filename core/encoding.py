@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Arrays
+from corsage.core.errors import Refused
 from corsage.core.text import line
 
 MOST_HEADER = 1024
@@ -20,10 +21,6 @@ MOST_HEADER = 1024
 LARGE = 2**20
 """Bytes from which on a second copy of an array is dear."""
 _NPY = b"\x93NUMPY\x01\x00"
-
-
-class BadMessage(ValueError):
-    """What another party sent, or a part of it, that cannot be used, and why."""
 
 
 def encode(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
@@ -35,20 +32,19 @@ def encode(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 
 def _array(array: NDArray[Any]) -> Array:
-    """What `Array(array)` gives, without writing the same header with NumPy's slow writer again."""
-    header, data = _header(array.dtype.str, array.shape), _bytes_of(array)
-    if data is None or len(data) != len(header) + array.nbytes or not data.startswith(header):
+    """What `Array(array)` gives, without writing the same header with NumPy's slow writer again.
+
+    A view of a message's bytes is these bytes again.
+    """
+    header = _header(array.dtype.str, array.shape)
+    data: Any = array.base
+    while isinstance(data, np.ndarray):
+        data = data.base
+    known = isinstance(data, bytes) and len(data) == len(header) + array.nbytes
+    if not known or not data.startswith(header):
         values = array.reshape(-1).view(np.uint8).data if array.size else b""
         data = b"".join((header, values))  # one copy
     return Array(str(array.dtype), array.shape, "numpy.ndarray", data)
-
-
-def _bytes_of(array: NDArray[Any]) -> bytes | None:
-    """The bytes that an array is a view of, if it is one of a message."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return base if isinstance(base, bytes) else None
 
 
 def as_sent(array: NDArray[Any]) -> NDArray[Any]:
@@ -95,27 +91,27 @@ def _numpy(array: Array) -> NDArray[Any]:
 def plain(
     array: Array, dtypes: Collection[np.dtype[Any]], shape: tuple[int, ...], name: str
 ) -> NDArray[Any]:
-    """An array of another party, of the dtype and shape that were asked for, or BadMessage.
+    """An array of another party, of the dtype and shape that were asked for, or Refused.
 
     All that it says of itself is compared with what it must be, and its bytes are taken as they
     are: nothing is parsed, and nothing is allocated. It cannot be written to.
     """
     dtype = next((kind for kind in dtypes if str(kind) == array.dtype), None)
     if array.stype != "numpy.ndarray":
-        raise BadMessage(f"wrong kind: {name} is {line(array.stype, 40)}, not of NumPy")
+        raise Refused(f"wrong kind: {name} is {line(array.stype, 40)}, not of NumPy")
     if dtype is None:
         wanted = " or ".join(sorted(map(str, dtypes)))
-        raise BadMessage(f"wrong type: {name} is {line(array.dtype, 40)}, not {wanted}")
+        raise Refused(f"wrong type: {name} is {line(array.dtype, 40)}, not {wanted}")
     if array.shape != shape:
-        raise BadMessage(f"wrong shape: {name} is {line(array.shape[:9], 80)}, expected {shape}")
+        raise Refused(f"wrong shape: {name} is {line(array.shape[:9], 80)}, expected {shape}")
     data, header = array.data, _header(dtype.str, shape)
     start = len(_NPY) + 2 + int.from_bytes(data[len(_NPY) : len(_NPY) + 2], "little")
     same = data[: len(_NPY)] == _NPY and start <= MOST_HEADER
     if not same or data[len(_NPY) + 2 : start].split() != header[len(_NPY) + 2 :].split():
-        raise BadMessage(f"malformed: {name} is not as NumPy's files are")
+        raise Refused(f"malformed: {name} is not as NumPy's files are")
     size = dtype.itemsize * math.prod(shape)
     if len(data) != start + size:
-        raise BadMessage(f"wrong length: {name} has {len(data) - start} bytes, expected {size}")
+        raise Refused(f"wrong length: {name} has {len(data) - start} bytes, expected {size}")
     return np.frombuffer(data, dtype, offset=start).reshape(shape)
 
 

@@ -14,7 +14,7 @@ class ConfigError(CorsageError):
 
 
 class Refused(ConfigError):
-    """What a device will not do, in words that may leave it: what was asked, and its limits."""
+    """What another party said or asked and is not believed or done, in words that it may hear."""
 
 
 class DataError(CorsageError):

@@ -7,16 +7,29 @@ words are out of them is refused as a whole: nothing that it says is allocated, 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from corsage.core.columns import NUMBER, BadColumns, TableFacts, read_facts
-from corsage.core.text import line
+from corsage.core.columns import MOST_TEXT, NUMBER, BadColumns, TableFacts, read_facts
+from corsage.core.errors import Refused
+from corsage.core.fields import (
+    Doubt,
+    Kind,
+    Listed,
+    Text,
+    Whole,
+    put,
+    record_of,
+    said,
+    shown,
+    take,
+)
+from corsage.core.limits import Limits
+from corsage.core.wire import FINGERPRINT, MOST_CLASSES, Sides
 
 MOST_USERS = 1_000_000
 """Users of one node: a simulation of all users of the largest data set is one node."""
@@ -24,21 +37,8 @@ MOST_CHARACTERS = 200
 """Characters of the id of a user, and of the name of its cluster."""
 MOST_SAMPLES = 10**9
 """Training or test samples of one user."""
-MOST_CLASSES = 100_000
-MOST_SIDES = 8
-MOST_NUMBERS = 10**8
-"""Numbers of one sample: a volume of 460 to each side."""
-MOST_PARAMETERS = 10**15
-"""Parameters that a device may say that it allows."""
-PROOF_CHARACTERS = 64
-FINGERPRINT = 32
-"""Characters of the fingerprint of what of the model nobody trains."""
 SAMPLES = ("train", "test")
-WORDS = {str: "text", int: "whole number"}
-
-
-class BadIntroduction(ValueError):
-    """What a node says of itself cannot be used: which field, and why."""
+"""The numbers of an introduction; what else it says are words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,146 +50,110 @@ class Counts:
     cluster: str = ""
 
 
+def counted(
+    users: Iterable[str], train: list[int], test: list[int], clusters: list[str]
+) -> dict[str, Counts]:
+    """Users and what is known of them; of a million there are a few kinds."""
+    columns = list(zip(train, test, clusters, strict=True))
+    kinds = {own: Counts(*own) for own in dict.fromkeys(columns)}
+    return {user: kinds[own] for user, own in zip(users, columns, strict=True)}
+
+
+@dataclass(frozen=True)
+class Hosted(Kind):
+    """The users of a node, in columns: their ids, clusters and numbers of samples."""
+
+    converts = wide = True
+
+    def columns(self, name: str) -> Mapping[str, Kind]:
+        """One of each user."""
+        ids = Listed(Text(MOST_CHARACTERS, printable=True, id=True), MOST_USERS)
+        clusters = Listed(Text(MOST_CHARACTERS, printable=True), MOST_USERS)
+        samples = Listed(Whole(high=MOST_SAMPLES), MOST_USERS)
+        return {name: ids, "clusters": clusters, **dict.fromkeys(SAMPLES, samples)}
+
+    def put(self, record: dict[str, Any], name: str, value: Mapping[str, Counts]) -> None:
+        """Column by column."""
+        own = value.values()
+        record |= {name: list(value), "clusters": [one.cluster for one in own]}
+        record |= {which: [getattr(one, which) for one in own] for which in SAMPLES}
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> dict[str, Counts]:
+        """Each user once, and something of each in all columns."""
+        found = {n: kind(n, value.get(n, [])) for n, kind in self.columns(name).items()}
+        users = found[name]
+        found["clusters"] = found["clusters"] or [""] * len(users)
+        if len(set(users)) != len(users):
+            twice, _ = Counter(users).most_common(1)[0]
+            raise Refused(f"{name}: {shown(twice)} is named twice")
+        for which, column in found.items():
+            if len(column) != len(users):
+                raise Refused(f"{which}: {len(column)} values of {len(users)} users")
+        return counted(users, *(found[which] for which in (*SAMPLES, "clusters")))
+
+
+@dataclass(frozen=True)
+class Facts(Kind):
+    """What is said of a table's columns: of no more rows than the node has."""
+
+    converts = wide = True
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> TableFacts:
+        """Out of JSON, each of the columns within its bounds."""
+        try:
+            return read_facts(Text(MOST_TEXT)(name, value[name]), sum(value.get("train", [])))
+        except BadColumns as why:
+            raise Refused(f"{name}: {why}") from None
+
+    def put(self, record: dict[str, Any], name: str, value: TableFacts) -> None:
+        """As JSON."""
+        record[name] = value.json()
+
+
 @dataclass(frozen=True)
 class Introduction:
     """What a node says of itself.
 
     Parameters
     ----------
-    shape, num_classes : of a sample; no classes: labels are numbers.
     users : whom it hosts.
-    proof : what only this device can say in this run; none: it has nowhere to keep a secret.
+    shape, num_classes : of a sample; no classes: labels are numbers.
     table : what it says of the columns of its table, if it has one: `shape` is then of raw cells.
+    proof : what only this device can say in this run; none: it has nowhere to keep a secret.
     frozen : the fingerprint of what nobody trains of the model for such samples, as this node has
         it; none: it has nothing of the kind, or cannot say it yet.
     most : the most parameters that a model may have there (`max-parameters`); 0: it does not say.
     """
 
-    shape: tuple[int, ...]
-    num_classes: int
-    users: Mapping[str, Counts]
-    proof: str = ""
-    table: TableFacts | None = None
-    frozen: str = ""
-    most: int = 0
+    users: Mapping[str, Counts] = said(Hosted(), dict)
+    shape: tuple[int, ...] = said(Sides(), (), name="input-shape")
+    num_classes: int = said(Whole(high=MOST_CLASSES), 0, needed=True)
+    table: TableFacts | None = said(Facts(), None)
+    proof: str = said(Text(64), "")
+    frozen: str = said(Text(FINGERPRINT, letters="0123456789abcdef"), "")
+    most: int = said(Whole(high=10**15), 0, name="max-parameters", spare=True)
 
 
-def read_introduction(content: RecordDict) -> Introduction:
-    """An introduction whose every field is of its type and in its range, or BadIntroduction."""
-    config = _record(content, "config", ConfigRecord)
-    metrics = _record(content, "metrics", MetricRecord)
-    users = _list(config, "users", str, MOST_USERS, optional=True)
-    _names("users", users)
-    if len(set(users)) != len(users):
-        twice, _ = Counter(users).most_common(1)[0]
-        raise BadIntroduction(f"users: {line(twice)} is named twice")
-    clusters = _list(config, "clusters", str, MOST_USERS, optional=True) or [""] * len(users)
-    train, test = (_list(metrics, name, int, MOST_USERS, optional=True) for name in SAMPLES)
-    for name, column in {"clusters": clusters, "train": train, "test": test}.items():
-        if len(column) != len(users):
-            raise BadIntroduction(f"{name}: {len(column)} values of {len(users)} users")
-    columns = list(zip(train, test, clusters, strict=True))
-    kinds = {own: Counts(*own) for own in dict.fromkeys(columns)}
-    for counts in kinds:
-        _check_counts(users, columns, counts)
-    return Introduction(
-        shape=_shape(config, bool(users)),
-        num_classes=_whole("num-classes", config.get("num-classes"), 0, MOST_CLASSES),
-        users={user: kinds[own] for user, own in zip(users, columns, strict=True)},
-        proof=_proof(config),
-        table=_table(config, sum(train)),
-        frozen=_frozen(config),
-        most=_whole("max-parameters", config.get("max-parameters", 0), 0, MOST_PARAMETERS),
-    )
+def encode_introduction(own: Introduction) -> RecordDict:
+    """An introduction as the records of a reply."""
+    words = put(own)
+    numbers = {name: words.pop(name, []) for name in SAMPLES}
+    return RecordDict({"config": ConfigRecord(words), "metrics": MetricRecord(numbers)})
 
 
-def _record(content: RecordDict, name: str, kind: type[Any]) -> Any:
-    if name not in content:
-        raise BadIntroduction(f"{name}: it is missing")
-    if not isinstance(content[name], kind):
-        raise BadIntroduction(f"{name}: it is no {kind.__name__}")
-    return content[name]
-
-
-def _list(
-    record: Mapping[str, Any], name: str, kind: type[Any], most: int, optional: bool = False
-) -> list[Any]:
-    """A list of at most so many values of one type; an empty one may be left out."""
-    values = record.get(name, [] if optional else None)
-    if not isinstance(values, list):
-        raise BadIntroduction(f"{name}: it is no list")
-    if len(values) > most:
-        raise BadIntroduction(f"{name}: {len(values)} entries, the most are {most}")
-    if set(map(type, values)) - {kind}:  # a truth value is no number here
-        value = next(value for value in values if type(value) is not kind)
-        raise BadIntroduction(f"{name}: {line(repr(value), 60)} is no {WORDS[kind]}")
-    return values
-
-
-def _check_counts(users: list[str], columns: list[tuple[int, int, str]], own: Any) -> None:
-    """Refuse numbers and names that are out of their bounds, and say of whom they are."""
-    train, test, cluster = own
-    fine = all(0 <= count <= MOST_SAMPLES for count in (train, test))
-    if fine and len(cluster) <= MOST_CHARACTERS and (not cluster or _is_plain(cluster)):
-        return
-    user = line(users[columns.index(own)])
-    _name(f"user {user}: clusters", cluster, empty=True)
-    for name, count in zip(SAMPLES, (train, test), strict=True):
-        _whole(f"user {user}: {name}", count, 0, MOST_SAMPLES)
-
-
-def _names(field: str, texts: list[str]) -> None:
-    """Refuse ids of which one cannot be used; a million good ones are looked at in one go."""
-    if max(map(len, texts), default=0) > MOST_CHARACTERS or not all(map(_is_plain, texts)):
-        for text in texts:
-            _name(field, text)
-
-
-def _is_plain(text: str) -> bool:
-    """Whether a name is neither empty nor has characters that cannot be printed."""
-    return text.isprintable() and bool(text.strip())
-
-
-def _name(field: str, text: str, empty: bool = False) -> None:
-    """Refuse an id or a name that is empty, too long, or not to be printed as it is."""
-    if not text.strip() and not (empty and not text):
-        raise BadIntroduction(f"{field}: an id is empty")
-    if len(text) > MOST_CHARACTERS:
-        raise BadIntroduction(
-            f"{field}: {line(text, 30)} has {len(text)} characters, the most are {MOST_CHARACTERS}"
-        )
-    if not text.isprintable():
-        raise BadIntroduction(f"{field}: {line(text, 60)} has characters that cannot be printed")
-
-
-def _whole(field: str, value: object, low: int, high: int) -> int:
-    """A whole number in its range."""
-    if type(value) is not int:
-        raise BadIntroduction(f"{field}: {line(repr(value), 60)} is no whole number")
-    if not low <= value <= high:
-        raise BadIntroduction(f"{field}: {value} is not from {low} to {high}")
-    return value
-
-
-def _shape(config: ConfigRecord, needed: bool) -> tuple[int, ...]:
-    """The shape of a sample, which a node without users may leave out; a table may have none."""
-    sides = _list(config, "input-shape", int, MOST_SIDES, optional=not needed)
-    if needed and not sides:
-        raise BadIntroduction("input-shape: it is empty")
-    for side in sides:
-        _whole("input-shape", side, int(len(sides) > 1), MOST_NUMBERS)
-    if math.prod(sides) > MOST_NUMBERS:
-        raise BadIntroduction(
-            f"input-shape: {tuple(sides)} are more than {MOST_NUMBERS} numbers a sample"
-        )
-    return tuple(sides)
-
-
-def _proof(config: ConfigRecord) -> str:
-    proof = config.get("proof", "")
-    if not isinstance(proof, str) or len(proof) > PROOF_CHARACTERS:
-        raise BadIntroduction(f"proof: it is no text of at most {PROOF_CHARACTERS} characters")
-    return proof
+def read_introduction(content: Mapping[str, Any]) -> Introduction:
+    """An introduction whose every field is of its type and in its range, or Refused."""
+    words = record_of(content, "config", ConfigRecord)
+    numbers = record_of(content, "metrics", MetricRecord)
+    both = {**words, **{name: numbers[name] for name in SAMPLES if name in numbers}}
+    found = Introduction(**take(Introduction, both, Doubt()))
+    if found.users and not found.shape:
+        raise Refused("input-shape: it is missing")
+    if found.table and found.shape not in ((), (len(found.table.columns),)):
+        raise Refused(f"table: {len(found.table.columns)} columns, and other samples")
+    if found.table and (found.table.label.kind == NUMBER) != (found.num_classes == 0):
+        raise Refused("table: its labels are of another kind than num-classes says")
+    return found
 
 
 def other_frozen(own: str, wanted: str) -> str:
@@ -217,29 +181,3 @@ def too_many(parameters: int, users: int, most: int, space: int) -> str:
         f"max-parameters={most:,}): raise max-parameters in its node config, let it host fewer "
         "users, or take a smaller model"
     )
-
-
-def _frozen(config: ConfigRecord) -> str:
-    found = config.get("frozen", "")
-    if (
-        not isinstance(found, str)
-        or len(found) > FINGERPRINT
-        or set(found) - set("0123456789abcdef")
-    ):
-        raise BadIntroduction("frozen: it is no fingerprint")
-    return found
-
-
-def _table(config: ConfigRecord, rows: int) -> TableFacts | None:
-    """What is said of the columns, which must be as many as a sample has."""
-    if "table" not in config:
-        return None
-    try:
-        found = read_facts(config["table"], rows)
-    except BadColumns as why:
-        raise BadIntroduction(f"table: {why}") from None
-    if config.get("input-shape", []) not in ([], [len(found.columns)]):
-        raise BadIntroduction(f"table: {len(found.columns)} columns, and other samples")
-    if (found.label.kind == NUMBER) != (config["num-classes"] == 0):
-        raise BadIntroduction("table: its labels are of another kind than num-classes says")
-    return found

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from corsage.core.arrays import Array, Arrays, Floats, Ints
 from corsage.core.blocks import mean_of
-from corsage.core.encoding import BadMessage, payload
-from corsage.core.schema import Schema, read_arrays, read_faults, read_numbers
+from corsage.core.encoding import encode, payload
+from corsage.core.errors import Refused
+from corsage.core.fields import (
+    MOST,
+    Doubt,
+    Flag,
+    Kind,
+    Listed,
+    Text,
+    put,
+    record_of,
+    said,
+    take,
+)
+from corsage.core.limits import Limits
+from corsage.core.schema import Schema, read_arrays, read_numbers
 from corsage.core.text import line
-
-R = TypeVar("R")
 
 
 @dataclass
@@ -35,6 +47,7 @@ class Replies:
     wire_bytes, wire_messages : what came over the wire.
     silent : the nodes that sent nothing, and whom they were asked for.
     refused, answered : the nodes of whose replies something was not as declared, and all others.
+    sound : whether nothing of them was refused; of one reply.
     """
 
     users: list[str] = field(default_factory=list)
@@ -50,35 +63,63 @@ class Replies:
     silent: dict[int, list[str]] = field(default_factory=dict)
     refused: list[int] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class NodeReply:
-    """One node's usable reply; the fields are those of `Replies`, for the users of this node.
-
-    It is `sound` if nothing of it was refused.
-    """
-
-    users: list[str]
-    weight: float = 0.0
-    mean: Arrays = field(default_factory=dict)
-    rows: Arrays = field(default_factory=dict)
-    metrics: dict[str, Floats] = field(default_factory=dict)
-    dropped: dict[str, str] = field(default_factory=dict)
-    lost: set[str] = field(default_factory=set)
-    kept: bool = False
-    wire_bytes: int = 0
     sound: bool = True
 
 
 @dataclass(frozen=True)
-class Words:
-    """What a node says that its users did."""
+class Causes(Kind):
+    """Who failed, and why, in two columns."""
 
-    users: list[str]
-    failed: dict[str, str]
-    lost: set[str]
-    kept: bool
+    converts = wide = True
+
+    def columns(self, name: str) -> Mapping[str, Kind]:
+        """As many of one as of the other; causes are cut to a line, however long."""
+        return dict.fromkeys((name, "causes"), Listed(Text(MOST)))
+
+    def put(self, record: dict[str, Any], name: str, value: Mapping[str, str]) -> None:
+        """Column by column."""
+        record |= {name: list(value), "causes": list(value.values())}
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> dict[str, str]:
+        """Causes as lines that can be shown."""
+        columns = self.columns(name).items()
+        users, causes = (kind(column, value.get(column, [])) for column, kind in columns)
+        if len(users) != len(causes):
+            raise Refused(f"{len(causes)} causes of {len(users)} failures")
+        return dict(zip(users, map(line, causes), strict=True))
+
+
+@dataclass
+class Reply:
+    """What a node replies: who did what, numbers of each of these users, and arrays.
+
+    Parameters
+    ----------
+    exchange : what the message had for it to be repeated.
+    users : who has a result; `rows` and `metrics` are in this order.
+    failed, lost : who has none and why, and whose personal state is not there any more.
+    kept : whether the users keep a personal state of this exchange.
+    metrics, mean, rows : as `Replies` has them; what they must be, a `Schema` says.
+    """
+
+    exchange: str = said(Text(100), "")
+    users: list[str] = said(Listed(Text()), list)
+    failed: dict[str, str] = said(Causes(), dict)
+    lost: list[str] = said(Listed(Text()), list)
+    kept: bool = said(Flag(), False)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    mean: Arrays = field(default_factory=dict)
+    rows: Arrays = field(default_factory=dict)
+
+
+def encode_reply(own: Reply) -> RecordDict:
+    """A reply as the records of a message."""
+    words, numbers = ConfigRecord(put(own)), MetricRecord(dict(own.metrics))
+    content = RecordDict({"metrics": numbers, "config": words})
+    for name, arrays in (("arrays", own.mean), ("rows", own.rows)):
+        if arrays:
+            content[name] = encode(arrays)
+    return content
 
 
 def merge_replies(
@@ -94,56 +135,44 @@ def merge_replies(
     reply, it costs no more than the users of its node this exchange, and they are named. The
     result does not depend on the order in which the replies came.
     """
-    good: list[NodeReply] = []
-    dropped: dict[str, str] = {}
-    silent, refused, answered = dict(asked), list[int](), list[int]()
+    parts, silent = [], dict(asked)
     for reply in sorted(replies, key=lambda r: asked.get(r.metadata.src_node_id, [""])[0]):
         node = reply.metadata.src_node_id
         users = silent.pop(node, [])
         try:
-            token = (tokens or {}).get(reply.metadata.src_node_id, "")
-            good.append(read(reply, users, schema, token))
-            dropped.update(good[-1].dropped)
-            (answered if good[-1].sound else refused).append(node)
-        except BadMessage as why:
-            dropped.update(dict.fromkeys(users, line(why)))
-            (answered if reply.has_error() else refused).append(node)
-    for users in silent.values():
-        dropped.update(dict.fromkeys(users, "no reply in time"))
-    users = [user for part in good for user in part.users]
-    users, order = in_order(users)
-    filled = [part for part in good if part.users]
-    return Replies(
-        users=users,
-        mean=weighted_mean([(part.weight, part.mean) for part in filled], schema.arrays),
-        rows=_stack([part.rows for part in filled], order),
-        metrics=_stack([part.metrics for part in filled], order),
-        weight=sum(part.weight for part in good),
-        dropped=dropped,
-        lost={user for part in good for user in part.lost},
-        kept={user for part in good if part.kept for user in part.users},
-        wire_bytes=sum(part.wire_bytes for part in good),
-        wire_messages=len(replies),
-        silent=silent,
-        refused=refused,
-        answered=answered,
-    )
+            part = read(reply, users, schema, (tokens or {}).get(node, ""))
+            sound = part.sound
+        except Refused as why:
+            part, sound = Replies(dropped=dict.fromkeys(users, line(why))), reply.has_error()
+        part.wire_messages = 1
+        (part.answered if sound else part.refused).append(node)
+        parts.append(part)
+    for node, users in silent.items():
+        late = dict.fromkeys(users, "no reply in time")
+        parts.append(Replies(dropped=late, silent={node: users}))
+    return joined(parts, schema.arrays)
 
 
 def one_after_the_other(parts: Sequence[Replies]) -> Replies:
     """Replies of several exchanges, each of other users, as if they were of one: rows and numbers,
     and no means."""
-    if len(parts) == 1:
-        return parts[0]
-    ordered, order = in_order([user for part in parts for user in part.users])
+    return parts[0] if len(parts) == 1 else joined(parts)
+
+
+def joined(parts: Sequence[Replies], template: Mapping[str, Array] | None = None) -> Replies:
+    """Replies of different users as one; `template` has the arrays of which there are means."""
+    users, order = in_order([user for part in parts for user in part.users])
+    filled = [part for part in parts if part.users]
+    means = [(part.weight, part.mean) for part in filled]
     silent: dict[int, list[str]] = {}
     for part in parts:
-        for node, users in part.silent.items():
-            silent.setdefault(node, []).extend(users)
+        for node, absent in part.silent.items():
+            silent.setdefault(node, []).extend(absent)
     return Replies(
-        users=ordered,
-        rows=_stack([part.rows for part in parts if part.users], order),
-        metrics=_stack([part.metrics for part in parts if part.users], order),
+        users=users,
+        mean={} if template is None else weighted_mean(means, template),
+        rows=_stack([part.rows for part in filled], order),
+        metrics=_stack([part.metrics for part in filled], order),
         weight=sum(part.weight for part in parts),
         dropped={user: why for part in parts for user, why in part.dropped.items()},
         lost={user for part in parts for user in part.lost},
@@ -177,99 +206,71 @@ def in_reading_order(users: Iterable[str]) -> list[str]:
     return found
 
 
-def read(reply: Message, asked: list[str], schema: Schema, token: str) -> NodeReply:
-    """One node's reply, or BadMessage.
+def read(reply: Message, asked: list[str], schema: Schema, token: str) -> Replies:
+    """One node's reply, or Refused.
 
     A user whose rows or numbers are wrong is left out alone; in a mean it cannot be told apart.
     """
     if reply.has_error():
-        raise BadMessage(line(reply.error.reason or "its node failed, and does not say why"))
-    if not reply.has_content():
-        raise BadMessage("malformed reply: it is empty")
-    content = reply.content
-    config = record(content, "config", ConfigRecord)
-    if config.get("exchange", "") != token:
-        raise BadMessage("malformed reply: it answers another exchange")
-    words = read_words(config, asked, schema)
-    absent = set(asked).difference(words.users) if words.users != asked else ()
-    dropped = dict.fromkeys(sorted(absent), "left out of its node's reply") | words.failed
-    if not words.users:
-        return NodeReply([], dropped=dropped, lost=words.lost)
-    metrics, wrong = read_numbers(record(content, "metrics", MetricRecord), words.users, schema)
-    arrays, rows = (
-        record(content, name, ArrayRecord) if name in content else ArrayRecord()
-        for name in ("arrays", "rows")
-    )
-    mean, each, unfit = read_arrays(arrays, rows, len(words.users), schema)
+        raise Refused(line(reply.error.reason or "its node failed, and does not say why"))
+    try:
+        words = read_words(reply, asked, schema, token)
+        absent = set(asked).difference(words.users) if words.users != asked else ()
+        dropped = dict.fromkeys(sorted(absent), "left out of its node's reply") | words.failed
+        if not words.users:
+            return Replies(dropped=dropped, lost=set(words.lost))
+        numbers = record_of(reply.content, "metrics", MetricRecord)
+        metrics, wrong = read_numbers(numbers, words.users, schema)
+        arrays, rows = (
+            record_of(reply.content, name, ArrayRecord) if name in reply.content else ArrayRecord()
+            for name in ("arrays", "rows")
+        )
+    except Refused as why:
+        raise Refused(f"malformed reply: {why}") from None
+    users = words.users
+    mean, each, unfit = read_arrays(arrays, rows, users, schema)
     wrong = unfit | wrong
-    read_faults(words.users, each, wrong, schema)
     if wrong and mean:
         place = min(wrong)
-        raise BadMessage(f"its node's reply is bad: user {words.users[place]}: {wrong[place]}")
-    users = words.users
+        raise Refused(f"its node's reply is bad: user {users[place]}: {wrong[place]}")
     if wrong:
         dropped |= {users[place]: line(why) for place, why in wrong.items()}
         fine = [place for place in range(len(users)) if place not in wrong]
         users = [users[place] for place in fine]
         each, metrics = ({k: v[fine] for k, v in of.items()} for of in (each, metrics))
-    return NodeReply(
+    return Replies(
         users=users,
         weight=schema.weight(users),
         mean=mean,
         rows=each,
         metrics=metrics,
         dropped=dropped,
-        lost=words.lost,
-        kept=words.kept,
+        lost=set(words.lost),
+        kept=set(users) if words.kept else set(),
         wire_bytes=payload(arrays) + payload(rows),
         sound=not wrong,
     )
 
 
-def record(content: Mapping[str, Any], name: str, kind: type[R]) -> R:
-    """A record of a reply, of the kind that it must be."""
-    if name not in content:
-        raise BadMessage(f"malformed reply: no {name}")
-    found = content[name]
-    if not isinstance(found, kind):
-        raise BadMessage(f"malformed reply: {name} is no {kind.__name__}")
-    return found
-
-
-def read_words(config: ConfigRecord, asked: list[str], schema: Schema) -> Words:
+def read_words(reply: Message, asked: list[str], schema: Schema, token: str) -> Reply:
     """Who did what, of those that were asked."""
-    users, failed, causes, lost = (
-        _texts(config, name, len(asked)) for name in ("users", "failed", "causes", "lost")
-    )
+    if not reply.has_content():
+        raise Refused("it is empty")
+    record = record_of(reply.content, "config", ConfigRecord)
+    words = Reply(**take(Reply, record, Doubt()))
+    if words.exchange != token:
+        raise Refused("it answers another exchange")
     absent = set[str]()
-    if users != asked:  # else there are thousands, each of whom is known
-        known = set(users)
+    if words.users != asked:  # else there are thousands, each of whom is known
+        known = set(words.users)
         absent = set(asked) - known
-        if len(known) != len(users) or not known <= set(asked):
-            raise BadMessage("malformed reply: it speaks of users that were not asked")
-    if len(failed) != len(causes):
-        raise BadMessage(f"malformed reply: {len(causes)} causes of {len(failed)} failures")
-    if not {*failed, *lost} <= absent:
-        raise BadMessage("malformed reply: it calls users failed or lost that it was not asked for")
-    kept = config.get("kept", False)
-    if not isinstance(kept, bool):
-        raise BadMessage("malformed reply: kept is neither true nor false")
-    if kept and not schema.training:
-        raise BadMessage("malformed reply: kept, but nothing is kept of an evaluation")
-    named = {user: line(why) for user, why in zip(failed, causes, strict=True)}
-    return Words(users, named, set(lost), kept)
-
-
-def _texts(config: ConfigRecord, name: str, most: int) -> list[str]:
-    """A list of texts, not more than users were asked."""
-    found: Any = config.get(name, [])
-    if not isinstance(found, list):
-        raise BadMessage(f"malformed reply: {name} is no list")
-    if len(found) > most:
-        raise BadMessage(f"malformed reply: {name} has {len(found)} entries, {most} were asked")
-    if set(map(type, found)) - {str}:
-        raise BadMessage(f"malformed reply: {name} is not of texts")
-    return found
+        if len(known) != len(words.users) or not known <= set(asked):
+            raise Refused("it speaks of users that were not asked")
+    if not {*words.failed, *words.lost} <= absent or len(words.lost) > len(absent):
+        raise Refused("it calls users failed or lost that it was not asked for")
+    if words.kept and not schema.training:
+        raise Refused("kept, but nothing is kept of an evaluation")
+    return words
 
 
 def weighted_mean(parts: list[tuple[float, Arrays]], template: Mapping[str, Array]) -> Arrays:
@@ -289,17 +290,15 @@ def weighted_mean(parts: list[tuple[float, Arrays]], template: Mapping[str, Arra
 
 
 def _stack(parts: Sequence[Mapping[str, Array]], order: Ints | None) -> dict[str, Array]:
-    """Per-user values of several nodes, in the order of the user ids."""
-    if not parts:
-        return {}
-    names = set.intersection(*(set(part) for part in parts))
-    return {name: _in_order([part[name] for part in parts], order) for name in names}
+    """Per-user values of several nodes, in the order of the user ids.
 
-
-def _in_order(parts: list[Array], order: Ints | None) -> Array:
-    """All rows in an order; rows of users are large, so they are not copied without need."""
-    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return rows if order is None else rows[order]
+    Rows of users are large: they are not copied without need.
+    """
+    found: dict[str, Array] = {}
+    for name in set.intersection(*map(set, parts)) if parts else ():
+        rows = np.concatenate([part[name] for part in parts]) if parts[1:] else parts[0][name]
+        found[name] = rows if order is None else rows[order]
+    return found
 
 
 def by_cause(dropped: Mapping[str, str]) -> list[str]:

@@ -17,7 +17,9 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Array, Arrays, Bools, Floats
-from corsage.core.encoding import BadMessage, plain
+from corsage.core.encoding import plain
+from corsage.core.errors import Refused
+from corsage.core.fields import shown
 from corsage.core.text import line
 from corsage.core.weights import capped
 
@@ -68,11 +70,6 @@ class Number:
         return f"{self.name} is {value:.6g}, not {kind} from {self.low:.6g} to {most:.6g}"
 
 
-def no_fault(user: str, rows: Arrays) -> str:
-    """Rows of which nothing more is known than their entries' range."""
-    return ""
-
-
 @dataclass(frozen=True)
 class Schema:
     """What the users of an exchange may reply.
@@ -87,7 +84,7 @@ class Schema:
     most : the share of a mean that one user may have then.
     among : the samples of those among whom that share counts; none: of the users of the exchange.
     training : whether users may keep a personal state of this exchange.
-    fault : (user, its rows) -> why no data come to such rows; empty: they may be.
+    fault : (user, its rows, all in range) -> why no data come to such rows; empty: they may be.
     """
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -98,12 +95,7 @@ class Schema:
     most: float = 1.0
     among: Mapping[str, int] = field(default_factory=dict)
     training: bool = True
-    fault: Callable[[str, Arrays], str] = no_fault
-
-    @property
-    def means(self) -> list[str]:
-        """The arrays of which the mean comes."""
-        return [name for name in self.arrays if name not in self.by_user]
+    fault: Callable[[str, Arrays], str] | None = None
 
     @cached_property
     def cut(self) -> Mapping[str, float]:
@@ -142,52 +134,42 @@ def read_numbers(
 def column(record: Mapping[str, object], name: str, users: int) -> Floats:
     """One number of each user."""
     if name not in record:
-        raise BadMessage(f"malformed reply: no {name}")
+        raise Refused(f"{name}: it is missing")
     values = record[name]
     if not isinstance(values, list):
-        raise BadMessage(f"malformed reply: {name} is no list")
+        raise Refused(f"{name}={shown(values)}: not a list")
     if len(values) != users:
-        raise BadMessage(f"malformed reply: {len(values)} values of {name}, {users} users")
+        raise Refused(f"{len(values)} values of {name}, {users} users")
     if set(map(type, values)) - {int, float}:
-        raise BadMessage(f"malformed reply: {name} is not of numbers")
+        raise Refused(f"{name} is not of numbers")
     return np.array(values, np.float64)
 
 
 def read_arrays(
-    mean: ArrayRecord, rows: ArrayRecord, count: int, schema: Schema
+    mean: ArrayRecord, rows: ArrayRecord, users: list[str], schema: Schema
 ) -> tuple[Arrays, Arrays, dict[int, str]]:
-    """The means and rows of so many users, and which users' rows are wrong and why."""
-    expected = {"arrays": schema.means, "rows": list(schema.by_user)}
-    for kind, record in (("arrays", mean), ("rows", rows)):
-        if set(record) != set(expected[kind]):
-            got = line(f"{sorted(mean)}" + (f" and rows {sorted(rows)}" if rows else ""))
-            wanted = f"{sorted(schema.means)}"
-            wanted += f" and rows {sorted(schema.by_user)}" if schema.by_user else ""
-            raise BadMessage(f"wrong arrays: got {got}, expected {wanted}")
-    means, each, wrong = Arrays(), Arrays(), dict[int, str]()
-    for name in schema.means:
-        one = schema.arrays[name]
-        means[name] = plain(mean[name], {one.dtype, np.dtype(np.float64)}, one.shape, name)
-        if not bounded(means[name].reshape(1, -1), most(one, schema)).all():
-            raise BadMessage(unfit(name, means[name], most(one, schema)))
-    for name in schema.by_user:
-        one = schema.arrays[name]
-        each[name] = plain(rows[name], {one.dtype}, (count, *one.shape), name)
-        for place in np.flatnonzero(~bounded(each[name].reshape(count, -1), most(one, schema))):
-            why = unfit(name, each[name][place], most(one, schema))
-            wrong.setdefault(int(place), why)
-    return means, each, wrong
-
-
-def read_faults(users: list[str], each: Arrays, wrong: dict[int, str], schema: Schema) -> None:
-    """Add to `wrong` the users whose rows have all entries in range, and yet cannot be."""
-    if schema.fault is no_fault:
-        return
-    for place, user in enumerate(users):
-        if place in wrong:
+    """The means and rows of users, and which users' rows are wrong and why."""
+    averaged, by_user = set(schema.arrays).difference(schema.by_user), set(schema.by_user)
+    if set(mean) != averaged or set(rows) != by_user:
+        got = line(f"{sorted(mean)}" + (f" and rows {sorted(rows)}" if rows else ""))
+        wanted = f"{sorted(averaged)}" + (f" and rows {sorted(by_user)}" if by_user else "")
+        raise Refused(f"wrong arrays: got {got}, expected {wanted}")
+    means, each, wrong, count = Arrays(), Arrays(), dict[int, str](), len(users)
+    for name, one in schema.arrays.items():
+        largest = most(one, schema)
+        if name in averaged:
+            means[name] = plain(mean[name], {one.dtype, np.dtype(np.float64)}, one.shape, name)
+            if not bounded(means[name].reshape(1, -1), largest).all():
+                raise Refused(unfit(name, means[name], largest))
             continue
-        if why := schema.fault(user, {name: rows[place] for name, rows in each.items()}):
-            wrong[place] = why
+        each[name] = plain(rows[name], {one.dtype}, (count, *one.shape), name)
+        for place in np.flatnonzero(~bounded(each[name].reshape(count, -1), largest)):
+            wrong.setdefault(int(place), unfit(name, each[name][place], largest))
+    for at, user in enumerate(users if schema.fault else ()):
+        own = {name: array[at] for name, array in each.items()}
+        if at not in wrong and schema.fault and (why := schema.fault(user, own)):
+            wrong[at] = why
+    return means, each, wrong
 
 
 def most(one: Array, schema: Schema) -> float:

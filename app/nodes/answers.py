@@ -6,15 +6,14 @@ Whoever is only asked who its users are does not load torch: on a device a messa
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import repeat
 from logging import DEBUG, WARNING
 from typing import TYPE_CHECKING, Any
 
 import threadpoolctl
-from flwr.app import Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
@@ -25,12 +24,17 @@ from corsage.app.nodes.node import Node, Nodes
 from corsage.app.nodes.outward import describe, outward
 from corsage.app.nodes.patience import TimeUp, time_limit
 from corsage.app.nodes.places import Places
-from corsage.core.encoding import decode, encode
+from corsage.clients import client_class
+from corsage.core.asked import options_of
+from corsage.core.encoding import decode
 from corsage.core.errors import CheckpointError, Refused, StorageError
+from corsage.core.fields import BELIEVING
+from corsage.core.introduction import Introduction, counted, encode_introduction
 from corsage.core.limits import limits_of
+from corsage.core.replies import encode_reply
 from corsage.core.together import joined, on_board
 from corsage.core.version import untested
-from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, config_record, decode_task
+from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, decode_task
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own
@@ -65,6 +69,8 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: 
     try:
         content: Any = message.content
         task = decode_task(content["config"])
+        for options in (task.options, *task.cohort_options):
+            options_of(options, client_class(task.algorithm).takes, BELIEVING)
         node = nodes.of(context, task)
         limit_threads(task.train.torch_threads)
         report = work(
@@ -142,7 +148,8 @@ def _answered(message: Message, report: Report, exchange: str) -> Message:
     """A report as a reply; an error if all that there is to report is one cause."""
     if not report.users and not report.lost and len(set(report.failed.values())) == 1:
         return _failure(message, next(iter(report.failed.values())))
-    return Message(_reply(report, exchange), reply_to=message)
+    report.exchange = exchange
+    return Message(encode_reply(report), reply_to=message)
 
 
 def introduce(message: Message, context: Context, nodes: Nodes, guard: str = "") -> Message:
@@ -158,7 +165,7 @@ def introduce(message: Message, context: Context, nodes: Nodes, guard: str = "")
         node = nodes.of(context, decode_task(message.content.config_records["config"]))
     except Exception as error:
         return _failure(message, str(error) or describe(error))
-    return introduced(message, node, guard)
+    return introduced(message, introduction(node), guard)
 
 
 def say(message: Message, context: Context, nodes: Nodes, guard: str) -> Message:
@@ -167,52 +174,35 @@ def say(message: Message, context: Context, nodes: Nodes, guard: str) -> Message
     node = nodes.of(context, task)
     if line := untested():
         log(WARNING, line)
-    proof = proof_of(node.state_dir, task.experiment)
     limits = nodes.limits(context)
-    own: dict[str, str | int] = {"proof": proof, "frozen": frozen_of(task, node, limits)}
-    return introduced(message, node, guard, own | {"max-parameters": limits.max_parameters})
+    own = replace(
+        introduction(node),
+        proof=proof_of(node.state_dir, task.experiment),
+        frozen=frozen_of(task, node, limits),
+        most=limits.max_parameters,
+    )
+    return introduced(message, own, guard)
 
 
-NOTHING: Mapping[str, str | int] = {}
-
-
-def introduced(
-    message: Message, node: Node, guard: str, own: Mapping[str, str | int] = NOTHING
-) -> Message:
+def introduced(message: Message, own: Introduction, guard: str) -> Message:
     """A node's introduction, or why it cannot take part."""
-    if guard and len(node.users) > 1:
+    if guard and len(own.users) > 1:
         return _failure(
             message,
-            f"{guard} protects what a node sends, and this node hosts {len(node.users)} users: "
+            f"{guard} protects what a node sends, and this node hosts {len(own.users)} users: "
             "give each user a node of its own, in a simulation by num-nodes as large as num-users",
         )
-    return Message(introduction(node, own), reply_to=message)
+    return Message(encode_introduction(own), reply_to=message)
 
 
-def introduction(node: Node, own: Mapping[str, str | int] = NOTHING) -> RecordDict:
-    """A node's users, what their data look like, and what only a device says of its `own`."""
+def introduction(node: Node) -> Introduction:
+    """A node's users, and what their data look like."""
     data = node.data
     places = data.places(node.users)
-    return RecordDict(
-        {
-            "config": config_record(
-                {
-                    "users": list(node.users),
-                    "clusters": [*map(data.clusters.get, node.users, repeat(""))],
-                    "input-shape": list(data.shape),
-                    "num-classes": data.num_classes,
-                    "table": node.table,
-                    **own,
-                }
-            ),
-            "metrics": MetricRecord(
-                {
-                    "train": data.train_sizes[places].tolist(),
-                    "test": data.test_sizes[places].tolist(),
-                }
-            ),
-        }
-    )
+    train, test = (part[places].tolist() for part in (data.train_sizes, data.test_sizes))
+    clusters = [data.clusters.get(user, "") for user in node.users]
+    users = counted(node.users, train, test, clusters)
+    return Introduction(users, data.shape, data.num_classes, node.table)
 
 
 def limit_threads(number: int) -> None:
@@ -227,30 +217,6 @@ def _limit_threads(number: int, with_scipy: bool) -> None:
 
     torch.set_num_threads(number)
     threadpoolctl.threadpool_limits(number, user_api="blas")
-
-
-def _reply(report: Report, exchange: str) -> RecordDict:
-    """A report as the records of a reply."""
-    content = RecordDict(
-        {
-            "metrics": MetricRecord(dict(report.metrics)),
-            "config": config_record(
-                {
-                    "exchange": exchange,
-                    "users": report.users,
-                    "failed": list(report.failed),
-                    "causes": list(report.failed.values()),
-                    "lost": report.lost,
-                    "kept": report.kept,
-                }
-            ),
-        }
-    )
-    if report.mean:
-        content["arrays"] = encode(report.mean)
-    if report.rows:
-        content["rows"] = encode(report.rows)
-    return content
 
 
 def _failure(

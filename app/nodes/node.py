@@ -17,6 +17,7 @@ from corsage.app.nodes.resident.lair import SECONDS, worker_seconds
 from corsage.app.states.state_dir import KEEP_RUNS, state_folder
 from corsage.clients import client_class
 from corsage.core.cache import Cache
+from corsage.core.columns import TableFacts
 from corsage.core.config import check_data
 from corsage.core.errors import ConfigError
 from corsage.core.groups import DataKeys
@@ -87,16 +88,16 @@ class Node:
         return replace(self, data=prepared(self.data, preparation))
 
     @property
-    def table(self) -> str:
+    def table(self) -> TableFacts | None:
         """What the node says of the columns of its table, by its own users' training rows."""
         data = self.data
         if data.facts is None:
-            return ""
+            return None
         train = np.zeros(len(data.y), dtype=bool)
         for user in self.users:
             start, middle, _ = data.bounds[data.index[user]].tolist()
             train[start:middle] = True
-        return summed(data.facts, data.x, data.y, train, self.sums, self.shares).json()
+        return summed(data.facts, data.x, data.y, train, self.sums, self.shares)
 
 
 class Nodes:

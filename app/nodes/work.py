@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from logging import DEBUG
 from typing import Any
@@ -44,7 +44,8 @@ from corsage.core.errors import (
     UserError,
 )
 from corsage.core.introduction import other_frozen
-from corsage.core.wire import BY_USER, COHORT_OPTIONS, MEMBERS, Task
+from corsage.core.replies import Reply
+from corsage.core.wire import BY_USER, MEMBERS, Task
 from corsage.networks.network import ALONE, Network
 from corsage.networks.together import network_on_its_path
 
@@ -56,21 +57,14 @@ DIVERGED = "; if training diverges: a smaller lr, or inputs scaled to about 1"
 
 
 @dataclass
-class Report:
+class Report(Reply):
     """What a node's participants did.
 
     `mean` is the weighted mean over `users` of what they returned, in double precision if they are
     several, so that the server's result does not depend on how users are dealt to nodes.
     """
 
-    users: list[str] = field(default_factory=list)
     weight: float = 0.0
-    mean: Arrays = field(default_factory=dict)
-    rows: Arrays = field(default_factory=dict)
-    metrics: dict[str, list[float]] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    lost: list[str] = field(default_factory=list)
-    kept: bool = False
     device: bool = False  # what its errors say leaves somebody's machine
 
     def add_numbers(self, users: list[str], good: Bools, metrics: Numbers) -> None:
@@ -150,8 +144,8 @@ class Worker:
         self.network = network_on_its_path(task.model, *facts)
         check_frozen(task, self.network)
         self.delivery = ModelDelivery(task, node, store.models)
-        told = json.loads(str(task.options.get(MEMBERS, "{}")))
-        self.members = {name: read_members(write_members(users)) for name, users in told.items()}
+        new = task.members.items()
+        self.members = {name: read_members(write_members(users)) for name, users in new}
         self.stored: dict[str, Array] = {}  # the same of cohorts that are known, as they are kept
 
     @property
@@ -185,8 +179,7 @@ class Worker:
         self.network.vector.fixed.check()
         if self.task.options.get(BY_USER):
             sent = replace(sent, mean={}, rows={**sent.mean, **sent.rows})
-        self.check_shapes(group, sent)
-        good = self.finite(group, sent)
+        good = self.judged([self.task.users[place] for place in group], sent)
         self.keep(group, good, sent.keep)
         self.add(group, good, sent)
 
@@ -209,37 +202,31 @@ class Worker:
 
     def got(self, group: list[int]) -> Got:
         """What came for a group."""
-        options, own = dict(self.task.options), self.task.options.get(COHORT_OPTIONS)
+        options, own = self.task.options, self.task.cohort_options
         if own and self.cls.cohorts:
-            options |= json.loads(str(own[group[0]]))
+            options = {**options, **own[group[0]]}
         rows = {name: array[group] for name, array in self.rows.items()}
         return Got(self.arrays, rows, options)
 
-    def check_shapes(self, group: list[int], sent: Sent) -> None:
-        """One row a participant, and of the shape that was sent, where the same comes back."""
-        count = (len(group),)
-        for name, values in sent.metrics.items():
-            if np.shape(values) != count:
-                raise ValueError(f"wrong shape: metric {name} is {np.shape(values)}, not {count}")
-        for name, rows in sent.keep.items():
-            if np.shape(rows)[:1] != count:
-                raise ValueError(
-                    f"wrong shape: kept {name} is {np.shape(rows)}, not {count} and more"
-                )
-        for name, rows in {**sent.mean, **sent.rows}.items():
-            own = self.arrays[name].shape if name in self.arrays else rows.shape[1:]
-            if rows.shape != (len(group), *own):
-                raise ValueError(f"wrong shape: {name} is {rows.shape}, not {(len(group), *own)}")
+    def judged(self, users: Sequence[str], sent: Sent) -> Bools:
+        """Which participants' results are finite throughout; the others are named.
 
-    def finite(self, group: list[int], sent: Sent) -> Bools:
-        """Which participants' results are finite throughout; the others are named."""
-        good = np.ones(len(group), dtype=bool)
-        for name, values in {**sent.metrics, **sent.mean, **sent.rows, **sent.keep}.items():
-            fine = finite_rows(np.asarray(values))
-            for place in np.flatnonzero(good & ~fine):
-                user = self.task.users[group[place]]
-                self.report.failed[user] = f"{self.kind}: {name} is not finite{DIVERGED}"
-            good &= fine
+        Each has one row, and of the shape that was sent, where the same comes back.
+        """
+        good, came = np.ones(len(users), bool), {n: a.shape for n, a in self.arrays.items()}
+        numbers: dict[str, tuple[int, ...]] = dict.fromkeys(sent.metrics, ())
+        parts = (("metric ", sent.metrics, numbers), ("", sent.mean, came), ("", sent.rows, came))
+        for kind, part, shapes in (*parts, ("kept ", sent.keep, {})):
+            for name, values in part.items():
+                rows = np.asarray(values)
+                wanted = (len(users), *shapes.get(name, rows.shape[1:]))
+                if rows.shape != wanted:
+                    raise ValueError(f"wrong shape: {kind}{name} is {rows.shape}, not {wanted}")
+                fine = finite_rows(rows)
+                for place in np.flatnonzero(good & ~fine).tolist():
+                    why = f"{self.kind}: {name} is not finite{DIVERGED}"
+                    self.report.failed[users[place]] = why
+                good &= fine
         return good
 
     def keep(self, group: list[int], good: Bools, kept: Arrays) -> None:
@@ -255,7 +242,7 @@ class Worker:
             if self.members.get(name, (name,)) != (name,):
                 known = self.stored.get(name)
                 state[MEMBERS] = write_members(self.members[name]) if known is None else known
-            states.append(Kept(name, state, frozenset({task.versions[i], *task.keep[i]})))
+            states.append(Kept(name, state, frozenset({task.versions[i], *task.kept(i)})))
             places[name] = int(place)
         for name, cause in self.store.save(task.round, states).items():
             good[places[name]] = False
@@ -284,14 +271,8 @@ class Worker:
                 self.single |= {name} if rows.dtype == np.float32 else set()
 
     def add_evaluation(self, users: list[str], metrics: Numbers) -> None:
-        """Add an evaluation, user by user; one whose numbers are not finite is named."""
-        columns = [np.asarray(values, np.float64) for values in metrics.values()]
-        for name, values in zip(metrics, columns, strict=True):
-            if values.shape != (len(users),):
-                raise ValueError(f"wrong shape: {name} is {values.shape}, not {(len(users),)}")
-        good = np.all([np.isfinite(values) for values in columns], axis=0)
-        for place in np.flatnonzero(~good):
-            self.report.failed[users[place]] = f"evaluate: its numbers are not finite{DIVERGED}"
+        """Add an evaluation, user by user."""
+        good = self.judged(users, Sent(metrics=metrics))
         self.report.add_numbers(users, good, metrics)
         self.report.weight += float(good.sum())
 

@@ -15,8 +15,8 @@ from typing import Any
 from corsage.core.arrays import PerChannel
 from corsage.core.errors import CheckpointError
 from corsage.core.groups import ModelKeys
-from corsage.core.introduction import MOST_CLASSES, MOST_NUMBERS
 from corsage.core.keys import flatten, read
+from corsage.core.wire import MOST_CLASSES, MOST_NUMBERS
 
 FORMAT = "corsage-models-1"
 KEY = "corsage"

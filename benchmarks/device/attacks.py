@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from corsage.benchmarks.bad_values import of_kind, of_message
 from corsage.benchmarks.device.messages import ALL, KINDS, Draft, honest
-from corsage.core.wire import COHORT_OPTIONS, MEMBERS
+from corsage.clients import client_class
+from corsage.core.asked import USUAL
+from corsage.core.fields import declared
+from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.keys import declared as keys_of
+from corsage.core.registry import algorithm_keys
+from corsage.core.wire import Settings, Task
 
 Random = np.random.Generator
 PATHS = (
@@ -27,8 +34,15 @@ NUMBERS = (10**9, 10**18, 2**63, 10**300, -1, -(10**9), 0, 1e300, float("nan"), 
 WORDS = ("", "x" * 5000, "\x1b[2J\r\nuser 0 is fine", "None", "true", "1e9", "1,1,1", "9" * 5000)
 NESTED: tuple[Any, ...] = ([1, [2]], {"a": {"b": []}}, None, [], {}, True, False)
 FILES = ("cluster-map", "data-file", "data-dir", "cache-dir", "run-dir", "state-dir", "resume")
-LARGE = ("local-epochs", "head-epochs", "ditto-epochs", "fine-tune-epochs", "pfedme-steps",
-         "perfedavg-adapt-steps", "batch-size", "torch-threads", "ifca-clusters")  # fmt: skip
+BAD = (*of_message(Settings, "settings"), *of_message(Task))
+"""Columns of tasks, and values that none of them may have."""
+LARGE = tuple(
+    name
+    for group in (TrainKeys, ModelKeys, *algorithm_keys().values())
+    for name, kind, _ in keys_of(group)
+    if kind is int
+)
+"""Keys that count."""
 
 
 @dataclass(frozen=True)
@@ -153,18 +167,27 @@ def users(draft: Draft, rng: Random, outside: str) -> str:
     return "users"
 
 
+def a_field(draft: Draft, rng: Random, outside: str) -> str:
+    """A field of the task that is not of its kind."""
+    name, found = pick(rng, BAD)
+    (draft.settings if name in declared(Settings, "settings").names else draft.config)[name] = found
+    return f"field {name}"
+
+
 def a_record(draft: Draft, rng: Random, outside: str) -> str:
     """A value of the record itself."""
-    name = pick(rng, ("round", "users", "versions", "keep", "many-machines", "state-dir"))
+    name = pick(rng, sorted(declared(Task).names))
     draft.config[name] = pick(rng, ("x", 2**62, -5, 1.5, True, b"\x80", [1], ["a"], [0.5], "/tmp"))
     return f"record {name}"
 
 
 def an_option(draft: Draft, rng: Random, outside: str) -> str:
     """An option of the algorithm, or of evaluations."""
-    usual = ("adapt", "adapt-samples", "adapt-epochs", "fine-tune", "ask", "walk", "local-steps")
-    name = pick(rng, sorted({*draft.options, *usual}))
-    found: Any = value(rng, outside)
+    kinds = {**USUAL, **client_class(draft.algorithm).takes.options}
+    name = pick(rng, sorted({*kinds, "ask", "walk", "local-steps"}))
+    found = value(rng, outside)
+    if name in kinds and rng.random() < 0.5:
+        found = pick(rng, list(of_kind(kinds[name])))
     if name == "walk":
         large = pick(rng, (10**3, 10**9, -1))
         found = pick(rng, ([[0, large, 0]], [[large, 1, 0]], [[1]], [[0, 1, 0]] * 10**4, "x"))
@@ -221,8 +244,8 @@ def another_algorithm(draft: Draft, rng: Random, outside: str) -> str:
 
 SPOILERS: tuple[Callable[[Draft, Random, str], str], ...] = (
     a_key, a_key, a_key, a_large_key, a_model, a_file, a_setting, a_shape, a_column, an_experiment,
-    a_version, users, a_record, an_option, an_option, an_array, an_array, no_array,
-    another_algorithm,
+    a_version, users, a_record, a_field, a_field, an_option, an_option, an_array, an_array,
+    no_array, another_algorithm,
 )  # fmt: skip
 
 
@@ -244,9 +267,9 @@ def cohort_bomb(content: RecordDict, rng: Random) -> str:
     record: Any = content["config"]
     texts = ("[" * 10**5, "{}", "null", '{"walk": ' + "[" * 10**4, "1" * 10**4, '{"ann": "bob"}')
     others = ('{"ann": ["carl"]}', '{"ann": []}', '{"../x": ["ann"]}', '{"carl": ["ann", "ann"]}')
-    record[MEMBERS] = pick(rng, (*texts, *others))
+    record["members"] = pick(rng, (*texts, *others))
     if rng.random() < 0.5:
-        record[COHORT_OPTIONS] = pick(rng, ([pick(rng, texts)], ["{}"] * 1000, "x", [1]))
+        record["cohort-options"] = pick(rng, ([pick(rng, texts)], ["{}"] * 1000, "x", [1]))
     return "cohorts"
 
 
@@ -274,8 +297,8 @@ def lying_header(content: RecordDict, rng: Random) -> str:
         Array(old.dtype, old.shape, "numpy.ndarray", old.data[:20]),
         Array(old.dtype, old.shape, "numpy.ndarray", b"PK\x03\x04" + old.data),
         Array(old.dtype, old.shape, "numpy.ndarray", npy("{'descr': '<f4', 'shape': (" * 500)),
-        Array("float32", huge, "numpy.ndarray", npy(declared(huge))),
-        Array("object", (1,), "numpy.ndarray", npy(declared((1,), "|O")) + b"cos\nsystem\n."),
+        Array("float32", huge, "numpy.ndarray", npy(header(huge))),
+        Array("object", (1,), "numpy.ndarray", npy(header((1,), "|O")) + b"cos\nsystem\n."),
         Array("float32", (-1,), "numpy.ndarray", old.data),
         Array("x" * 10**5, old.shape, "numpy.ndarray", old.data),
         Array(old.dtype, old.shape, "torch.Tensor", old.data),
@@ -293,7 +316,7 @@ def npy(header: str) -> bytes:
     )
 
 
-def declared(shape: tuple[int, ...], kind: str = "<f4") -> str:
+def header(shape: tuple[int, ...], kind: str = "<f4") -> str:
     """A header."""
     return f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n"
 

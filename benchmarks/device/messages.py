@@ -15,7 +15,7 @@ from corsage.core.asked import Form
 from corsage.core.config import Config
 from corsage.core.encoding import encode
 from corsage.core.registry import ALGORITHMS
-from corsage.core.wire import COHORT_OPTIONS, Task, encode_task
+from corsage.core.wire import Task, encode_task
 
 FEATURES, CLASSES = 6, 2
 USERS = ("ann", "bob")
@@ -55,6 +55,7 @@ ASKED = {
 class Draft:
     """A message in parts that can be spoilt one by one."""
 
+    algorithm: str
     kind: str
     config: dict[str, Any]
     settings: dict[str, Any]
@@ -69,7 +70,7 @@ class Draft:
         if not self.cohorts:
             config |= self.options
         elif self.kind != "query":
-            config[COHORT_OPTIONS] = [json.dumps(self.options) for _ in config["users"]]
+            config["cohort-options"] = [json.dumps(self.options) for _ in config["users"]]
         content = RecordDict({"config": ConfigRecord({k: v for k, v in config.items() if v != []})})
         content["arrays"] = encode(self.shared)
         if self.rows:
@@ -106,7 +107,7 @@ def honest(name: str, kind: str, number: int = 0) -> Draft:
             round=1,
             users=[] if kind == "query" else users,
             versions=[] if kind == "query" else [0] * len(users),
-            keep=[] if kind == "query" else [[0]] * len(users),
+            keep=[] if kind == "query" else [0] * len(users),
             device_data=config.device_data,
             train=config.train,
             model=config.model,
@@ -124,6 +125,7 @@ def honest(name: str, kind: str, number: int = 0) -> Draft:
     settings = json.loads(str(kept.pop("settings")))
     query = kind == "query"
     return Draft(
+        name,
         kind,
         kept,
         settings,

@@ -16,7 +16,8 @@ from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
 from corsage.clients.convex_clustering.folded import FoldedClient, doubles, numbers
 from corsage.core.arrays import Arrays, Floats
-from corsage.core.asked import Takes, flag, floats, listed, number, text, whole
+from corsage.core.asked import Takes, floats
+from corsage.core.fields import Flag, Listed, Real, Text, Whole
 from corsage.networks.batches import Examples
 from corsage.solvers.convex_clustering.costs import user_terms
 from corsage.solvers.convex_clustering.expansions import Expansion, Probe, answer
@@ -36,16 +37,18 @@ class ConvexClusteringClient(FoldedClient):
         rows={name: floats("P") for name in ("p", "x", "v", "slope")}
         | {"kappa": floats(), POINTS: floats("K", "P"), SLOPES: floats("K", "P")},
         options={
-            "ask": text(40),
-            "fold": text(100),
-            "fold-number": whole(high=1000),
-            "fold-share": number(0, 1),
-            "folds": listed(text(100), MOST_FOLDS),
-            "fold-numbers": listed(whole(high=1000), MOST_FOLDS),
-            "fold-shares": listed(number(0, 1), MOST_FOLDS),
-            "of-fold": listed(whole(high=MOST_FOLDS), MOST_POINTS),
-            "shares": listed(number(0), MOST_POINTS),
-            "bounds": listed(flag, MOST_POINTS),
+            "ask": Text(40),
+            "fold": Text(100),
+            "fold-number": Whole(high=1000),
+            "fold-share": Real(0, 1),
+            "folds": Listed(Text(100), MOST_FOLDS),
+            "fold-numbers": Listed(Whole(high=1000), MOST_FOLDS),
+            "fold-shares": Listed(Real(0, 1), MOST_FOLDS),
+            "of-fold": Listed(Whole(high=MOST_FOLDS), MOST_POINTS),
+            "shares": Listed(Real(0), MOST_POINTS),
+            "bounds": Listed(Flag(), MOST_POINTS),
+            "refit": Flag(),
+            "chosen": Flag(),
         },
         squares=4,
         many=POINTS,

@@ -16,8 +16,9 @@ import torch
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.clients.features import HeldFeatures
 from corsage.core.arrays import Array, Floats, Floats32
-from corsage.core.asked import Takes, floats, number, whole, word
+from corsage.core.asked import Takes, floats
 from corsage.core.errors import UserError
+from corsage.core.fields import OneOf, Real, Whole
 from corsage.networks.batches import Examples
 from corsage.networks.evaluation import all_features
 from corsage.networks.exact import exact_heads, projection, softmax_heads
@@ -36,12 +37,12 @@ class FedRepExactClient(Client[FedRepExactKeys]):
         shared={"body": floats("B"), "centres": floats("K", "H")},
         rows={"centre": floats("H"), "shares": floats("K")},
         options={
-            "ask": word(*QUESTIONS),
-            "gamma": number(0, MOST),
-            "sigma2": number(0, MOST),
-            "heat": number(1e-3, MOST),
-            "pull": number(0, MOST),
-            "components": whole(1, projection.MOST_COMPONENTS),
+            "ask": OneOf(tuple(QUESTIONS)),
+            "gamma": Real(0, MOST),
+            "sigma2": Real(0, MOST),
+            "heat": Real(1e-3, MOST),
+            "pull": Real(0, MOST),
+            "components": Whole(1, projection.MOST_COMPONENTS),
         },
         squares=0,
     )

@@ -13,9 +13,10 @@ import numpy as np
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
-from corsage.clients.known_clusters.cohort import CohortClient, walk
+from corsage.clients.known_clusters.cohort import CohortClient, Walk
 from corsage.core.arrays import Floats, Ints
-from corsage.core.asked import Takes, fields, flag, floats, listed, number, text
+from corsage.core.asked import Takes, floats
+from corsage.core.fields import Flag, Listed, Real, Table, Text
 from corsage.core.seeding import uniforms, user_keys
 from corsage.networks.batches import Examples
 from corsage.solvers.known_clusters.al2sgd_coalescing import Missed, catch_up
@@ -32,13 +33,13 @@ class AsyncAL2SGDClient(CohortClient[AsyncAL2SGDKeys]):
             **{name: floats("P") for name in ("start", "xbar", "xbar_j")},
         },
         options={
-            "ask": text(40),
-            "gamma": number(),
-            "global": listed(flag),
-            "momenta": fields(**dict.fromkeys(("eta", "a1", "a2", "b1", "b2"), number())),
-            "oracle": listed(number(), 6),
-            "walk": walk,
-            "refresh": flag,
+            "ask": Text(40),
+            "gamma": Real(),
+            "global": Listed(Flag()),
+            "momenta": Table(dict.fromkeys(("eta", "a1", "a2", "b1", "b2"), Real())),
+            "oracle": Listed(Real(), 6),
+            "walk": Walk(),
+            "refresh": Flag(),
         },
     )
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
-from corsage.clients.known_clusters.cohort import CohortClient, walk
+from corsage.clients.known_clusters.cohort import CohortClient, Walk
 from corsage.core.arrays import Arrays
-from corsage.core.asked import Takes, floats, number, text
+from corsage.core.asked import Takes, floats
+from corsage.core.fields import Real, Text
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Order
 from corsage.networks.pull import Pull
@@ -29,11 +30,11 @@ class AsyncL2GDClient(CohortClient[AsyncL2GDKeys]):
     takes = Takes(
         rows={"factor": floats(), "shift": floats("P")},
         options={
-            "ask": text(40),
-            "gamma": number(),
-            "walk": walk,
-            "step": number(),
-            "pull": number(),
+            "ask": Text(40),
+            "gamma": Real(),
+            "walk": Walk(),
+            "step": Real(),
+            "pull": Real(),
         },
     )
 

@@ -7,7 +7,7 @@ what it keeps is its users' state as a whole; it is judged user by user.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,7 @@ from torch import Tensor
 from corsage.clients.base import Got, K, Models, Sent
 from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Array, Arrays
-from corsage.core.asked import listed, whole
-from corsage.core.errors import Refused
+from corsage.core.fields import Kind, Listed, Whole
 from corsage.core.keys import STEPS
 from corsage.core.limits import Limits
 from corsage.core.measures import GRADIENT_STEPS
@@ -71,12 +70,13 @@ def as_row(values: Mapping[str, Array]) -> Arrays:
     return {name: np.asarray(value)[None] for name, value in values.items()}
 
 
-def walk(name: str, value: Any, limits: Limits) -> list[tuple[int, int, int]]:
+@dataclass(frozen=True)
+class Walk(Kind):
     """Runs of (steps to the centre, local steps, the iteration at which these begin)."""
-    runs: list[tuple[int, int, int]] = []
-    for run in listed(listed(whole(), 3))(name, value, limits):
-        if len(run) != 3:
-            raise Refused(f"{name}: a run of {len(run)} numbers, not 3")
-        runs.append((run[0], run[1], run[2]))
-    limits.check(STEPS, name, sum(r + k for r, k, _ in runs))
-    return runs
+
+    def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
+        """Of so many steps as the device allows."""
+        runs = Listed(Listed(Whole(), 3, 3))(name, value)
+        if limits:
+            limits.check(STEPS, name, sum(r + k for r, k, _ in runs))
+        return runs

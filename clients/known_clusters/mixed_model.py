@@ -15,8 +15,9 @@ from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
 from corsage.clients.known_clusters.cohort import CohortClient
 from corsage.core.arrays import Array, Arrays, Floats
-from corsage.core.asked import Takes, flag, floats, listed, number, text, word
+from corsage.core.asked import Takes, floats
 from corsage.core.encoding import as_sent
+from corsage.core.fields import Flag, Listed, OneOf, Real, Text
 from corsage.networks.batches import Examples
 from corsage.solvers.known_clusters.covariance import prediction
 from corsage.solvers.known_clusters.laplace import laplace_sums
@@ -58,14 +59,15 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
             "root": floats("P", "P"),
         },
         options={
-            "ask": text(40),
-            "moves": flag,
-            "em": flag,
-            "intercepts": flag,
-            "as": word(EXACT, NEWTON, ABOVE),
-            "next": word(EXACT, NEWTON, ABOVE),
-            "ratios": listed(number(0), 100),
+            "ask": Text(40),
+            "moves": Flag(),
+            "em": Flag(),
+            "intercepts": Flag(),
+            "as": OneOf((EXACT, NEWTON, ABOVE)),
+            "next": OneOf((EXACT, NEWTON, ABOVE)),
+            "ratios": Listed(Real(0), 100),
         },
+        at_home=("each",),
         squares=100,
     )
 

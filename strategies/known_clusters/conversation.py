@@ -7,7 +7,6 @@ at the same moment goes to a node in one message.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +20,6 @@ from corsage.core.encoding import encode
 from corsage.core.errors import NodeError, RoundFailed
 from corsage.core.replies import Replies, by_cause, merge_replies
 from corsage.core.schema import Number, Schema
-from corsage.core.wire import COHORT_OPTIONS, MEMBERS
 from corsage.strategies.known_clusters.cohorts import Cohort, Present, in_groups
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.outgoing import new_token
@@ -272,11 +270,14 @@ def cohort_task(
         for request in group
         if new or not versions.get(request.cohort.name)
     }
-    more: dict[str, Any] = {COHORT_OPTIONS: [json.dumps(dict(r.options)) for r in group]}
-    if unknown:
-        more[MEMBERS] = json.dumps(unknown)
-    names = [request.cohort.name for request in group]
-    return federation.outgoing.task(number, names, {**(options or {}), **more}, exchange)
+    return federation.outgoing.task(
+        number,
+        [request.cohort.name for request in group],
+        options or {},
+        exchange=exchange,
+        cohort_options=[dict(request.options) for request in group],
+        members=unknown,
+    )
 
 
 def alike(requests: Iterable[Request]) -> list[list[Request]]:

@@ -12,7 +12,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from corsage.core.arrays import Arrays
 from corsage.core.encoding import encode, payload
 from corsage.core.errors import NodeError
-from corsage.core.groups import TrainKeys
 from corsage.core.schema import Schema
 from corsage.core.wire import Task, encode_task
 from corsage.strategies.rounds.turns import Parcel, Question
@@ -56,15 +55,15 @@ class Outgoing:
         schema = self.expected(kind, federation.roster.samples(kind, users), schema)
         messages, tokens = [], {node: new_token() for node in asked}
         options = {**(options or {}), **(federation.judging if kind == "evaluate" else {})}
-        rounds, sole = federation.config.run.num_rounds, len(asked) == 1
-        train = federation.train.of_round(number, rounds) if kind == "train" else None
+        said: dict[str, Any] = {"sole": len(asked) == 1}
+        if kind == "train":
+            said["train"] = federation.train.of_round(number, federation.config.run.num_rounds)
         for node, group in asked.items():
             places = [place[user] for user in group]
-            rows = parcel.rows if sole else parcel.pick(places)
+            rows = parcel.rows if said["sole"] else parcel.pick(places)
             weights = [schema.cut[user] for user in group] if schema.cut else []
-            task = self.task(
-                number, group, dict(options), tokens[node], weights, train=train, sole=sole
-            )
+            own = {**said, "exchange": tokens[node], "weights": weights}
+            task = self.task(number, group, options, **own)
             messages.append(self.message(kind, node, shared, rows, task))
         return Question(messages, asked, schema, down, tokens)
 
@@ -101,48 +100,42 @@ class Outgoing:
         self,
         number: int,
         users: list[str],
-        options: dict[str, Any],
-        exchange: str = "",
-        weights: Sequence[float] = (),
+        options: Mapping[str, Any],
+        *,
         raw: bool = False,
-        train: TrainKeys | None = None,
-        sole: bool = False,
+        **said: Any,
     ) -> ConfigRecord:
         """What a node is to do, and all that it has to know of the run.
 
-        `raw`: it is asked who it is, and what its columns are before they are prepared. `train`
-        are the settings of a round that has its own. `sole`: no other node is asked.
+        `raw`: it is asked who it is, and what its columns are before they are prepared. `said` are
+        fields of a task that are as its exchange says, or its round.
         """
-        federation = self.federation
+        federation, config = self.federation, self.federation.config
         versions = federation.progress.versions
         kept = [*federation.books.durable, federation.books.before]
-        return encode_task(
-            Task(
-                algorithm=federation.name,
-                experiment=federation.experiment,
-                round=number,
-                exchange=exchange,
-                frozen="" if raw else federation.network.vector.fixed.fingerprint,
-                seed=federation.config.run.seed,
-                sole=sole,
-                users=users,
-                versions=[versions.get(user, 0) for user in users],
-                keep=[[held.get(user, 0) for held in kept] for user in users],
-                weights=list(weights),
-                shape=federation.agreed.shape,
-                num_classes=federation.agreed.num_classes,
-                num_users=federation.config.federation.num_users,
-                data=federation.config.data,
-                device_data=federation.config.device_data,
-                train=train or federation.train,
-                model=federation.model,
-                keys=federation.keys,
-                state_dir=federation.state_dir,
-                many_machines=bool(federation.config.federation.ray_address),
-                preparation=None if raw else federation.agreed.preparation,
-                options=options,
-            )
+        task = Task(
+            algorithm=federation.name,
+            experiment=federation.experiment,
+            seed=config.run.seed,
+            shape=federation.agreed.shape,
+            num_classes=federation.agreed.num_classes,
+            num_users=config.federation.num_users,
+            device_data=config.device_data,
+            data=config.data,
+            train=federation.train,
+            model=federation.model,
+            keys=federation.keys,
+            preparation=None if raw else federation.agreed.preparation,
+            round=number,
+            frozen="" if raw else federation.network.vector.fixed.fingerprint,
+            users=users,
+            versions=[versions.get(user, 0) for user in users],
+            keep=[held.get(user, 0) for user in users for held in kept],
+            state_dir=federation.state_dir,
+            many_machines=bool(config.federation.ray_address),
+            options=options,
         )
+        return encode_task(replace(task, **said))
 
 
 def new_token() -> str:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from corsage.core.errors import DataError, NodeError
-from corsage.core.introduction import BadIntroduction, read_introduction
+from corsage.core.errors import DataError, NodeError, Refused
+from corsage.core.introduction import read_introduction
 from corsage.core.preparation import Preparation
 from corsage.core.text import line
 from corsage.strategies.rounds.agreed import Agreed
@@ -166,7 +166,7 @@ class Reception:
             return None
         try:
             said = read_introduction(reply.content)
-        except BadIntroduction as why:
+        except Refused as why:
             self._refuse(node, f"its introduction is malformed: {line(why)}", number)
             return None
         mark = Owner(digest(self._keys.get(node, b"")), digest(said.proof))

@@ -70,7 +70,7 @@ def test_an_evaluation_has_one_number_a_user(monkeypatch: pytest.MonkeyPatch) ->
             return {name: np.stack([v, v], 1) for name, v in super().judge(got).items()}
 
     monkeypatch.setattr(corsage.app.nodes.work, "client_class", lambda name: Bad)
-    with pytest.raises(RoundFailed, match="wrong shape: correct is"):
+    with pytest.raises(RoundFailed, match="wrong shape: metric correct is"):
         federate("fedavg", 3)
 
 

@@ -67,7 +67,7 @@ BAD: dict[str, tuple[Callable[[RecordDict], Any], str]] = {
     ),
     "stranger": (lambda c: c["config"].update({"users": ["z"]}), "not asked"),
     "metric length": (lambda c: c["metrics"].update({"loss": [1.0, 2.0]}), "2 values of loss"),
-    "no metric": (lambda c: c["metrics"].pop("loss"), "no loss"),
+    "no metric": (lambda c: c["metrics"].pop("loss"), "loss: it is missing"),
     "metric nan": (lambda c: c["metrics"].update({"loss": [float("nan")]}), "not finite: loss"),
 }
 
@@ -197,7 +197,7 @@ def test_what_is_no_list_of_users_is_none(name: str, value: Any) -> None:
     odd = content(["a"], np.zeros(SHAPE))
     odd.config_records["config"][name] = value
     found = merged([reply(2, odd)], {2: ["a"]})
-    assert found.dropped == {"a": f"malformed reply: {name} is no list"}
+    assert found.dropped == {"a": f"malformed reply: {name}={value}: not a list"}
 
 
 @pytest.mark.parametrize("whose", ["another's", "its own, which it sent"])

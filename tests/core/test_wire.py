@@ -7,7 +7,40 @@ from typing import Any
 import pytest
 
 from corsage.core.config import Config
+from corsage.core.preparation import Column, Preparation
 from corsage.core.wire import Task, decode_task, encode_task
+
+
+def told(**values: Any) -> Task:
+    """A task of which every field is another than by default."""
+    config = Config.parse({**values, "strategy": "ditto", "ditto-lambda": 3})
+    return Task(
+        "ditto",
+        "e",
+        7,
+        (1, 8, 8),
+        10,
+        num_users=5,
+        round=3,
+        exchange="token",
+        frozen="0af",
+        sole=True,
+        users=["a", "b"],
+        versions=[1, 2],
+        keep=[0, 0, 1, 2, 1, 1],
+        weights=[1.0, 0.5],
+        data=config.data,
+        device_data=config.device_data,
+        train=config.train,
+        model=config.model,
+        keys=config.keys_of("ditto"),
+        preparation=Preparation((Column("a"),), shift=(0.5,), scale=(2.0,)),
+        state_dir="x",
+        many_machines=True,
+        cohort_options=[{"as": "newton"}, {}],
+        members={"a": ["ann", "bob"]},
+        options={"ask": "facts"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -21,25 +54,6 @@ from corsage.core.wire import Task, decode_task, encode_task
 )
 def test_a_task_arrives_as_it_was_sent(values: dict[str, Any]) -> None:
     """With the keys of the data set's own, and those by which a device reads its file."""
-    config = Config.parse({**values, "strategy": "ditto", "ditto-lambda": 3})
-    task = Task(
-        "ditto",
-        "e",
-        7,
-        (1, 8, 8),
-        10,
-        num_users=5,
-        round=3,
-        users=["a", "b"],
-        versions=[1, 2],
-        keep=[[0, 0, 1], [2, 1, 1]],
-        data=config.data,
-        device_data=config.device_data,
-        train=config.train,
-        model=config.model,
-        keys=config.keys_of("ditto"),
-        state_dir="x",
-        many_machines=True,
-        options={"ask": "facts"},
-    )
+    task = told(**values)
     assert decode_task(encode_task(task)) == task
+    assert task.kept(0) == [0, 0, 1] and task.kept(1) == [2, 1, 1]

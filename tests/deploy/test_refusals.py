@@ -90,7 +90,8 @@ def test_users_and_clusters_are_those_that_the_owner_says(target: Target) -> Non
 def test_versions_are_numbers(target: Target) -> None:
     draft = honest("fedrep", "train")
     draft.config["versions"] = ["../../../outside/secret"] * 2
-    assert "versions=../../../outside/secret: not a whole number" in reason(target, draft.message())
+    why = reason(target, draft.message())
+    assert "versions[0]=../../../outside/secret: not a whole number" in why
 
 
 @pytest.mark.parametrize("model", ["os:_exit", "os:abort", "builtins:exit", "planted:factory"])

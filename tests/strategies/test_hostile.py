@@ -67,11 +67,11 @@ def numbers(**values: Any) -> Callable[[RecordDict], Any]:
 
 HUGE = {"model": np.full(818, 1e300)}
 ATTACKS: dict[str, tuple[Change, str]] = {
-    "lost 5": (only("train", lambda c: words(c).update({"lost": 5})), "lost is no list"),
-    "failed 3": (only("train", lambda c: words(c).update({"failed": 3})), "failed is no list"),
+    "lost 5": (only("train", lambda c: words(c).update({"lost": 5})), "lost=5: not a list"),
+    "failed 3": (only("train", lambda c: words(c).update({"failed": 3})), "failed=3: not a list"),
     "no metrics": (
         only("train", lambda c: c.update({"metrics": words(c)})),
-        "metrics is no MetricRecord",
+        "metrics: it is no MetricRecord",
     ),
     "float64": (only("train", lambda c: c.update({"arrays": encode(HUGE)})), "wrong shape: model"),
     "examples": (only("train", numbers(num_examples=[10**18])), "num-examples is 1e+18"),

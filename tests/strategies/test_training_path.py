@@ -13,12 +13,13 @@ import pytest
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.nodes.device import read_keys
 from corsage.app.run import recorder
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, ModelError, Refused
+from corsage.core.fields import declared
 from corsage.core.groups import ModelKeys
 from corsage.core.limits import Limits
+from corsage.core.wire import Settings
 from corsage.networks.together import choice, network_on_its_path
 from corsage.networks.together.choice import Choice
 from corsage.networks.together.descent import descended
@@ -176,9 +177,12 @@ def test_a_path_that_a_model_cannot_take_is_refused_in_one_line() -> None:
         network_on_its_path(ModelKeys(training_path="loop-channels-last"), (64,), 3, 0)
 
 
+MODEL = declared(Settings, "settings").fields["model"].kind
+
+
 @pytest.mark.parametrize("name", ["together-5", "together", "", "__import__('os')", 4])
 def test_only_names_of_the_table_come_in(name: Any) -> None:
     with pytest.raises(ConfigError):
         Config.parse({"training-path": name})
     with pytest.raises(Refused, match="training-path"):
-        read_keys(ModelKeys, {"training-path": name}, Limits())
+        MODEL("keys", {"keys": {"training-path": name}}, Limits())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from corsage.core.encoding import decode, encode
 from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies
-from corsage.core.wire import COHORT_OPTIONS, MEMBERS, decode_task
+from corsage.core.wire import decode_task
 from corsage.strategies.known_clusters.cohorts import ClusterNames, KnownClusters, Present
 from corsage.strategies.known_clusters.conversation import (
     Answer,
@@ -105,8 +104,8 @@ def test_nodes_are_told_the_users_of_cohorts_that_they_do_not_know() -> None:
     asked = ask_each(federation, present, lambda c: Request(c, options={"of": c.cluster}))
     task = decode_task(asked.messages()[0].content["config"])  # type: ignore[arg-type]
     assert task.users == [name, "3"] and task.versions == [4, 0]
-    assert json.loads(task.options[MEMBERS]) == {"3": ["3"]}
-    assert [json.loads(text) for text in task.options[COHORT_OPTIONS]] == [{"of": "a"}, {"of": "b"}]
+    assert task.members == {"3": ["3"]}
+    assert task.cohort_options == [{"of": "a"}, {"of": "b"}]
 
 
 def test_exchanges_are_counted_as_one_user_devices_would_have_them() -> None:
@@ -134,4 +133,4 @@ def test_cohorts_are_evaluated_user_by_user(monkeypatch: pytest.MonkeyPatch) -> 
     assert question.schema.samples == dict.fromkeys("12345", 5)
     federation.progress.versions[present.cohorts[0].name] = 1
     task = decode_task(question.messages()[0].content["config"])  # type: ignore[arg-type]
-    assert task.options["adapt"] and len(json.loads(task.options[MEMBERS])) == 2
+    assert task.options["adapt"] and len(task.members) == 2

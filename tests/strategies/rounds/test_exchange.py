@@ -158,7 +158,7 @@ def test_what_cannot_take_part_is_left_out_and_the_others_start() -> None:
 def test_a_start_with_nobody_says_why() -> None:
     with pytest.raises(DataError, match=r"^user a has no training data: give it more samples.*\.$"):
         Reception(Roster(note=lambda text: None)).wait(fleet(["a"], train=0), 1, 1)
-    with pytest.raises(DataError, match=r"num-classes: -1 is not from 0 to 100000\.$"):
+    with pytest.raises(DataError, match=r"num-classes=-1: not from 0 to 100000\.$"):
         Reception(Roster(note=lambda text: None)).wait(fleet(["a"], classes=-1), 1, 1)
 
 
