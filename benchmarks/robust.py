@@ -30,8 +30,9 @@ from corsage.benchmarks.turns import Enough, Turns, one_thread, unevaluated
 from corsage.core.errors import CorsageError
 from corsage.experiments.runner import say
 from corsage.strategies import strategy_class
-from corsage.strategies.rounds.course import one_round
 from corsage.strategies.rounds.first_data import check_data
+from corsage.strategies.rounds.loop import one_round
+from corsage.strategies.rounds.turns import played
 
 BAD, FACTOR, SEEDS, POINTS, RATIO, TURNS = 0.2, -10.0, (0, 1), 3.0, 1.5, 3
 SHARE: dict[str, Any] = {"robust_share": BAD}
@@ -99,7 +100,7 @@ def seconds(rule: dict[str, Any]) -> Measure:
     check_data(plain.federation)
 
     def bare() -> None:
-        plain.federation.player.play(one_round(plain, plain.progress.round + 1))
+        played(one_round(plain), plain.federation.exchange)
 
     turns = Turns(TURNS, bare)
     with one_thread(), suppress(Enough):

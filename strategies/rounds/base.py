@@ -29,20 +29,18 @@ from corsage.core.schema import Number, Schema
 from corsage.core.seeding import drawn_count, generator, some_of
 from corsage.strategies.rounds.averaging import Averaging
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.course import refuse_no_rounds
 from corsage.strategies.rounds.delivery import Deliveries
 from corsage.strategies.rounds.enough import check_evaluated, check_trained
 from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.first_state import first_state, taken_over
 from corsage.strategies.rounds.learning import check_learning
+from corsage.strategies.rounds.loop import Evaluate, exchange_once, refuse_no_rounds, run
 from corsage.strategies.rounds.model_arrays import by_parameter, parts_of
-from corsage.strategies.rounds.one_exchange import one_exchange
-from corsage.strategies.rounds.outside import Outside
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Finding, Result, weighted_metrics
-from corsage.strategies.rounds.run import Run
 from corsage.strategies.rounds.server_step import ServerStep
 from corsage.strategies.rounds.state import Progress, arrays_of
+from corsage.strategies.rounds.steps import Steps
 from corsage.strategies.rounds.turns import Parcel, Question, Script
 from corsage.strategies.rounds.wrappers import around, check, correct, note_fewer
 
@@ -109,9 +107,10 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         self.config = config
         self.keys = cast(K, self.config.keys_of(self.name))
         self.train_options: Mapping[str, Any] = {}
+        self.evaluate_options: Mapping[str, Any] = {}
         self.federation = Federation(self.name, self.config, self.keys, self.callbacks, experiment)
         self.deliveries = Deliveries()  # of the table's rows, by their names
-        self._outside = Outside(self)
+        self._steps = Steps(self)
         self.prepare()
         self.averaging = Averaging(self.federation)
         self.averaging.check(self.name, self.unprotected)
@@ -192,7 +191,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def round(self, number: int) -> Script[Replies]:
         """One round: by default one exchange, and the server's step."""
-        return one_exchange(self, number)
+        return exchange_once(self, number)
 
     def closing(self) -> Script[None]:
         """What is asked after the last round, before the final evaluation."""
@@ -277,18 +276,18 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     ) -> Iterable[Message]:
         """The messages of the next exchange; none if the algorithm has come to its end."""
         self.begin(grid)
-        self._outside.enter(decode(arrays))
+        self._steps.enter(decode(arrays))
         for wrapper in around(self):
             check(wrapper, self)
             correct(wrapper, self)
         self.train_options = dict(config)
-        return self._outside.training()
+        return self._steps.training()
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the replies; RoundFailed if too few of them are usable."""
-        if found := self._outside.trained(replies):
+        if found := self._steps.trained(replies):
             note_fewer(self, len(found.users))
         return encode(self.shared()), weighted_metrics(found) if found else None
 
@@ -297,13 +296,13 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     ) -> Iterable[Message]:
         """Messages to all nodes: every user evaluates its own model; none amid a round."""
         self.begin(grid)
-        return self._outside.evaluation(decode(arrays), dict(config))
+        return self._steps.evaluation(decode(arrays), dict(config))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Merge the users' evaluations."""
-        found = self._outside.evaluated(replies)
+        found = self._steps.evaluated(replies)
         return weighted_metrics(found) if found else None
 
     def summary(self) -> None:
@@ -321,7 +320,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: Evaluate | None = None,
     ) -> Result:
         """Run all rounds; the arguments are Flower's, and those left out come from the config.
 
@@ -331,13 +330,13 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         num_rounds = num_rounds or self.config.run.num_rounds
         refuse_no_rounds(self, num_rounds)
         self.federation.timeout = timeout or self.federation.timeout
-        self._outside.close()
+        self._steps.close()
         self.begin(grid)
         if initial_arrays is not None:
             self.take(decode(initial_arrays))
         self.train_options = dict(train_config or {})
-        run = Run(self, dict(evaluate_config or {}), evaluate_fn)
-        return run.to_its_end(num_rounds)
+        self.evaluate_options = dict(evaluate_config or {})
+        return run(self, num_rounds, evaluate_fn)
 
     # The steps of a run.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from corsage.core.errors import RoundFailed, StatesGone
+from corsage.core.errors import StatesGone
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.replies import Replies, by_cause, name_users, reading_order
-from corsage.strategies.rounds.turns import Question, Script, T
+from corsage.strategies.rounds.ledger import Ledger
+from corsage.strategies.rounds.turns import Question
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.federation import Federation
@@ -33,7 +34,7 @@ class Books:
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
         self.durable: list[Mapping[str, int]] = []
-        self.before: Mapping[str, int] = {}
+        self.before = Ledger()
         self.gone: set[str] = set()
 
     def record(self, replies: Replies, version: int) -> None:
@@ -72,28 +73,17 @@ class Books:
         self.gone |= gone
         return gone
 
-    def unless_states_are_gone(self, script: Callable[[], Script[T]]) -> Script[T]:
-        """A script of a round; played again if it fails where it turned out that states are gone.
+    def begin(self) -> Ledger:
+        """A script begins: the versions that it is to go back to if it fails."""
+        self.before, self.gone = self.federation.progress.versions.copy(), set()
+        return self.before
 
-        Their users start anew. A round that fails leaves no trace in what the others keep.
-        """
-        federation = self.federation
-        while True:
-            before = federation.progress.versions.copy()
-            self.before, self.gone = before, set()
-            try:
-                return (yield from script())
-            except BaseException as error:
-                for user in self.gone & before.keys():
-                    del before[user]
-                federation.progress.versions = before
-                if not (self.gone and isinstance(error, RoundFailed)):
-                    raise
-            finally:
-                self.before = {}
-            federation.note(
-                f"{name_users(in_order(self.gone))} to start anew: the round is tried again"
-            )
+    def back_to(self, versions: Ledger) -> bool:
+        """What users kept since then is void; whether some have lost what they kept before."""
+        for user in self.gone & versions.keys():
+            del versions[user]
+        self.federation.progress.versions = versions
+        return bool(self.gone)
 
     def count(self, question: Question, replies: Replies) -> None:
         """Count a training exchange as one-user devices would have it."""

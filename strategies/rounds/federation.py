@@ -39,6 +39,7 @@ from corsage.strategies.rounds.turnout import Turnout
 if TYPE_CHECKING:
     from corsage.networks.network import Network
     from corsage.strategies.rounds.callbacks import Callback
+    from corsage.strategies.rounds.turns import Turn
 
 
 A_DAY = 86_400.0
@@ -232,6 +233,10 @@ class Federation:
         if not replies.silent or self.grid is None:
             return set()
         return set(replies.silent) - set(self.grid.get_node_ids())
+
+    def exchange(self, turn: Turn) -> Replies:
+        """What came of a turn: it is sent and waited for."""
+        return self.player.complete(turn)
 
     def note(self, text: str) -> None:
         """One line for the log and for whoever watches."""

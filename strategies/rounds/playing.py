@@ -1,8 +1,8 @@
-"""How scripts are played: each turn is sent, waited for and judged, until the script is over."""
+"""Exchanges: each turn is sent, waited for and judged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from flwr.app import Message
@@ -11,14 +11,14 @@ from corsage.core.errors import CheckpointError, StorageError
 from corsage.core.replies import Replies
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY
 from corsage.strategies.rounds.exchange import Exchange
-from corsage.strategies.rounds.turns import OpenTurn, Script, T, Turn
+from corsage.strategies.rounds.turns import OpenTurn, Turn
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.federation import Federation
 
 
 class Player:
-    """Plays scripts with a federation's nodes.
+    """Speaks with a federation's nodes.
 
     Parameters
     ----------
@@ -27,19 +27,6 @@ class Player:
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
-
-    def play(self, script: Script[T], begin: Callable[[Turn], Replies] | None = None) -> T:
-        """Play a script to its end; its first turn by `begin`, if something goes with it."""
-        complete = begin or self.complete
-        try:
-            turn = next(script)
-            while True:
-                turn, complete = script.send(complete(turn)), self.complete
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        finally:
-            script.close()  # also where the exchange failed: nothing of it stays under way
 
     def complete(self, turn: Turn) -> Replies:
         """Send and wait until a turn is over; note how the nodes behaved."""

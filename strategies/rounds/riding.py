@@ -11,18 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from logging import INFO
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Message
+from flwr.supercore import log
 
 from corsage.core.encoding import payload
 from corsage.core.replies import Replies
 from corsage.core.together import packed, split
+from corsage.strategies.rounds.evaluation import accepted, options_of, round_over, tell
 from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Done, Turn
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
+    from corsage.strategies.rounds.results import Result
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,58 @@ class Waiting:
 
     training: Replies
     options: Mapping[str, Any]
+
+
+class Riding:
+    """Exchanges of a run, whose evaluations go with the next round's training where they can.
+
+    Parameters
+    ----------
+    strategy : whose run it is.
+    result : gets what the evaluations come to.
+    """
+
+    def __init__(self, strategy: Strategy[Any, Any], result: Result) -> None:
+        self.strategy, self.result = strategy, result
+        self.waiting: Waiting | None = None  # the last round, if its evaluation is to come
+
+    @cached_property
+    def wanted(self) -> bool:
+        """Whether evaluations go with the training: on devices, where they can."""
+        strategy = self.strategy
+        wanted = strategy.config.federation.evaluate_with_training
+        if not wanted or strategy.federation.at_home:
+            return False
+        if not (found := rides(strategy)):
+            told = "%s: evaluations have messages of their own: its rounds are not of one exchange"
+            log(INFO, f"{told}, or users get other arrays for them", strategy.name)
+        return found
+
+    def takes(self, training: Replies) -> bool:
+        """Whether a round's evaluation comes with the next round's training, which then ends it."""
+        if self.wanted:
+            strategy = self.strategy
+            options = options_of(strategy, strategy.name, deliver=False)
+            self.waiting = Waiting(training, options)
+        return self.wanted
+
+    def exchange(self, turn: Turn) -> Replies:
+        """What came of a turn; with it went the last round's evaluation, if that waits."""
+        strategy, waiting, federation = self.strategy, self.waiting, self.strategy.federation
+        if waiting is None:
+            return federation.exchange(turn)
+        question = strategy.evaluation(waiting.options, federation.sample)
+        both = Together(turn, question, strategy.progress.traffic)
+        replies = federation.player.exchanged(both)
+        found = both.judged()
+        federation.turnout.judge(both.bystanders(found))
+        evaluation = accepted(strategy, waiting.options, question, found, some=True)
+        self.waiting = None
+        with both.before_training():
+            round_over(strategy, waiting.training, evaluation, self.result)
+        tell(strategy, "on_round_start", strategy.progress.round + 1)
+        federation.turnout.judge_others(replies)
+        return replies
 
 
 class Together:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from corsage.app.run.recorder import Recorder
 from corsage.core.errors import RoundFailed
 from corsage.strategies import strategy_class
-from corsage.strategies.rounds import run
+from corsage.strategies.rounds import evaluation
 from corsage.strategies.rounds.judged import with_others
 from tests.support.federations import Notes, settings
 from tests.support.grids import At
@@ -223,7 +223,7 @@ def test_means_between_rounds_are_of_all_users(tmp_path: Path) -> None:
         own.append(dict(zip(found.users, found.metrics["loss"], strict=True)))
         return found
 
-    with mock.patch.object(run, "with_others", kept), stopped() as clock:
+    with mock.patch.object(evaluation, "with_others", kept), stopped() as clock:
         grid = Slow(
             clock, 4, lambda n, kind, before: 9.0 if n == 0 and before else 1.0, keyed=False
         )

@@ -1,0 +1,210 @@
+"""A run, from its opening to its results.
+
+`run` plays it to its end, as `Strategy.start` does. Who drives a strategy one exchange a call, as
+Flower's own loop does (steps.py), plays the same scripts, `opened` and `one_round`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+
+from corsage.core.arrays import Arrays
+from corsage.core.errors import ConfigError, RoundFailed
+from corsage.core.measures import GRADIENT_STEPS
+from corsage.core.replies import Replies, name_users
+from corsage.core.schema import Schema
+from corsage.core.wire import BY_USER
+from corsage.strategies.rounds.books import in_order
+from corsage.strategies.rounds.evaluation import (
+    evaluated,
+    last_evaluation,
+    round_over,
+    rows,
+    tell,
+)
+from corsage.strategies.rounds.first_data import check_data
+from corsage.strategies.rounds.ledger import Ledger
+from corsage.strategies.rounds.model_arrays import lean
+from corsage.strategies.rounds.results import LAST, Result, Summary, weighted_metrics
+from corsage.strategies.rounds.riding import Riding
+from corsage.strategies.rounds.sound import failing
+from corsage.strategies.rounds.state import not_finite
+from corsage.strategies.rounds.turns import Script, T, Turn, played
+
+if TYPE_CHECKING:
+    from corsage.strategies.rounds.base import Strategy
+
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+"""The server's own evaluation after a round, as Flower has it."""
+
+
+def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = None) -> Result:
+    """All rounds, and what is reported after them."""
+    federation, result = strategy.federation, Result()
+    riding = Riding(strategy, result)
+
+    # Begin: a callback may put a checkpoint in place, which the nodes' data have to fit.
+    tell(strategy, "on_start")
+    check_data(federation)
+    strategy.summary()
+
+    # Ask what must be known before the first round.
+    play(strategy, opened, federation.exchange)
+    federation.scales.weigh_all(strategy)
+
+    rounds, begin = strategy.length(rounds), time.monotonic() - strategy.progress.seconds
+    seen: Replies | None = None
+    evaluation: Replies | None = None
+    while not strategy.is_over(rounds):
+        # See who is there.
+        number = strategy.progress.round + 1
+        if riding.waiting is None:
+            tell(strategy, "on_round_start", number)
+        federation.refresh()
+
+        # Choose, send, wait, merge.
+        training = play(strategy, one_round, riding.exchange)
+        strategy.progress.seconds = time.monotonic() - begin
+        result.train_metrics_clientapp[number] = weighted_metrics(training)
+
+        # Evaluate.
+        last, every = strategy.is_over(rounds), strategy.config.run.evaluate_every
+        due = last or number % every == 0 or number > rounds - LAST
+        if evaluate and (found := evaluate(number, strategy.named_arrays())) is not None:
+            result.evaluate_metrics_serverapp[number] = found
+        if due and not last and riding.takes(training):
+            continue  # the next round's first messages bring it, and end this round
+        evaluation = evaluated(strategy, last, seen) if due else None
+        seen = evaluation or seen
+
+        # Tell callbacks, which write metrics and checkpoints.
+        round_over(strategy, training, evaluation, result)
+
+    # Close: a last question to users, and the rows of the table.
+    result.summaries = concluded(strategy, evaluation)
+    result.arrays = strategy.named_arrays()
+    return result
+
+
+def concluded(strategy: Strategy[Any, Any], evaluation: Replies | None) -> list[Summary]:
+    """What is asked after the last round, and what is reported."""
+    last = evaluation or last_evaluation(strategy)  # before the closing, as in a whole run
+    play(strategy, lambda strategy: strategy.closing(), strategy.federation.exchange)
+    found = rows(strategy, last)
+    tell(strategy, "on_end", found)
+    return found
+
+
+def play(
+    strategy: Strategy[Any, Any],
+    script: Callable[[Strategy[Any, Any]], Script[T]],
+    exchange: Callable[[Turn], Replies],
+) -> T:
+    """Play a script; if it fails and nodes were silent, play it again without these."""
+    federation = strategy.federation
+    while True:
+        try:
+            return played(script(strategy), exchange)
+        except RoundFailed as error:
+            if not federation.turnout.go_without():
+                raise
+            federation.note(f"{error} It is played again without those that are silent.")
+
+
+def opened(strategy: Strategy[Any, Any]) -> Script[None]:
+    """What is asked before the first round."""
+    is_open = False
+    while not is_open:
+        with whole(strategy, "the opening"):
+            yield from strategy.opening()
+            is_open = True
+
+
+def one_round(strategy: Strategy[Any, Any]) -> Script[Replies]:
+    """The next round, and that it is done."""
+    number, replies = strategy.progress.round + 1, None
+    while replies is None:
+        with whole(strategy, f"round {number}"):
+            replies = yield from strategy.round(number)
+    strategy.progress.round = number
+    strategy.note_trained(replies)
+    return replace(replies, mean={}, rows={})  # a model more would be held for nobody
+
+
+@contextmanager
+def whole(strategy: Strategy[Any, Any], what: str) -> Iterator[None]:
+    """A script that comes to a state whose numbers are finite, or changes nothing.
+
+    Where it fails because users' states are gone, they start anew, and it is to be played again.
+    """
+    before, progress, books = strategy.snapshot(), strategy.progress, strategy.federation.books
+    lengths, moments = dict(progress.lengths), progress.moments
+    versions = books.begin()
+    try:
+        with failing(f"{strategy.name}: {what}"):
+            yield
+        if name := not_finite(strategy.state):
+            raise RoundFailed(
+                f"{strategy.name}: {what} would make {name} not finite; nothing of it is kept. "
+                "If training diverges: a smaller lr."
+            )
+    except BaseException as error:
+        strategy.state, progress.lengths, progress.moments = before, lengths, moments
+        if not (books.back_to(versions) and isinstance(error, RoundFailed)):
+            raise
+        gone = name_users(in_order(books.gone))
+        strategy.federation.note(f"{gone} to start anew: the round is tried again")
+    finally:
+        books.before = Ledger()
+
+
+def exchange_once(strategy: Strategy[Any, Any], number: int) -> Script[Replies]:
+    """A round as most methods have it: users train on what they are sent, and the server merges."""
+    federation, config, averaging = strategy.federation, strategy.config, strategy.averaging
+    users = strategy.choose(number, federation.users)
+    options = {**strategy.train_options, **strategy.options(number)}
+    numbers, sent = (*strategy.numbers("train"), GRADIENT_STEPS), Arrays()
+    schema = Schema(strategy.template(), strategy.by_user, numbers)
+    if config.robust.on or config.server.on:
+        sent = averaged(strategy)
+    if config.robust.on:
+        averaging.check_enough(len(users))
+        schema = replace(schema, by_user=tuple(schema.arrays))
+        options[BY_USER] = True
+    parcel = strategy.send(users)
+    question = federation.outgoing.question("train", users, parcel, schema, options, number)
+    replies = yield question
+    strategy.accept_round(number, replies)
+    replies = strategy.server_step.taken(averaging.merged(replies, sent), sent)
+    strategy.state = lean(strategy.merge(replies))
+    federation.books.count(question, replies)
+    return replies
+
+
+def averaged(strategy: Strategy[Any, Any]) -> Arrays:
+    """What users were sent of the arrays that are averaged; zeros where they send changes."""
+    own, zero = strategy.shared(), np.zeros_like
+    return {
+        name: zero(like) if name in strategy.changes else own[name]
+        for name, like in strategy.template().items()
+        if name not in strategy.by_user
+    }
+
+
+def refuse_no_rounds(strategy: Strategy[Any, Any], rounds: int) -> None:
+    """Refuse a second start that would do nothing, and give the first one's result."""
+    done = strategy.progress.round
+    if not done or not strategy.is_over(strategy.length(rounds)):
+        return
+    more = f"start(grid, num_rounds={done + rounds}) does more, and " * (not strategy.finished())
+    raise ConfigError(
+        f"{strategy.name}: this object has done its {done} rounds; {more}"
+        f"{type(strategy).__name__}(...) makes another for a run of its own."
+    )
