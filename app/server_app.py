@@ -22,7 +22,7 @@ from corsage.app.run.status import watched
 from corsage.core.catalogue import defaults
 from corsage.core.config import Config, exampled
 from corsage.core.errors import CorsageError, StatesGone
-from corsage.strategies.rounds.grids import is_simulation
+from corsage.strategies.rounds.grids import is_at_home
 
 
 def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
@@ -30,8 +30,8 @@ def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
     if opened:
         compare(opened, grid)
         return
-    config = Config.parse(keys_of(context.run_config, is_simulation(grid)))
-    if is_simulation(grid):
+    config = Config.parse(keys_of(context.run_config, is_at_home(grid)))
+    if is_at_home(grid):
         check_simulation(config)
     folder = RunFolder.open(config)
     with folder as run, watched(run.folder, str(context.run_id)):

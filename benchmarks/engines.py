@@ -38,9 +38,9 @@ from corsage.core.wire import Task
 from corsage.datasets.dealing.federated import simulated
 from corsage.networks.build import build_network
 from corsage.strategies import strategy_class
+from corsage.strategies.devices.exchange import exchange
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.exchange import exchange
 from corsage.strategies.rounds.results import LAST
 
 ALGORITHM, USERS, WORKERS, ROUNDS = "fedrep", 50, 2, 30
@@ -162,7 +162,7 @@ def rounds(config: Config, laps: Laps, folder: str, grid: Grid) -> None:
     if folder:  # the laps end after the checkpoint
         callbacks.insert(0, Recorder(Path(folder), {}, config))
     strategy = strategy_class(ALGORITHM)(config, callbacks)
-    strategy.federation.state_dir = str(Path(folder, "users")) if folder else ""
+    strategy.job.state_dir = str(Path(folder, "users")) if folder else ""
     laps.listen(grid)
     strategy.start(grid)
 

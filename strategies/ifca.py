@@ -91,7 +91,7 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
         """The initial model of another seed, which is the run's seed and the cluster's number."""
         from corsage.networks.build import build_network
 
-        agreed, seed = self.federation.agreed, torch_seed(self.config.run.seed, "ifca", j)
+        agreed, seed = self.job.agreed, torch_seed(self.config.run.seed, "ifca", j)
         return build_network(self.config.model, agreed.shape, agreed.num_classes, seed).initial
 
     def template(self) -> Arrays:
@@ -120,11 +120,10 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
         means = (models + steps).astype(np.float32)
         return IFCAState(self.server_step.of_clusters(models, means, labels), clusters)
 
-    def evaluated(self, down: int, replies: Replies) -> Replies:
+    def judged(self, replies: Replies) -> None:
         """Note which model each user picked."""
         picked = self._picked(replies)
         self.state.clusters |= dict(zip(replies.users, picked, strict=True))
-        return super().evaluated(down, replies)
 
     def _picked(self, replies: Replies) -> list[int]:
         return [int(j) for j in replies.metrics.pop("cluster", [])]
@@ -139,4 +138,4 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
 
     def named_arrays(self) -> ArrayRecord:
         """Each cluster's parameters by name."""
-        return named_models(self.federation.network, self.state.models)
+        return named_models(self.job.network, self.state.models)

@@ -21,6 +21,7 @@ from corsage.core.files import append_line, guarded, write_atomically
 from corsage.core.paths import CHOICES
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.loop import is_over
 from corsage.strategies.rounds.results import Summary
 
 TRAINING_PATH = "training-path.json"
@@ -44,13 +45,13 @@ class Recorder(Callback):
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Take over the newest sane checkpoint, if there is one, and the metrics up to it."""
         guarded(self.folder.mkdir, parents=True, exist_ok=True)
-        self.checkpoints.note = strategy.federation.note
+        self.checkpoints.note = strategy.job.note
         if found := self.checkpoints.newest(type(strategy.state)):
             strategy.restore(*found)
-        strategy.federation.books.hold(list(self.checkpoints.held.values()))
+        strategy.job.hold(list(self.checkpoints.held.values()))
         kept, damaged = readable_rows(self.folder)
         if damaged:
-            strategy.federation.note(f"metrics.jsonl: {damaged} damaged lines are left out")
+            strategy.job.note(f"metrics.jsonl: {damaged} damaged lines are left out")
         keep_path(self.folder.parent, strategy.progress.training_path)
         rows = [row for row in kept if row["round"] <= strategy.progress.round]
         text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -58,14 +59,14 @@ class Recorder(Callback):
 
     def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         """One line of metrics, and a checkpoint when it is due."""
-        last = strategy.is_over(strategy.length(self.config.run.num_rounds))
+        last = is_over(strategy, strategy.length(self.config.run.num_rounds))
         due = last or row["round"] % self.config.run.checkpoint_every == 0
         guarded(append_line, self.folder / "metrics.jsonl", json.dumps(row), durable=due)
         if due:
             # What it names must be there whatever happens: first the states, then the checkpoint.
             secure_states(strategy, last)
             guarded(self.checkpoints.write, strategy.progress, strategy.state)
-            strategy.federation.books.hold(list(self.checkpoints.held.values()))
+            strategy.job.hold(list(self.checkpoints.held.values()))
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """The models, the result, and the shared arrays under their names in the model."""
@@ -79,7 +80,7 @@ class Recorder(Callback):
 
 def secure_states(strategy: Strategy[Any, Any], last: bool) -> None:
     """Wait until what simulated users keep is on the disk itself."""
-    if folder := strategy.federation.state_dir:
+    if folder := strategy.job.state_dir:
         secure(Path(folder), last)
 
 

@@ -13,30 +13,30 @@ from corsage.strategies.rounds.turns import Parcel
 if TYPE_CHECKING:
     from corsage.networks.network import Network
     from corsage.solvers.losses.convex import Losses
-    from corsage.strategies.rounds.federation import Federation
+    from corsage.strategies.rounds.job import Job
 
 
-def check_convex(federation: Federation, network: Network) -> None:
+def check_convex(job: Job, network: Network) -> None:
     """Refuse models that are known not to be convex; one's own may be."""
     from corsage.networks.zoo import ZOO, is_convex_module
 
-    model = federation.config.model.model
+    model = job.config.model.model
     if is_convex_module(network.module):
         if model in ZOO:
-            check_classes(federation, network)
+            check_classes(job, network)
         return
     if model in ZOO:
-        raise ConfigError(f"{federation.name}: model={model} is not convex; set model=linear.")
-    federation.note(f"model={model}: if its losses are not convex, the certificate is not valid")
+        raise ConfigError(f"{job.name}: model={model} is not convex; set model=linear.")
+    job.note(f"model={model}: if its losses are not convex, the certificate is not valid")
 
 
-def check_classes(federation: Federation, network: Network) -> None:
+def check_classes(job: Job, network: Network) -> None:
     """Refuse what would take minutes: losses of several outputs are minimised user by user."""
     from corsage.solvers.convex_clustering.batched import LARGEST
 
-    name, classes, d = federation.name, federation.agreed.num_classes, network.whole.stop
-    looked_for = getattr(federation.keys, "given", 0.0) is None
-    if federation.convex or not (d > LARGEST or looked_for):
+    name, classes, d = job.name, job.agreed.num_classes, network.whole.stop
+    looked_for = getattr(job.keys, "given", 0.0) is None
+    if job.convex or not (d > LARGEST or looked_for):
         return
     if classes == 2:
         raise ConfigError(f"{name}: of two classes set loss=logistic, with one output.")

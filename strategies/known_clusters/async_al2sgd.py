@@ -72,7 +72,7 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
 
     def initial(self, network: Network) -> AsyncAL2SGDState:
         """theta^0 = 0."""
-        check_convex(self.federation)
+        check_convex(self.job)
         self.check_keys()
         number("al2sgd-mu", self.keys.al2sgd_mu, 0.0)
         if not 0 < number("al2sgd-rho", self.keys.al2sgd_rho, 1.0) <= 1:
@@ -82,7 +82,7 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
     @property
     def server(self) -> AL2SGDServer:
         """What the server does alone, asks and tells."""
-        return AL2SGDServer(self.federation, self.schedule, self.state)
+        return AL2SGDServer(self.job, self.schedule, self.state)
 
     def fix(self, hierarchy: Hierarchy, smoothness: float, convexity: float) -> None:
         """The settings of Theorem 4.3; a step size that is given changes a_1 and b_2 with it."""

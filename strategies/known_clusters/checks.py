@@ -20,14 +20,14 @@ from corsage.strategies.known_clusters.strengths import (
 
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_model import MixedModelKeys
-    from corsage.strategies.rounds.federation import Federation
+    from corsage.strategies.rounds.job import Job
 
 
-def check_convex(federation: Federation) -> None:
+def check_convex(job: Job) -> None:
     """Refuse data and models whose losses have no known curvature."""
-    if federation.convex:
+    if job.convex:
         return
-    name, classes = federation.name, federation.agreed.num_classes
+    name, classes = job.name, job.agreed.num_classes
     if classes > 2:
         raise ConfigError(
             f"{name}: takes numbers or two classes so far, and these are {classes} classes: take "
@@ -35,7 +35,7 @@ def check_convex(federation: Federation) -> None:
         )
     raise ConfigError(
         f"{name}: needs model=linear and a loss with one output (squared, huber, logistic, "
-        f"squared-hinge), not model={federation.config.model.model} with loss={federation.loss}; "
+        f"squared-hinge), not model={job.config.model.model} with loss={job.loss}; "
         "async-l2gd takes any model."
     )
 

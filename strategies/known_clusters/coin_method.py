@@ -40,8 +40,9 @@ from corsage.strategies.known_clusters.strengths import (
     given_strengths,
     settle,
 )
-from corsage.strategies.rounds.base import AT_ONCE, Strategy
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.algorithm import AT_ONCE
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import copied
 from corsage.strategies.rounds.turns import Question, Script
@@ -79,8 +80,8 @@ class CoinMethod(Strategy[K, S]):
 
     def check_keys(self) -> None:
         """Refuse keys that cannot be meant, before the first message."""
-        federation = self.federation
-        check_coins(self.keys, self.config.model, federation.loss, federation.convex)
+        job = self.job
+        check_coins(self.keys, self.config.model, job.loss, job.convex)
         self.clusters.check()
 
     # The parts.
@@ -88,7 +89,7 @@ class CoinMethod(Strategy[K, S]):
     @cached_property
     def clusters(self) -> KnownClusters:
         """Who is in which cluster."""
-        return KnownClusters(self.federation, self.keys.known_missing, all_apart=True)
+        return KnownClusters(self.job, self.keys.known_missing, all_apart=True)
 
     @property
     def schedule(self) -> CoinSchedule:
@@ -117,19 +118,19 @@ class CoinMethod(Strategy[K, S]):
         """The strengths; then, from L and mu of the losses, p_0, p_j, tau_j and eta."""
         state, keys, clusters = self.state, self.keys, self.clusters
         strengths = Strengths()
-        if keys.estimated and self.federation.convex:
-            strengths, state.estimates = yield from estimated_strengths(self.federation)
+        if keys.estimated and self.job.convex:
+            strengths, state.estimates = yield from estimated_strengths(self.job)
         elif keys.estimated:
             strengths = strengths_of_rate(self.config.train.lr)
         state.strengths = given_strengths(keys, strengths)
         settle(state.strengths, keys, state.clusters, clusters.meet(state.clusters))
-        smoothness, convexity = yield from loss_constants(self.federation, clusters, state)
+        smoothness, convexity = yield from loss_constants(self.job, clusters, state)
         hierarchy = hierarchy_of(clusters.meet(state.clusters), state.strengths)
         self.fix(hierarchy, smoothness, convexity)
         eta, safe = state.settings.eta, state.settings.safe
         if eta > safe:
             text = f"known-eta={eta:g} is above {safe:.3g}, the largest step that is safe"
-            self.federation.note(text)
+            self.job.note(text)
         check_end(self.name, state.settings.p0, keys.iterations)
 
     def snapshot(self) -> S:
@@ -140,10 +141,10 @@ class CoinMethod(Strategy[K, S]):
         """A stretch: global steps, which are the server's alone, then each cluster's walk."""
         schedule, state, server = self.schedule, self.state, self.server
         schedule.present.need_somebody(number)
-        part, check = self.part(schedule, state.iteration), StepCheck(self.federation, state)
+        part, check = self.part(schedule, state.iteration), StepCheck(self.job, state)
         server.enter()
         server.global_steps(part.globals)
-        replies = yield Conversation(self.federation, server.walks(part))
+        replies = yield Conversation(self.job, server.walks(part))
         check.check(number, replies, len(schedule.present.cohorts))
         state.iteration = part.last
         server.end_round(part)
@@ -177,7 +178,7 @@ class CoinMethod(Strategy[K, S]):
         """Every user judges its own model; new users adapt."""
         shown = self.server.shown
         cohorts = self.clusters.of_evaluation(self.state.clusters, options)
-        return evaluation_of(self.federation, [shown(cohort) for cohort in cohorts], options)
+        return evaluation_of(self.job, [shown(cohort) for cohort in cohorts], options)
 
     def evaluations(
         self, options: Mapping[str, Any], some: bool = False
@@ -185,7 +186,7 @@ class CoinMethod(Strategy[K, S]):
         """The same, some cohorts at a time."""
         shown = self.server.shown
         cohorts = self.clusters.of_evaluation(self.state.clusters, options)
-        return evaluations_of(self.federation, cohorts, shown, options, AT_ONCE)
+        return evaluations_of(self.job, cohorts, shown, options, AT_ONCE)
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster."""
@@ -205,7 +206,7 @@ class CoinMethod(Strategy[K, S]):
 
     def named_arrays(self) -> ArrayRecord:
         """thbar, by the names of the model's parameters."""
-        network = self.federation.network
+        network = self.job.network
         return encode(network.named(self.state.model, network.whole))
 
 
@@ -219,8 +220,8 @@ def strengths_of_rate(lr: float) -> Strengths:
     return Strengths(gamma=tenth, lam=dict(tenth))
 
 
-def estimated_strengths(federation: Federation) -> Script[tuple[Strengths, list[Finding]]]:
+def estimated_strengths(job: Job) -> Script[tuple[Strengths, list[Finding]]]:
     """Strengths on auto are the mixed model's, which solves the problem on the way."""
     solver: type[Any] = found("mixed-model", "strategies")
-    estimates: Script[tuple[Strengths, list[Finding]]] = solver.strengths(federation)
+    estimates: Script[tuple[Strengths, list[Finding]]] = solver.strengths(job)
     return (yield from estimates)

@@ -43,8 +43,9 @@ from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, 
 from corsage.strategies.known_clusters.neighbours import Neighbours, compared
 from corsage.strategies.known_clusters.paths import parents
 from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, tied, value_of
-from corsage.strategies.rounds.base import AT_ONCE, Strategy
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.algorithm import AT_ONCE
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import INFINITE, copied
 from corsage.strategies.rounds.turns import Question, Script
@@ -220,41 +221,41 @@ class MixedModel(Strategy[K, MixedModelState]):
     def clusters(self) -> KnownClusters:
         """Who is in which cluster."""
         together = self.keys.mixed_grouping == "all" or self.ungrouped
-        return KnownClusters(self.federation, self.keys.known_missing, together)
+        return KnownClusters(self.job, self.keys.known_missing, together)
 
     @property
     def ungrouped(self) -> bool:
         """Whether clusters are left to the data, and nobody is in one."""
         if self.keys.mixed_grouping != "auto" or self.keys.known_missing:
             return False
-        return not any(member.cluster for member in self.federation.roster.members.values())
+        return not any(member.cluster for member in self.members.everybody.values())
 
     @property
     def solution(self) -> MixedSolution:
         """What rounds make of the state."""
-        return MixedSolution(self.federation, self.clusters, self.keys, self.state)
+        return MixedSolution(self.job, self.clusters, self.keys, self.state)
 
     @classmethod
-    def strengths(cls, federation: Federation) -> Script[tuple[Strengths, list[Finding]]]:
+    def strengths(cls, job: Job) -> Script[tuple[Strengths, list[Finding]]]:
         """Strengths on auto of another method: (2.3) is solved at the same nodes on the way.
 
         What users keep of it is kept under a name of its own.
         """
-        given = cast(MixedModelKeys, federation.config.keys_of(cls.name))
+        given = cast(MixedModelKeys, job.config.keys_of(cls.name))
         keys = replace(
             given, mixed_random="all", mixed_variances="summed"
         )  # these methods have one strength for all
-        own = federation.beside(cls.name, "strengths")
-        state = MixedModelState.of_size(federation.network.whole.stop)
+        own = job.beside(cls.name, "strengths")
+        state = MixedModelState.of_size(job.network.whole.stop)
         solution = MixedSolution(own, KnownClusters(own, keys.known_missing), keys, state)
         yield from solution.solved()
         return solution.typical(), state.estimates.findings()
 
     def initial(self, network: Network) -> MixedModelState:
         """The middle at zero; all else comes with the first round."""
-        check_convex(self.federation)
+        check_convex(self.job)
         self.clusters.check()
-        check_mixed(self.keys, self.config.model, self.federation.loss)
+        check_mixed(self.keys, self.config.model, self.job.loss)
         return MixedModelState.of_size(network.whole.stop)
 
     def shared(self) -> Arrays:
@@ -265,7 +266,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         """Strengths that are given; those on auto come with the rounds."""
         if not self.state.strengths.lam:
             if self.ungrouped:
-                self.federation.note("nobody is in a known cluster: there is one centre for all")
+                self.job.note("nobody is in a known cluster: there is one centre for all")
             self.solution.begin()
         yield from ()
 
@@ -283,23 +284,22 @@ class MixedModel(Strategy[K, MixedModelState]):
         """Whether the last round changed nothing any more."""
         return self.state.done
 
-    def evaluated(self, down: int, replies: Replies) -> Replies:
-        """Note and count an evaluation, and hold it: the last one is of the final models."""
-        self.last = super().evaluated(down, replies)
-        return self.last
+    def judged(self, replies: Replies) -> None:
+        """Hold an evaluation: the last one is of the final models."""
+        self.last = replies
 
     def closing(self) -> Script[None]:
         """Ask what standard errors need, and users for their estimates; judge the neighbours."""
         self.inference = yield from inferred(self.solution)
         self.neighbours = yield from compared(self.solution, self.last)
         if self.neighbours is not None and self.neighbours.told:
-            self.federation.note(f"use {self.neighbours.told}")
+            self.job.note(f"use {self.neighbours.told}")
 
     def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
         """Every user judges its own model; new users adapt."""
         shown = self.solution.shown
         cohorts = self.clusters.of_evaluation(self.state.clusters, options)
-        return evaluation_of(self.federation, [shown(cohort) for cohort in cohorts], options)
+        return evaluation_of(self.job, [shown(cohort) for cohort in cohorts], options)
 
     def evaluations(
         self, options: Mapping[str, Any], some: bool = False
@@ -307,7 +307,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         """The same, some cohorts at a time."""
         shown = self.solution.shown
         cohorts = self.clusters.of_evaluation(self.state.clusters, options)
-        return evaluations_of(self.federation, cohorts, shown, options, AT_ONCE)
+        return evaluations_of(self.job, cohorts, shown, options, AT_ONCE)
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster."""
@@ -331,5 +331,5 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     def named_arrays(self) -> ArrayRecord:
         """wbar, by the names of the model's parameters."""
-        network = self.federation.network
+        network = self.job.network
         return encode(network.named(self.state.model, network.whole))

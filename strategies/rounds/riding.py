@@ -11,18 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import INFO
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Message
+from flwr.supercore import log
 
 from corsage.core.encoding import payload
 from corsage.core.replies import Replies
 from corsage.core.together import packed, split
+from corsage.strategies.rounds.evaluation import accepted, options_of, round_over, tell
 from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Done, Turn
 
 if TYPE_CHECKING:
+    from corsage.strategies.devices.network import Devices
     from corsage.strategies.rounds.base import Strategy
+    from corsage.strategies.rounds.results import Result
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,44 @@ class Waiting:
 
     training: Replies
     options: Mapping[str, Any]
+
+
+class Riding:
+    """Exchanges of a run, whose evaluations go with the next round's training where they can.
+
+    Parameters
+    ----------
+    strategy : whose run it is.
+    result : gets what the evaluations come to.
+    devices : who is asked.
+    """
+
+    def __init__(self, strategy: Strategy[Any, Any], result: Result, devices: Devices) -> None:
+        self.strategy, self.result, self.devices = strategy, result, devices
+        self.waiting: Waiting | None = None  # the last round, if its evaluation is to come
+
+    def wait(self, training: Replies) -> None:
+        """A round's evaluation comes with the next round's training, which then ends it."""
+        strategy = self.strategy
+        self.waiting = Waiting(training, options_of(strategy, strategy.name, deliver=False))
+
+    def exchange(self, turn: Turn) -> Replies:
+        """What came of a turn; with it went the last round's evaluation, if that waits."""
+        strategy, waiting, job = self.strategy, self.waiting, self.strategy.job
+        if waiting is None:
+            return job.members.exchange(turn)
+        question = strategy.evaluation(waiting.options, job.members.sample)
+        both = Together(turn, question, strategy.progress.traffic)
+        replies = job.members.exchanged(both)
+        found = both.judged()
+        self.devices.judge(both.bystanders(found))
+        evaluation = accepted(strategy, waiting.options, question, found, some=True)
+        self.waiting = None
+        with both.before_training():
+            round_over(strategy, waiting.training, evaluation, self.result)
+        tell(strategy, "on_round_start", strategy.progress.round + 1)
+        self.devices.judge_others(replies)
+        return replies
 
 
 class Together:
@@ -137,11 +180,12 @@ def rides(strategy: Strategy[Any, Any]) -> bool:
     So it is where an algorithm has the round of the base, and sends what all users share; more
     users than are asked at once have exchanges of their own.
     """
-    from corsage.strategies.rounds.base import AT_ONCE
-    from corsage.strategies.rounds.base import Strategy as Base
+    from corsage.strategies.rounds.algorithm import AT_ONCE, Algorithm
 
-    if len(strategy.federation.sample) > AT_ONCE:
-        return False
-
-    names = ("round", "send", "show", "evaluation")
-    return all(getattr(type(strategy), name) is getattr(Base, name) for name in names)
+    names, kind = ("round", "send", "show", "evaluation"), type(strategy)
+    few = len(strategy.members.sample) <= AT_ONCE
+    if found := few and all(getattr(kind, name) is getattr(Algorithm, name) for name in names):
+        return found
+    told = "%s: evaluations have messages of their own: its rounds are not of one exchange"
+    log(INFO, f"{told}, or users get other arrays for them", strategy.name)
+    return False

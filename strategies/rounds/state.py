@@ -19,9 +19,8 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.blocks import finite
 from corsage.core.errors import CheckpointError
+from corsage.core.known_devices import Owner, Standing
 from corsage.strategies.rounds.ledger import Crowd, Ledger
-from corsage.strategies.rounds.owners import Owner
-from corsage.strategies.rounds.standing import Standing
 
 D = TypeVar("D")
 INFINITE = {"infinite": True}
@@ -90,6 +89,16 @@ class Progress:
     standings: dict[str, Standing] = field(default_factory=dict)
     preparation: str = ""
     training_path: str = ""
+
+    def go_on(self, where: Progress) -> None:
+        """Stand where another one does; who holds a part that is a dictionary has that one's."""
+        for name, value in vars(where).items():
+            own = getattr(self, name)
+            if isinstance(own, dict):
+                own.clear()
+                own.update(value)
+            else:
+                setattr(self, name, value)
 
 
 @dataclass

@@ -1,17 +1,18 @@
 """Exchanges, step by step: what is sent next, what came back, what it comes to.
 
 An algorithm's training is a *script*: a generator that yields turns and is sent their replies.
-`Strategy.start` plays it to its end; Flower's own loop plays it one exchange a call.
+`played` takes it to its end; Flower's own loop plays it one exchange a call (steps.py).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from flwr.app import Message
+from flwr.serverapp import Grid
 
 from corsage.core.arrays import Arrays
 from corsage.core.replies import Replies, merge_replies, one_after_the_other
@@ -129,90 +130,54 @@ class Series:
         return one_after_the_other(self._found)
 
 
-class Steps:
-    """Scripts played from outside, one exchange a call.
-
-    A script begins only when it is its turn, so that it sees what happened between two calls. One
-    that fails is over; what is to be played after it is for `following` to say.
+class Line:
+    """Messages to nodes that all reply, and are waited for as long as they take.
 
     Parameters
     ----------
-    following : the script after the last one, None if there is none left.
-    judge : told what came of every turn, before the script is.
+    grid : leads to the nodes.
     """
 
-    def __init__(
-        self,
-        following: Callable[[], Script[Any] | None],
-        judge: Callable[[Replies], None] = lambda replies: None,
-    ) -> None:
-        self._following, self._judge = following, judge
-        self._script: Script[Any] | None = None
-        self._turn: Turn | None = None
-        self._ready: list[Message] = []
-        self._sent: list[Message] = []  # these, or copies of them, if they were asked for
+    def __init__(self, grid: Grid) -> None:
+        self._grid, self._sent, self._unsent = grid, dict[str, Message](), list[Message]()
 
-    @property
-    def between(self) -> bool:
-        """Whether no script is under way."""
-        return self._turn is None
+    def push(self, messages: Iterable[Message]) -> None:
+        """Send messages; those that cannot be sent have no reply."""
+        batch = list(messages)
+        accepted = {str(i) for i in self._grid.push_messages(batch) if i}
+        for message in batch:
+            if message.metadata.message_id in accepted:
+                self._sent[message.metadata.message_id] = message
+            else:
+                self._unsent.append(message)
 
-    def messages(self) -> list[Message]:
-        """What is to be sent next; [] if all scripts are at their ends.
+    def pull(self) -> Done:
+        """The next messages that are done with, each with its reply or None; [] if none is left.
 
-        Who asks again has lost the replies: messages that were sent once are made anew.
+        Looking takes at most a twentieth longer than the nodes do.
         """
-        while self._turn is None:
-            self._script = self._following()
-            if self._script is None:
-                return []
-            self._begin(self._script)
-        self._sent = [again(message) for message in self._ready] if self._sent else self._ready
-        return self._sent
+        if self._unsent:
+            lost, self._unsent = self._unsent, []
+            return [(message, None) for message in lost]
+        begin = time.monotonic()
+        while self._sent:
+            if came := list(self._grid.pull_messages(list(self._sent))):
+                return [(self._sent.pop(r.metadata.reply_to_message_id), r) for r in came]
+            time.sleep(min(max((time.monotonic() - begin) / 20, 0.002), 1.0))
+        return []
 
-    def answered(self, replies: Iterable[Message]) -> Replies | None:
-        """Take the replies to all these messages; what came of the turn, if it is over."""
-        if self._turn is None or self._script is None:
-            return None
-        try:
-            return self._answered(self._turn, self._script, replies)
-        except BaseException:
-            self.close()
-            raise
 
-    def close(self) -> None:
-        """Leave the script that is under way, and let go what it holds."""
-        script, self._script, self._turn = self._script, None, None
-        self._ready, self._sent = [], []
-        if script is not None:
-            script.close()
-
-    def _answered(
-        self, turn: Turn, script: Script[Any], replies: Iterable[Message]
-    ) -> Replies | None:
-        came = [reply for _, reply in answers(self._sent or self._ready, replies)]
-        turn.answered(list(zip(self._ready, came, strict=True)))
-        self._ready, self._sent = turn.messages(), []
-        if self._ready:
-            return None
-        found, self._turn = turn.replies(), None
-        self._judge(found)
-        with suppress(StopIteration):
-            self._enter(script.send(found))
+def played(script: Script[T], exchange: Callable[[Turn], Replies]) -> T:
+    """What a script returns, whose turns are exchanged one after the other."""
+    try:
+        turn = next(script)
+        while True:
+            turn = script.send(exchange(turn))
+    except StopIteration as end:
+        found: T = end.value
         return found
-
-    def _begin(self, script: Script[Any]) -> None:
-        with suppress(StopIteration):
-            self._enter(next(script))
-
-    def _enter(self, turn: Turn) -> None:
-        """A turn that has nothing to send is over at once."""
-        assert self._script is not None
-        self._ready = turn.messages()
-        while not self._ready:
-            turn = self._script.send(turn.replies())
-            self._ready = turn.messages()
-        self._turn, self._sent = turn, []
+    finally:
+        script.close()  # also where the exchange failed: nothing of it stays under way
 
 
 def again(message: Message) -> Message:

@@ -21,7 +21,7 @@ from corsage.app.tracking.numbers import Numbers, of_round
 from corsage.app.tracking.tools import Trackers
 from corsage.app.tracking.tracker import Part, Tracker
 from corsage.core.files import sealed
-from corsage.strategies.rounds.course import one_round
+from corsage.strategies.rounds.loop import one_round
 from tests.app.test_resume import line_of, only
 
 QUICK = ["num-users=6", "num-rounds=5", "hidden=4", "fraction-train=0.5", "fine-tune-epochs=1"]
@@ -50,12 +50,12 @@ def told(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) ->
     words = [*QUICK, f"run-dir={folder / 'runs'}", "checkpoint-every=2", f"log-to={ALL}"]
     with pytest.MonkeyPatch.context() as stop:
 
-        def until_three(strategy: Any, number: int) -> Any:
-            if number == 4:
+        def until_three(strategy: Any) -> Any:
+            if strategy.progress.round == 3:
                 raise KeyboardInterrupt
-            return one_round(strategy, number)
+            return one_round(strategy)
 
-        stop.setattr("corsage.strategies.rounds.run.one_round", until_three)
+        stop.setattr("corsage.strategies.rounds.loop.one_round", until_three)
         assert run(words, "") == 130
     resume = ["--resume", str(only(folder / "runs")), f"log-to={ALL},csv"]
     assert run(resume, "") == 0

@@ -127,7 +127,7 @@ def test_no_batch_is_tried_that_nobody_has(
 
     monkeypatch.setattr(choice, "choose", noted)
     strategy, _, _ = federate("fedavg", **OWN, num_rounds=1, batch_size=10**9)
-    assert tried == [max(m.train for m in strategy.federation.roster.members.values())]
+    assert tried == [max(m.train for m in strategy.members.everybody.values())]
 
 
 def test_a_resumed_run_keeps_to_it(chosen: list[str], trained: list[str], tmp_path: Path) -> None:

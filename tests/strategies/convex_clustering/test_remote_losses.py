@@ -12,6 +12,7 @@ from corsage.solvers.losses.convex import linear_losses
 from corsage.solvers.losses.held_out import Fold
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.remote_losses import RemoteLosses, RemoteUsers
+from corsage.strategies.rounds.turns import played
 from tests.support.at_hand import central
 from tests.support.convex_runs import cluster
 
@@ -25,7 +26,8 @@ def remote() -> ConvexClustering:
 def at_users(strategy: ConvexClustering) -> RemoteUsers:
     """The users of a federation, as mathematics asks them."""
     users, ask = strategy.state.graph.users, strategy.questions.ask
-    return RemoteUsers(lambda *words: strategy.federation.player.play(ask(users, *words)), 12, 3)
+    exchange = strategy.members.exchange
+    return RemoteUsers(lambda *words: played(ask(users, *words), exchange), 12, 3)
 
 
 def test_losses_at_the_users_are_the_losses(remote: ConvexClustering) -> None:
@@ -46,7 +48,7 @@ def test_held_out_samples_are_left_out_and_judged(remote: ConvexClustering) -> N
     users = at_users(remote)
     fold, near = Fold("test", 1, 0.2), central()
     kept, left = [], []
-    for place, user in enumerate(remote.federation.users):
+    for place, user in enumerate(remote.job.members.users):
         out = place * 10 + fold.held_out(0, user, 10)
         left.append(out)
         kept.append(np.setdiff1d(np.arange(place * 10, place * 10 + 10), out))

@@ -20,9 +20,10 @@ from corsage.app.nodes.identity import SECRET, proof_of
 from corsage.core.errors import DataError, Refused
 from corsage.core.fields import declared
 from corsage.core.introduction import SAMPLES, Introduction, read_introduction
+from corsage.core.known_devices import Owner
 from corsage.strategies import strategy_class
+from corsage.strategies.devices.owners import Owners
 from corsage.strategies.rounds.first_data import check_data
-from corsage.strategies.rounds.owners import Owner, Owners
 from tests.support.federations import Notes, federate, reference, same_arrays, settings
 from tests.support.grids import At
 
@@ -90,6 +91,7 @@ class Spoilt(LocalGrid):
         super().__init__(app, num_nodes)
         self.spoil, self.ids = spoil, list(super().get_node_ids())
         self.gone = {self.ids[number] for number in gone}
+        self.closed = num_nodes == 1
 
     def get_node_ids(self) -> Iterable[int]:
         return [node for node in super().get_node_ids() if node not in self.gone]
@@ -214,6 +216,8 @@ class Impostors(LocalGrid):
     gone : the numbers of nodes that are not there.
     """
 
+    closed = False
+
     def __init__(self, claims: dict[int, str], num_nodes: int = 4) -> None:
         super().__init__(app, num_nodes)
         self.claims, self.gone = claims, set[int]()
@@ -306,21 +310,21 @@ def test_a_resumed_run_remembers_whose_ids_are() -> None:
     notes = Notes()
     again = strategy_class("fedrep")(settings("fedrep", **SMALL), [notes])
     again.begin(stranger)
-    assert again.federation.users == ["0", "1", "2"]
+    assert again.job.members.users == ["0", "1", "2"]
     again.restore(first.progress, first.state)
-    check_data(again.federation)
-    assert again.federation.users == ["1", "2"]
+    check_data(again.job)
+    assert again.job.members.users == ["1", "2"]
     assert any("refused as user 0: it belongs to a device with" in n for n in notes.notes)
     stranger.gone = set()
     stranger.proofs[0] = "of 0"
-    again.federation.refresh()
-    assert again.federation.users == ["0", "1", "2"]
+    again.job.refresh()
+    assert again.job.members.users == ["0", "1", "2"]
 
 
 def test_a_key_that_is_the_same_may_have_a_new_state_dir() -> None:
     """Its state-dir was lost: its new proof counts from then on."""
     book: dict[str, Owner] = {}
-    owners = Owners(lambda: book, registered=True)
+    owners = Owners(book, registered=True)
     owners.enter("a", Owner("key", "old"))
     assert owners.refusal("a", Owner("other", "new"))
     assert not owners.refusal("a", Owner("key", "new"))
