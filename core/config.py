@@ -62,6 +62,8 @@ AUTOMATIC = "auto"
 """In the place of strategies: those that suit the data (app/automatic.py)."""
 SLIP = 0.85
 """How alike a word and a key must be for the word to be a slip of the pen."""
+OF_DATA = [name for name in names(DataKeys) if name != "cache-dir"]
+"""Keys with which somebody says which data are meant."""
 OBJECTS = ("model",)
 """Keys that may be an object, from Python."""
 
@@ -149,7 +151,7 @@ def exampled(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     Where no data are named, the first strategy's example is taken, if the others suit it.
     """
     names, found, said = strategies_of(values), dict(values), []
-    if names and not {"dataset", "data-file"} & set(values):
+    if names and not (set(OF_DATA) | {"data-file"}) & set(values):
         example = keys_class(names[0]).example
         check_suited(names)
         own = {key: value for key, value in example.items() if key not in values}

@@ -46,6 +46,8 @@ def test_what_the_user_sets_stays() -> None:
     assert Config.parse(values).model.model == "mlp"
     values, line = exampled({"strategy": "ifca,local", "lr": "0.5"})
     assert values["lr"] == "0.5" and "lr" not in line and values["dataset"] == "ellipses"
+    for own in ({"cluster-map": "map.json"}, {"partition": "iid"}, {"data-file": "x.csv"}):
+        assert "dataset" not in exampled({"strategy": "fedrep-known", **own})[0]  # the digits
 
 
 def test_the_first_strategy_that_needs_a_model_has_it() -> None:
