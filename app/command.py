@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 from corsage.app import commands
 from corsage.app.output.complaint import exit_code
-from corsage.app.studies.grid import grid_of, is_study, is_study_of
+from corsage.app.studies.grid import completed, grid_of, is_study, is_study_of
 from corsage.core.clock import COMMAND, LOADED
-from corsage.core.config import AUTOMATIC, Config, exampled, read_words
+from corsage.core.config import AUTOMATIC, Config, read_words
 from corsage.core.errors import ConfigError, StrategiesFailed
 from corsage.core.files import guarded, write_atomically
 from corsage.core.version import VERSION
@@ -92,6 +92,8 @@ def decided(values: dict[str, Any]) -> dict[str, Any]:
 
     With strategy=auto they are those that suit the data; of a study its first run decides.
     """
+    if values.get("resume"):
+        return values
     if AUTOMATIC in str(values.get("strategy", "")).split(","):
         from corsage.app.automatic import chosen
 
@@ -99,7 +101,7 @@ def decided(values: dict[str, Any]) -> dict[str, Any]:
         found, line = chosen({**values, **grid.keys(grid.cells[0])})
         found = {**found, **values, "strategy": found["strategy"]}
     else:
-        found, line = exampled(values)
+        found, line = completed(values)
     if line:
         print(line, file=sys.stderr)
     return found

@@ -142,13 +142,15 @@ def needed(values: Mapping[str, Any]) -> dict[str, str]:
 
 def strategies_of(values: Mapping[str, Any]) -> list[str]:
     """The strategies that the keys name, of those that there are."""
-    return [name for name in read(RunKeys, values).strategy if name in ALGORITHMS]
+    own = {key: value for key, value in values.items() if key == "strategy"}
+    return [name for name in read(RunKeys, own).strategy if name in ALGORITHMS]
 
 
 def exampled(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The keys with all that nobody set and the strategies need, and the line that says so.
+    """The keys, and the line that says what nobody set: what strategies need, and the data.
 
-    Where no data are named, the first strategy's example is taken, if the others suit it.
+    Where no data are named, the first strategy's example is taken, if the others suit it; `parse`
+    adds what strategies need.
     """
     names, found, said = strategies_of(values), dict(values), []
     if names and not (set(OF_DATA) | {"data-file"}) & set(values):
@@ -164,7 +166,7 @@ def exampled(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         mine = {k: v for k, v in own.items() if keys_class(name).needs.get(k) == v}
         said += [f"{spelled(mine)}, which {name} needs"] if mine else []
         own = without(own, mine)
-    return {**wanted, **found}, f"Not set: {'; '.join(said)}." if said else ""
+    return found, f"Not set: {'; '.join(said)}." if said else ""
 
 
 def check_suited(names: list[str]) -> None:
