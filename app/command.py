@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from corsage.app import commands
 from corsage.app.output.complaint import exit_code
-from corsage.app.studies.grid import completed, grid_of, is_study, is_study_of
+from corsage.app.studies.grid import grid_of, is_study, is_study_of
 from corsage.core.clock import COMMAND, LOADED
-from corsage.core.config import AUTOMATIC, Config, read_words
+from corsage.core.config import AUTOMATIC, Config, exampled, read_words
 from corsage.core.errors import ConfigError, StrategiesFailed
 from corsage.core.files import guarded, write_atomically
 from corsage.core.version import VERSION
@@ -87,21 +88,26 @@ def run_or_study(values: dict[str, Any], json_file: str) -> None:
         simulate_and_report(Config.parse(values), json_file)
 
 
+def named(values: Mapping[str, Any]) -> list[str]:
+    """The strategies as they are said."""
+    return str(values.get("strategy", "")).split(",")
+
+
 def decided(values: dict[str, Any]) -> dict[str, Any]:
     """The keys, with those that the strategies need and nobody set, which is said in a line.
 
     With strategy=auto they are those that suit the data; of a study its first run decides.
     """
-    if values.get("resume"):
-        return values
-    if AUTOMATIC in str(values.get("strategy", "")).split(","):
+    if values.get("resume") or (is_study_of(values) and AUTOMATIC not in named(values)):
+        return values  # a study says it itself, from whatever door it is begun
+    if AUTOMATIC in named(values):
         from corsage.app.automatic import chosen
 
         grid = grid_of(values)
         found, line = chosen({**values, **grid.keys(grid.cells[0])})
         found = {**found, **values, "strategy": found["strategy"]}
     else:
-        found, line = completed(values)
+        found, line = exampled(values)
     if line:
         print(line, file=sys.stderr)
     return found

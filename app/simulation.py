@@ -28,7 +28,7 @@ from corsage.app.run.models import models_in_memory
 from corsage.core.config import AUTOMATIC, Config, exampled
 from corsage.core.encoding import decode
 from corsage.core.errors import FOR_ALL, CheckpointError, ConfigError
-from corsage.core.keys import flatten
+from corsage.core.keys import flatten, kebab
 from corsage.core.keywords import Keywords
 from corsage.core.version import warn_if_untested
 from corsage.datasets.dealing.federated import FederatedData, check_users, simulated
@@ -168,7 +168,8 @@ def prepared(
     several: list[AnyStrategy | str], given: Data, keys: Mapping[str, Any], progress: bool
 ) -> list[AnyStrategy]:
     """The strategies, on the data that are given."""
-    own, several = decided(several, given.among(keys), progress)
+    filled = {} if given.keys else exemplify(several, progress)
+    own, several = decided(several, {**filled, **given.among(keys)}, progress)
     made = [strategy for entry in with_work(several, own) for strategy in entry]
     if not made:
         raise ConfigError("simulate: no strategy is given; name at least one.")
@@ -178,6 +179,27 @@ def prepared(
             strategy.configure(moved(strategy.config, given), strategy.job.experiment)
     warn_of_other_users(made)
     return made
+
+
+def exemplify(several: Sequence[AnyStrategy | str], progress: bool) -> dict[str, Any]:
+    """Objects that nobody told of data have the example of the first one; returns its keys."""
+    found: dict[str, Any] = {}
+    for strategy in several:
+        if not isinstance(strategy, Strategy) or strategy.keywords is None or is_begun(strategy):
+            continue
+        own = kebab_keys(strategy.keywords)
+        values, line = exampled({**found, **own, "strategy": strategy.name})
+        if progress and line:
+            print(line, file=sys.stderr)
+        if values.keys() - own.keys() - {"strategy"}:
+            strategy.configure(Config.parse(values), strategy.job.experiment)
+        found = found or {k: v for k, v in values.items() if k not in own and k != "strategy"}
+    return {key.replace("-", "_"): value for key, value in found.items()}
+
+
+def is_begun(strategy: AnyStrategy) -> bool:
+    """Whether a strategy has met its users."""
+    return strategy.members.grid is not None
 
 
 def compared(made: list[AnyStrategy], progress: bool) -> Comparison:
@@ -213,7 +235,7 @@ def decided(
     named = [one for one in several if isinstance(one, str)]
     if not named:
         return keys, several
-    values = {**{name.replace("_", "-"): value for name, value in keys.items()}}
+    values = kebab_keys(keys)
     words = {"strategy": ",".join(named)}
     automatic = several == [AUTOMATIC]
     found, line = chosen({**values, **words}) if automatic else exampled({**values, **words})
@@ -251,7 +273,7 @@ def named(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> Config:
     for key, instead in ELSEWHERE.items():
         if key in keys:
             raise ConfigError(f"{key.replace('_', '-')}: simulate() has no use for it; {instead}.")
-    values = {name.replace("_", "-"): value for name, value in keys.items()}
+    values = kebab_keys(keys)
     config = Config.parse({**values, "strategy": entry})
     if config.run.engine != "local":
         raise ConfigError(
@@ -259,6 +281,11 @@ def named(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> Config:
             f"use the command line (python run_simulation.py engine={config.run.engine} ...)."
         )
     return config
+
+
+def kebab_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments as keys."""
+    return {kebab(name): value for name, value in keys.items()}
 
 
 def fresh(strategies: list[AnyStrategy]) -> None:
@@ -281,6 +308,11 @@ def warn_of_other_users(strategies: list[AnyStrategy]) -> None:
         for c in (strategy.config for strategy in strategies)
     ]
     for strategy, keys in zip(strategies[1:], others, strict=True):
+        if first["dataset"] != keys["dataset"]:
+            raise ConfigError(
+                f"{strategies[0].name} is on dataset={first['dataset']}, {strategy.name} on "
+                f"dataset={keys['dataset']}: give data for both, or both the same dataset."
+            )
         unlike = [key for key in {**first, **keys} if first.get(key) != keys.get(key)]
         if unlike:
             said = ", ".join(f"{key}={keys.get(key)} ({first.get(key)})" for key in unlike)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.output.complaint import exit_code
-from corsage.app.studies.grid import Grid, grid_of, is_study_of
+from corsage.app.studies.grid import Grid, completed, grid_of, is_study_of
 from corsage.app.studies.study import Study
 from corsage.app.tracking.tools import check_tools
 from corsage.core.config import Config, named_objects
@@ -117,6 +117,9 @@ def done(values: dict[str, Any]) -> tuple[Study, int]:
 
     resume = Path(str(values.pop("resume", ""))).expanduser() if values.get("resume") else None
     if not resume:
+        values, line = completed(values)
+        if line:
+            print(line, file=sys.stderr)
         grid = grid_of(values)
         grid.check()
         check_data(grid)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextvars import ContextVar
+from pathlib import Path
 
-LOADED = time.monotonic() - time.process_time()
-"""When this process began: it has at least its CPU seconds behind it."""
+
+def age() -> float:
+    """Seconds since this process began; where that is not known, its CPU seconds."""
+    try:
+        words = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(words[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, IndexError, ValueError):
+        return time.process_time()
+
+
+LOADED = time.monotonic() - age()
+"""When this process began."""
 COMMAND: ContextVar[float] = ContextVar("COMMAND")
 """When the command that is at work began, for a process that has nothing else to do."""
 

@@ -133,10 +133,19 @@ class Config:
 
 
 def needed(values: Mapping[str, Any]) -> dict[str, str]:
-    """The keys of which the strategies need another value than usual; the first one's win."""
-    found: dict[str, str] = {}
-    for name in reversed(strategies_of(values)):
-        found.update(keys_class(name).needs)
+    """The keys that the strategies need, or prefer, to have another value than usual."""
+    names, found = strategies_of(values), dict[str, str]()
+    for name in names:
+        for key, value in keys_class(name).needs.items():
+            if found.setdefault(key, value) != value and key not in values:
+                first = next(n for n in names if keys_class(n).needs.get(key) == found[key])
+                raise ConfigError(
+                    f"strategy={','.join(names)}: {first} needs {key}={found[key]} and {name} "
+                    f"{key}={value}: run them apart, and put both into one table by corsage "
+                    "compare RUN RUN."
+                )
+    for name in names:
+        found = {**keys_class(name).prefers, **found}
     return found
 
 
@@ -153,17 +162,22 @@ def exampled(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     adds what strategies need.
     """
     names, found, said = strategies_of(values), dict(values), []
+    kind = Path(str(values.get("data-file", ""))).suffix.removeprefix(".").lower()
+    if "dataset" not in values and kind in DATASETS:
+        found["dataset"] = kind
+        said.append(f"dataset={kind}, as the file's name says")
     if names and not (set(OF_DATA) | {"data-file"}) & set(values):
-        example = keys_class(names[0]).example
+        example, must = keys_class(names[0]).example, needed(values)
         check_suited(names)
-        own = {key: value for key, value in example.items() if key not in values}
+        own = {k: v for k, v in example.items() if k not in values and must.get(k, v) == v}
         found |= own
         said += [f"{spelled(own)}, the example of {names[0]}"] if own else []
     usual = defaults()
     wanted = {key: value for key, value in needed(found).items() if key not in found}
     own = {key: value for key, value in wanted.items() if value != usual[key]}
     for name in names:
-        mine = {k: v for k, v in own.items() if keys_class(name).needs.get(k) == v}
+        wants = {**keys_class(name).prefers, **keys_class(name).needs}
+        mine = {k: v for k, v in own.items() if wants.get(k) == v}
         said += [f"{spelled(mine)}, which {name} needs"] if mine else []
         own = without(own, mine)
     return found, f"Not set: {'; '.join(said)}." if said else ""

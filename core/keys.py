@@ -42,13 +42,14 @@ class Keys:
     """Base of the dataclasses that declare keys.
 
     `title` heads their group in `--help`. Of an algorithm's, `example` are keys that show what it
-    is for, where nobody names data; `needs` are keys that have another default than usual; `asks`
-    says which data it takes, if not any.
+    is for, where nobody names data; `needs` are keys that must have another value than usual,
+    `prefers` those that had better; `asks` says which data it takes, if not any.
     """
 
     title: ClassVar[str] = ""
     example: ClassVar[Mapping[str, str]] = {}
     needs: ClassVar[Mapping[str, str]] = {}
+    prefers: ClassVar[Mapping[str, str]] = {}
     asks: ClassVar[str] = ""
 
 

@@ -56,7 +56,8 @@ def read(path: Path, keys: ColumnKeys, *, optional: tuple[str, ...] = ()) -> Tab
     more axes reach the model as they are, in float32 (`table.input_numbers`).
     """
     arrays = open_npz(path)
-    wanted = {"label": keys.label_column, "user": keys.user_column, "cluster": keys.cluster_column}
+    cluster = keys.cluster_column or "cluster" * ("cluster" in arrays)
+    wanted = {"label": keys.label_column, "user": keys.user_column, "cluster": cluster}
     names = {w: find(path, list(arrays), w, n, w in optional) for w, n in wanted.items()}
     if "x" not in arrays or not names["label"]:
         raise DataError(f"{path}: no array 'x' or no labels (arrays: {some(list(arrays))}).")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.core.catalogue import catalogue
-from corsage.core.config import Config, check_names
+from corsage.core.config import Config, check_names, exampled
 from corsage.core.errors import ConfigError
 from corsage.core.keys import word
 
@@ -107,6 +107,13 @@ def grid_of(values: Mapping[str, Any]) -> Grid:
     varied = {key: words for key, words in parts.items() if len(words) > 1}
     base = {key: words[0] if words else values[key] for key, words in parts.items()}
     return Grid({key: value for key, value in base.items() if key not in varied}, varied)
+
+
+def completed(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The keys with what nobody set, as the first run of a study has it, and the line on it."""
+    grid = grid_of(values)
+    found, line = exampled({**values, **grid.keys(grid.cells[0])})
+    return {**found, **values}, line
 
 
 def several(key: str, value: Any) -> list[str]:

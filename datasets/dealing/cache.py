@@ -63,6 +63,10 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Array]] | None:
             # A plain view: slices of np.memmap itself are slow to make.
             arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
         return meta["facts"], arrays
+    except PermissionError as error:
+        raise DataError(
+            f"{folder}: prepared by another account, which alone may read it; set cache-dir=FOLDER."
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         log.warning("%s: damaged cache (%s); it is prepared again.", folder, error)
         return None

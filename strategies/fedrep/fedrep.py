@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import EPOCHS, Keys, key
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.model_arrays import check_body
 from corsage.strategies.rounds.state import BodyState
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class FedRep(Strategy[FedRepKeys, BodyState]):
 
 
 def note_features(strategy: Strategy[Any, Any], network: Network) -> None:
-    """Say what makes training heads slower than it could be."""
+    """Refuse a model without a body; say what makes training heads slower than it could be."""
+    check_body(strategy.name, network)
     note, network = strategy.job.note, network.rear
     if not network.cacheable:
         note(f"features are not cached, heads train over the whole model: {network.why}")

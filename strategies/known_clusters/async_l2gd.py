@@ -14,7 +14,7 @@ its cluster's centre. Models that are not linear: lr stands for 1/(2 L), local s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class AsyncL2GDKeys(CoinKeys):
     """Keys of Async-L2GD: those of all methods with coins for known clusters."""
 
+    needs: ClassVar = {}
+    prefers: ClassVar = {"model": "linear"}
     asks = "users in known clusters"
 
 

@@ -214,7 +214,7 @@ def strengths_of_rate(lr: float) -> Strengths:
     """Strengths on auto of models whose variances nobody can estimate: a tenth of L = 1/(2 lr).
 
     A step then goes a twentieth of the way to the centre whatever the rate is, and by Corollary 3.6
-    one in about a hundred waits for the network: rounds of a few epochs, as other methods have.
+    one in about a hundred waits for the network. A round has as many steps, whatever others do.
     """
     tenth = {"": 1 / (20 * lr)}
     return Strengths(gamma=tenth, lam=dict(tenth))

@@ -83,6 +83,7 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
         **keys: Unpack[Keywords],
     ) -> None:
         self.callbacks = list(callbacks)
+        self.keywords = dict(keys) if config is None else None  # all that was said, if only so
         self.configure(read_config(type(self), config, keys), experiment)
 
     def configure(self, config: Config, experiment: str = "") -> None:

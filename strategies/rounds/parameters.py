@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.supercore import log
 
 from corsage.core.catalogue import defaults
-from corsage.core.config import Config, exampled
+from corsage.core.config import Config
 from corsage.core.config import foreign_keys as keys_of_the_app
 from corsage.core.errors import ConfigError
 from corsage.core.keys import names
@@ -100,10 +100,6 @@ def read_config(
     values = {**{k: v for k, v in flat.items() if k not in theirs}, **given}
     if cls.name in ALGORITHMS:
         values["strategy"] = cls.name
-    if config is None:
-        values, line = exampled(values)
-        if line:
-            log(INFO, "%s", line)
     return Config.parse(values)
 
 

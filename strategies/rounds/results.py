@@ -251,7 +251,12 @@ def chosen(strategy: Strategy[Any, Any]) -> list[str]:
     config, job, found = strategy.config, strategy.job, []
     users = len(job.members.users)
     share = config.federation.share(users)
-    if strategy.draws and not config.federation.fraction_train and share > TENTH:
+    if (
+        strategy.draws
+        and not strategy.solves
+        and not config.federation.fraction_train
+        and share > TENTH
+    ):
         some = f"{drawn_count(share, users)} of {users}" if share < 1 else f"all {users}"
         found.append(f"{some} users in each round (fraction-train)")
     by_sgd = strategy.epochs(config.train, strategy.keys) is not None
