@@ -175,7 +175,7 @@ def prepared(
     fresh(made)
     for strategy in several if given.keys else ():
         if isinstance(strategy, Strategy):
-            strategy.configure(moved(strategy.config, given), strategy.federation.experiment)
+            strategy.configure(moved(strategy.config, given), strategy.job.experiment)
     warn_of_other_users(made)
     return made
 
@@ -260,7 +260,7 @@ def named(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> Config:
 def fresh(strategies: list[AnyStrategy]) -> None:
     """Refuse strategies that have run already: their users are gone, and their rounds are done."""
     for place, strategy in enumerate(strategies):
-        if strategy.federation.grid is not None or strategy in strategies[:place]:
+        if strategy.members.grid is not None or strategy in strategies[:place]:
             raise ConfigError(
                 f"{strategy.name}: this object has run already, or is given twice; make another "
                 f"for another run: {type(strategy).__name__}(...)."
@@ -330,7 +330,7 @@ def run(
     if progress:
         strategy.callbacks.append(Watcher(strategy.config.run.num_rounds))
     strategy.callbacks.append(Remarks(first))
-    strategy.federation.collects = True
+    strategy.job.collects = True
     grid = LocalGrid(app, number_of_nodes(strategy.config))
     result = strategy.start(grid)
     models = models_in_memory(strategy, grid)

@@ -162,7 +162,7 @@ def rounds(config: Config, laps: Laps, folder: str, grid: Grid) -> None:
     if folder:  # the laps end after the checkpoint
         callbacks.insert(0, Recorder(Path(folder), {}, config))
     strategy = strategy_class(ALGORITHM)(config, callbacks)
-    strategy.federation.state_dir = str(Path(folder, "users")) if folder else ""
+    strategy.job.state_dir = str(Path(folder, "users")) if folder else ""
     laps.listen(grid)
     strategy.start(grid)
 

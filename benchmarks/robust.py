@@ -97,10 +97,10 @@ def seconds(rule: dict[str, Any]) -> Measure:
     plain = strategy_class("fedavg")(unevaluated(keys))
     grid = LocalGrid(app, 1)
     plain.begin(grid)
-    check_data(plain.federation)
+    check_data(plain.job)
 
     def bare() -> None:
-        played(one_round(plain), plain.federation.exchange)
+        played(one_round(plain), plain.members.exchange)
 
     turns = Turns(TURNS, bare)
     with one_thread(), suppress(Enough):
@@ -118,10 +118,10 @@ def alone(rule: dict[str, Any]) -> float:
 
     from corsage.core.config import Config
     from corsage.strategies.rounds.averaging import Averaging
-    from corsage.strategies.rounds.federation import Federation
+    from corsage.strategies.rounds.job import Job
 
     config = Config.parse({name.replace("_", "-"): value for name, value in rule.items()})
-    averaging = Averaging(Federation("fedavg", config, config.keys_of("fedavg"), []))
+    averaging = Averaging(Job("fedavg", config, []))
     rows = np.random.default_rng(0).standard_normal((100, 582_026), dtype=np.float32)
     times = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What the columns of a table become before a model sees them, agreed by the whole federation.
+"""What the columns of a table become before a model sees them, agreed by the whole job.
 
 Numbers are shifted and scaled, a category is an input a level, what is missing is filled in, and
 labels are classes with names, or numbers that are standardised too. Whoever has this and a row of

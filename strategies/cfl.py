@@ -119,7 +119,7 @@ class CFL(Strategy[CFLKeys, CFLState]):
 
     def initial(self, network: Network) -> CFLState:
         """C = {{1, ..., m}}, theta_0, and no update of anybody."""
-        users = self.federation.users
+        users = self.members.users
         updates = np.zeros((len(users), len(network.initial)), np.float32)
         models = network.initial[None].copy()
         return CFLState(models, users, updates, dict.fromkeys(users, 0))
@@ -182,12 +182,12 @@ class CFL(Strategy[CFLKeys, CFLState]):
     def _cut(self, c: int, state: CFLState) -> None:
         """Cut cluster c in two if the paper's conditions hold."""
         keys = self.keys
-        members = [user for user in self.federation.users if state.clusters.get(user) == c]
+        members = [user for user in self.members.users if state.clusters.get(user) == c]
         known = [user for user in members if user in set(state.fresh)]
         waiting = set(members) - set(known) - set(self.progress.dropped)
         if waiting or len(known) < 2:
             return
-        network = self.federation.network
+        network = self.job.network
         updates = without_statistics(network, state.updates[places(state.users, known)])
         mean, largest = norms(updates, self._weights(known))
         state.norms = {**state.norms, c: [round(mean, 6), round(largest, 6)]}
@@ -205,18 +205,18 @@ class CFL(Strategy[CFLKeys, CFLState]):
     def _weights(self, users: Sequence[str]) -> Floats:
         """The weights of members in the mean of their updates."""
         if self.config.train.weighting == "examples":
-            members = self.federation.roster.members
+            members = self.members.everybody
             return np.array([members[user].train for user in users], np.float64)
         return np.ones(len(users))
 
     def accept(self, named: Arrays) -> CFLState:
         """A model's state dict: the model that the one cluster begins with."""
-        network = self.federation.network
+        network = self.job.network
         return replace(self.initial(network), models=network.flatten(named)[None])
 
     def named_arrays(self) -> ArrayRecord:
         """Each cluster's parameters by name."""
-        return named_models(self.federation.network, self.state.models)
+        return named_models(self.job.network, self.state.models)
 
 
 def make_cut(

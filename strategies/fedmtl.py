@@ -98,7 +98,7 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
 
     def initial(self, network: Network) -> FedMTLState:
         """w_i = w^0 for all users, and the Omega of that."""
-        users = self.federation.users
+        users = self.members.users
         changes = np.zeros((len(users), len(network.initial)), np.float32)
         products = np.zeros((len(users), len(users) + 1))
         return FedMTLState(users, changes, products, self._omega(products))
@@ -116,7 +116,7 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
             omega = self._omega(with_mean(state.products))
         pulls = regulariser(
             changes,
-            self.federation.network.initial,
+            self.job.network.initial,
             omega,
             where,
             (self.keys.fedmtl_lambda1, self.keys.fedmtl_lambda2),
@@ -130,14 +130,14 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
 
     def template(self) -> Arrays:
         """A user sends back w_i."""
-        return {"model": self.federation.network.initial}
+        return {"model": self.job.network.initial}
 
     def merge(self, replies: Replies) -> FedMTLState:
         """Take over the users' w_i, and after H_i rounds set Omega."""
-        state, start, users = self.state, self.federation.network.initial, replies.users
+        state, start, users = self.state, self.job.network.initial, replies.users
         new = replies.rows["model"] - start
         known, changes = enter(state.users, state.changes, users, new, np.zeros_like(start))
-        seen, first = (without_statistics(self.federation.network, v) for v in (changes, start))
+        seen, first = (without_statistics(self.job.network, v) for v in (changes, start))
         products = renewed(state.products, seen, places(known, users).tolist(), first)
         omega, due = state.omega, (self.progress.round + 1) % self.keys.fedmtl_inner_rounds == 0
         if due or len(omega) != len(changes):
@@ -148,7 +148,7 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
         """Omega for W with these products of its changes."""
         if self.keys.fedmtl_relations == "mean":
             return mean_relations(len(products))
-        network = self.federation.network
+        network = self.job.network
         start = without_statistics(network, network.initial)
         square = float(np.sum(start.astype(np.float64) ** 2))
         with_start = products[:, -1:]
@@ -170,7 +170,7 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
 
     def named_arrays(self) -> ArrayRecord:
         """W' in the order of the state's users, and Sigma, the pseudo-inverse of Omega."""
-        models = self.state.changes + self.federation.network.initial
+        models = self.state.changes + self.job.network.initial
         relations = np.linalg.pinv(self.state.omega, hermitian=True)
         return encode({"models": models, "relations": relations.astype(np.float32)})
 

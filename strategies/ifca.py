@@ -85,7 +85,7 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
         """The initial model of another seed, which is the run's seed and the cluster's number."""
         from corsage.networks.build import build_network
 
-        agreed, seed = self.federation.agreed, torch_seed(self.config.run.seed, "ifca", j)
+        agreed, seed = self.job.agreed, torch_seed(self.config.run.seed, "ifca", j)
         return build_network(self.config.model, agreed.shape, agreed.num_classes, seed).initial
 
     def template(self) -> Arrays:
@@ -133,4 +133,4 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
 
     def named_arrays(self) -> ArrayRecord:
         """Each cluster's parameters by name."""
-        return named_models(self.federation.network, self.state.models)
+        return named_models(self.job.network, self.state.models)

@@ -85,7 +85,7 @@ class L2GD(Strategy[L2GDKeys, L2GDState]):
     def prepare(self) -> None:
         """Aggregation steps must not go beyond the mean, which counts each user once."""
         once = replace(self.config.train, weighting="uniform")
-        self.federation.config = replace(self.config, train=once)
+        self.job.config = replace(self.config, train=once)
         if (c := contraction(self.config.train, self.keys)) > 1:
             raise ConfigError(
                 f"l2gd-lambda={self.keys.l2gd_lambda:g}: an aggregation step would go "
@@ -96,11 +96,11 @@ class L2GD(Strategy[L2GDKeys, L2GDState]):
     def initial(self, network: Network) -> L2GDState:
         """x_i = x^0 for all users, so the mean is that too."""
         if self.config.train.weighting != "uniform":
-            self.federation.note(
+            self.job.note(
                 f"weighting={self.config.train.weighting} is not used: the mean counts each user "
                 "once"
             )
-        return L2GDState(network.initial, self.federation.users)
+        return L2GDState(network.initial, self.members.users)
 
     def options(self, number: int) -> dict[str, Any]:
         """The round's coins, as two numbers."""
@@ -110,9 +110,9 @@ class L2GD(Strategy[L2GDKeys, L2GDState]):
     def merge(self, replies: Replies) -> L2GDState:
         """mean += 1/n sum of the users' changes; the round's coins are spent."""
         mean, known = self.state.model, self.state.users
-        if new := sorted(set(self.federation.users) - set(known)):
+        if new := sorted(set(self.members.users) - set(known)):
             share = len(new) / (len(known) + len(new))
-            mean = mean + share * (self.federation.network.initial - mean)
+            mean = mean + share * (self.job.network.initial - mean)
             known = [*known, *new]
         share = len(replies.users) / len(known)
         mean = (mean + share * replies.mean["change"]).astype(np.float32)

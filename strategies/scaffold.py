@@ -76,7 +76,7 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
 
     def prepare(self) -> None:
         """c is a mean over all users: what one weighs must not change with who takes part."""
-        self.federation.lasting = True
+        self.job.lasting = True
 
     def initial(self, network: Network) -> ScaffoldState:
         """x_0, and c = 0."""
@@ -89,8 +89,8 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
     def merge(self, replies: Replies) -> ScaffoldState:
         """Equation 5: the mean of y_i and of c_i+ - c_i has come."""
         step, model = self.keys.scaffold_server_lr, self.state.model
-        federation = self.federation
-        members = [federation.roster.members[user] for user in federation.users]
+        job = self.job
+        members = [job.members.everybody[user] for user in job.members.users]
         by_examples = self.config.train.weighting == "examples"
         samples = np.array([member.train if by_examples else 1 for member in members], np.float64)
         everybody = capped(samples, self.config.federation.max_share).sum()

@@ -54,24 +54,24 @@ class Remarks(Callback):
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """A line on each thing that was noticed, and on inputs that SGD will not like."""
         for note in idle(strategy.config, strategy.name) if self.first else ():
-            strategy.federation.note(note)
+            strategy.job.note(note)
         data = dealt(strategy)
         if data is None:
             return
         for note in data.notes if self.first else ():
-            strategy.federation.note(note)
+            strategy.job.note(note)
         if by_sgd(strategy) and (said := wild(as_inputs(data, strategy))):
-            strategy.federation.note(said)
+            strategy.job.note(said)
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """A line on each row whose models are of no use."""
         rose = risen(results[0]) if results else ""
         if rose:
-            strategy.federation.note(rose + OVERTRAINED * by_sgd(strategy))
+            strategy.job.note(rose + OVERTRAINED * by_sgd(strategy))
         for result in results[bool(rose) :]:
             if said := useless(result.json()):
                 row = f"{result.strategy}: " if result is not results[0] else ""
-                strategy.federation.note(row + said + UNTRAINED * by_sgd(strategy))
+                strategy.job.note(row + said + UNTRAINED * by_sgd(strategy))
 
 
 def idle(config: Config, name: str) -> list[str]:
@@ -94,7 +94,7 @@ def idle(config: Config, name: str) -> list[str]:
 
 def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:
     """What a simulation deals to its users; None where devices have data of their own."""
-    if not SIMULATED & {cls.__name__ for cls in type(strategy.federation.grid).__mro__}:
+    if not SIMULATED & {cls.__name__ for cls in type(strategy.members.grid).__mro__}:
         return None
     config = strategy.config
     return simulated(config.data, config.federation.num_users, config.run.seed)
@@ -102,13 +102,13 @@ def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:
 
 def as_inputs(data: FederatedData, strategy: Strategy[Any, Any]) -> FederatedData:
     """The data as the models get them, once the federation has agreed on its columns."""
-    agreed = strategy.federation.agreed.preparation
+    agreed = strategy.job.agreed.preparation
     return data if agreed is None or data.facts is None else prepared(data, agreed)
 
 
 def by_sgd(strategy: Strategy[Any, Any]) -> bool:
     """Whether models are trained by steps of `lr`."""
-    return not (ALGORITHMS[source(strategy.name)].family in SOLVED and strategy.federation.convex)
+    return not (ALGORITHMS[source(strategy.name)].family in SOLVED and strategy.job.convex)
 
 
 def wild(data: FederatedData) -> str:

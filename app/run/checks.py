@@ -58,9 +58,9 @@ def check_strategies(config: Config) -> None:
     for name in config.run.strategy:
         strategy = strategy_class(name)(config, [Mute()])
         strategy.begin(LocalGrid(client_app, nodes))
-        check_data(strategy.federation)
+        check_data(strategy.job)
         if config.robust.on:
-            strategy.averaging.check_enough(len(strategy.choose(1, strategy.federation.users)))
+            strategy.averaging.check_enough(len(strategy.choose(1, strategy.members.users)))
 
 
 def check_ray(address: str) -> None:

@@ -84,7 +84,7 @@ class Remembered(Callback):
 
     def on_start(self, strategy: Strategy[Any, MixedModelState]) -> None:
         """Before the first round, in which they then are not asked for."""
-        roster, sums = strategy.federation.roster, self.memory.sums
+        roster, sums = strategy.members.roster, self.memory.sums
         there = {user: member.train for user, member in roster.members.items()}
         if there != dict(zip(sums.users, sums.counts.tolist(), strict=True)):
             raise CheckpointError(
@@ -92,7 +92,7 @@ class Remembered(Callback):
                 "or have more or fewer records. Forget with the data as they were."
             )
         strategy.state.sums = sums.prepared(
-            self.memory.preparation, strategy.federation.agreed.preparation
+            self.memory.preparation, strategy.job.agreed.preparation
         )
 
 

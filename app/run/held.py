@@ -42,17 +42,17 @@ class Absent:
 
 def held(strategy: Strategy[Any, Any], delivery: Delivery) -> bytes:
     """A row's file of a deployed run: the users' models, if the server has them."""
-    federation, users = strategy.federation, list(delivery.users)
-    task = decode_task(federation.outgoing.task(delivery.round, users, dict(delivery.options)))
+    job, users = strategy.job, list(delivery.users)
+    task = decode_task(job.outgoing.task(delivery.round, users, dict(delivery.options)))
     absent: Any = Absent()
-    client = client_class(strategy.name)(task, users, absent, federation.network, [])
+    client = client_class(strategy.name)(task, users, absent, job.network, [])
     client.states = absent
     models = models_of(strategy, delivery, client)
     found = Arrays() if models is None else tensors(client.network, models, [*range(len(users))])
     own = sum(array.nbytes for name, array in found.items() if name.startswith(USERS))
     if own > {"auto": AUTO_BYTES, "none": 0}.get(strategy.config.run.keep_models, own):
         found = Arrays()
-    found |= fixed(federation.network) if found else {}
+    found |= fixed(job.network) if found else {}
     clusters = strategy.user_clusters(delivery.row)
     known = {user: clusters[user] for user in users if user in clusters}
     head = header_of(task, delivery, bool(found), own)

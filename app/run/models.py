@@ -25,7 +25,7 @@ ENDING = ".safetensors"
 def write_models(strategy: Strategy[Any, Any], folder: Path) -> None:
     """In a strategy's folder, the file of each row that was delivered; no pieces are left."""
     folder = folder / FOLDER
-    if not strategy.federation.simulated:
+    if not strategy.members.simulated:
         write_held(strategy, folder)
     if not folder.is_dir():
         return
@@ -77,7 +77,7 @@ def head_of(strategy: Strategy[Any, Any], delivery: Delivery, pieces: Sequence[R
     size = sum(piece.header.size for piece in pieces)
     clusters = strategy.user_clusters(delivery.row)
     if not first.kept and strategy.config.run.keep_models == "auto":
-        strategy.federation.note(
+        strategy.job.note(
             f"{delivery.row}: the users' models take {human_bytes(size)} and are not kept; "
             "keep-models=all keeps them"
         )

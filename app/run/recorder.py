@@ -44,13 +44,13 @@ class Recorder(Callback):
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Take over the newest sane checkpoint, if there is one, and the metrics up to it."""
         guarded(self.folder.mkdir, parents=True, exist_ok=True)
-        self.checkpoints.note = strategy.federation.note
+        self.checkpoints.note = strategy.job.note
         if found := self.checkpoints.newest(type(strategy.state)):
             strategy.restore(*found)
-        strategy.federation.books.hold(list(self.checkpoints.held.values()))
+        strategy.job.hold(list(self.checkpoints.held.values()))
         kept, damaged = readable_rows(self.folder)
         if damaged:
-            strategy.federation.note(f"metrics.jsonl: {damaged} damaged lines are left out")
+            strategy.job.note(f"metrics.jsonl: {damaged} damaged lines are left out")
         keep_path(self.folder.parent, strategy.progress.training_path)
         rows = [row for row in kept if row["round"] <= strategy.progress.round]
         text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -65,7 +65,7 @@ class Recorder(Callback):
             # What it names must be there whatever happens: first the states, then the checkpoint.
             secure_states(strategy, last)
             guarded(self.checkpoints.write, strategy.progress, strategy.state)
-            strategy.federation.books.hold(list(self.checkpoints.held.values()))
+            strategy.job.hold(list(self.checkpoints.held.values()))
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """The models, the result, and the shared arrays under their names in the model."""
@@ -79,7 +79,7 @@ class Recorder(Callback):
 
 def secure_states(strategy: Strategy[Any, Any], last: bool) -> None:
     """Wait until what simulated users keep is on the disk itself."""
-    if folder := strategy.federation.state_dir:
+    if folder := strategy.job.state_dir:
         secure(Path(folder), last)
 
 

@@ -158,9 +158,9 @@ class RunFolder:
         strategy: AnyStrategy = strategy_class(name)(
             self.config, self.callbacks(name), self.experiment(name)
         )
-        strategy.federation.state_dir = self.state_dir(name)
-        strategy.federation.simulated = self.simulated
-        strategy.federation.training_path = path_of(self.folder)
+        strategy.job.state_dir = self.state_dir(name)
+        strategy.members.simulated = self.simulated
+        strategy.job.training_path = path_of(self.folder)
         return strategy
 
     def older(self, name: str, error: StatesGone) -> AnyStrategy:

@@ -88,7 +88,7 @@ class Tracker(Callback):
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Begin, and tell what was missed."""
         self.close()
-        self.note = strategy.federation.note
+        self.note = strategy.job.note
         self._open, self._ended, self._failed = True, False, False
         self._safely(lambda: self._begin(strategy))
 
@@ -127,7 +127,7 @@ class Tracker(Callback):
             self._known = row["round"]
 
     def _part(self, strategy: Strategy[Any, Any]) -> Part:
-        flat, experiment = strategy.config.flat(), strategy.federation.experiment
+        flat, experiment = strategy.config.flat(), strategy.job.experiment
         idle = idle_keys([strategy.name]) | NOT_TOLD
         return Part(
             strategy.name,
@@ -136,7 +136,7 @@ class Tracker(Callback):
             self.title or experiment,
             self.group,
             self.own or (self.folder / experiment if self.folder else None),
-            tuple(measure.name for measure in strategy.federation.measures),
+            tuple(measure.name for measure in strategy.job.measures),
         )
 
     def _safely(self, tell: Callable[[], None]) -> None:

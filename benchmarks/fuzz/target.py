@@ -92,7 +92,7 @@ class Target:
         self.grid = LocalGrid(app, nodes)
         strategy = self.made(Notes())
         strategy.begin(self.grid)
-        self.federation = strategy.federation
+        self.job = strategy.job
         self.parts = self._record(strategy)
 
     def made(self, notes: Notes) -> Strategy[Any, Any]:
@@ -148,9 +148,9 @@ class Target:
     def _standing(self, part: Part, notes: Notes) -> Strategy[Any, Any]:
         """A strategy where the part begins."""
         strategy = self.made(notes)
-        own, known = strategy.federation, self.federation
-        own.roster, own.agreed, own.reception = known.roster, known.agreed, known.reception
-        own.grid, own.participants.roster = self.grid, known.roster
+        own, known = strategy.members, self.job.members
+        strategy.job.agreed, own.reception = self.job.agreed, known.reception
+        own.grid, own.roster = self.grid, known.roster
         if part.begin is not None:
             strategy.restore(*deepcopy(part.begin))
         return strategy

@@ -134,7 +134,7 @@ def once(method: Method, keys: dict[str, Any]) -> dict[str, Any]:
     strategy = strategy_class(method.strategy)(config, [Watcher(config.run.num_rounds)])
     row = strategy.start(LocalGrid(app, number_of_nodes(config))).json()[0]
     found = clusters(strategy)
-    members = strategy.federation.roster.members
+    members = strategy.members.everybody
     if found and all(members[user].cluster for user in found):
         there = numbered({user: members[user].cluster for user in found})
         labels = numbered(found)

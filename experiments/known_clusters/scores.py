@@ -75,7 +75,7 @@ def evaluated(name: str, keys: Mapping[str, Any]) -> Replies:
     config = Config.parse({**{kebab(key): value for key, value in keys.items()}, "strategy": name})
     strategy = strategy_class(name)(config, [Watcher(config.run.num_rounds)])
     strategy.start(LocalGrid(app, number_of_nodes(config)))
-    return strategy.federation.exchange(strategy.evaluation({}))
+    return strategy.members.exchange(strategy.evaluation({}))
 
 
 def root_mean_square(name: str, keys: Mapping[str, Any]) -> float:

@@ -67,19 +67,19 @@ def choose(questions: Questions, graph: Graph, d: int, of_clusters: bool) -> Scr
     from corsage.solvers.convex_clustering.batched import LARGEST, Batched
 
     if d > LARGEST:
-        questions.federation.note(
+        questions.job.note(
             f"models of {d} numbers: above {LARGEST} no Hessians are sent, and looking for lambda "
             "takes hundreds or thousands of exchanges; convex-lambda=NUMBER takes none"
         )
 
     def work(users: Users) -> Found:
-        seed = questions.federation.config.run.seed
+        seed = questions.job.config.run.seed
         found = best_of_all(users, graph, seed) if of_clusters else best_for_models(users, graph)
         local = users.known[None][0] if isinstance(users, Batched) else None
         return replace(found, local=local)
 
     found = yield from questions.of_users(graph.users, d, work)
-    asked = questions.federation.progress.questions
+    asked = questions.job.progress.questions
     return replace(found, choice=replace(found.choice, exchanges=asked))
 
 

@@ -111,12 +111,12 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """Read the numbers among the keys, and make the parts."""
         self.given_lambda = given_lambda(self.keys)
         rules_of(self.keys, self.config, 1)  # numbers, or a ConfigError
-        self.questions = Questions(self.federation)
+        self.questions = Questions(self.job)
         self.report = ClusterReport(self.questions, in_full=self.keys.convex_report)
 
     def initial(self, network: Network) -> ConvexClusteringState:
         """Nobody is in the problem."""
-        check_convex(self.federation, network)
+        check_convex(self.job, network)
         return ConvexClusteringState()
 
     @property
@@ -128,7 +128,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     @property
     def rules(self) -> Rules:
         """What the keys say of the solver."""
-        return rules_of(self.keys, self.config, len(self.federation.users))
+        return rules_of(self.keys, self.config, len(self.members.users))
 
     @property
     def solver(self) -> Solver:
@@ -149,13 +149,13 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
             self.state = replace(self.state, solver=self.state.solver.by_columns())
             return
         if self.given_lambda == 0:
-            self.federation.note("convex-lambda=0: every user is alone")
+            self.job.note("convex-lambda=0: every user is alone")
         yield from self.questions.without_silent(self._fixed)
-        self.federation.participants.left_out.clear()  # in rounds they may be heard again
+        self.members.left_out.clear()  # in rounds they may be heard again
 
     def _fixed(self) -> Script[None]:
         """The graph, lambda, rho and tau of the users that are there."""
-        users, d = self.federation.users, self.federation.network.whole.stop
+        users, d = self.members.users, self.job.network.whole.stop
         name, graph = solver_of(self.keys, self.config, d), Graph(users)
         if self.keys.convex_graph == KNN:
             graph = yield from ask_neighbours(self.questions, users, d, self.keys.convex_neighbours)
@@ -168,7 +168,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     def _begun(self, name: str, graph: Graph, found: Found) -> Script[Solver]:
         """The solver's first numbers, of what is known and of what it takes more."""
-        users, d = self.federation.users, self.federation.network.whole.stop
+        users, d = self.members.users, self.job.network.whole.stop
         problem = Problem(graph.edges, found.choice.lam)
         if name == NEWTON:
             local = found.local or (yield from ask_local(self.questions, users, d))
@@ -184,14 +184,14 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     def _check(self, graph: Graph, held: Bools) -> Script[None]:
         """A given lambda has a solution, or the run ends here; one that was chosen has one."""
         if self.given_lambda is not None:
-            d = self.federation.network.whole.stop
+            d = self.job.network.whole.stop
             yield from check_bounded(self.questions, graph, self.given_lambda, d, held)
 
     # A round, as every strategy's: rows down, rows up.
 
     def round(self, number: int) -> Script[Replies]:
         """A round of the users that are there, and from time to time its duality gap."""
-        self.enter(self.federation.users)
+        self.enter(self.members.users)
         if isinstance(self.solver, Newton):
             return (yield from self.newton_round(self.solver, number))
         replies = yield from super().round(number)
@@ -206,9 +206,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         template = template_of(len(probes), self.models.shape[1])
         parcel, schema = Parcel(rows=rows_of(probes)), Schema(template, tuple(template))
         options = {**self.train_options, **options_of(probes), "ask": "expand"}
-        question = self.federation.outgoing.question(
-            "train", users, parcel, schema, options, number
-        )
+        question = self.job.outgoing.question("train", users, parcel, schema, options, number)
         replies = in_order((yield question), users)
         self.accept_round(number, replies)
         found = [expansion(replies, place) for place in range(len(probes))]
@@ -218,7 +216,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
             solver = solver.after_some(run, found[0], self.state.graph.rows(replies.users))
         certificate = solver.certificate(number)
         self.state = replace(self.state, solver=solver, certificate=certificate)
-        self.federation.books.count(question, replies)
+        self.job.count(question, replies)
         return replies
 
     def enter(self, users: list[str]) -> None:
@@ -227,7 +225,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         if users == graph.users:
             return
         if gone := [user for user in graph.users if user not in set(users)]:
-            self.federation.note(f"{name_users(gone)} gone: the problem is now that of the others")
+            self.job.note(f"{name_users(gone)} gone: the problem is now that of the others")
         graph, moved = graph.with_users(users)
         chosen = self.state.chosen
         if chosen is not None:
@@ -257,7 +255,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         assert not isinstance(solver, Newton)
         solver, note = solver.after(self.problem, self.rules, rows, x, number)
         if note:
-            self.federation.note(note)
+            self.job.note(note)
         return replace(self.state, solver=solver)
 
     def certify(self, number: int) -> Script[None]:
@@ -279,7 +277,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     def _read(self) -> Script[None]:
         """The certificate and the clusters of the users that are there."""
-        self.enter(self.federation.users)
+        self.enter(self.members.users)
         number, certificate = self.progress.round, self.state.certificate
         if certificate is None or certificate.round != number:
             yield from self.certify(number)
@@ -330,6 +328,6 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     def named_arrays(self) -> ArrayRecord:
         """The mean of all models, under the names that a Flower user expects."""
-        network, solver = self.federation.network, self.state.solver
+        network, solver = self.job.network, self.state.solver
         mean = np.zeros(network.whole.stop) if solver is None else solver.models.mean(0)
         return encode(network.named(mean.astype(np.float32)))

@@ -82,12 +82,12 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         keys = self.keys
         if keys.local_clusters_by == "kmeans" and not keys.local_clusters_number:
             raise ConfigError("local-clusters-by=kmeans: it needs local-clusters-number above 0.")
-        self.questions = Questions(self.federation)
+        self.questions = Questions(self.job)
 
     def initial(self, network: Network) -> LocalClustersState:
         """All users take part; their models are 0 before they are known."""
-        check_convex(self.federation, network)
-        users = self.federation.users
+        check_convex(self.job, network)
+        users = self.members.users
         return LocalClustersState(users, np.zeros((len(users), network.whole.stop)))
 
     def round(self, number: int) -> Script[Replies]:
@@ -96,7 +96,7 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
 
     def _clustered(self) -> Script[Replies]:
         """Local models, their clusters, and the clusters' models."""
-        here = self.federation.users  # some came, left, or do not answer
+        here = self.members.users  # some came, left, or do not answer
         if self.state.users != here:
             self.state = LocalClustersState(here, np.zeros((len(here), self.models.shape[1])))
         replies, local = yield from self.local_models()
@@ -168,10 +168,10 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         sizes = np.bincount(self.state.labels)
         some = ", ".join(map(str, sizes[:MOST])) + (", ..." if len(sizes) > MOST else "")
         rows = [("clusters", str(len(sizes))), ("users in each", some)]
-        rows += few_rows(self.federation, self.models.shape[1], OWN)
+        rows += few_rows(self.job, self.models.shape[1], OWN)
         return [Finding("clusters of local models", rows)]
 
     def named_arrays(self) -> ArrayRecord:
         """The mean of all models, under the names that a Flower user expects."""
         mean = self.models.mean(0).astype(np.float32)
-        return encode(self.federation.network.named(mean))
+        return encode(self.job.network.named(mean))

@@ -13,19 +13,19 @@ from corsage.strategies.rounds.turns import Parcel
 if TYPE_CHECKING:
     from corsage.networks.network import Network
     from corsage.solvers.losses.convex import Losses
-    from corsage.strategies.rounds.federation import Federation
+    from corsage.strategies.rounds.job import Job
 
 
-def check_convex(federation: Federation, network: Network) -> None:
+def check_convex(job: Job, network: Network) -> None:
     """Refuse models that are known not to be convex; one's own may be."""
     from corsage.networks.zoo import ZOO, is_convex_module
 
-    model = federation.config.model.model
+    model = job.config.model.model
     if is_convex_module(network.module):
         return
     if model in ZOO:
-        raise ConfigError(f"{federation.name}: model={model} is not convex; set model=linear.")
-    federation.note(f"model={model}: if its losses are not convex, the certificate is not valid")
+        raise ConfigError(f"{job.name}: model={model} is not convex; set model=linear.")
+    job.note(f"model={model}: if its losses are not convex, the certificate is not valid")
 
 
 def to_choose_from(models: Floats) -> Parcel:

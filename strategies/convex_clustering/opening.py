@@ -45,9 +45,9 @@ def ask_local(questions: Questions, users: list[str], d: int) -> Script[Expansio
 def name_free(questions: Questions, users: list[str], held: Bools) -> None:
     """Say which users have no best model of their own."""
     if without := [user for user, found in zip(users, held, strict=True) if not found]:
-        questions.federation.note(
+        questions.job.note(
             f"{name_users(without)} without a best model of their own "
-            f"({WHY[questions.federation.loss in NUMBERS]}): the penalty alone holds them"
+            f"({WHY[questions.job.loss in NUMBERS]}): the penalty alone holds them"
         )
 
 
@@ -58,7 +58,7 @@ def ask_neighbours(questions: Questions, users: list[str], d: int, k: int) -> Sc
     k = min(k, len(users) - 1)
     graph = Graph.of_neighbours(users, replies.rows["x"], k)
     if graph.edges.pieces > 1:
-        questions.federation.note(
+        questions.job.note(
             f"the graph of {k} neighbours falls into {graph.edges.pieces} pieces, which never "
             "fuse: raise convex-neighbours to join them"
         )

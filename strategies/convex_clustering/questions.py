@@ -13,7 +13,7 @@ from corsage.core.errors import RoundFailed
 from corsage.core.replies import Replies, by_cause, name_users
 from corsage.core.schema import Number, Schema
 from corsage.strategies.rounds.asking import Ask, in_turns
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.rows import places
 from corsage.strategies.rounds.turns import Parcel, Question, Script
 
@@ -62,8 +62,8 @@ class Questions:
     What can be asked is in the clients' table of answers.
     """
 
-    def __init__(self, federation: Federation) -> None:
-        self.federation = federation
+    def __init__(self, job: Job) -> None:
+        self.job = job
 
     def ask(
         self,
@@ -90,12 +90,12 @@ class Questions:
             users, rows or {}, template or {}, {**(options or {}), "ask": question}, number
         )
         replies = yield turn
-        federation = self.federation
-        federation.books.record(replies, version=federation.progress.round)
-        federation.progress.questions += 1
+        job = self.job
+        job.record(replies, version=job.progress.round)
+        job.progress.questions += 1
         if strict and len(replies.users) < len(users):
             raise Unanswered(
-                f"{federation.name}: all users must answer about their losses ({question}). "
+                f"{job.name}: all users must answer about their losses ({question}). "
                 + "; ".join(by_cause(replies.dropped)[:3]),
                 [user for user in users if user not in set(replies.users)],
             )
@@ -106,18 +106,18 @@ class Questions:
 
         As long as there are `min-users` others, and no fewer than half of those that there were.
         """
-        federation = self.federation
-        least = max(federation.config.federation.min_users, (len(federation.users) + 1) // 2)
-        before = set(federation.participants.left_out)
+        job = self.job
+        least = max(job.config.federation.min_users, (len(job.members.users) + 1) // 2)
+        before = set(job.members.left_out)
         while True:
             try:
                 return (yield from script())
             except Unanswered as error:
-                federation.participants.left_out.update(error.users)
-                if len(federation.users) < least:
-                    federation.participants.left_out = before
+                job.members.left_out.update(error.users)
+                if len(job.members.users) < least:
+                    job.members.left_out = before
                     raise
-                federation.note(
+                job.note(
                     f"{name_users(error.users)} left out of what needs an answer of everybody: "
                     "it begins anew with the others"
                 )
@@ -162,13 +162,13 @@ class Questions:
         number: int | None,
     ) -> Question:
         """The exchange with those of the users that are there now."""
-        members = self.federation.roster.members
+        members = self.job.members.everybody
         present = [user for user in users if user in members]
         parcel = Parcel(rows=rows)
         if len(present) < len(users):
             parcel = Parcel(rows=parcel.pick(places(users, present).tolist()))
         schema = Schema(template, tuple(template), NUMBERS.get(options["ask"], ()))
-        return self.federation.outgoing.question("train", present, parcel, schema, options, number)
+        return self.job.outgoing.question("train", present, parcel, schema, options, number)
 
 
 def in_order(replies: Replies, users: list[str]) -> Replies:

@@ -47,7 +47,7 @@ def check_bounded(
     questions: Questions, graph: Graph, lam: float, d: int, held: Bools
 ) -> Script[None]:
     """Refuse a problem without a solution; `held` are those whose loss grows in all directions."""
-    if questions.federation.loss not in ENDLESS:
+    if questions.job.loss not in ENDLESS:
         return
     n = len(graph.users)
     pieces = graph.edges.components() if lam > 0 else np.arange(n)

@@ -154,7 +154,7 @@ class ClusterReport:
         rows = [("lambda", f"{choice.lam:.6g}{how}"), ("optimality", proof)]
         if certificate is not None and certificate.value is not None:
             rows.append(("objective", f"{certificate.value:.8g}"))
-        asked = self.questions.federation.progress.questions
+        asked = self.questions.job.progress.questions
         return [*rows, ("exchanges besides the rounds", f"{asked:,}")]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from corsage.core.errors import ConfigError, ModelError, RoundFailed
 from corsage.core.replies import Replies, name_users
 from corsage.core.schema import Number
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -56,9 +56,7 @@ def rows_of(replies: Replies, d: int, outputs: int) -> Rows:
     return Rows(a, b, square, np.asarray(replies.metrics["num-examples"], np.float64))
 
 
-def sound(
-    name: str, federation: Federation, rows: Rows, users: list[str]
-) -> tuple[Rows, list[str]]:
+def sound(name: str, job: Job, rows: Rows, users: list[str]) -> tuple[Rows, list[str]]:
     """The sums that can be of data, and whose they are; the others are left out, and named.
 
     If there are no more records than a head has numbers, a middle that fits them all leaves nothing
@@ -68,7 +66,7 @@ def sound(
 
     fine = possible(rows)
     if wrong := [user for user, is_fine in zip(users, fine, strict=True) if not is_fine]:
-        federation.note(f"{name_users(wrong)} left out: their sums are of no data")
+        job.note(f"{name_users(wrong)} left out: their sums are of no data")
     kept = Rows(*(part[fine] for part in rows))
     if not fine.any():
         raise RoundFailed(f"{name}: no user's sums can be of data.")

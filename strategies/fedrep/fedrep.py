@@ -49,7 +49,7 @@ class FedRep(Strategy[FedRepKeys, BodyState]):
 
 def note_features(strategy: Strategy[Any, Any], network: Network) -> None:
     """Say what makes training heads slower than it could be."""
-    note, network = strategy.federation.note, network.rear
+    note, network = strategy.job.note, network.rear
     if not network.cacheable:
         note(f"features are not cached, heads train over the whole model: {network.why}")
     elif not network.head_layers:

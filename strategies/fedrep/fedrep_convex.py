@@ -135,7 +135,7 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
 
     def template(self) -> Arrays:
         """A user sends back phi_i and h_i."""
-        return body_and_head(self.state.body, self.federation.network)
+        return body_and_head(self.state.body, self.job.network)
 
     def merge(self, replies: Replies) -> FedRepConvexState:
         """phi^{t+1}, the mean of phi_i; s_i += h_i - y_i, and Y the prox at the new S."""
@@ -164,7 +164,7 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
     def named_arrays(self) -> ArrayRecord:
         """phi, and the clusters' heads by number."""
         heads = {str(k): head for k, head in enumerate(self.state.y)}
-        return named_heads(self.federation.network, self.state.body, heads)
+        return named_heads(self.job.network, self.state.body, heads)
 
     def _rho(self, users: Sequence[str]) -> Arrays:
         """How strongly each head is pulled."""
@@ -181,7 +181,7 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
 
     def _mean(self) -> Floats32:
         """The mean of all y_i, or the initial head."""
-        network = self.federation.network
+        network = self.job.network
         if not len(self.state.labels):
             return network.initial[network.head]
         return np.asarray(self.state.y[self.state.labels].mean(axis=0))

@@ -84,7 +84,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
     def round(self, number: int) -> Script[Replies]:
         """From the second round on FedRep's step on the body; then the heads' problem is solved."""
         if number > 1:
-            users = self.choose(number, self.federation.users)
+            users = self.choose(number, self.members.users)
             moved = yield from self.ask("body", users, number, template={"body": self.state.body})
             self.state = replace(self.state, body=moved.mean["body"])
         return (yield from self._solve(number))
@@ -127,24 +127,22 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
     ) -> Script[Replies]:
         """One exchange with some users, of whom enough must answer."""
         rows = tuple(name for name in self.by_user if name in (template or {}))
-        told = numbers(what, self.federation.network.criterion.numbers)
+        told = numbers(what, self.job.network.criterion.numbers)
         schema = Schema(template or {}, rows, told)
         parcel = parcel or self.show(users, {})
         options = {**self.train_options, **self.state.told(), **(more or {}), "ask": what}
-        question = self.federation.outgoing.question(
-            "train", users, parcel, schema, options, number
-        )
+        question = self.job.outgoing.question("train", users, parcel, schema, options, number)
         replies = yield question
         self.accept_round(number, replies)
-        self.federation.books.count(question, replies)
+        self.job.count(question, replies)
         return replies
 
     def _project(self) -> Script[None]:
         """The first exchange."""
         from corsage.networks.projection import first_layer, projected, sketched
 
-        federation, network = self.federation, self.federation.network
-        layer = first_layer(network, federation.progress.shape)
+        job, network = self.job, self.job.network
+        layer = first_layer(network, job.progress.shape)
         p = layer[0].shape[1]
         rank = min(self.keys.fedrep_exact_components, p)
         template: Arrays = {
@@ -153,7 +151,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         }
         options = {"components": rank}
         nothing = Parcel()
-        replies = yield from self.ask("moments", federation.users, 0, nothing, template, options)
+        replies = yield from self.ask("moments", job.members.users, 0, nothing, template, options)
         mean, sketch = (np.asarray(replies.mean[x], np.float64) for x in ("mean", "sketch"))
         rng = generator(self.config.run.seed, "projection")
         body = projected(layer, self.state.body, mean, sketch, rank, rng)
@@ -164,7 +162,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         from corsage.networks.exact_heads import HEATS, as_rows, as_theta
         from corsage.solvers.known_clusters.shared_rows import fit
 
-        network, users = self.federation.network, self.federation.users
+        network, users = self.job.network, self.members.users
         d, outputs = as_theta(network, self.state.wbar[None]).shape[1:]
         like: Arrays = {
             "a": np.zeros(d * (d + 1) // 2, np.float32),
@@ -172,7 +170,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         }
         replies = yield from self.ask("sums", users, number, Parcel(self.shared()), like)
         own = rows_of(replies, d, outputs)
-        rows, answered = sound(self.name, self.federation, own, replies.users)
+        rows, answered = sound(self.name, self.job, own, replies.users)
         if self.keys.fedrep_exact_centre == "clusters":
             found = self._grouped(rows, answered)
             names, _ = self.numbered(answered)
@@ -230,21 +228,21 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         if wanted == "initial":
             return False
         try:
-            first_layer(self.federation.network, self.federation.progress.shape)
+            first_layer(self.job.network, self.job.progress.shape)
         except ModelError as error:
             if wanted == "pca":
                 raise
-            self.federation.note(f"the body begins as the model is made: {error}")
+            self.job.note(f"the body begins as the model is made: {error}")
             return False
         return True
 
     def _clusters(self, users: list[str]) -> list[str]:
         """The name of each user's cluster; that of everybody where none are used."""
-        members, wanted = self.federation.roster.members, self.keys.fedrep_exact_centre
+        members, wanted = self.members.everybody, self.keys.fedrep_exact_centre
         if wanted == "clusters":
             found = dict(zip(self.state.members, self.state.own, strict=True))
             return [found.get(user, EVERYBODY) for user in users]
-        known = wanted != "one" and all(members[u].cluster for u in self.federation.users)
+        known = wanted != "one" and all(members[u].cluster for u in self.members.users)
         if wanted == "known" and not known:
             raise ConfigError(
                 "fedrep-exact-centre=known: some users are in no known cluster: set cluster-column "
@@ -260,7 +258,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster, where these have centres of their own."""
-        users = self.federation.users
+        users = self.members.users
         own = dict(zip(users, self._clusters(users), strict=True))
         return own if len(self.state.clusters) > 1 else {}
 
@@ -272,4 +270,4 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         """phi, and w_j by the cluster's name."""
         state = self.state
         heads = dict(zip((name or "all" for name in state.clusters), state.w, strict=True))
-        return named_heads(self.federation.network, state.body, heads)
+        return named_heads(self.job.network, state.body, heads)

@@ -96,7 +96,7 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
     def initial(self, network: Network) -> FedRepKnownState:
         """phi^0; nobody has a head yet, and everybody must have a cluster."""
         check_head(self, network, self.keys.fedrep_known_gamma)
-        self._clusters(self.federation.roster.users)
+        self._clusters(self.members.roster.users)
         nobody = np.zeros((0, len(network.initial[network.head])), np.float32)
         return FedRepKnownState(network.initial[network.body], [], nobody, {})
 
@@ -118,7 +118,7 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
 
     def template(self) -> Arrays:
         """A user sends back phi_i and h_i."""
-        return body_and_head(self.state.body, self.federation.network)
+        return body_and_head(self.state.body, self.job.network)
 
     def merge(self, replies: Replies) -> FedRepKnownState:
         """phi^{t+1}, the mean of phi_i, and the users' h_i."""
@@ -145,17 +145,17 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
 
     def named_arrays(self) -> ArrayRecord:
         """phi, and w_j by the cluster's name."""
-        return named_heads(self.federation.network, self.state.body, self._centres()[0])
+        return named_heads(self.job.network, self.state.body, self._centres()[0])
 
     @property
     def _first(self) -> Floats32:
         """The initial head."""
-        network = self.federation.network
+        network = self.job.network
         return network.initial[network.head]
 
     def _clusters(self, users: Sequence[str]) -> list[str]:
         """The users' clusters; ConfigError if one has none."""
-        members = self.federation.roster.members
+        members = self.members.everybody
         if missing := [user for user in users if not members[user].cluster]:
             raise ConfigError(
                 f"{self.name}: {name_users(missing)} in no known cluster: set cluster-column or "

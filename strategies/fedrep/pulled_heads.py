@@ -44,7 +44,7 @@ def check_head(strategy: Strategy[Any, Any], network: Network, strength: float) 
     if not strength:
         return
     if network.cacheable and not network.linear_head:
-        strategy.federation.note("nor is its problem convex: clusters of heads are a heuristic")
+        strategy.job.note("nor is its problem convex: clusters of heads are a heuristic")
     if not all(block.trained for block in network.blocks_of(network.head)):
         raise ModelError(
             f"{strategy.name}: the head has parts that are not trained (running statistics, frozen "

@@ -78,7 +78,7 @@ def _sound(
     far = strategy.state.pull * np.linalg.norm(heads - centre, axis=1)
     sound = far <= LOOSE * np.array([limits[user] for user in replies.users])
     if wrong := [user for user, fine in zip(replies.users, sound, strict=True) if not fine]:
-        strategy.federation.note(f"{name_users(wrong)} left out: their heads are of no data")
+        strategy.job.note(f"{name_users(wrong)} left out: their heads are of no data")
     if not sound.any():
         raise RoundFailed(f"{strategy.name}: no user's heads can be of its data.")
     return heads[sound], [u for u, fine in zip(replies.users, sound, strict=True) if fine]
@@ -92,7 +92,7 @@ def _note_left(strategy: FedRepExact, replies: Replies, users: list[str]) -> Non
     own = {user: left[user] for user in users}
     strategy.state = replace(strategy.state, left=max(own.values()))
     if loose := [user for user in users if own[user] > LOOSE * CLOSE]:
-        strategy.federation.note(
+        strategy.job.note(
             f"{name_users(loose)} without a certified multinomial head: a record's loss could be "
             f"{strategy.state.left:.2g} lower, where {CLOSE:g} is the aim; scale the inputs"
         )

@@ -16,17 +16,15 @@ from corsage.strategies.known_clusters.coin_server import CoinServer, StepCheck
 from corsage.strategies.known_clusters.conversation import ClusterScript, Request, ask_each
 from corsage.strategies.known_clusters.schedule import CoinSchedule, Leg, left, legs
 from corsage.strategies.known_clusters.server_rows import AsyncAL2SGDState, ServerRows
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.turns import Script
 
 
 class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
     """The server: its rows, and who hears of them."""
 
-    def __init__(
-        self, federation: Federation, schedule: CoinSchedule, state: AsyncAL2SGDState
-    ) -> None:
-        super().__init__(federation, schedule, state)
+    def __init__(self, job: Job, schedule: CoinSchedule, state: AsyncAL2SGDState) -> None:
+        super().__init__(job, schedule, state)
         self.rows = ServerRows(schedule, state)
 
     def opening(self) -> Script[None]:
@@ -36,10 +34,10 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
         self.enter()
         template = {"slope": self.state.model}
         request = partial(Request, options={"ask": "begin"}, template=template)
-        asked = ask_each(self.federation, self.schedule.present, request)
+        asked = ask_each(self.job, self.schedule.present, request)
         replies = yield asked
-        StepCheck(self.federation, self.state).check(
-            self.federation.progress.round, replies, len(self.schedule.present.cohorts)
+        StepCheck(self.job, self.state).check(
+            self.job.progress.round, replies, len(self.schedule.present.cohorts)
         )
         for answers in asked.found.values():
             self.rows.hear(answers, ("slope",))

@@ -71,7 +71,7 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
 
     def initial(self, network: Network) -> AsyncAL2SGDState:
         """theta^0 = 0."""
-        if not self.federation.convex:
+        if not self.job.convex:
             raise ConfigError(
                 f"{self.name}: needs model=linear and a loss with one output (squared, huber, "
                 f"logistic, squared-hinge), not model={self.config.model.model}; async-l2gd takes "
@@ -86,7 +86,7 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
     @property
     def server(self) -> AL2SGDServer:
         """What the server does alone, asks and tells."""
-        return AL2SGDServer(self.federation, self.schedule, self.state)
+        return AL2SGDServer(self.job, self.schedule, self.state)
 
     def fix(self, hierarchy: Hierarchy, smoothness: float, convexity: float) -> None:
         """The settings of Theorem 4.3; a step size that is given changes a_1 and b_2 with it."""

@@ -38,15 +38,15 @@ class AsyncL2GD(CoinMethod[AsyncL2GDKeys, AsyncL2GDState]):
 
     def unused(self, name: str) -> str:
         """A convex loss has steps of its full gradient; others are SGD's, of one size all along."""
-        federation = self.federation
-        if federation.agreed.shape and federation.convex:
+        job = self.job
+        if job.agreed.shape and job.convex:
             return "users take steps of the full gradient of a convex loss"
         return "its step size is part of the settings of a run" if name == "lr-schedule" else ""
 
     def initial(self, network: Network) -> AsyncL2GDState:
         """theta^0: zero for a linear model, as in the paper; else the model of the seed."""
         self.check_keys()
-        convex = self.federation.convex
+        convex = self.job.convex
         start = network.initial.astype(self.config.model.precision if convex else np.float32)
         return AsyncL2GDState.beginning(np.zeros_like(start) if convex else start)
 
@@ -54,4 +54,4 @@ class AsyncL2GD(CoinMethod[AsyncL2GDKeys, AsyncL2GDState]):
     def server(self) -> CentresAndMaps:
         """What the server knows of clusters, or of users where these differ in gamma."""
         kind = UserModels if self.state.clusters.apart else CentresAndMaps
-        return kind(self.federation, self.schedule, self.state)
+        return kind(self.job, self.schedule, self.state)

@@ -25,7 +25,7 @@ from corsage.strategies.known_clusters.conversation import (
     Request,
     alike,
 )
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.patience import Patience
 from corsage.strategies.rounds.turns import Done
 
@@ -91,14 +91,14 @@ class Walkers(Conversation[None]):
 
     Parameters
     ----------
-    federation : whose nodes are spoken to.
+    job : whose nodes are spoken to.
     staleness : how many rounds a centre may be old.
     """
 
-    def __init__(self, federation: Federation, staleness: int) -> None:
-        super().__init__(federation, {})
+    def __init__(self, job: Job, staleness: int) -> None:
+        super().__init__(job, {})
         self._begun, self.staleness, self.line = True, staleness, None
-        times = federation.patience.times * (staleness + 1)
+        times = job.members.patience.times * (staleness + 1)
         self.patience: Any = Patience(times)
         self._came: dict[str, list[tuple[Message, Message | None, Asked]]] = {}
         self._fresh: set[str] = set()
@@ -149,7 +149,7 @@ class Walkers(Conversation[None]):
         sent = {id(request) for group in chosen.values() for request in group}
         self._ready = [request for request in self._ready if id(request) not in sent]
         if chosen:
-            self.federation.progress.exchange += 1
+            self.job.progress.exchange += 1
         for group in chosen.values():
             self._clock(group[0].cohort.cluster)
         return [self._message(group) for group in chosen.values()]

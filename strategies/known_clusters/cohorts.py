@@ -17,7 +17,7 @@ from typing import Any
 from corsage.core.cache import Cache, Names
 from corsage.core.errors import ConfigError, NodeError
 from corsage.core.replies import name_users, reading_order
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.roster import Member
 
 
@@ -83,7 +83,7 @@ class KnownClusters:
 
     Parameters
     ----------
-    federation : whose users they are.
+    job : whose users they are.
     missing : the cluster of users that have no known one; none: they are refused.
     together : everybody is in one cluster.
     all_apart : if the users of one cluster are told apart, those of all others are too.
@@ -91,12 +91,12 @@ class KnownClusters:
 
     def __init__(
         self,
-        federation: Federation,
+        job: Job,
         missing: str = "",
         together: bool = False,
         all_apart: bool = False,
     ) -> None:
-        self.federation, self.missing = federation, missing
+        self.job, self.missing = job, missing
         self.together, self.all_apart = together, all_apart
         self._seen: tuple[object, ...] = ()
         self._names: ClusterNames | None = None
@@ -109,25 +109,25 @@ class KnownClusters:
 
     def names(self) -> dict[str, str]:
         """Each user's cluster, if there are any: one for all is none."""
-        members = self.federation.roster.members
+        members = self.job.members.everybody
         return {} if self.together else {u: self.cluster_of(m) for u, m in members.items()}
 
     def of_evaluation(self, names: ClusterNames, options: Mapping[str, Any]) -> list[Cohort]:
         """The cohorts of an evaluation: those that train, or those that come only after."""
         if options.get("adapt"):
-            return self._grouped(self.federation.new_users, names)
+            return self._grouped(self.job.members.new_users, names)
         return self.meet(names).cohorts
 
     def meet(self, names: ClusterNames) -> Present:
         """The clusters that train now; one that is new gets the next number in `names`."""
-        roster = self.federation.roster
-        now = frozenset(roster.nodes), len(roster.members), self.federation.now.resting
+        roster = self.job.members.roster
+        now = frozenset(roster.nodes), len(roster.members), self.job.members.resting
         seen = (*now, *names.apart, "", *names.refused)
         if self._names is not names or self._seen != seen:
             self._check(roster.users)
             self._number(names)
             others = set(names.refused)
-            users = [user for user in self.federation.users if user not in others]
+            users = [user for user in self.job.members.users if user not in others]
             cohorts = self._grouped(users, names)
             clusters = {cohort.cluster for cohort in cohorts}
             places = [place for place, name in enumerate(names.known) if name in clusters]
@@ -137,7 +137,7 @@ class KnownClusters:
 
     def note_trained(self, names: ClusterNames) -> None:
         """Users that have a model of their own by now were trained."""
-        progress = self.federation.progress
+        progress = self.job.progress
         if self._noted[0] is not progress.trained:
             self._noted = progress.trained, {}
         noted = self._noted[1]
@@ -147,23 +147,23 @@ class KnownClusters:
                 noted[cohort.name] = cohort  # and is not noted again, user by user, every round
 
     def _number(self, names: ClusterNames) -> None:
-        members = self.federation.roster.members
-        found = {self.cluster_of(members[user]) for user in self.federation.users}
+        members = self.job.members.everybody
+        found = {self.cluster_of(members[user]) for user in self.job.members.users}
         names.known = names.known + sorted(found - {*names.known, ""}, key=reading_order)
         if self.all_apart and names.apart:
             names.apart = list(names.known)
 
     def _check(self, users: list[str]) -> None:
         """Refuse users without a cluster; those that come later are left out."""
-        members = self.federation.roster.members
+        members = self.job.members.everybody
         missing = [user for user in users if not self.cluster_of(members[user])]
-        if self.federation.progress.round == 0:
+        if self.job.progress.round == 0:
             check_clusters(users, missing)
         elif missing:
-            self.federation.note(f"{name_users(missing)} left out: no known cluster")
+            self.job.note(f"{name_users(missing)} left out: no known cluster")
 
     def _grouped(self, users: list[str], names: ClusterNames) -> list[Cohort]:
-        members = self.federation.roster.members
+        members = self.job.members.everybody
         known = [user for user in users if self.cluster_of(members[user])]
         return cohorts_of(members, known, self.cluster_of, frozenset(names.apart))
 

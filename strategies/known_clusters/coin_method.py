@@ -45,7 +45,7 @@ from corsage.strategies.known_clusters.strengths import (
 )
 from corsage.strategies.known_clusters.timeline import Timeline
 from corsage.strategies.rounds.base import AT_ONCE, Strategy
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import copied
 from corsage.strategies.rounds.turns import Question, Script
@@ -83,8 +83,8 @@ class CoinMethod(Strategy[K, S]):
 
     def check_keys(self) -> None:
         """Refuse keys that cannot be meant, before the first message."""
-        federation = self.federation
-        check_coins(self.keys, self.config.model, federation.loss, federation.convex)
+        job = self.job
+        check_coins(self.keys, self.config.model, job.loss, job.convex)
         check_staleness(self.keys, self.config.federation.quorum)
         if self.keys.known_staleness:
             self.loose.introduce()
@@ -94,7 +94,7 @@ class CoinMethod(Strategy[K, S]):
     @cached_property
     def clusters(self) -> KnownClusters:
         """Who is in which cluster."""
-        return KnownClusters(self.federation, self.keys.known_missing, all_apart=True)
+        return KnownClusters(self.job, self.keys.known_missing, all_apart=True)
 
     @property
     def schedule(self) -> CoinSchedule:
@@ -134,16 +134,16 @@ class CoinMethod(Strategy[K, S]):
         state, keys, clusters = self.state, self.keys, self.clusters
         strengths = Strengths()
         if keys.estimated:
-            strengths, state.estimates = yield from estimated_strengths(self.federation)
+            strengths, state.estimates = yield from estimated_strengths(self.job)
         state.strengths = given_strengths(keys, strengths)
         settle(state.strengths, keys, state.clusters, clusters.meet(state.clusters))
-        smoothness, convexity = yield from loss_constants(self.federation, clusters, state)
+        smoothness, convexity = yield from loss_constants(self.job, clusters, state)
         hierarchy = hierarchy_of(clusters.meet(state.clusters), state.strengths)
         self.fix(hierarchy, smoothness, convexity)
         eta, safe = state.settings.eta, state.settings.safe
         if eta > safe:
             text = f"known-eta={eta:g} is above {safe:.3g}, the largest step that is safe"
-            self.federation.note(text)
+            self.job.note(text)
         check_end(self.name, state.settings.p0, keys.iterations)
 
     def snapshot(self) -> S:
@@ -164,11 +164,11 @@ class CoinMethod(Strategy[K, S]):
         """A round that ends when all clusters are back."""
         schedule, state, server = self.schedule, self.state, self.server
         schedule.present.need_somebody(number)
-        part, check = self.part(schedule, state.iteration), StepCheck(self.federation, state)
+        part, check = self.part(schedule, state.iteration), StepCheck(self.job, state)
         server.enter()
         self.timeline.step({})
         server.global_steps(part.globals)
-        conversation = Conversation(self.federation, server.walks(part))
+        conversation = Conversation(self.job, server.walks(part))
         replies = yield conversation
         check.check(number, replies, len(schedule.present.cohorts))
         state.iteration = part.last
@@ -204,7 +204,7 @@ class CoinMethod(Strategy[K, S]):
         """Every user judges its own model; new users adapt."""
         shown = self.server.shown
         cohorts = self.clusters.of_evaluation(self.state.clusters, options)
-        return evaluation_of(self.federation, [shown(cohort) for cohort in cohorts], options)
+        return evaluation_of(self.job, [shown(cohort) for cohort in cohorts], options)
 
     def evaluations(
         self, options: Mapping[str, Any], some: bool = False
@@ -214,7 +214,7 @@ class CoinMethod(Strategy[K, S]):
         cohorts = self.clusters.of_evaluation(self.state.clusters, options)
         if some and self.state.work.busy:
             cohorts = self.loose.at_rest(cohorts)
-        return evaluations_of(self.federation, cohorts, shown, options, AT_ONCE)
+        return evaluations_of(self.job, cohorts, shown, options, AT_ONCE)
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster."""
@@ -239,12 +239,12 @@ class CoinMethod(Strategy[K, S]):
 
     def named_arrays(self) -> ArrayRecord:
         """thbar, by the names of the model's parameters."""
-        network = self.federation.network
+        network = self.job.network
         return encode(network.named(self.state.model, network.whole))
 
 
-def estimated_strengths(federation: Federation) -> Script[tuple[Strengths, list[Finding]]]:
+def estimated_strengths(job: Job) -> Script[tuple[Strengths, list[Finding]]]:
     """Strengths on auto are the mixed model's, which solves the problem on the way."""
     solver: type[Any] = found("mixed-model", "strategies")
-    estimates: Script[tuple[Strengths, list[Finding]]] = solver.strengths(federation)
+    estimates: Script[tuple[Strengths, list[Finding]]] = solver.strengths(job)
     return (yield from estimates)

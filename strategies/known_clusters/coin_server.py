@@ -25,7 +25,7 @@ from corsage.strategies.known_clusters.conversation import (
     check_enough,
 )
 from corsage.strategies.known_clusters.schedule import CoinSchedule
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.turns import Script
 
 S = TypeVar("S", bound=CoinState)
@@ -45,7 +45,7 @@ class CoinServer(Generic[S]):
 
     Parameters
     ----------
-    federation, schedule : who takes part, and with which coins and steps.
+    job, schedule : who takes part, and with which coins and steps.
     state : what is remembered, and changed here.
 
     Attributes
@@ -53,8 +53,8 @@ class CoinServer(Generic[S]):
     reaches : the norms of models that users told of in this round.
     """
 
-    def __init__(self, federation: Federation, schedule: CoinSchedule, state: S) -> None:
-        self.federation, self.schedule, self.state = federation, schedule, state
+    def __init__(self, job: Job, schedule: CoinSchedule, state: S) -> None:
+        self.job, self.schedule, self.state = job, schedule, state
         self.reaches: list[float] = []
 
     # What a method says.
@@ -137,7 +137,7 @@ class CoinServer(Generic[S]):
 
     def count(self, cohorts: list[Cohort], trips: int, down: int, up: int) -> None:
         """Count round trips, and the bytes of each user in all of them."""
-        traffic, users = self.federation.progress.traffic, sum(len(c.users) for c in cohorts)
+        traffic, users = self.job.progress.traffic, sum(len(c.users) for c in cohorts)
         traffic.bytes_down += users * down
         traffic.bytes_up += users * up
         traffic.messages += 2 * trips * users
@@ -147,7 +147,7 @@ class CoinServer(Generic[S]):
 class StepCheck:
     """Notices steps that are too long: models run away, or are not finite any more."""
 
-    federation: Federation
+    job: Job
     state: CoinState
 
     def check(self, number: int, replies: Replies, cohorts: int) -> None:
@@ -156,12 +156,12 @@ class StepCheck:
         It is that of one of them if most of the cohorts have nothing to complain of.
         """
         self.unless_far(replies, cohorts)
-        check_enough(self.federation, number, replies)
+        check_enough(self.job, number, replies)
 
     def unless_far(self, replies: Replies, cohorts: int) -> None:
         """RoundFailed if models ran away that were asked for now."""
         settings = self.state.settings
-        long = settings.eta > settings.safe or not self.federation.convex
+        long = settings.eta > settings.safe or not self.job.convex
         far = [why for why in replies.dropped.values() if why.startswith(f"{REACH} is")]
         lost = [why for why in replies.dropped.values() if long and "not finite" in why]
         if far + lost and 2 * len(far + lost) >= cohorts:
@@ -173,36 +173,34 @@ class StepCheck:
 
     def _fail(self) -> NoReturn:
         """Say which step would be safe."""
-        settings, federation = self.state.settings, self.federation
+        settings, job = self.state.settings, self.job
         what = f"known-eta={settings.eta:g} is too long a step"
-        if federation.convex:
+        if job.convex:
             what += f", {settings.safe:.3g} is the largest safe one"
         else:
-            what += f" for lr={federation.config.train.lr:g}: lower one of them"
+            what += f" for lr={job.config.train.lr:g}: lower one of them"
         place = self.state.iteration
-        raise RoundFailed(f"{federation.name} diverged after iteration {place}: {what}.")
+        raise RoundFailed(f"{job.name} diverged after iteration {place}: {what}.")
 
 
 def loss_constants(
-    federation: Federation, clusters: KnownClusters, state: CoinState
+    job: Job, clusters: KnownClusters, state: CoinState
 ) -> Script[tuple[float, float]]:
     """L and mu of the losses. A torch model's are not known: lr stands for 1/(2 L)."""
     present = clusters.meet(state.clusters)
-    numbers = CONSTANTS if federation.convex else ()
-    asked = ask_each(
-        federation, present, partial(Request, options={"ask": "facts"}, numbers=numbers)
-    )
+    numbers = CONSTANTS if job.convex else ()
+    asked = ask_each(job, present, partial(Request, options={"ask": "facts"}, numbers=numbers))
     replies = yield asked
-    check = StepCheck(federation, state)
-    check.check(federation.progress.round, replies, len(present.cohorts))
-    if not federation.convex:
-        return 1 / (2 * federation.config.train.lr), 0.0
+    check = StepCheck(job, state)
+    check.check(job.progress.round, replies, len(present.cohorts))
+    if not job.convex:
+        return 1 / (2 * job.config.train.lr), 0.0
     answers = [answer for group in asked.found.values() for answer in group]
-    if refused := too_steep(federation, answers):
+    if refused := too_steep(job, answers):
         rest = [answer for answer in answers if answer.cohort.name not in refused]
         found = Replies([user for a in rest for user in a.cohort.users], dropped=refused)
-        federation.books.record(found, federation.progress.round)
-        check_enough(federation, federation.progress.round, found)
+        job.record(found, job.progress.round)
+        check_enough(job, job.progress.round, found)
         cohorts = [a.cohort for a in answers if a.cohort.name in refused]
         state.clusters.refused += [user for cohort in cohorts for user in cohort.users]
         answers = rest
@@ -210,7 +208,7 @@ def loss_constants(
     return max(f["smoothness"] for f in facts), min(f["convexity"] for f in facts)
 
 
-def too_steep(federation: Federation, answers: list[Answer]) -> dict[str, str]:
+def too_steep(job: Job, answers: list[Answer]) -> dict[str, str]:
     """The cohorts whose L is far from all others', and why: one step is for all of them.
 
     Steps and rounds are made for the largest L, so a single one could let nobody move. With losses
@@ -218,7 +216,7 @@ def too_steep(federation: Federation, answers: list[Answer]) -> dict[str, str]:
     """
     if len(answers) < 3:  # of two nobody can say which one is wrong
         return {}
-    sums, members = federation.config.model.loss_scale == "sum", federation.roster.members
+    sums, members = job.config.model.loss_scale == "sum", job.members.everybody
     most = [max(members[u].train for u in a.cohort.users) if sums else 1 for a in answers]
     steep = np.array([a.metrics["smoothness"] for a in answers]) / np.array(most)
     limit = STEEP * float(np.median(steep))

@@ -24,7 +24,7 @@ from corsage.core.replies import Replies, by_cause, merge_replies
 from corsage.core.schema import Number, Schema
 from corsage.core.wire import COHORT_OPTIONS, MEMBERS
 from corsage.strategies.known_clusters.cohorts import Cohort, Present, in_groups
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.outgoing import new_token
 from corsage.strategies.rounds.turns import Done, Question, own
 
@@ -83,7 +83,7 @@ class Conversation(Generic[T]):
 
     Parameters
     ----------
-    federation : whose nodes are spoken to.
+    job : whose nodes are spoken to.
     scripts : one a cluster.
 
     Attributes
@@ -92,8 +92,8 @@ class Conversation(Generic[T]):
     times : when each cluster was first asked, and last answered, by `time.monotonic`.
     """
 
-    def __init__(self, federation: Federation, scripts: Mapping[str, ClusterScript[T]]) -> None:
-        self.federation, self.found = federation, dict[str, T]()
+    def __init__(self, job: Job, scripts: Mapping[str, ClusterScript[T]]) -> None:
+        self.job, self.found = job, dict[str, T]()
         self._scripts = scripts
         self.times: dict[str, tuple[float, float]] = {}
         self._begun = False
@@ -112,7 +112,7 @@ class Conversation(Generic[T]):
                 self._advance(cluster, None)
         requests, self._ready = self._ready, []
         if requests:
-            self.federation.progress.exchange += 1
+            self.job.progress.exchange += 1
         for cluster in {request.cohort.cluster for request in requests}:
             self._clock(cluster)
         return [self._message(group) for group in alike(requests)]
@@ -159,7 +159,7 @@ class Conversation(Generic[T]):
 
     def _message(self, group: list[Request]) -> Message:
         """Some requests to one node; `_asked` remembers what is asked in it."""
-        federation = self.federation
+        job = self.job
         faults = {request.cohort.name: request.fault for request in group}
         schema = Schema(
             group[0].template,
@@ -167,12 +167,12 @@ class Conversation(Generic[T]):
             group[0].numbers,
             fault=lambda name, rows: faults[name](rows),
         )
-        samples = {r.cohort.name: federation.roster.held(r.cohort.users) for r in group}
-        schema = federation.outgoing.expected("train", samples, schema)
-        number, token = federation.progress.exchange, new_token()
-        task = cohort_task(federation, group, number, exchange=token)
+        samples = {r.cohort.name: job.members.roster.held(r.cohort.users) for r in group}
+        schema = job.outgoing.expected("train", samples, schema)
+        number, token = job.progress.exchange, new_token()
+        task = cohort_task(job, group, number, exchange=token)
         node = group[0].cohort.node
-        message = federation.outgoing.message("train", node, encode({}), stacked(group), task)
+        message = job.outgoing.message("train", node, encode({}), stacked(group), task)
         self._asked[id(message)] = Asked({r.cohort.name: r for r in group}, schema, token)
         return message
 
@@ -181,7 +181,7 @@ class Conversation(Generic[T]):
         requests, node = asked.requests, message.metadata.dst_node_id
         came = [reply] if reply and own(message, reply) else []
         found = merge_replies(came, {node: list(requests)}, asked.schema, {node: asked.token})
-        self.federation.books.record(found, version=int(message.metadata.group_id))
+        self.job.record(found, version=int(message.metadata.group_id))
         self._whole.dropped |= found.dropped
         self._whole.silent |= found.silent
         self._whole.refused += found.refused
@@ -198,7 +198,7 @@ class Conversation(Generic[T]):
 
 
 def ask_each(
-    federation: Federation,
+    job: Job,
     present: Present,
     request: Callable[[Cohort], Request],
     counted: bool = False,
@@ -212,15 +212,15 @@ def ask_each(
         requests = [request(cohort) for cohort in cohorts]
         answers = yield requests
         if counted:
-            count_exchange(federation, requests)
+            count_exchange(job, requests)
         return answers
 
-    return Conversation(federation, {n: script(group) for n, group in present.groups.items()})
+    return Conversation(job, {n: script(group) for n, group in present.groups.items()})
 
 
-def count_exchange(federation: Federation, requests: Iterable[Request]) -> None:
+def count_exchange(job: Job, requests: Iterable[Request]) -> None:
     """Count what devices of one user would exchange: the rows down, an answer up."""
-    traffic = federation.progress.traffic
+    traffic = job.progress.traffic
     for request in requests:
         users = len(request.cohort.users)
         down, up = size_of(request.rows.values()), size_of(request.template.values())
@@ -230,7 +230,7 @@ def count_exchange(federation: Federation, requests: Iterable[Request]) -> None:
 
 
 def evaluations_of(
-    federation: Federation,
+    job: Job,
     cohorts: Sequence[Cohort],
     shown: Callable[[Cohort], Request],
     options: Mapping[str, Any],
@@ -239,39 +239,35 @@ def evaluations_of(
     """Evaluations of some cohorts at a time: a node answers for all users of a cohort."""
 
     def asked(group: Sequence[Cohort]) -> Question:
-        return evaluation_of(federation, [shown(cohort) for cohort in group], options)
+        return evaluation_of(job, [shown(cohort) for cohort in group], options)
 
     return [partial(asked, group) for group in in_groups(cohorts, most)]
 
 
-def evaluation_of(
-    federation: Federation, requests: Sequence[Request], options: Mapping[str, Any]
-) -> Question:
+def evaluation_of(job: Job, requests: Sequence[Request], options: Mapping[str, Any]) -> Question:
     """The exchange in which cohorts judge their users' models: an answer for each user."""
-    number, new = federation.progress.round, bool(options.get("adapt"))
+    number, new = job.progress.round, bool(options.get("adapt"))
     if not requests:
         raise NodeError(f"round {number}: no users are connected.")
     groups: dict[int, list[Request]] = {}
     for request in requests:
         groups.setdefault(request.cohort.node, []).append(request)
     messages, everybody = [], (user for r in requests for user in r.cohort.users)
-    schema = Schema(numbers=federation.reported)
-    options = {**options, **federation.judging}
-    samples = federation.roster.samples("evaluate", everybody)
-    schema = federation.outgoing.expected("evaluate", samples, schema)
+    schema = Schema(numbers=job.reported)
+    options = {**options, **job.judging}
+    samples = job.members.roster.samples("evaluate", everybody)
+    schema = job.outgoing.expected("evaluate", samples, schema)
     tokens = {node: new_token() for node in groups}
     for node, group in groups.items():
-        task = cohort_task(federation, group, number, options, new, tokens[node])
-        messages.append(
-            federation.outgoing.message("evaluate", node, encode({}), stacked(group), task)
-        )
+        task = cohort_task(job, group, number, options, new, tokens[node])
+        messages.append(job.outgoing.message("evaluate", node, encode({}), stacked(group), task))
     asked = {node: [u for r in group for u in r.cohort.users] for node, group in groups.items()}
     down = sum(len(r.cohort.users) * size_of(r.rows.values()) for r in requests)
     return Question(messages, asked, schema, down, tokens)
 
 
 def cohort_task(
-    federation: Federation,
+    job: Job,
     group: Sequence[Request],
     number: int,
     options: Mapping[str, Any] | None = None,
@@ -279,7 +275,7 @@ def cohort_task(
     exchange: str = "",
 ) -> ConfigRecord:
     """The task of one message; a node is told the users of cohorts that it does not know yet."""
-    versions = federation.progress.versions
+    versions = job.progress.versions
     unknown = {
         request.cohort.name: list(request.cohort.users)
         for request in group
@@ -289,7 +285,7 @@ def cohort_task(
     if unknown:
         more[MEMBERS] = json.dumps(unknown)
     names = [request.cohort.name for request in group]
-    return federation.outgoing.task(number, names, {**(options or {}), **more}, exchange)
+    return job.outgoing.task(number, names, {**(options or {}), **more}, exchange)
 
 
 def alike(requests: Iterable[Request], by_cluster: bool = False) -> list[list[Request]]:
@@ -316,9 +312,9 @@ def size_of(arrays: Iterable[Array]) -> int:
     return sum(array.nbytes for array in arrays)
 
 
-def check_enough(federation: Federation, number: int, replies: Replies) -> None:
+def check_enough(job: Job, number: int, replies: Replies) -> None:
     """RoundFailed if too few users answered, unless there was nothing to ask."""
-    least, users = federation.config.federation.min_users, replies.users
+    least, users = job.config.federation.min_users, replies.users
     if len(users) < least and (users or replies.dropped):
         raise RoundFailed(
             f"round {number}: {len(users)} users gave a usable reply, min-users={least}. "

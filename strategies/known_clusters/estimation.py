@@ -24,7 +24,7 @@ from corsage.strategies.known_clusters.conversation import Answer, Request, ask_
 from corsage.strategies.known_clusters.covariance_fit import CovarianceFit
 from corsage.strategies.known_clusters.possible import likelihood_fault
 from corsage.strategies.known_clusters.strengths import AUTO, ClusterKeys
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
@@ -158,12 +158,12 @@ class VarianceEstimation:
 
     Parameters
     ----------
-    federation, keys : who is asked, and what is on auto.
+    job, keys : who is asked, and what is on auto.
     estimates : where it is noted what they were estimated from.
     """
 
-    def __init__(self, federation: Federation, keys: ClusterKeys, estimates: Estimates) -> None:
-        self.federation, self.keys, self.estimates = federation, keys, estimates
+    def __init__(self, job: Job, keys: ClusterKeys, estimates: Estimates) -> None:
+        self.job, self.keys, self.estimates = job, keys, estimates
 
     # The squared loss: restricted maximum likelihood.
 
@@ -181,7 +181,7 @@ class VarianceEstimation:
             if exchange >= self.keys.known_refine and not found.at_end:
                 break
         else:
-            self.federation.note(ENDLESS)
+            self.job.note(ENDLESS)
         self.estimates.fitted = LikelihoodFit.of(found, names)
         return found, names, replies
 
@@ -199,13 +199,13 @@ class VarianceEstimation:
             options: dict[str, Any] = {"ask": "reml", "ratios": row[cohort.cluster].tolist()}
             if intercepts:
                 options["intercepts"] = True
-            records = sum(self.federation.roster.members[u].train for u in cohort.users)
+            records = sum(self.job.members.everybody[u].train for u in cohort.users)
             fault = partial(likelihood_fault, records=records, users=len(cohort.users))
             return Request(cohort, {}, options, template, fault=fault)
 
-        asked = ask_each(self.federation, present, request, counted=True)
+        asked = ask_each(self.job, present, request, counted=True)
         replies = yield asked
-        check_enough(self.federation, number, replies)
+        check_enough(self.job, number, replies)
         names = [name for name in present.names if name in asked.found]
         if not names:
             raise RoundFailed(f"round {number}: nobody answered.")

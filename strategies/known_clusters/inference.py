@@ -31,7 +31,6 @@ from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, 
 from corsage.strategies.known_clusters.own_sums import LATENT
 from corsage.strategies.known_clusters.possible import summary_fault
 from corsage.strategies.known_clusters.uncertainty import RECORDS, SUMMED, Likely
-from corsage.strategies.rounds.grids import is_at_home
 from corsage.strategies.rounds.turns import Script
 
 MOST_USERS, MOST_NUMBERS = 2000, 20_000
@@ -50,7 +49,7 @@ def inferred(solution: MixedSolution) -> Script[LinearSummary | None]:
     inference = Inference(solution)
     if not (inference.each or inference.residual):
         return inference.summary([])
-    asked = ask_each(solution.federation, solution.present, inference.question)
+    asked = ask_each(solution.job, solution.present, inference.question)
     yield asked
     return inference.summary([answer for own in asked.found.values() for answer in own])
 
@@ -64,12 +63,10 @@ class Inference:
         self.units, self.fitted = solution.units, solution.state.estimates.fitted
         users = sum(len(cohort.users) for cohort in solution.present.cohorts)
         few = users <= MOST_USERS and users * solution.size <= MOST_NUMBERS
-        grid = solution.federation.grid
-        at_home = grid is not None and is_at_home(grid)
-        wanted = solution.keys.mixed_summary == "users" and at_home
+        wanted = solution.keys.mixed_summary == "users" and solution.job.members.at_home
         self.each, self.left_out = wanted and few, users if wanted and not few else 0
-        model = solution.federation.config.model
-        self.loss, self.varies = solution.federation.loss, solution.varies
+        model = solution.job.config.model
+        self.loss, self.varies = solution.job.loss, solution.varies
         self.whole = model.loss_scale != "mean" and not model.ridge
         found = self.fitted is not None or bool(self.covariance.kinds)
         self.residual = self.loss == "squared" and self.whole and not found  # sigma^2 is of those
@@ -142,7 +139,7 @@ class Inference:
         heard = [user for answer in answers for user in answer.cohort.users]
         if len(heard) < expected:
             return None, "none: not all users answered after the last round"
-        members, state = self.solution.federation.roster.members, self.state
+        members, state = self.solution.job.members.everybody, self.state
         free = sum(members[user].train for user in heard) - self._fixed(answers)
         if free <= 0:
             return None, "none: no more rows than coefficients"

@@ -50,7 +50,7 @@ class LooseRounds:
     """
 
     def __init__(self, method: CoinMethod[Any, Any]) -> None:
-        self.method, self.federation = method, method.federation
+        self.method, self.job = method, method.job
         keys, rounds = method.keys, method.config.run.num_rounds
         self.staleness, self.script = keys.known_staleness, None
         if path := keys.known_schedule:
@@ -62,8 +62,8 @@ class LooseRounds:
     def introduce(self) -> None:
         """Say that the numbers depend on time, unless they are played again, or nobody is late."""
         if self.script is None:
-            in_turn = getattr(self.federation.grid, "in_turn", False)
-            self.federation.note((NOBODY_LATE if in_turn else SAID).format(self.staleness))
+            in_turn = getattr(self.job.members.grid, "in_turn", False)
+            self.job.note((NOBODY_LATE if in_turn else SAID).format(self.staleness))
 
     @property
     def work(self) -> AtWork:
@@ -76,7 +76,7 @@ class LooseRounds:
         schedule, state, server = self.method.schedule, self.method.state, self.method.server
         names, walkers = schedule.present.names, self.walkers()
         schedule.present.need_somebody(number)
-        part, check = self.method.part(schedule, state.iteration), StepCheck(self.federation, state)
+        part, check = self.method.part(schedule, state.iteration), StepCheck(self.job, state)
         while not (there := self.there(number, names)):  # of those that are left all are at work
             walkers.wait_for(set(names))
             yield walkers
@@ -104,12 +104,12 @@ class LooseRounds:
         working = sum(len(c.users) for name in running for c in groups.get(name, []))
         least = self.method.config.federation.min_users
         if replies.dropped and len(replies.users) + working < least:
-            check_enough(self.federation, number, replies)
+            check_enough(self.job, number, replies)
 
     def walkers(self) -> Walkers:
         """The walks; begun again where they stand if the run, or a round, is taken up anew."""
         if self._walkers is None or self._of is not self.method.state:
-            self._walkers, self._of = Walkers(self.federation, self.staleness), self.method.state
+            self._walkers, self._of = Walkers(self.job, self.staleness), self.method.state
             for name, busy in self.work.busy.items():
                 self.resume(name, busy)
         return self._walkers

@@ -45,7 +45,7 @@ from corsage.strategies.known_clusters.neighbours import Neighbours, compared
 from corsage.strategies.known_clusters.paths import parents
 from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, tied, value_of
 from corsage.strategies.rounds.base import AT_ONCE, Strategy
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import INFINITE, copied
 from corsage.strategies.rounds.turns import Question, Script
@@ -220,38 +220,38 @@ class MixedModel(Strategy[K, MixedModelState]):
     def clusters(self) -> KnownClusters:
         """Who is in which cluster."""
         together = self.keys.mixed_grouping == "all"
-        return KnownClusters(self.federation, self.keys.known_missing, together)
+        return KnownClusters(self.job, self.keys.known_missing, together)
 
     @property
     def solution(self) -> MixedSolution:
         """What rounds make of the state."""
-        return MixedSolution(self.federation, self.clusters, self.keys, self.state)
+        return MixedSolution(self.job, self.clusters, self.keys, self.state)
 
     @classmethod
-    def strengths(cls, federation: Federation) -> Script[tuple[Strengths, list[Finding]]]:
+    def strengths(cls, job: Job) -> Script[tuple[Strengths, list[Finding]]]:
         """Strengths on auto of another method: (2.3) is solved at the same nodes on the way.
 
         What users keep of it is kept under a name of its own.
         """
-        given = cast(MixedModelKeys, federation.config.keys_of(cls.name))
+        given = cast(MixedModelKeys, job.config.keys_of(cls.name))
         keys = replace(
             given, mixed_random="all", mixed_variances="summed"
         )  # these methods have one strength for all
-        own = federation.beside(cls.name, "strengths")
-        state = MixedModelState.of_size(federation.network.whole.stop)
+        own = job.beside(cls.name, "strengths")
+        state = MixedModelState.of_size(job.network.whole.stop)
         solution = MixedSolution(own, KnownClusters(own, keys.known_missing), keys, state)
         yield from solution.solved()
         return solution.typical(), state.estimates.findings()
 
     def initial(self, network: Network) -> MixedModelState:
         """The middle at zero; all else comes with the first round."""
-        if not self.federation.convex:
+        if not self.job.convex:
             raise ConfigError(
                 f"{self.name}: needs model=linear and a loss with one output (squared, huber, "
                 f"logistic, squared-hinge), not model={self.config.model.model} with "
-                f"loss={self.federation.loss}; async-l2gd takes any model."
+                f"loss={self.job.loss}; async-l2gd takes any model."
             )
-        check_mixed(self.keys, self.config.model, self.federation.loss)
+        check_mixed(self.keys, self.config.model, self.job.loss)
         return MixedModelState.of_size(network.whole.stop)
 
     def shared(self) -> Arrays:
@@ -288,13 +288,13 @@ class MixedModel(Strategy[K, MixedModelState]):
         self.inference = yield from inferred(self.solution)
         self.neighbours = yield from compared(self.solution, self.last)
         if self.neighbours is not None and self.neighbours.told:
-            self.federation.note(f"use {self.neighbours.told}")
+            self.job.note(f"use {self.neighbours.told}")
 
     def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
         """Every user judges its own model; new users adapt."""
         shown = self.solution.shown
         cohorts = self.clusters.of_evaluation(self.state.clusters, options)
-        return evaluation_of(self.federation, [shown(cohort) for cohort in cohorts], options)
+        return evaluation_of(self.job, [shown(cohort) for cohort in cohorts], options)
 
     def evaluations(
         self, options: Mapping[str, Any], some: bool = False
@@ -302,7 +302,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         """The same, some cohorts at a time."""
         shown = self.solution.shown
         cohorts = self.clusters.of_evaluation(self.state.clusters, options)
-        return evaluations_of(self.federation, cohorts, shown, options, AT_ONCE)
+        return evaluations_of(self.job, cohorts, shown, options, AT_ONCE)
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster."""
@@ -326,5 +326,5 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     def named_arrays(self) -> ArrayRecord:
         """wbar, by the names of the model's parameters."""
-        network = self.federation.network
+        network = self.job.network
         return encode(network.named(self.state.model, network.whole))

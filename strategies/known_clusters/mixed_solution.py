@@ -33,7 +33,7 @@ from corsage.strategies.known_clusters.strengths import (
     tied,
 )
 from corsage.strategies.known_clusters.units import Units
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding, few_rows
 from corsage.strategies.rounds.turns import Script
 
@@ -61,7 +61,7 @@ class MixedSolution:
 
     Parameters
     ----------
-    federation, clusters : who takes part.
+    job, clusters : who takes part.
     keys : strengths, and when to end.
     state : what is found, and changed here.
     delivers : whether users keep their models at the end.
@@ -69,17 +69,17 @@ class MixedSolution:
 
     def __init__(
         self,
-        federation: Federation,
+        job: Job,
         clusters: KnownClusters,
         keys: MixedModelKeys,
         state: MixedModelState,
         delivers: bool = True,
     ) -> None:
-        self.federation, self.clusters, self.keys, self.state = federation, clusters, keys, state
+        self.job, self.clusters, self.keys, self.state = job, clusters, keys, state
         self.delivers = delivers
-        self.exact = federation.loss == "squared"
-        self.estimation = VarianceEstimation(federation, keys, state.estimates)
-        self.own_sums = OwnSums(federation, keys, state, self.varies)
+        self.exact = job.loss == "squared"
+        self.estimation = VarianceEstimation(job, keys, state.estimates)
+        self.own_sums = OwnSums(job, keys, state, self.varies)
 
     @property
     def present(self) -> Present:
@@ -101,12 +101,12 @@ class MixedSolution:
     @property
     def units(self) -> Units:
         """The names and units of the coefficients."""
-        return Units.of(self.federation, self.size)
+        return Units.of(self.job, self.size)
 
     @property
     def tolerance(self) -> float:
         """The change at which to end; float32 cannot tell less than 1e-5 of the models."""
-        floor = 1e-5 if self.federation.config.model.precision == "float32" else 0.0
+        floor = 1e-5 if self.job.config.model.precision == "float32" else 0.0
         return max(self.keys.mixed_tolerance, floor)
 
     def estimates_in(self, number: int) -> bool:
@@ -132,7 +132,7 @@ class MixedSolution:
         if replies is None:
             replies = yield from self._summed(number)
         if self.state.done and self.delivers:
-            yield ask_each(self.federation, self.present, self._delivery, counted=True)
+            yield ask_each(self.job, self.present, self._delivery, counted=True)
         return replies
 
     def solved(self, most: int = MOST_ROUNDS) -> Script[None]:
@@ -170,9 +170,9 @@ class MixedSolution:
         """The sums of all clusters, and what follows from them."""
         self.state.enter(self.varies)
         question = partial(self._question, estimates=self.estimates_in(number))
-        asked = ask_each(self.federation, self.present, question, counted=True)
+        asked = ask_each(self.job, self.present, question, counted=True)
         replies = yield asked
-        check_enough(self.federation, number, replies)
+        check_enough(self.job, number, replies)
         answers = {name: asked.found[name] for name in self.present.names if name in asked.found}
         self._solve(answers, number)
         self._judge([a for own in answers.values() for a in own], number, not replies.dropped)
@@ -185,7 +185,7 @@ class MixedSolution:
         if estimates:  # how sure w_j is, too
             rows["covariance"] = self.state.covariance[self.state.place(cohort.cluster)]
             template["em"] = np.zeros((2, d))
-        known = bool(self.federation.progress.versions.get(cohort.name))
+        known = bool(self.job.progress.versions.get(cohort.name))
         options = {"moves": known, "as": self.last, "next": self.next, "em": estimates}
         fault = partial(step_fault, gamma=rows["next"], users=len(cohort.users))
         return Request(cohort, rows, options, template, TRAVELLED, fault)
@@ -298,8 +298,8 @@ class MixedSolution:
 
     def findings(self) -> list[Finding]:
         """How the solution was reached, and the variances."""
-        rows = [("rounds", f"{self.federation.progress.round}"), *self._change(), *self._few()]
-        members, units = self.federation.roster.members, self.units
+        rows = [("rounds", f"{self.job.progress.round}"), *self._change(), *self._few()]
+        members, units = self.job.members.everybody, self.units
         records = sum(members[user].train for c in self.present.cohorts for user in c.users)
         density = units.density(records)
         told = self.own_sums.findings(units, density)
@@ -323,7 +323,7 @@ class MixedSolution:
         alone = bool(self.state.used.size) and not self.state.used.any()
         tied = bool(np.isinf(self.state.used).all())
         how = SHORTEST if alone else COUNTED if tied else LEANING
-        return few_rows(self.federation, self.size, how)
+        return few_rows(self.job, self.size, how)
 
 
 def added(answers: list[Answer], d: int) -> ClusterSums:

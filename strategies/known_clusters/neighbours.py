@@ -18,7 +18,6 @@ from corsage.core.schema import EXAMPLES
 from corsage.strategies.known_clusters.conversation import evaluations_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.rounds.base import AT_ONCE
-from corsage.strategies.rounds.grids import is_at_home
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Script, Series
@@ -130,8 +129,7 @@ def compared(solution: MixedSolution, last: Replies | None) -> Script[Neighbours
 
 def wanted(solution: MixedSolution) -> bool:
     """Whether the strengths were found, not given, and there are exchanges to spare."""
-    grid = solution.federation.grid
-    at_home = grid is not None and is_at_home(grid)
+    at_home = solution.job.members.at_home
     asked = {"simulations": at_home, "always": True, "never": False}
     return asked[solution.keys.mixed_neighbours] and solution.own_sums.wanted
 
@@ -145,12 +143,12 @@ def whole(evaluation: Replies, solution: MixedSolution) -> bool:
 def judging(solution: MixedSolution) -> Series:
     """The exchanges in which all users judge their models."""
     cohorts, shown = solution.present.cohorts, solution.shown
-    return Series(evaluations_of(solution.federation, cohorts, shown, {}, AT_ONCE))
+    return Series(evaluations_of(solution.job, cohorts, shown, {}, AT_ONCE))
 
 
 def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
     """A neighbour's loss at each user; what its exchanges cost is not the mixed model's."""
-    own = solution.federation.beside("mixed-model", neighbour.strategy)
+    own = solution.job.beside("mixed-model", neighbour.strategy)
     own.progress.traffic = Traffic()
     keys = replace(solution.keys, known_gamma=neighbour.gamma, known_lambda=neighbour.lam)
     keys = replace(keys, mixed_random="all")

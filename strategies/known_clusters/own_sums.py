@@ -61,8 +61,7 @@ from corsage.strategies.known_clusters.uncertainty import (
 )
 from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.known_clusters.users_sums import Users, explained, remember
-from corsage.strategies.rounds.federation import Federation
-from corsage.strategies.rounds.grids import is_at_home
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
@@ -93,19 +92,19 @@ class OwnSums:
 
     Parameters
     ----------
-    federation, keys, state : the mixed model's.
+    job, keys, state : the mixed model's.
     varies : 1 for coefficients that differ between users (d,); None: all do.
     """
 
     def __init__(
         self,
-        federation: Federation,
+        job: Job,
         keys: MixedModelKeys,
         state: MixedModelState,
         varies: Floats | None,
     ) -> None:
-        self.federation, self.keys, self.state, self.varies = federation, keys, state, varies
-        self.exact = federation.loss == "squared"
+        self.job, self.keys, self.state, self.varies = job, keys, state, varies
+        self.exact = job.loss == "squared"
 
     # Whether it can be done.
 
@@ -117,12 +116,12 @@ class OwnSums:
         if self.keys.mixed_paths:
             check_paths(present.names)
             if obstacle and units_above(present.names):
-                self.federation.note(f"clusters are in the middle, not in units above: {obstacle}")
+                self.job.note(f"clusters are in the middle, not in units above: {obstacle}")
         self.state.estimates.way = SUMMED if obstacle else USERS
         if obstacle and self.keys.mixed_variances not in (AUTO, SUMMED):
             raise ConfigError(f"mixed-variances={self.keys.mixed_variances}: {obstacle}.")
         if obstacle and self.keys.mixed_variances == AUTO and self.wanted:
-            self.federation.note(f"one variance a level, for features as they are: {obstacle}")
+            self.job.note(f"one variance a level, for features as they are: {obstacle}")
 
     @property
     def wanted(self) -> bool:
@@ -143,15 +142,9 @@ class OwnSums:
             return "asked for"
         if users * d**2 > 2 * MOST_NUMBERS or users * d**3 > MOST_WORK:
             return f"{users:,} users with {d:,} coefficients are too many for sums of each"
-        if not self.at_home and any(len(c.users) > 1 for c in present.cohorts):
+        if not self.job.members.at_home and any(len(c.users) > 1 for c in present.cohorts):
             return "a device has several users of one cluster, and tells no more than their sum"
         return ""
-
-    @property
-    def at_home(self) -> bool:
-        """Whether all users' data are the server's own anyway."""
-        grid = self.federation.grid
-        return grid is not None and is_at_home(grid)
 
     # A round.
 
@@ -163,13 +156,13 @@ class OwnSums:
         if self.exact and self.state.sums.are_of(present):
             self.step(self.state.sums, present, np.zeros(2), True, number)
             return Replies(users=list(self.state.sums.users))
-        asked = ask_each(self.federation, present, self.question, counted=True)
+        asked = ask_each(self.job, present, self.question, counted=True)
         replies = yield asked
-        check_enough(self.federation, number, replies)
+        check_enough(self.job, number, replies)
         answers = [answer for name in present.names for answer in asked.found.get(name, [])]
         if not answers:
             return replies
-        members = self.federation.roster.members
+        members = self.job.members.everybody
         sums = KeptSums.of(answers, lambda user: members[user].train)
         if self.exact and self.keys.mixed_keep_sums:
             self.state.sums = sums.worth_keeping()
@@ -191,14 +184,14 @@ class OwnSums:
         """The sums of each of a cohort's users, after a step of theirs if there is a centre."""
         d, users = len(self.state.model), len(cohort.users)
         template = {"sums": np.zeros((users, d * (d + 1) // 2 + d + 1))}
-        known = bool(self.federation.progress.versions.get(cohort.name))
+        known = bool(self.job.progress.versions.get(cohort.name))
         moves = known and not self.exact and len(self.state.w) > 0
         options: dict[str, Any] = {"ask": "quadratics", "moves": moves, "as": self.kind}
         if users > 1:
             options["each"] = True
         rows = self.rows(cohort) if moves else {}
-        members = self.federation.roster.members
-        intercept = self.federation.config.model.intercept
+        members = self.job.members.everybody
+        intercept = self.job.config.model.intercept
         counts = [members[user].train for user in cohort.users] if intercept else []
         fault = partial(quadratic_fault, d=d, counts=counts, exact=self.exact)
         return Request(cohort, rows, options, template, TRAVELLED, fault, each=True)
@@ -255,14 +248,14 @@ class OwnSums:
             return {}, NOT_CONVERGED
         if self.keys.mixed_intervals == AUTO and work(tree, found) > LONG:
             return {}, LEFT_OUT
-        units = Units.of(self.federation, len(varies))
+        units = Units.of(self.job, len(varies))
         matrix, which = units.matrix @ fit.units.matrix, np.flatnonzero(varies).tolist()
         asked = Asked(list(fit.levels), units.names, matrix, units.label, which)
         return uncertain(tree, found, asked), PROFILE
 
     def latent(self, found: Fitted) -> list[float]:
         """Shares on the scale of scores, of random intercepts under the logistic loss."""
-        if self.varies is None or self.varies.sum() > 1 or self.federation.loss != "logistic":
+        if self.varies is None or self.varies.sum() > 1 or self.job.loss != "logistic":
             return []
         parts = [LATENT, *(float(np.trace(one.mean(0))) for one in found.covariances)]
         return [part / sum(parts) for part in parts]
@@ -274,7 +267,7 @@ class OwnSums:
             return known.units
         square, slope, _ = users.total()
         slope = slope if self.exact else np.zeros(len(self.state.model))
-        records, intercept = float(users.counts.sum()), self.federation.config.model.intercept
+        records, intercept = float(users.counts.sum()), self.job.config.model.intercept
         return Standard.of(square, slope, records, intercept)
 
     def fitted(
@@ -283,9 +276,7 @@ class OwnSums:
         """The most likely covariances, and the shapes that were tried if they were chosen now."""
         before, kind = self.state.estimates.covariance, self.keys.mixed_variances
         if kind == AUTO and not before.held_out and (self.exact or number >= CHOICE):
-            return chosen(
-                tree, users.drawn(self.federation.config.run.seed), np.flatnonzero(varies)
-            )
+            return chosen(tree, users.drawn(self.job.config.run.seed), np.flatnonzero(varies))
         shapes = equal_shapes(tree, ONE if kind == AUTO else kind, np.flatnonzero(varies))
         known = before.shapes(varies) if before.kinds else shapes
         same = len(known) == len(shapes) and (not before.names or before.names == users.names)
@@ -321,7 +312,7 @@ class OwnSums:
     @property
     def single(self) -> bool:
         """Whether users compute in float32."""
-        return self.federation.config.model.precision == "float32"
+        return self.job.config.model.precision == "float32"
 
     @property
     def flat(self) -> float:

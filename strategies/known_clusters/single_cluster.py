@@ -51,7 +51,7 @@ class SingleCluster(MixedModel[SingleClusterKeys]):
     @cached_property
     def clusters(self) -> KnownClusters:
         """Everybody is in one."""
-        return KnownClusters(self.federation, together=True)
+        return KnownClusters(self.job, together=True)
 
     @property
     def solution(self) -> MixedSolution:
@@ -62,16 +62,16 @@ class SingleCluster(MixedModel[SingleClusterKeys]):
     def solution_with(self, strength: str) -> MixedSolution:
         """The solution with this lambda^sc. Of one cluster w is wbar, whatever lambda_j says."""
         keys = replace(self.keys, known_gamma=strength, known_lambda="1")
-        return MixedSolution(self.federation, self.clusters, keys, self.state)
+        return MixedSolution(self.job, self.clusters, keys, self.state)
 
     def opening(self) -> Script[None]:
         """Choose lambda by cross-validation, if that is wanted."""
         if self.keys.single_cluster_lambda != CV or self.state.strengths.lam:
             yield from super().opening()
             return
-        if self.federation.loss != "squared":
+        if self.job.loss != "squared":
             raise ConfigError(
-                f"single-cluster-lambda=cv: for the squared loss, not loss={self.federation.loss}; "
+                f"single-cluster-lambda=cv: for the squared loss, not loss={self.job.loss}; "
                 "set a number, or auto."
             )
         if self.keys.mixed_random != "all":
@@ -96,12 +96,12 @@ class SingleCluster(MixedModel[SingleClusterKeys]):
     def _sum(self, ask: str, rows: Arrays, template: Arrays) -> Script[Arrays]:
         """One exchange; the sum of all answers."""
         asked = ask_each(
-            self.federation,
+            self.job,
             self.clusters.meet(self.state.clusters),
             lambda cohort: Request(cohort, rows, {"ask": ask}, template),
         )
         replies = yield asked
-        check_enough(self.federation, self.progress.round, replies)
+        check_enough(self.job, self.progress.round, replies)
         answers = [answer for group in asked.found.values() for answer in group]
         return {name: np.sum([a.rows[name] for a in answers], axis=0) for name in template}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.core.preparation import BY_USER, Preparation
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 
 ROUNDING = 1e-6
 """The share of a sum that may be rounding."""
@@ -31,13 +31,13 @@ class Units:
     told: str = ""
 
     @classmethod
-    def of(cls, federation: Federation, d: int) -> Units:
+    def of(cls, job: Job, d: int) -> Units:
         """Out of what the federation agreed on of its tables, for d coefficients."""
-        intercept = federation.config.model.intercept
-        prepared, count = federation.agreed.preparation, d - intercept
+        intercept = job.config.model.intercept
+        prepared, count = job.agreed.preparation, d - intercept
         names = [f"x{number}" for number in range(1, count + 1)]
         matrix, start, label = np.eye(d), np.zeros(d), 1.0
-        told = [outcome(federation.loss, prepared)] if federation.agreed.num_classes == 2 else []
+        told = [outcome(job.loss, prepared)] if job.agreed.num_classes == 2 else []
         if prepared is not None and len(prepared.features) == count:
             names = list(prepared.features)
             if prepared.scaling == BY_USER:

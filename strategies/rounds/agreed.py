@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from corsage.core.agreement import misfit
+from corsage.core.config import Config
+from corsage.core.errors import ModelError
 from corsage.core.introduction import Introduction, other_frozen, too_large, too_many
 from corsage.core.limits import SPACE
 from corsage.core.preparation import Preparation
-from corsage.strategies.rounds.tables import Policy
+from corsage.strategies.rounds.tables import policy_of
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 Kind = tuple[tuple[int, ...], bool]
 """The shape of a sample, and whether it has a class."""
 
 
-@dataclass
 class Agreed:
     """What samples are like, once the nodes that the run starts with have said it.
 
     Parameters
     ----------
+    config : says what the model is, and how tables are prepared.
+
+    Attributes
+    ----------
     shape, num_classes : of a sample, () until then; no classes: labels are numbers.
-    policy, preparation : how tables are prepared, and what was agreed on; none: there are none.
-    frozen : the fingerprint of what nobody trains of the model, for such samples.
-    parameters : how many numbers of the model travel, for such samples.
+    preparation : what was agreed on for tables; none: there are none.
     """
 
-    shape: tuple[int, ...] = ()
-    num_classes: int = 0
-    policy: Policy = Policy()
-    preparation: Preparation | None = None
-    frozen: Callable[[tuple[int, ...], int], str] = lambda shape, classes: ""
-    parameters: Callable[[tuple[int, ...], int], int] = lambda shape, classes: 0
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.shape: tuple[int, ...] = ()
+        self.num_classes = 0
+        self.preparation: Preparation | None = None
 
     def agree(self, guests: Sequence[Introduction]) -> None:
         """What the model is built for; of tables, how their columns become its inputs."""
@@ -42,7 +47,8 @@ class Agreed:
         alike = [said for said in guests if (said.shape, said.num_classes > 0) == kind]
         tables = [said.table for said in alike if said.table]
         if 2 * len(tables) > len(alike):
-            self.adopt(self.policy.agree(tables, numbers=not self.num_classes))
+            policy = policy_of(self.config)
+            self.adopt(policy.agree(tables, numbers=not self.num_classes))
 
     def adopt(self, preparation: Preparation) -> None:
         """Hold to what was agreed on."""
@@ -64,7 +70,8 @@ class Agreed:
         """Why the model is more than a node allows, before anything of it is sent there."""
         if not (said.users and said.most):
             return ""
-        size, users = self.parameters(self.shape, self.num_classes), len(said.users)
+        network, users = self._network(self.shape, self.num_classes), len(said.users)
+        size = network.whole.stop if network else 0
         if size > said.most:
             return too_large(size, said.most)
         space = SPACE * said.most
@@ -74,8 +81,18 @@ class Agreed:
         """Why a node's frozen part does not fit, if it says one."""
         if not said.frozen:
             return ""
-        here = self.frozen(said.shape, said.num_classes)
+        network = self._network(said.shape, said.num_classes)
+        here = network.vector.fixed.fingerprint if network else ""
         return other_frozen(said.frozen, here) if here != said.frozen else ""
+
+    def _network(self, shape: tuple[int, ...], num_classes: int) -> Network | None:
+        """The model for such samples, if there can be one; why not is said elsewhere."""
+        from corsage.networks.build import build_network
+
+        try:
+            return build_network(self.config.model, shape, num_classes, self.config.run.seed)
+        except ModelError:
+            return None
 
     def _other_labels(self, said: Introduction) -> str:
         """Why a node's labels do not fit the model, if they do not."""

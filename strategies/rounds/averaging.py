@@ -27,7 +27,7 @@ from corsage.strategies.rounds.cluster_means import cluster_means
 from corsage.strategies.rounds.rows import user_weights
 
 if TYPE_CHECKING:
-    from corsage.strategies.rounds.federation import Federation
+    from corsage.strategies.rounds.job import Job
 
 ROUNDS = 10
 """Rounds whose norms count for C."""
@@ -40,16 +40,16 @@ class Averaging:
 
     Parameters
     ----------
-    federation : whose users they are.
+    job : whose users they are.
     """
 
-    def __init__(self, federation: Federation) -> None:
-        self.federation = federation
+    def __init__(self, job: Job) -> None:
+        self.job = job
 
     @property
     def keys(self) -> RobustKeys:
         """The rule."""
-        return self.federation.config.robust
+        return self.job.config.robust
 
     def check(self, strategy: str, unprotected: str) -> None:
         """ConfigError if the rule would do nothing, or other than what it says."""
@@ -58,7 +58,7 @@ class Averaging:
             return
         if unprotected:
             raise ConfigError(f"robust={name}: not for strategy={strategy}: {unprotected}.")
-        weighting = self.federation.config.train.weighting
+        weighting = self.job.config.train.weighting
         if name in ("median", "trimmed-mean") and weighting != "uniform":
             raise ConfigError(
                 f"robust={name}: it counts each user once, not by weighting={weighting}; take "
@@ -67,7 +67,7 @@ class Averaging:
 
     def check_enough(self, users: int) -> None:
         """ConfigError if all users of the first round are too few for the rule."""
-        if not self.keys.on or self.federation.progress.round:
+        if not self.keys.on or self.job.progress.round:
             return
         keep, most = self.keys.krum_keep, users - bad_of(self.keys, users)
         if self.keys.robust == "krum" and keep > most:
@@ -88,7 +88,7 @@ class Averaging:
         """
         if not self.keys.on or not replies.users:
             return replies
-        config = self.federation.config
+        config = self.job.config
         weights = user_weights(replies, config.train.weighting, config.federation.max_share)
         mean = {
             name: self.of_rows(name, replies.rows[name], weights, origin)
@@ -117,7 +117,7 @@ class Averaging:
     def _average(self, rows: Array, weights: Floats, origin: Array, limit: float) -> Array:
         keys, n = self.keys, len(rows)
         if n < (least := needed(keys, n)):
-            self.federation.note(
+            self.job.note(
                 f"robust={keys.robust} needs {least} users, of {n} it takes no average: what was "
                 "sent to them stays"
             )
@@ -141,7 +141,7 @@ class Averaging:
         """C of `clip`; the norms of this round count for it."""
         if self.keys.robust != "clip" or self.keys.clip_norm != "median":
             return self.keys.limit
-        known = self.federation.progress.lengths
+        known = self.job.progress.lengths
         now = float(np.median(robust.lengths(rows, origin)))
         known[name] = [*known.get(name, []), now][-ROUNDS:]
         return middle(known[name])

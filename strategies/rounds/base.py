@@ -2,7 +2,7 @@
 
 An algorithm overrides `initial` (what the server remembers before round 1), `send` (what users get)
 and `merge` (the server's step). All that it remembers is in `state`, a dataclass of its own; where
-the run stands is in `progress`, and who takes part is in `federation`.
+the run stands is in `progress`, what is trained in `job`, and who takes part in `members`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from corsage.strategies.rounds.averaging import Averaging
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.delivery import Deliveries
 from corsage.strategies.rounds.enough import check_evaluated, check_trained
-from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.first_state import first_state, taken_over
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.learning import check_learning
 from corsage.strategies.rounds.loop import Evaluate, exchange_once, refuse_no_rounds, run
 from corsage.strategies.rounds.model_arrays import by_parameter, parts_of
@@ -105,23 +105,23 @@ class Strategy(FlowerStrategy, Generic[K, S]):
     def configure(self, config: Config, experiment: str = "") -> None:
         """Take a configuration; again only before anybody is asked anything."""
         self.config = config
-        self.keys = cast(K, self.config.keys_of(self.name))
         self.train_options: Mapping[str, Any] = {}
         self.evaluate_options: Mapping[str, Any] = {}
-        self.federation = Federation(self.name, self.config, self.keys, self.callbacks, experiment)
+        self.job = Job(self.name, self.config, self.callbacks, experiment)
+        self.members, self.keys = self.job.members, cast(K, self.job.keys)
         self.deliveries = Deliveries()  # of the table's rows, by their names
         self._steps = Steps(self)
         self.prepare()
-        self.averaging = Averaging(self.federation)
+        self.averaging = Averaging(self.job)
         self.averaging.check(self.name, self.unprotected)
-        self.server_step = ServerStep(self.federation)
+        self.server_step = ServerStep(self.job)
         self.server_step.check(self.name, self.no_server_step)
         check_learning(self)
 
     @property
     def progress(self) -> Progress:
         """Where the run stands."""
-        return self.federation.progress
+        return self.job.progress
 
     # What an algorithm overrides.
 
@@ -202,24 +202,22 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
         Where nodes answer for whole cohorts (`by_cohort`), all of their users are in it.
         """
-        federation = self.federation
+        job = self.job
         users = self.judged(options) if users is None else users
-        schema = Schema(numbers=(*federation.reported, *self.numbers("evaluate")))
-        return federation.outgoing.question(
-            "evaluate", users, self.show(users, options), schema, options
-        )
+        schema = Schema(numbers=(*job.reported, *self.numbers("evaluate")))
+        return job.outgoing.question("evaluate", users, self.show(users, options), schema, options)
 
     def evaluations(
         self, options: Mapping[str, Any], some: bool = False
     ) -> Iterable[Callable[[], Question]]:
         """The same as questions of so many users at a time; with `some` of a sample alone."""
-        users = self.federation.sample if some else self.judged(options)
+        users = self.members.sample if some else self.judged(options)
         groups = [users[i : i + AT_ONCE] for i in range(0, len(users), AT_ONCE)] or [users]
         return [partial(self.evaluation, options, group) for group in groups]
 
     def judged(self, options: Mapping[str, Any]) -> list[str]:
         """Whom an evaluation is about: those that train, or those that come only after."""
-        return self.federation.new_users if options.get("adapt") else self.federation.users
+        return self.members.new_users if options.get("adapt") else self.members.users
 
     def length(self, rounds: int) -> int:
         """How many rounds there will be, where `rounds` are wanted; asked after `opening`."""
@@ -254,14 +252,14 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def accept(self, named: Arrays) -> S:
         """The first state out of a model's state dict, by parameter names."""
-        network = self.federation.network
+        network = self.job.network
         first = self.initial(network)
         parts = parts_of(self.name, network, named, list(arrays_of(first)))
         return cast(S, replace(cast(Any, first), **parts))
 
     def named_arrays(self) -> ArrayRecord:
         """The shared arrays at the end, under the names that a Flower user expects."""
-        network = self.federation.network
+        network = self.job.network
         return encode(network.vector.whole_state(by_parameter(network, self.shared())))
 
     def arrays(self, grid: Grid) -> ArrayRecord:
@@ -307,10 +305,10 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def summary(self) -> None:
         """Log the settings."""
-        settings = {**flatten(self.federation.train), **flatten(self.keys)}
+        settings = {**flatten(self.job.train), **flatten(self.keys)}
         log(INFO, "%s: %s", self.name, ", ".join(f"{k}={v}" for k, v in settings.items()))
-        if self.federation.agreed.shape:
-            log(INFO, "%s: %s", self.name, self.federation.network.described())
+        if self.job.agreed.shape:
+            log(INFO, "%s: %s", self.name, self.job.network.described())
 
     def start(
         self,
@@ -329,7 +327,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
         """
         num_rounds = num_rounds or self.config.run.num_rounds
         refuse_no_rounds(self, num_rounds)
-        self.federation.timeout = timeout or self.federation.timeout
+        self.members.timeout = timeout or self.members.timeout
         self._steps.close()
         self.begin(grid)
         if initial_arrays is not None:
@@ -342,7 +340,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def begin(self, grid: Grid) -> None:
         """Know the users, and hold the first state."""
-        self.federation.join(grid)
+        self.job.join(grid)
         if not hasattr(self, "state"):
             self.state = first_state(self)
 
@@ -352,7 +350,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def accept_round(self, number: int, replies: Replies) -> None:
         """Note what came; RoundFailed if it is too little."""
-        self.federation.books.record(replies, version=number)
+        self.job.record(replies, version=number)
         check_trained(number, replies, self.config.federation.min_users)
 
     def is_over(self, rounds: int) -> bool:
@@ -365,7 +363,7 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def evaluated(self, down: int, replies: Replies) -> Replies:
         """Note and count an evaluation, of so many bytes down; RoundFailed if it is of too few."""
-        self.federation.books.record(replies, version=self.progress.round + 1)
+        self.job.record(replies, version=self.progress.round + 1)
         least = self.config.federation.min_users
         check_evaluated(self.progress.round, replies, least)
         self.progress.traffic.evaluation_bytes_down += down
@@ -377,4 +375,5 @@ class Strategy(FlowerStrategy, Generic[K, S]):
 
     def restore(self, progress: Progress, state: S) -> None:
         """Go on where a checkpoint stands."""
-        self.federation.progress, self.state = progress, state
+        self.progress.go_on(progress)
+        self.state = state

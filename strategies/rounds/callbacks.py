@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from logging import WARNING
 from typing import TYPE_CHECKING, Any
+
+from flwr.supercore import log
+
+from corsage.core.text import escaped
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
@@ -32,3 +38,25 @@ class Callback:
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """All rounds are done; one result for the strategy, and one for each row beside it."""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What is worth a line, for the log and for whoever watches.
+
+    Parameters
+    ----------
+    name : the strategy that is named in the log.
+    callbacks : who watches.
+    """
+
+    name: str
+    callbacks: Sequence[Callback]
+
+    def __call__(self, text: str) -> None:
+        """One line."""
+        text = escaped(text)
+        if not any(callback.shows_notes for callback in self.callbacks):
+            log(WARNING, "%s: %s", self.name, text)
+        for callback in self.callbacks:
+            callback.on_note(text)

@@ -43,7 +43,7 @@ def round_over(
     """The end of a round: a point of the curve if it was evaluated, and a row for callbacks."""
     progress = strategy.progress
     if evaluation is not None:
-        own = judged(evaluation, strategy.federation.measures).first
+        own = judged(evaluation, strategy.job.measures).first
         progress.curve.append((progress.round, float(np.mean(own))))
         if result is not None:
             found = weighted_metrics(evaluation)
@@ -55,9 +55,9 @@ def options_of(
     strategy: Strategy[Any, Any], row: str, deliver: bool, more: Options | None = None
 ) -> Options:
     """The options of an evaluation of a row; of the one that the table shows if it delivers."""
-    federation, adapt = strategy.federation, bool((more or {}).get("adapt"))
-    users = len(federation.new_users if adapt else federation.users)
-    kept = bool(federation.state_dir) or federation.collects
+    job, adapt = strategy.job, bool((more or {}).get("adapt"))
+    users = len(job.members.new_users if adapt else job.members.users)
+    kept = bool(job.state_dir) or job.collects
     rest = row_options(row, deliver, strategy.config, users if kept else 0)
     return {**strategy.evaluate_options, **(more or {}), **rest}
 
@@ -68,14 +68,14 @@ def evaluated(strategy: Strategy[Any, Any], last: bool, seen: Replies | None) ->
     Who is not asked, as it is at work, is where it was when it was last `seen`.
     """
     replies = evaluate(strategy, options_of(strategy, strategy.name, last), some=not last)
-    return with_others(replies, seen, strategy.federation.users)
+    return with_others(replies, seen, strategy.members.users)
 
 
 def evaluate(strategy: Strategy[Any, Any], options: Options, some: bool = False) -> Replies:
     """All users' evaluation, or that of a sample, by messages of its own."""
-    strategy.federation.turnout.rest()
+    strategy.members.rest()
     turn = Series(strategy.evaluations(options, some))
-    return accepted(strategy, options, turn, strategy.federation.exchange(turn), some)
+    return accepted(strategy, options, turn, strategy.members.exchange(turn), some)
 
 
 def accepted(
@@ -86,12 +86,12 @@ def accepted(
     some: bool,
 ) -> Replies:
     """An evaluation as it came; once more if states turn out to be gone: they start anew."""
-    federation = strategy.federation
-    if federation.books.reset(replies):
+    job = strategy.job
+    if job.reset(replies):
         for line in by_cause(replies.dropped):
-            federation.note(line)
+            job.note(line)
         turn = Series(strategy.evaluations(options, some))
-        replies = federation.exchange(turn)
+        replies = job.members.exchange(turn)
     words = turn.tokens.values() if isinstance(turn, Question) else turn.tokens
     return noted(strategy, options, turn.down, words, replies)
 

@@ -11,32 +11,32 @@ from corsage.datasets.dealing.federated import NO_TESTS
 from corsage.strategies.rounds.agreed import fitting, labels
 
 if TYPE_CHECKING:
-    from corsage.strategies.rounds.federation import Federation
+    from corsage.strategies.rounds.job import Job
 
 
-def check_data(federation: Federation) -> None:
+def check_data(job: Job) -> None:
     """The model is built for the data of the first start, also when the run is resumed."""
-    progress, agreed = federation.progress, federation.agreed
+    progress, agreed = job.progress, job.agreed
     if not progress.shape:  # nothing is built yet
         progress.shape, progress.num_classes = agreed.shape, agreed.num_classes
         progress.preparation = json.dumps(agreed.preparation.json()) if agreed.preparation else ""
     elif progress.preparation:  # a resumed run's tables are prepared as they were
         preparation = Preparation.read(json.loads(progress.preparation))
-        federation.reception.adopt(preparation, progress.num_classes)
-    check_same(federation)
+        job.members.reception.adopt(preparation, progress.num_classes)
+    check_same(job)
     agreed.num_classes = progress.num_classes
-    federation.roster.reclaim()  # a resumed run remembers whose ids are
-    federation.now.number = progress.round
-    federation.measures  # noqa: B018 - those that such labels have, or a ConfigError
-    if not any(member.test for member in federation.roster.members.values()):
+    job.members.roster.reclaim()  # a resumed run remembers whose ids are
+    job.members.number = progress.round
+    job.measures  # noqa: B018 - those that such labels have, or a ConfigError
+    if not any(member.test for member in job.members.everybody.values()):
         raise DataError(NO_TESTS)
-    federation.turnout.rest()
-    check_new_users(federation)
+    job.members.rest()
+    check_new_users(job)
 
 
-def check_same(federation: Federation) -> None:
+def check_same(job: Job) -> None:
     """NodeError for nodes whose samples are not what the run began with."""
-    progress, agreed = federation.progress, federation.agreed
+    progress, agreed = job.progress, job.agreed
     fits = fitting(agreed.num_classes, progress.num_classes)
     if progress.shape != agreed.shape or not fits:
         raise NodeError(
@@ -45,12 +45,12 @@ def check_same(federation: Federation) -> None:
         )
 
 
-def check_new_users(federation: Federation) -> None:
+def check_new_users(job: Job) -> None:
     """ConfigError if some users are to come after training, and all or none would."""
-    if federation.config.new.wanted and not (federation.users and federation.new_users):
-        roster = federation.roster
+    if job.config.new.wanted and not (job.members.users and job.members.new_users):
+        roster = job.members.roster
         known = sorted({m.cluster for m in roster.members.values()} - {""})
-        keys, count = federation.config.new, len(federation.new_users)
+        keys, count = job.config.new, len(job.members.new_users)
         raise ConfigError(
             f"new-users={keys.new_users:g} new-cluster={keys.new_cluster}: {count} of "
             f"{len(roster.users)} users would be new; some must be, and some not. "

@@ -18,11 +18,11 @@ S = TypeVar("S")
 
 def first_state(strategy: Strategy[Any, S]) -> S:
     """The algorithm's own; ModelError for keys that this model has no use for."""
-    federation = strategy.federation
-    settle(federation)
-    network = federation.network
+    job = strategy.job
+    settle(job)
+    network = job.network
     check_fits(strategy, network)
-    if strategy.solves and federation.convex:
+    if strategy.solves and job.convex:
         check_whole(strategy.name, network)
     state = lean(strategy.initial(network))
     network.vector.forget()

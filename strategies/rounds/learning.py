@@ -27,7 +27,7 @@ def check_fits(strategy: Strategy[Any, Any], network: Network) -> None:
     check_learning(strategy)  # of some strategies it is the labels that say what is of no use
     train = strategy.config.train
     check_loss(train, network.criterion)
-    check_images(train, strategy.federation.agreed.shape)
+    check_images(train, strategy.job.agreed.shape)
     check_samples(strategy, network)
     if train.changed(LEARNING):
         note_slower(strategy, network)
@@ -42,14 +42,14 @@ def check_samples(strategy: Strategy[Any, Any], network: Network) -> None:
 
     from corsage.networks.running import refuses_one
 
-    federation, train = strategy.federation, strategy.config.train
+    job, train = strategy.job, strategy.config.train
     steps = strategy.epochs(train, strategy.keys)
     if not steps or not network.batch_statistics:
         return
     enough = (2,) if train.batch_size == 1 else range(2, 2**62)  # two are one batch in any case
-    if any(member.train in enough for member in federation.roster.members.values()):
+    if any(member.train in enough for member in job.members.everybody.values()):
         return
-    example = zeros((1, *federation.agreed.shape), device=network.device)
+    example = zeros((1, *job.agreed.shape), device=network.device)
     if refuses_one(network.module, example, network.still):
         what = "batch-size=1" if train.batch_size == 1 else "every user has one training sample"
         raise ModelError(
@@ -60,7 +60,7 @@ def check_samples(strategy: Strategy[Any, Any], network: Network) -> None:
 
 def note_slower(strategy: Strategy[Any, Any], network: Network) -> None:
     """Say which keys make a quick path one that is not as quick."""
-    train, note = strategy.config.train, strategy.federation.note
+    train, note = strategy.config.train, strategy.job.note
     if not network.stackable:
         pass  # users train one after the other in any case
     elif train.mixed_precision != "none":

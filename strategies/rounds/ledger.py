@@ -76,13 +76,6 @@ class Ledger(MutableMapping[str, int]):
         found._places, found._values = self._places, self._values.copy()
         return found
 
-    def within(self, others: Mapping[str, int]) -> Ledger:
-        """The numbers of those users who are among others too."""
-        found = self.copy()
-        for user in [user for user in found if user not in others]:
-            del found[user]
-        return found
-
     def arrays(self, name: str) -> Arrays:
         """As a file has it."""
         there = self._values != ABSENT

@@ -21,7 +21,6 @@ from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.replies import Replies, name_users
 from corsage.core.schema import Schema
 from corsage.core.wire import BY_USER
-from corsage.strategies.rounds.books import in_order
 from corsage.strategies.rounds.evaluation import (
     evaluated,
     last_evaluation,
@@ -30,7 +29,6 @@ from corsage.strategies.rounds.evaluation import (
     tell,
 )
 from corsage.strategies.rounds.first_data import check_data
-from corsage.strategies.rounds.ledger import Ledger
 from corsage.strategies.rounds.model_arrays import lean
 from corsage.strategies.rounds.results import LAST, Result, Summary, weighted_metrics
 from corsage.strategies.rounds.riding import Riding
@@ -47,17 +45,17 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = None) -> Result:
     """All rounds, and what is reported after them."""
-    federation, result = strategy.federation, Result()
+    job, result = strategy.job, Result()
     riding = Riding(strategy, result)
 
     # Begin: a callback may put a checkpoint in place, which the nodes' data have to fit.
     tell(strategy, "on_start")
-    check_data(federation)
+    check_data(job)
     strategy.summary()
 
     # Ask what must be known before the first round.
-    play(strategy, opened, federation.exchange)
-    federation.scales.weigh_all(strategy)
+    play(strategy, opened, job.members.exchange)
+    job.members.scales.weigh_all(strategy)
 
     rounds, begin = strategy.length(rounds), time.monotonic() - strategy.progress.seconds
     seen: Replies | None = None
@@ -67,7 +65,7 @@ def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = N
         number = strategy.progress.round + 1
         if riding.waiting is None:
             tell(strategy, "on_round_start", number)
-        federation.refresh()
+        job.refresh()
 
         # Choose, send, wait, merge.
         training = play(strategy, one_round, riding.exchange)
@@ -96,7 +94,7 @@ def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = N
 def concluded(strategy: Strategy[Any, Any], evaluation: Replies | None) -> list[Summary]:
     """What is asked after the last round, and what is reported."""
     last = evaluation or last_evaluation(strategy)  # before the closing, as in a whole run
-    play(strategy, lambda strategy: strategy.closing(), strategy.federation.exchange)
+    play(strategy, lambda strategy: strategy.closing(), strategy.members.exchange)
     found = rows(strategy, last)
     tell(strategy, "on_end", found)
     return found
@@ -108,14 +106,14 @@ def play(
     exchange: Callable[[Turn], Replies],
 ) -> T:
     """Play a script; if it fails and nodes were silent, play it again without these."""
-    federation = strategy.federation
+    job = strategy.job
     while True:
         try:
             return played(script(strategy), exchange)
         except RoundFailed as error:
-            if not federation.turnout.go_without():
+            if not job.members.go_without():
                 raise
-            federation.note(f"{error} It is played again without those that are silent.")
+            job.note(f"{error} It is played again without those that are silent.")
 
 
 def opened(strategy: Strategy[Any, Any]) -> Script[None]:
@@ -144,9 +142,9 @@ def whole(strategy: Strategy[Any, Any], what: str) -> Iterator[None]:
 
     Where it fails because users' states are gone, they start anew, and it is to be played again.
     """
-    before, progress, books = strategy.snapshot(), strategy.progress, strategy.federation.books
+    before, progress, job = strategy.snapshot(), strategy.progress, strategy.job
     lengths, moments = dict(progress.lengths), progress.moments
-    versions = books.begin()
+    versions = job.begin()
     try:
         with failing(f"{strategy.name}: {what}"):
             yield
@@ -157,18 +155,18 @@ def whole(strategy: Strategy[Any, Any], what: str) -> Iterator[None]:
             )
     except BaseException as error:
         strategy.state, progress.lengths, progress.moments = before, lengths, moments
-        if not (books.back_to(versions) and isinstance(error, RoundFailed)):
+        gone = job.go_back(versions)
+        if not (gone and isinstance(error, RoundFailed)):
             raise
-        gone = name_users(in_order(books.gone))
-        strategy.federation.note(f"{gone} to start anew: the round is tried again")
+        job.note(f"{name_users(gone)} to start anew: the round is tried again")
     finally:
-        books.before = Ledger()
+        job.before = {}
 
 
 def exchange_once(strategy: Strategy[Any, Any], number: int) -> Script[Replies]:
     """A round as most methods have it: users train on what they are sent, and the server merges."""
-    federation, config, averaging = strategy.federation, strategy.config, strategy.averaging
-    users = strategy.choose(number, federation.users)
+    job, config, averaging = strategy.job, strategy.config, strategy.averaging
+    users = strategy.choose(number, job.members.users)
     options = {**strategy.train_options, **strategy.options(number)}
     numbers, sent = (*strategy.numbers("train"), GRADIENT_STEPS), Arrays()
     schema = Schema(strategy.template(), strategy.by_user, numbers)
@@ -179,12 +177,12 @@ def exchange_once(strategy: Strategy[Any, Any], number: int) -> Script[Replies]:
         schema = replace(schema, by_user=tuple(schema.arrays))
         options[BY_USER] = True
     parcel = strategy.send(users)
-    question = federation.outgoing.question("train", users, parcel, schema, options, number)
+    question = job.outgoing.question("train", users, parcel, schema, options, number)
     replies = yield question
     strategy.accept_round(number, replies)
     replies = strategy.server_step.taken(averaging.merged(replies, sent), sent)
     strategy.state = lean(strategy.merge(replies))
-    federation.books.count(question, replies)
+    job.count(question, replies)
     return replies
 
 

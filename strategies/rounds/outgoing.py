@@ -18,7 +18,7 @@ from corsage.core.wire import Task, encode_task
 from corsage.strategies.rounds.turns import Parcel, Question
 
 if TYPE_CHECKING:
-    from corsage.strategies.rounds.federation import Federation
+    from corsage.strategies.rounds.job import Job
 
 
 class Outgoing:
@@ -26,11 +26,11 @@ class Outgoing:
 
     Parameters
     ----------
-    federation : whose they are.
+    job : whose they are.
     """
 
-    def __init__(self, federation: Federation) -> None:
-        self.federation = federation
+    def __init__(self, job: Job) -> None:
+        self.job = job
 
     def question(
         self,
@@ -45,19 +45,19 @@ class Outgoing:
 
         `schema` has the arrays and numbers that a user sends; the rest of it is filled in here.
         """
-        federation = self.federation
-        number = federation.progress.round if number is None else number
+        job = self.job
+        number = job.progress.round if number is None else number
         if not users:
             raise NodeError(f"round {number}: no users are connected.")
-        asked, shared = federation.roster.by_node(list(users)), encode(parcel.shared)
+        asked, shared = job.members.roster.by_node(list(users)), encode(parcel.shared)
         place = {user: row for row, user in enumerate(users)}
         down = sum(a.nbytes for a in parcel.shared.values()) * len(users)
         down += sum(a.nbytes for a in parcel.rows.values())
-        schema = self.expected(kind, federation.roster.samples(kind, users), schema)
+        schema = self.expected(kind, job.members.roster.samples(kind, users), schema)
         messages, tokens = [], {node: new_token() for node in asked}
-        options = {**(options or {}), **(federation.judging if kind == "evaluate" else {})}
-        rounds, sole = federation.config.run.num_rounds, len(asked) == 1
-        train = federation.train.of_round(number, rounds) if kind == "train" else None
+        options = {**(options or {}), **(job.judging if kind == "evaluate" else {})}
+        rounds, sole = job.config.run.num_rounds, len(asked) == 1
+        train = job.train.of_round(number, rounds) if kind == "train" else None
         for node, group in asked.items():
             places = [place[user] for user in group]
             rows = parcel.rows if sole else parcel.pick(places)
@@ -70,14 +70,14 @@ class Outgoing:
 
     def expected(self, kind: str, samples: Mapping[str, int], schema: Schema) -> Schema:
         """What participants with so many samples may reply: with these and their weights."""
-        federation = self.federation
-        members, training = federation.roster.members, kind == "train"
-        among = federation.users if federation.lasting else ()
+        job = self.job
+        members, training = job.members.everybody, kind == "train"
+        among = job.members.users if job.lasting else ()
         return replace(
             schema,
             samples=samples,
-            by_samples=training and federation.config.train.weighting == "examples",
-            most=federation.config.federation.max_share,
+            by_samples=training and job.config.train.weighting == "examples",
+            most=job.config.federation.max_share,
             among={user: members[user].train for user in among},
             training=training,
         )
@@ -86,16 +86,16 @@ class Outgoing:
         self, kind: str, node: int, shared: ArrayRecord, rows: Arrays, task: ConfigRecord
     ) -> Message:
         """One message to one node, counted."""
-        federation, users = self.federation, cast(list[str], task.get("users", []))
-        federation.scales.weigh_sent(shared, rows, len(users))
+        job, users = self.job, cast(list[str], task.get("users", []))
+        job.members.scales.weigh_sent(shared, rows, len(users))
         content = RecordDict({"arrays": shared, "config": task})
         if rows:
             content["rows"] = encode(rows)
-        federation.progress.traffic.wire_bytes_down += sum(
+        job.progress.traffic.wire_bytes_down += sum(
             payload(record) for record in content.values() if isinstance(record, ArrayRecord)
         )
-        federation.progress.traffic.wire_messages += 1
-        return Message(content, node, kind, ttl=federation.timeout, group_id=str(task["round"]))
+        job.progress.traffic.wire_messages += 1
+        return Message(content, node, kind, ttl=job.members.timeout, group_id=str(task["round"]))
 
     def task(
         self,
@@ -113,33 +113,33 @@ class Outgoing:
         `raw`: it is asked who it is, and what its columns are before they are prepared. `train`
         are the settings of a round that has its own. `sole`: no other node is asked.
         """
-        federation = self.federation
-        versions = federation.progress.versions
-        kept = [*federation.books.durable, federation.books.before]
+        job = self.job
+        versions = job.progress.versions
+        kept = [*job.durable, job.before]
         return encode_task(
             Task(
-                algorithm=federation.name,
-                experiment=federation.experiment,
+                algorithm=job.name,
+                experiment=job.experiment,
                 round=number,
                 exchange=exchange,
-                frozen="" if raw else federation.network.vector.fixed.fingerprint,
-                seed=federation.config.run.seed,
+                frozen="" if raw else job.network.vector.fixed.fingerprint,
+                seed=job.config.run.seed,
                 sole=sole,
                 users=users,
                 versions=[versions.get(user, 0) for user in users],
                 keep=[[held.get(user, 0) for held in kept] for user in users],
                 weights=list(weights),
-                shape=federation.agreed.shape,
-                num_classes=federation.agreed.num_classes,
-                num_users=federation.config.federation.num_users,
-                data=federation.config.data,
-                device_data=federation.config.device_data,
-                train=train or federation.train,
-                model=federation.model,
-                keys=federation.keys,
-                state_dir=federation.state_dir,
-                many_machines=bool(federation.config.federation.ray_address),
-                preparation=None if raw else federation.agreed.preparation,
+                shape=job.agreed.shape,
+                num_classes=job.agreed.num_classes,
+                num_users=job.config.federation.num_users,
+                data=job.config.data,
+                device_data=job.config.device_data,
+                train=train or job.train,
+                model=job.model,
+                keys=job.keys,
+                state_dir=job.state_dir,
+                many_machines=bool(job.config.federation.ray_address),
+                preparation=None if raw else job.agreed.preparation,
                 options=options,
             )
         )

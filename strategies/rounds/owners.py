@@ -8,7 +8,6 @@ registered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -40,23 +39,23 @@ class Owners:
     registered : keys are registered, so they stay: an id is never given to another key.
     """
 
-    def __init__(self, book: Callable[[], dict[str, Owner]], registered: bool = False) -> None:
+    def __init__(self, book: dict[str, Owner], registered: bool = False) -> None:
         self._book, self._registered = book, registered
 
     @property
     def known(self) -> bool:
         """Whether the run remembers any owner."""
-        return bool(self._book())
+        return bool(self._book)
 
     def is_same(self, user: str, claim: Owner) -> bool:
         """Whether the device that claims an id is known to be the one that has it."""
-        known = self._book().get(user, NOBODY)
+        known = self._book.get(user, NOBODY)
         by_key = bool(claim.key) and claim.key == known.key
         return by_key or (bool(claim.proof) and claim.proof == known.proof)
 
     def refusal(self, user: str, claim: Owner) -> str:
         """Why nobody but its owner may have an id, though the owner is not there; or nothing."""
-        known = self._book().get(user)
+        known = self._book.get(user)
         if known is None or self.is_same(user, claim):
             return ""
         if known.proof:
@@ -66,8 +65,8 @@ class Owners:
     def enter(self, user: str, claim: Owner) -> None:
         """Remember who has an id now, if the device could be known again."""
         if claim != NOBODY:
-            known = self._book().get(user, NOBODY) if self.is_same(user, claim) else NOBODY
-            self._book()[user] = Owner(claim.key or known.key, claim.proof or known.proof)
+            known = self._book.get(user, NOBODY) if self.is_same(user, claim) else NOBODY
+            self._book[user] = Owner(claim.key or known.key, claim.proof or known.proof)
 
 
 def digest(word: bytes | str) -> str:

@@ -48,16 +48,14 @@ class Reception:
     ----------
     roster : who is there.
     agreed : what data must be like.
-    task : what the nodes are sent: the run's settings, as a task without users.
     patience : how long nodes are waited for.
     arrived : told of every node that is let in, with its users.
     fixed : the model is built: only nodes whose samples fit it can take part.
     refusals : who was not let in.
     """
 
-    roster: Roster = field(default_factory=Roster)
-    agreed: Agreed = field(default_factory=Agreed)
-    task: Callable[[], ConfigRecord] = ConfigRecord
+    roster: Roster
+    agreed: Agreed
     patience: Patience = field(default_factory=Patience)
     arrived: Callable[[int, Iterable[str]], None] = lambda node, users: None
     fixed: bool = False
@@ -75,8 +73,17 @@ class Reception:
         """By what a node is known again: its key, or else its number."""
         return digest(self._keys.get(node, b"")) or f"node {node}"
 
-    def wait(self, grid: Grid, num_nodes: int, timeout: float, number: int = 0) -> None:
+    def wait(
+        self,
+        grid: Grid,
+        num_nodes: int,
+        timeout: float,
+        number: int = 0,
+        task: Callable[[], ConfigRecord] = ConfigRecord,
+    ) -> None:
         """Wait until enough nodes say who their users are; NodeError if they do not in time.
+
+        They are sent a task without users, which has the run's settings.
 
         A node that died a moment ago is still listed: nodes count when they have answered, and
         those that are refused have answered too. If all of them are refused, others may come, but
@@ -87,7 +94,7 @@ class Reception:
             late = time.monotonic() > deadline
             found = len(set(grid.get_node_ids()))
             if found >= num_nodes:
-                self.refresh(grid, max(deadline - time.monotonic(), 1.0), number)
+                self.refresh(grid, max(deadline - time.monotonic(), 1.0), number, task)
                 found = len(self.roster.nodes) + self.refusals.answered(self._listed)
                 usable = any(guest.said.users for guest in self.roster.guests.values())
                 if found >= num_nodes and (usable or late or is_closed(grid)):
@@ -106,7 +113,13 @@ class Reception:
         self._need_somebody()
         self.fixed = True
 
-    def refresh(self, grid: Grid, timeout: float, number: int = 0) -> None:
+    def refresh(
+        self,
+        grid: Grid,
+        timeout: float,
+        number: int = 0,
+        task: Callable[[], ConfigRecord] = ConfigRecord,
+    ) -> None:
         """Forget the users of nodes that left, and ask the nodes that are new, or due again."""
         infos, roster = {info.node_id: info for info in grid.get_nodes()}, self.roster
         self._listed = {node: info.registered_at for node, info in infos.items()}
@@ -114,7 +127,9 @@ class Reception:
         for node in sorted(roster.nodes - set(infos)):
             roster.leave(node)
         new = [n for n in infos if n not in roster.nodes and self.refusals.due(n, number)]
-        replies = self._late(grid) + self._ask(grid, sorted(new), timeout, number)
+        replies = self._late(grid)
+        if new:
+            replies += self._ask(grid, sorted(new), task(), timeout, number)
         came = [self._admit(reply, number) for reply in replies]
         arrived = sorted((n for n in came if n is not None), key=self._listed.__getitem__)
         if self.fixed:
@@ -134,11 +149,11 @@ class Reception:
                 self._refuse(node, why, 0)
         self.roster.sort()
 
-    def _ask(self, grid: Grid, nodes: list[int], timeout: float, number: int) -> list[Message]:
+    def _ask(
+        self, grid: Grid, nodes: list[int], task: ConfigRecord, timeout: float, number: int
+    ) -> list[Message]:
         """The introductions of nodes; those that were refused before are not waited for."""
-        if not nodes:
-            return []
-        content = RecordDict({"config": self.task()})
+        content = RecordDict({"config": task})
         questions = [Message(content, node, QUERY, ttl=max(timeout, 1.0)) for node in nodes]
         doubtful = self.refusals.among(nodes)
         replies, silent = exchange(grid, questions, timeout, self.patience, doubtful)

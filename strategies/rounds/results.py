@@ -23,7 +23,7 @@ from corsage.strategies.rounds.state import Progress, Traffic
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
-    from corsage.strategies.rounds.federation import Federation
+    from corsage.strategies.rounds.job import Job
 
 LAST = 10  # the paper reports the mean accuracy of the last ten rounds
 Json = dict[str, Any]
@@ -185,7 +185,7 @@ def round_row(strategy: Strategy[Any, Any], training: Replies, evaluation: Repli
     if "loss" in training.metrics:
         row["train_loss"] = float(training.metrics["loss"].mean())
     if evaluation is not None:
-        row |= _evaluation(progress, judged(evaluation, strategy.federation.measures))
+        row |= _evaluation(progress, judged(evaluation, strategy.job.measures))
     return row | strategy.row()
 
 
@@ -209,10 +209,10 @@ def summarised(
     name: str, strategy: Strategy[Any, Any], evaluation: Replies, last: int = 0
 ) -> Summary:
     """One row of the final table. `last` = 0: this result stands for one evaluation only."""
-    progress, found = strategy.progress, judged(evaluation, strategy.federation.measures)
+    progress, found = strategy.progress, judged(evaluation, strategy.job.measures)
     measure, values, users = found.own, found.first, found.users
     tail = [value for r, value in progress.curve if r > progress.round - last] if last else []
-    everyone, members = evaluation.users, strategy.federation.roster.members
+    everyone, members = evaluation.users, strategy.members.everybody
     clusters = strategy.user_clusters(name)
     measures = {one.name: found.scored(one) for one in found.measures}
     own = {user: member for user in everyone if (member := members.get(user)) is not None}
@@ -247,15 +247,15 @@ def summarised(
 
 def chosen(strategy: Strategy[Any, Any]) -> list[str]:
     """What keys that nobody set came to for few users, or for a table; nothing where usual."""
-    config, federation, found = strategy.config, strategy.federation, []
-    users = len(federation.users)
+    config, job, found = strategy.config, strategy.job, []
+    users = len(job.members.users)
     share = config.federation.share(users)
     if strategy.draws and not config.federation.fraction_train and share > TENTH:
         some = f"{drawn_count(share, users)} of {users}" if share < 1 else f"all {users}"
         found.append(f"{some} users in each round (fraction-train)")
     by_sgd = strategy.epochs(config.train, strategy.keys) is not None
-    if by_sgd and federation.train != config.train:
-        found.append(f"weight decay {federation.train.decay:g}, for numbers (weight-decay)")
+    if by_sgd and job.train != config.train:
+        found.append(f"weight decay {job.train.decay:g}, for numbers (weight-decay)")
     return found
 
 
@@ -264,7 +264,7 @@ def steps_taken(strategy: Strategy[Any, Any], found: Judged) -> float | None:
 
     New users had no training. None where the method does not count its steps.
     """
-    done, users = strategy.progress.gradient_steps, strategy.federation.users
+    done, users = strategy.progress.gradient_steps, strategy.members.users
     if done is None:
         return found.adaptation or None
     new = not set(users).intersection(found.users)
@@ -273,13 +273,13 @@ def steps_taken(strategy: Strategy[Any, Any], found: Judged) -> float | None:
 
 def set_aside(strategy: Strategy[Any, Any]) -> list[Finding]:
     """Which nodes were not asked for a while, or not let in."""
-    rows = strategy.federation.turnout.set_aside()
+    rows = strategy.members.set_aside()
     return [Finding("Set aside", rows)] if rows else []
 
 
-def few_rows(federation: Federation, coefficients: int, how: str) -> list[tuple[str, str]]:
+def few_rows(job: Job, coefficients: int, how: str) -> list[tuple[str, str]]:
     """How many users have fewer training rows than a model has coefficients, and what that does."""
-    members, users = federation.roster.members, federation.users
+    members, users = job.members.everybody, job.members.users
     few = sum(members[user].train < coefficients for user in users)
     if not few:
         return []

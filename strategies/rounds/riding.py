@@ -62,7 +62,7 @@ class Riding:
         """Whether evaluations go with the training: on devices, where they can."""
         strategy = self.strategy
         wanted = strategy.config.federation.evaluate_with_training
-        if not wanted or strategy.federation.at_home:
+        if not wanted or strategy.members.at_home:
             return False
         if not (found := rides(strategy)):
             told = "%s: evaluations have messages of their own: its rounds are not of one exchange"
@@ -79,20 +79,20 @@ class Riding:
 
     def exchange(self, turn: Turn) -> Replies:
         """What came of a turn; with it went the last round's evaluation, if that waits."""
-        strategy, waiting, federation = self.strategy, self.waiting, self.strategy.federation
+        strategy, waiting, job = self.strategy, self.waiting, self.strategy.job
         if waiting is None:
-            return federation.exchange(turn)
-        question = strategy.evaluation(waiting.options, federation.sample)
+            return job.members.exchange(turn)
+        question = strategy.evaluation(waiting.options, job.members.sample)
         both = Together(turn, question, strategy.progress.traffic)
-        replies = federation.player.exchanged(both)
+        replies = job.members.exchanged(both)
         found = both.judged()
-        federation.turnout.judge(both.bystanders(found))
+        job.members.judge(both.bystanders(found))
         evaluation = accepted(strategy, waiting.options, question, found, some=True)
         self.waiting = None
         with both.before_training():
             round_over(strategy, waiting.training, evaluation, self.result)
         tell(strategy, "on_round_start", strategy.progress.round + 1)
-        federation.turnout.judge_others(replies)
+        job.members.judge_others(replies)
         return replies
 
 
@@ -197,7 +197,7 @@ def rides(strategy: Strategy[Any, Any]) -> bool:
     from corsage.strategies.rounds.base import AT_ONCE
     from corsage.strategies.rounds.base import Strategy as Base
 
-    if len(strategy.federation.sample) > AT_ONCE:
+    if len(strategy.members.sample) > AT_ONCE:
         return False
 
     names = ("round", "send", "show", "evaluation")

@@ -38,8 +38,7 @@ class Guest:
 
 def nobody_owns() -> Owners:
     """The owners of a roster that remembers them itself."""
-    book: dict[str, Owner] = {}
-    return Owners(lambda: book)
+    return Owners({})
 
 
 @dataclass

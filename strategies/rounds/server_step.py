@@ -31,7 +31,7 @@ from corsage.core.server_keys import ServerKeys
 from corsage.strategies.rounds.model_arrays import PARTS, learned
 
 if TYPE_CHECKING:
-    from corsage.strategies.rounds.federation import Federation
+    from corsage.strategies.rounds.job import Job
 
 
 Moments = Mapping[str, Floats32]
@@ -47,16 +47,16 @@ class ServerStep:
 
     Parameters
     ----------
-    federation : whose users' mean it is.
+    job : whose users' mean it is.
     """
 
-    def __init__(self, federation: Federation) -> None:
-        self.federation = federation
+    def __init__(self, job: Job) -> None:
+        self.job = job
 
     @property
     def keys(self) -> ServerKeys:
         """Which step it is."""
-        return self.federation.config.server
+        return self.job.config.server
 
     def check(self, strategy: str, none: str) -> None:
         """ConfigError if the server has no such step."""
@@ -68,7 +68,7 @@ class ServerStep:
         """Replies with where the server goes in the place of the mean; `sent` is where it stood."""
         if not self.keys.on or not replies.users:
             return replies
-        network, names = self.federation.network, [n for n in sent if n in PARTS]
+        network, names = self.job.network, [n for n in sent if n in PARTS]
         stepped = {
             name: self.of(name, sent[name], replies.mean[name], learned(network, name))
             for name in names
@@ -95,11 +95,11 @@ class ServerStep:
         moments, found = step(self.keys, x, means, before)
         there = np.isin(np.arange(len(x)), labels)[:, None]
         self._keep("models", {k: np.where(there, m, before[k]) for k, m in moments.items()})
-        return np.where(there & learned(self.federation.network, "model"), found, means)
+        return np.where(there & learned(self.job.network, "model"), found, means)
 
     def _remembered(self, name: str, x: Floats32, parents: Sequence[int] = ()) -> Moments:
         """m_{t-1} and v_{t-1}, with rows for clusters that are new."""
-        known, found = self.federation.progress.moments, {}
+        known, found = self.job.progress.moments, {}
         for kind, first in STARTS.items():
             rows = known.get(f"{name}.{kind}")
             if rows is None:
@@ -112,7 +112,7 @@ class ServerStep:
     def _keep(self, name: str, moments: Moments) -> None:
         """In a dictionary of their own: a round that fails goes back to the one before."""
         own = {f"{name}.{kind}": value for kind, value in moments.items()}
-        self.federation.progress.moments = {**self.federation.progress.moments, **own}
+        self.job.progress.moments = {**self.job.progress.moments, **own}
 
 
 def grown(rows: Floats32, parents: Sequence[int]) -> Floats32:

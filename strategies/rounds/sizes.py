@@ -132,20 +132,20 @@ def loads(strategy: Strategy[Any, Any]) -> Iterator[Load]:
     from corsage.strategies.rounds.base import AT_ONCE
     from corsage.strategies.rounds.base import Strategy as Base
 
-    federation, kind = strategy.federation, type(strategy)
+    job, kind = strategy.job, type(strategy)
     if kind.round is Base.round:
-        chosen = strategy.choose(strategy.progress.round + 1, federation.users)
+        chosen = strategy.choose(strategy.progress.round + 1, job.members.users)
         reply = strategy.template()
         rows = tuple(reply) if strategy.config.robust.on else strategy.by_user
         yield load_of(strategy.send(chosen[:1]), reply, rows, most(strategy, chosen))
     if kind.evaluation is Base.evaluation:
-        users = federation.users[:AT_ONCE]
+        users = job.members.users[:AT_ONCE]
         yield load_of(strategy.show(users[:1], {}), {}, (), most(strategy, users))
 
 
 def most(strategy: Strategy[Any, Any], users: list[str]) -> int:
     """Of some users the most that one node hosts."""
-    return max(map(len, strategy.federation.roster.by_node(users).values()), default=0)
+    return max(map(len, strategy.members.roster.by_node(users).values()), default=0)
 
 
 class Scales:

@@ -58,9 +58,7 @@ class Conduct:
     note : told of every node that is set aside.
     """
 
-    def __init__(
-        self, book: Callable[[], dict[str, Standing]], note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, book: dict[str, Standing], note: Callable[[str], None]) -> None:
         self._book, self._note = book, note
         self._told: dict[str, list[str]] = {}
 
@@ -72,7 +70,7 @@ class Conduct:
         Those that are `busy` are not asked either. Only who has a standing is looked at: `users`
         may be a million, of whom one can ask whether somebody is among them.
         """
-        book = self._book()
+        book = self._book
         aside = [u for u in busy if u in users]
         aside += [u for u, own in book.items() if own.until >= number and u in users]
         aside = list(dict.fromkeys(aside))
@@ -82,19 +80,19 @@ class Conduct:
 
     def doubtful(self, users: Collection[str]) -> list[str]:
         """Who was silent, and has not made good for it: nobody waits for them."""
-        found = [user for user, own in self._book().items() if own.doubt and user in users]
+        found = [user for user, own in self._book.items() if own.doubt and user in users]
         return sorted(found, key=reading_order)
 
     def came(self, users: Iterable[str], key: str) -> None:
         """A node introduced itself: one that is new has not been silent yet."""
-        book = self._book()
+        book = self._book
         for user in users:
             if user in book and book[user].key != key:
                 book[user].key, book[user].doubt, book[user].until = key, 0, 0
 
     def alive(self, users: Iterable[str]) -> None:
         """A reply in time; those that make good for all doubts make the next pause shorter."""
-        book = self._book()
+        book = self._book
         for user in users if book else ():
             if user in book:
                 standing = book[user]
@@ -103,7 +101,7 @@ class Conduct:
 
     def late(self, users: Iterable[str]) -> None:
         """All that it was asked is answered, though too late: it lives, and is slow."""
-        book = self._book()
+        book = self._book
         for user in users if book else ():
             if user in book:
                 book[user].until = book[user].doubt = 0
@@ -136,18 +134,18 @@ class Conduct:
     def table(self) -> list[tuple[str, str]]:
         """Which users' nodes did not reply as they had to, and what came of it: a line a node."""
         groups: dict[tuple[str, str], list[str]] = {}
-        for user, standing in sorted(self._book().items(), key=lambda i: reading_order(i[0])):
+        for user, standing in sorted(self._book.items(), key=lambda i: reading_order(i[0])):
             groups.setdefault((standing.key, _in_words(standing)), []).append(user)
         return [(_few(users), told) for (_, told), users in groups.items()]
 
     def _of(self, users: Iterable[str], key: str) -> list[Standing]:
-        book = self._book()
+        book = self._book
         self.came(users, key)
         return [book.setdefault(user, Standing(key)) for user in users]
 
     def _set_aside(self, users: Sequence[str], number: int, why: str) -> None:
         for user in users:
-            if not (pause := self._book()[user].set_aside(number)):
+            if not (pause := self._book[user].set_aside(number)):
                 continue
             told = f"set aside for {pause} round{'s' * (pause > 1)}: {why}"
             self._told.setdefault(told, []).append(user)

@@ -91,6 +91,16 @@ class Progress:
     preparation: str = ""
     training_path: str = ""
 
+    def go_on(self, where: Progress) -> None:
+        """Stand where another one does; who holds a part that is a dictionary has that one's."""
+        for name, value in vars(where).items():
+            own = getattr(self, name)
+            if isinstance(own, dict):
+                own.clear()
+                own.update(value)
+            else:
+                setattr(self, name, value)
+
 
 @dataclass
 class NoState:

@@ -92,7 +92,7 @@ class Steps:
             if self._ready:
                 return None
             found = turn.replies()
-            self._strategy.federation.turnout.judge(found)
+            self._strategy.members.judge(found)
             self._go_on(found)
             return found
         except BaseException:
@@ -110,7 +110,7 @@ class Steps:
         """The opening, which is asked again if it failed; then one round after the other."""
         strategy = self._strategy
         if not self._opened:
-            check_data(strategy.federation)
+            check_data(strategy.job)
             return opened(strategy)
         number = strategy.progress.round
         if (self._resumed and number >= strategy.config.run.num_rounds) or (
@@ -118,7 +118,7 @@ class Steps:
         ):
             return None
         tell(strategy, "on_round_start", number + 1)
-        strategy.federation.refresh()
+        strategy.job.refresh()
         return one_round(strategy)
 
     def _go_on(self, replies: Replies | None) -> None:
@@ -143,10 +143,10 @@ class Steps:
         if self._turn is not None or not strategy.progress.round:
             return []
         strategy.take(arrays)
-        strategy.federation.turnout.rest()
+        strategy.members.rest()
         last = strategy.is_over(strategy.config.run.num_rounds)
         self._options = options_of(strategy, strategy.name, last, options)
-        some = None if last or strategy.by_cohort else strategy.federation.sample
+        some = None if last or strategy.by_cohort else strategy.members.sample
         question = strategy.evaluation(self._options, some)
         self._evaluation = question, question.messages()
         return self._evaluation[1]
@@ -159,7 +159,7 @@ class Steps:
         strategy, (question, messages) = self._strategy, under_way
         question.answered(answers(messages, replies))
         found = question.replies()
-        strategy.federation.turnout.judge(found)
+        strategy.members.judge(found)
         noted(strategy, self._options, question.down, question.tokens.values(), found)
         self._end_round(found)
         return found

@@ -9,10 +9,10 @@ from corsage.core.paths import CHOICES, LAYERS
 
 if TYPE_CHECKING:
     from corsage.core.groups import TrainKeys
-    from corsage.strategies.rounds.federation import Federation
+    from corsage.strategies.rounds.job import Job
 
 
-def settle(federation: Federation) -> None:
+def settle(job: Job) -> None:
     """Choose the path where nobody has: an earlier strategy of the run, or the key.
 
     What was measured is said in a line; a built-in model whose kernels are known needs none.
@@ -20,20 +20,20 @@ def settle(federation: Federation) -> None:
     from corsage.networks.build import choose_path
     from corsage.networks.zoo import ZOO
 
-    progress, model = federation.progress, federation.config.model
-    if federation.training_path in CHOICES:
-        progress.training_path = federation.training_path
+    progress, model = job.progress, job.config.model
+    if job.training_path in CHOICES:
+        progress.training_path = job.training_path
         return
-    agreed, seed = federation.agreed, federation.config.run.seed
-    facts = agreed.shape, agreed.num_classes, seed, as_they_are(federation)
-    choice = choose_path(model, *facts, federation.config.data.cache_dir)
+    agreed, seed = job.agreed, job.config.run.seed
+    facts = agreed.shape, agreed.num_classes, seed, as_they_are(job)
+    choice = choose_path(model, *facts, job.config.data.cache_dir)
     progress.training_path = choice.name
     if choice.why and not (choice.name == LAYERS and model.model in ZOO):
-        federation.note(f"training-path={choice.name}: {choice.why}")
+        job.note(f"training-path={choice.name}: {choice.why}")
 
 
-def as_they_are(federation: Federation) -> TrainKeys:
+def as_they_are(job: Job) -> TrainKeys:
     """The keys of training, with batches no larger than the largest user's data."""
-    train = federation.train
-    most = max((member.train for member in federation.roster.members.values()), default=0)
+    train = job.train
+    most = max((member.train for member in job.members.everybody.values()), default=0)
     return replace(train, batch_size=max(1, min(train.batch_size, most)))

@@ -81,10 +81,10 @@ def correct(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> None:
     """
     if isinstance(wrapper, ServerSide):
         wrapper.current_arrays = encode(strategy.shared())
-    federation, wanted = strategy.federation, wrapper.num_sampled_clients
-    number, users = strategy.progress.round + 1, federation.roster.users
+    job, wanted = strategy.job, wrapper.num_sampled_clients
+    number, users = strategy.progress.round + 1, job.members.roster.users
     enough = (n for n in range(1, len(users)) if len(strategy.choose(number, users[:n])) >= wanted)
-    federation.least = max(federation.least, next(enough, len(users)))
+    job.members.least = max(job.members.least, next(enough, len(users)))
 
 
 def check(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> None:
@@ -102,7 +102,7 @@ def as_sent(strategy: Strategy[Any, Any]) -> bool:
 
 def wrong(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> str:
     """Why not, or nothing."""
-    federation, config = strategy.federation, strategy.config
+    job, config = strategy.job, strategy.config
     if not as_sent(strategy):
         return "it clips a model that comes back as it was sent, and only such a one is averaged"
     if config.robust.on:
@@ -114,11 +114,11 @@ def wrong(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> str:
         )
     if config.train.weighting != "uniform":
         return f"its noise is for weighting=uniform, not {config.train.weighting}"
-    hosts = [node for node, users in federation.roster.by_node(federation.users).items() if users]
-    if len(hosts) < len(federation.users):
+    hosts = [node for node, users in job.members.roster.by_node(job.members.users).items() if users]
+    if len(hosts) < len(job.members.users):
         return (
-            f"{len(federation.users)} users are on {len(hosts)} nodes, and what it protects is a "
-            f"node; give each user its own, in a simulation by num-nodes={len(federation.users)}"
+            f"{len(job.members.users)} users are on {len(hosts)} nodes, and what it protects is a "
+            f"node; give each user its own, in a simulation by num-nodes={len(job.members.users)}"
         )
     told = _too_large(wrapper, strategy)
     return told and f"{told}: its noise would be too small"
@@ -128,7 +128,7 @@ def _too_large(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> str:
     """Why one user would move the model further than the noise allows for, or nothing."""
     if (stride := strategy.stride()) > 1:
         return f"the server goes {stride:g} times the way to the users' mean"
-    drawn = len(strategy.choose(strategy.progress.round + 1, strategy.federation.users))
+    drawn = len(strategy.choose(strategy.progress.round + 1, strategy.members.users))
     if drawn < (wanted := wrapper.num_sampled_clients):
         return f"num_sampled_clients={wanted}, but a round has {drawn} users"
     return ""
@@ -138,7 +138,7 @@ def note_fewer(strategy: Strategy[Any, Any], users: int) -> None:
     """Say that the mean is of fewer users than the noise is for: each weighs more in it."""
     for wrapper in around(strategy):
         if users < (wanted := wrapper.num_sampled_clients):
-            strategy.federation.note(
+            strategy.job.note(
                 f"{type(wrapper).__name__}: its noise is for {wanted} users, but the mean is of "
                 f"{users}: they are protected {wanted / users:.3g} times less than it says"
             )

@@ -84,7 +84,7 @@ def test_a_key_that_no_strategy_of_the_run_reads_is_named_once(
 def test_a_row_no_better_than_one_answer_a_user_is_said_to_be_so(better: float) -> None:
     """Devices too: each says what its own training labels would give."""
     strategy, result, notes = federate("local", num_rounds=1)
-    row, strategy.federation.grid = result.summaries[0], None
+    row, strategy.members.grid = result.summaries[0], None
     assert row.baseline is not None
     guess = row.baseline.mean
     score = replace(row.score, mean=guess + better)

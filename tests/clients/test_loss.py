@@ -82,7 +82,7 @@ def with_loss(base: type[Client[Any]], own: Any) -> type[Client[Any]]:
 
 
 def client_of(cls: type[Client[Any]], users: list[str], **keys: Any) -> Client[Any]:
-    """A client in round 3 of the reference's federation."""
+    """A client in round 3 of the reference's job."""
     config, data = settings("fedavg", **{**KEYS, **keys}), users_data()
     task = Task("tiny", "", 0, data.shape, 10, round=3, train=config.train, model=config.model)
     network = build_network(config.model, data.shape, 10, 0)

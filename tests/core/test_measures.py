@@ -283,7 +283,7 @@ def test_a_round_of_fedavg_is_a_step_along_the_mean_gradient(
 ) -> None:
     strategy, result, _ = federate("fedavg", nodes=2, **keys(loss, num_rounds=1, lr=0.1, **FULL))
     slope = LOSSES[loss][1]
-    w = strategy.federation.network.initial.astype(np.float64)
+    w = strategy.job.network.initial.astype(np.float64)
     gradients, users = [], users_of(strategy)
     for user in users:
         a = with_one(user.x_train)

@@ -171,15 +171,15 @@ def test_a_run_on_words_goes_on_with_what_was_agreed_on(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv")
     keys = {**KEYS, "data_file": str(path), "cache_dir": str(tmp_path / "cache")}
     first, _, _ = federate("fedavg", nodes=2, **keys)
-    assert first.federation.agreed.preparation.features[2:4] == ("sex=female", "sex=male")
+    assert first.job.agreed.preparation.features[2:4] == ("sex=female", "sex=male")
     said = first.progress.preparation
     more = tmp_path / "more.csv"
     more.write_text(path.read_text() + "0,50.0,20.0,other,a,200.0\n" * 3)
     again, _, _ = federate("fedavg", nodes=2, **{**keys, "data_file": str(more)})
-    assert again.federation.agreed.shape == (8,)
+    assert again.job.agreed.shape == (8,)
     again.progress.preparation, again.progress.shape = said, (7,)
-    check_data(again.federation)
-    assert again.federation.agreed.shape == (7,)
+    check_data(again.job)
+    assert again.job.agreed.shape == (7,)
 
 
 def test_frames_are_typed_as_files_are(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_an_empty_column_is_named_and_has_no_flag(tmp_path: Path) -> None:
     path.write_text(text)
     more = {"data_file": str(path), "missing": "flag", "cache_dir": str(tmp_path / "cache")}
     found, _, _ = federate("fedavg", nodes=2, num_rounds=1, num_users=0, dataset="csv", **more)
-    assert found.federation.agreed.preparation.features == ("a", "b")
+    assert found.job.agreed.preparation.features == ("a", "b")
 
 
 def test_classes_that_do_not_begin_with_0_are_said_and_can_be_words(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_new_clients_from_digits(tmp_path):
     keys = {"dataset": "femnist", "data-dir": str(tmp_path), "femnist-classes": "letters-digits"}
     keys |= {"partition": "consecutive", "new-cluster": "digits", "num-rounds": 2}
     strategy, result, _ = federate("fedrep", num_users=10, **keys)
-    users, new = strategy.federation.users, strategy.federation.new_users
+    users, new = strategy.members.users, strategy.members.new_users
     assert users == ["0", "1", "2", "3", "4"] and len(new) == 5
     assert set(result.json()[-1]["per_user"]) == set(new)
 

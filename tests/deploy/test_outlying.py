@@ -91,7 +91,7 @@ def test_one_device_neither_ends_nor_spoils_the_start(
     notes = Notes()
     strategy = strategy_class("fedavg")(config, [notes])
     strategy.start(Lying(tmp_path, config, lie))
-    agreed = strategy.federation.agreed.preparation
+    agreed = strategy.job.agreed.preparation
     assert len(agreed.features) == 3 and abs(agreed.shift[0]) < 10 and abs(agreed.label.mean) < 10
     assert sum(f"is left out: {why}" in note for note in notes.notes) == 1
 

@@ -19,6 +19,7 @@ from corsage.app.nodes.node import Node, Nodes
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, NodeError
 from corsage.core.wire import Task, encode_task
+from corsage.strategies.rounds.agreed import Agreed
 from corsage.strategies.rounds.exchange import exchange
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Roster
@@ -74,15 +75,16 @@ def test_the_word_of_the_superlink_is_no_reply_of_the_node() -> None:
 def test_a_dead_node_does_not_end_a_run_that_begins(listed: bool) -> None:
     notes: list[str] = []
     roster = Roster(note=notes.append)
-    reception = Reception(roster, task=question)
-    reception.wait(Mourning(listed), 2, 0.3)
+    reception = Reception(roster, Agreed(Config.parse()))
+    reception.wait(Mourning(listed), 2, 0.3, task=question)
     assert roster.users == ["0", "1", "2", "3"] and DEAD not in roster.nodes
     assert notes == [f"node {DEAD} is left out: did not say who its users are in time"]
 
 
 def test_a_dead_node_is_not_counted_as_one_that_came() -> None:
     with pytest.raises(NodeError, match=r"only 2 of 3 nodes connected within 0\.3 s"):
-        Reception(Roster(note=lambda text: None), task=question).wait(Mourning(), 3, 0.3)
+        nobody = Roster(note=lambda text: None)
+        Reception(nobody, Agreed(Config.parse())).wait(Mourning(), 3, 0.3, task=question)
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_devices_learn_what_the_simulation_does(tmp_path: Path, own: bool, scale
     assert found.users == 4
     assert found.score.mean == pytest.approx(wanted["fedavg"].score.mean, abs=1e-9)
     assert found.loss.mean == pytest.approx(wanted["fedavg"].loss.mean, rel=1e-6)
-    agreed = strategy.federation.agreed.preparation
+    agreed = strategy.job.agreed.preparation
     assert agreed.features == ("age", "age=(missing)", "sex=f", "sex=m", "sex=x")
     assert agreed.classes == ("ill", "well")
 
@@ -84,7 +84,7 @@ def test_a_device_that_shares_no_columns_takes_part(tmp_path: Path) -> None:
     devices.node_config(USERS.index("joe"))["share-columns"] = False  # who has the x
     result = strategy.start(devices)
     assert result.summaries[0].users == 4
-    assert strategy.federation.agreed.preparation.features[2:] == ("sex=f", "sex=m")
+    assert strategy.job.agreed.preparation.features[2:] == ("sex=f", "sex=m")
 
 
 def test_a_device_with_other_columns_is_left_out_and_they_are_named(tmp_path: Path) -> None:
@@ -94,16 +94,16 @@ def test_a_device_with_other_columns_is_left_out_and_they_are_named(tmp_path: Pa
     devices.node_config(USERS.index("bob"))["data"] = path
     result = strategy.start(devices)
     assert result.summaries[0].users == 3
-    assert any("has bmi besides" in why for _, why in strategy.federation.turnout.set_aside())
+    assert any("has bmi besides" in why for _, why in strategy.members.set_aside())
 
 
 def test_who_comes_later_gets_what_was_agreed_on(tmp_path: Path) -> None:
     devices, strategy = deployed(tmp_path, settings(tmp_path))
     strategy.start(devices)
-    reception, roster = strategy.federation.reception, strategy.federation.roster
+    reception, roster = strategy.members.reception, strategy.members.roster
     agreed = reception.agreed.preparation
     reception.clear()
-    reception.refresh(devices, 10.0, 4)
+    reception.refresh(devices, 10.0, 4, strategy.job.introduction)
     assert roster.users == list(USERS) and reception.agreed.preparation == agreed
 
 

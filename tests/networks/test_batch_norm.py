@@ -155,11 +155,11 @@ def test_clusters_are_told_apart_without_running_statistics() -> None:
 def relations(name: str, by: float) -> Any:
     """What the server makes of updates whose running statistics are moved by so much."""
     strategy: Any = federate(name, model=NORMED, num_rounds=1)[0]
-    network, rng = strategy.federation.network, np.random.default_rng(0)
+    network, rng = strategy.job.network, np.random.default_rng(0)
     rows = rng.normal(size=(6, network.whole.stop)).astype(np.float32)
     rows += by * ~learned(network, "model") * rng.normal(size=rows.shape)
     if name == "cfl":
-        users, roster = strategy.state.users[:6], strategy.federation.roster
+        users, roster = strategy.state.users[:6], strategy.members.roster
         strategy.state.updates[:6], strategy.state.fresh = rows, users
         strategy.state.clusters = dict.fromkeys(users, 0)
         roster.members = {user: roster.members[user] for user in users}

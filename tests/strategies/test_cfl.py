@@ -147,7 +147,7 @@ TWO_KINDS = {"fraction_train": 1.0, "cfl_eps1": 0.6, "cfl_eps2": 1.0, "cfl_gamma
 def test_users_of_two_kinds_are_told_apart_and_new_users_find_theirs(tmp_path: Path) -> None:
     keys = {**two_kinds(tmp_path), **TWO_KINDS, "num_rounds": 30, "new_users": 0.3, "seed": 3}
     strategy, result, _ = federate("cfl", **keys, adapt_samples="50", adapt_epochs="1")
-    clusters, new = strategy.state.clusters, strategy.federation.new_users
+    clusters, new = strategy.state.clusters, strategy.members.new_users
     kinds = [{c for u, c in clusters.items() if is_turned(u) == kind} for kind in (False, True)]
     assert not set(new) & set(clusters)
     assert kinds[0] and kinds[1] and not kinds[0] & kinds[1]

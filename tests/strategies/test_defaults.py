@@ -51,7 +51,7 @@ def decay(y: Any, **keys: Any) -> float:
     given = data_of(None, (X, y), {"user": USERS, "label": None, "cluster": None}, keys)
     strategy = strategy_class("fedavg")(**given.among({**own, **keys}))
     strategy.start(LocalGrid(app, 2))
-    return strategy.federation.train.decay
+    return strategy.job.train.decay
 
 
 def test_numbers_of_a_table_have_a_weight_decay_of_their_own() -> None:

@@ -82,7 +82,7 @@ def test_new_users_start_at_the_global_model_and_are_pulled_to_it() -> None:
     strategy, result = run("ditto", new_users=0.3, adapt_epochs="3", ditto_lambda=0.7)
     model = final(result)
     new = result.json()[-1]["per_user"]
-    assert set(new) == set(strategy.federation.new_users)
+    assert set(new) == set(strategy.members.new_users)
     for user, accuracy in new.items():
         steps = user_batches(data, user, "model", 4, 3)
         own = plain_sgd(model, examples(data, user), steps, KEYS, near(0.7, model))

@@ -64,7 +64,7 @@ def test_a_new_user_fine_tunes_the_same(part: str, purpose: str, frozen: int | N
     data, new = users_data(), {"new_users": 0.3, "adapt_samples": "0", "adapt_epochs": "5"}
     strategy, result = run("fedbabu", fedbabu_fine_tune=part, **new)
     whole, found = np.concatenate([final(result), flat(fresh())[BODY:]]), {}
-    for user in strategy.federation.new_users:
+    for user in strategy.members.new_users:
         steps = user_batches(data, user, purpose, 4, 5)
         found[user] = plain_sgd(whole, examples(data, user), steps, frozen=frozen)
     assert found and agrees(result, found, data, row=-1)

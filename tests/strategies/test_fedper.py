@@ -52,7 +52,7 @@ def test_a_new_user_learns_a_head_over_the_common_body() -> None:
     data, new = users_data(), {"new_users": 0.3, "adapt_samples": "0", "adapt_epochs": "5"}
     strategy, result = run("fedper", **new)
     body, found = final(result), {}
-    for user in strategy.federation.new_users:
+    for user in strategy.members.new_users:
         steps = user_batches(data, user, "head", 4, 5)
         start = np.concatenate([body, flat(fresh())[BODY:]])
         found[user] = plain_sgd(start, examples(data, user), steps, frozen=1)

@@ -149,7 +149,7 @@ def assert_picks_by_training_data(strategy: Strategy[Any, IFCAState]) -> None:
         labels[middle:end] = 9 - labels[middle:end]
     task = Task("ifca", "", 0, data.shape, 10, train=config.train, keys=config.keys_of("ifca"))
     odd = dataclasses.replace(data, y=labels)
-    client = IFCAClient(task, data.users, odd, strategy.federation.network, [{}] * 10)
+    client = IFCAClient(task, data.users, odd, strategy.job.network, [{}] * 10)
     metrics = client.judge(Got({"models": models}))
     assert dict(zip(data.users, metrics["cluster"], strict=True)) == strategy.state.clusters
     assert np.mean(metrics["correct"] / metrics["num-examples"]) < 0.4

@@ -66,7 +66,7 @@ def test_the_warm_up_is_fedavg() -> None:
     more = {**KEYS, "num_rounds": 3, "evaluate_every": 1}
     warm, _, notes = federate("lg-fedavg", lg_fedavg_warmup_rounds=2, **more)
     fedavg, _, other = federate("fedavg", **{**more, "num_rounds": 2})
-    body = fedavg.state.model[warm.federation.network.body]
+    body = fedavg.state.model[warm.job.network.body]
     assert np.array_equal(warm.state.body, body)
     for mine, theirs in zip(notes.rows[:2], other.rows, strict=True):
         assert mine["loss"]["mean"] == pytest.approx(theirs["loss"]["mean"], abs=1e-6)
@@ -104,7 +104,7 @@ def test_a_new_user_learns_a_body_under_the_common_head() -> None:
     data, new = users_data(), {"new_users": 0.3, "adapt_samples": "0", "adapt_epochs": "5"}
     strategy, result = run("lg-fedavg", **new)
     head, found = final(result), {}
-    for user in strategy.federation.new_users:
+    for user in strategy.members.new_users:
         steps = user_batches(data, user, "body", 4, 5)
         start = np.concatenate([flat(fresh())[:BODY], head])
         mine = examples(data, user)

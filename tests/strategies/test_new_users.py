@@ -28,10 +28,10 @@ def test_new_users_take_no_part_and_are_evaluated_in_every_case(name: str) -> No
     strategy, result, _ = federate(name, **more)
     new = result.json()[-1]
     assert new["strategy"] == f"{name}+new"
-    assert set(new["per_user"]) == set(strategy.federation.new_users)
-    assert not set(strategy.federation.new_users) & set(strategy.progress.trained)
-    assert set(result.json()[0]["per_user"]) == set(strategy.federation.users)
-    assert len(strategy.federation.users) + len(strategy.federation.new_users) == 12
+    assert set(new["per_user"]) == set(strategy.members.new_users)
+    assert not set(strategy.members.new_users) & set(strategy.progress.trained)
+    assert set(result.json()[0]["per_user"]) == set(strategy.members.users)
+    assert len(strategy.members.users) + len(strategy.members.new_users) == 12
     cases = {(c["samples"], c["epochs"]): c["accuracy"]["mean"] for c in new["new_users"]}
     assert list(cases) == [(4, 1), (4, 20), (0, 1), (0, 20)]
     assert new["accuracy"]["mean"] == cases[0, 20]
@@ -44,7 +44,7 @@ def test_fedrep_adapts_the_head_and_nothing_else() -> None:
     body = result.arrays.to_torch_state_dict()
     config = Config.parse({**SMALL, **{k.replace("_", "-"): v for k, v in NEW.items()}})
     data = simulated(config.data, 12, 0)
-    network = strategy.federation.network
+    network = strategy.job.network
     named = network.named(network.initial[network.head], network.head)
     for user, accuracy in result.json()[-1]["per_user"].items():
         mine = data[user]
@@ -82,7 +82,7 @@ def test_a_known_cluster_can_be_new(tmp_path: Path) -> None:
         "num_users": 0,
     }
     strategy, result, _ = federate("fedrep", new_cluster="young", **data)
-    assert strategy.federation.new_users == ["u3", "u4", "u5"]
+    assert strategy.members.new_users == ["u3", "u4", "u5"]
     assert set(result.json()[-1]["per_user"]) == {"u3", "u4", "u5"}
     with pytest.raises(ConfigError, match="Known clusters: old, young"):
         federate("fedrep", new_cluster="middle", **data)

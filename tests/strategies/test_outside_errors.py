@@ -101,7 +101,7 @@ def test_nodes_that_come_and_go_are_noticed_from_outside_too() -> None:
     grid.absent = {0}
     step(strategy, grid)
     assert strategy.progress.trained == {str(user) for user in range(12)}
-    assert len(strategy.federation.users) == 8
+    assert len(strategy.members.users) == 8
     assert strategy.progress.dropped == {}
 
 

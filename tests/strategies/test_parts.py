@@ -102,7 +102,7 @@ def test_what_is_frozen_stays_and_never_travels(name: str) -> None:
     strategy, part, _ = federate(name, num_rounds=2, hidden="16,12", frozen="fc1", nodes=2)
     up, less = (found.json()[0]["bytes_up"] for found in (whole, part))
     assert less == up if name in ("lg-fedavg", "local") else 0 < less < up / 3
-    network = strategy.federation.network
+    network = strategy.job.network
     assert network.whole.stop == 17 * 12 + 13 * 10 and set(network.vector.fixed.arrays) == {*FC1}
     assert set(FC1) <= set(decode(part.arrays)) or name in OF_MANY
 
@@ -161,7 +161,7 @@ def test_parts_that_are_averaged_and_parts_that_stay(
     """All learn together; what is common is averaged, the rest stays with each user."""
     data = users_data()
     strategy, result = run(name, model=DEEP, **keys)
-    network = strategy.federation.network
+    network = strategy.job.network
     start = network.named(network.initial)
     shared = {n: v for n, v in start.items() if n.split(".")[0] in common}
     own: dict[str, dict[str, Any]] = {}
@@ -297,7 +297,7 @@ def first_node() -> Iterator[Any]:
 def test_a_node_with_another_frozen_part_is_left_out_and_named(first_node: Any) -> None:
     strategy, _, notes = federate("fedavg", grid=first_node("query"), model=LORA)
     assert any("is left out: its frozen part is not the server's" in text for text in notes.notes)
-    assert len(strategy.federation.users) == 8
+    assert len(strategy.members.users) == 8
     _, _, notes = federate("fedavg", grid=first_node("train"), model=LORA)
     text = next(text for text in notes.notes if "frozen" in text)
     assert "dropped: train: " in text and "its frozen part is not the server's (fingerprint" in text

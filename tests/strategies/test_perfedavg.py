@@ -133,7 +133,7 @@ def test_the_hessian_product_of_a_smooth_loss_is_exact(variant: str, how: str) -
     data, alpha = users_data(), 0.2
     keys = {"perfedavg_variant": variant, "perfedavg_alpha": alpha}
     strategy, result = run("perfedavg", model="linear", num_rounds=2, **keys)
-    start = strategy.federation.network.initial
+    start = strategy.job.network.initial
     found = final(result)
     assert np.allclose(found, plain_perfedavg(start, strategy, data, alpha, how), atol=2e-5)
     exact = plain_perfedavg(start, strategy, data, alpha, "exact")
@@ -183,7 +183,7 @@ def test_a_new_user_takes_gradient_steps_from_the_common_start() -> None:
     data, new = users_data(), {"new_users": 0.3, "adapt_samples": "0", "adapt_epochs": "4"}
     strategy, result = run("perfedavg", perfedavg_alpha=0.1, **new)
     w = final(result)
-    found = {u: adapted(w, examples(data, u), 0.1, 4) for u in strategy.federation.new_users}
+    found = {u: adapted(w, examples(data, u), 0.1, 4) for u in strategy.members.new_users}
     assert found and agrees(result, found, data, row=-1)
 
 

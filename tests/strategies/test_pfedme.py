@@ -54,7 +54,7 @@ def test_many_steps_take_the_gradient_of_the_moreau_envelope() -> None:
     more = {"pfedme_lambda": lam, "pfedme_steps": 600, "fraction_train": 0.1}
     strategy, result = run("pfedme", **how, **more)
     (user,) = chosen(strategy, 1)
-    w0 = strategy.federation.network.initial
+    w0 = strategy.job.network.initial
     gradient = (w0 - final(result)) / 0.05
     theta = torch.from_numpy(w0 - gradient / lam).requires_grad_()
     weight, bias = theta[:size].view(10, 64), theta[size:]

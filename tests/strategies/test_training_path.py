@@ -103,7 +103,7 @@ def test_no_batch_is_tried_that_nobody_has(
 
     monkeypatch.setattr(kept_choice, "choose", measured)
     strategy, _, _ = federate("fedavg", **OWN, num_rounds=1, batch_size=10**9)
-    assert tried == [max(m.train for m in strategy.federation.roster.members.values())]
+    assert tried == [max(m.train for m in strategy.members.everybody.values())]
 
 
 def test_a_path_that_is_exact_no_more_is_not_taken(

@@ -215,7 +215,7 @@ class Dies(Callback):
 def test_a_run_under_a_wrapper_is_resumed_to_the_same_end(name: str, tmp_path: Path) -> None:
     def run(where: str, grid: LocalGrid, *more: Callback) -> Any:
         strategy = made(name, [recorder(tmp_path / where / name, name), *more], "one")
-        strategy.federation.state_dir = str(tmp_path / "users" / where)
+        strategy.job.state_dir = str(tmp_path / "users" / where)
         started(strategy, grid)
         return strategy
 
@@ -296,7 +296,7 @@ def test_where_one_node_hosts_several_users_only_that_node_is_refused() -> None:
     notes, mod = Notes(), LocalDpMod(1e9, 1e-9, 1e9, 0.5)
     strategy = made(callbacks=[notes])
     strategy.start(LocalGrid(make_client_app(train_mods=[mod]), 11))
-    assert len(strategy.federation.users) == 10
+    assert len(strategy.members.users) == 10
     assert any("LocalDpMod protects what a node sends" in note for note in notes.notes)
 
 

@@ -23,7 +23,7 @@ from corsage.core.replies import reading_order
 from corsage.datasets.dealing.federated import simulated
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.strategies.rounds.base import Result, Strategy
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.roster import Member
 from tests.support.federations import federate, settings
 
@@ -117,15 +117,12 @@ def written(folder: Path, content: Any, name: str = "map") -> str:
     return str(path)
 
 
-def hosting(
-    nodes: Mapping[int, Mapping[str, list[str]]], federation: Federation | None = None
-) -> Federation:
-    """A federation whose nodes host these users, by cluster; or what has become of one."""
+def hosting(nodes: Mapping[int, Mapping[str, list[str]]], job: Job | None = None) -> Job:
+    """A job whose nodes host these users, by cluster; or what has become of one."""
     config = Config.parse()
-    keys = config.keys_of("async-l2gd")
-    federation = federation or Federation("async-l2gd", config, keys, [], "e")
-    roster = federation.roster
-    roster.nodes, federation.agreed.shape = set(nodes), (3,)
+    job = job or Job("async-l2gd", config, [], "e")
+    roster = job.members.roster
+    roster.nodes, job.agreed.shape = set(nodes), (3,)
     roster.members = {
         user: Member(node, 5, 5, cluster)
         for node, clusters in nodes.items()
@@ -133,7 +130,7 @@ def hosting(
         for user in users
     }
     roster.users = sorted(roster.members, key=reading_order)
-    return federation
+    return job
 
 
 class Seen:

@@ -33,7 +33,7 @@ def run(name: str, **keys: Any) -> tuple[Strategy[Any, Any], Result]:
 
 
 def users_data(**keys: Any) -> FederatedData:
-    """The data of that federation."""
+    """The data of that job."""
     flat = {**SMALL, **{k.replace("_", "-"): v for k, v in keys.items()}}
     return simulated(Config.parse(flat).data, 12, 0)
 

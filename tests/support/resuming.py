@@ -22,7 +22,7 @@ class Stop(Callback):
         if row["round"] == self.after:
             raise KeyboardInterrupt  # before the checkpoint: the round is lost
         write_checkpoint(self.path, strategy.progress, strategy.state, IDENTITY)
-        strategy.federation.books.hold([dict(strategy.progress.versions)])
+        strategy.job.hold([dict(strategy.progress.versions)])
 
 
 class Resume(Callback):
@@ -33,5 +33,5 @@ class Resume(Callback):
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         strategy.restore(*read_checkpoint(self.path, IDENTITY, type(strategy.state)))
-        strategy.federation.books.hold([dict(strategy.progress.versions)])
+        strategy.job.hold([dict(strategy.progress.versions)])
         assert strategy.progress.round == self.round

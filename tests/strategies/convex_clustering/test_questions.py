@@ -15,8 +15,8 @@ from corsage.core.replies import Replies
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.questions import Questions, in_order
 from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
-from corsage.strategies.rounds.federation import Federation
 from corsage.strategies.rounds.first_data import check_data
+from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.turns import played
 from tests.support.at_hand import central
 from tests.support.federations import Notes, settings
@@ -25,11 +25,10 @@ from tests.support.grids import Watched
 USERS = [str(number) for number in range(12)]
 
 
-def federation(grid: LocalGrid | None = None) -> Federation:
+def federation(grid: LocalGrid | None = None) -> Job:
     """Twelve users that are there, without a strategy."""
     config = settings("convex-clustering")
-    keys = config.keys_of("convex-clustering")
-    found = Federation("convex-clustering", config, keys, [Notes()])
+    found = Job("convex-clustering", config, [Notes()])
     found.join(grid or LocalGrid(app, 3))
     check_data(found)
     return found
@@ -42,7 +41,7 @@ def test_rows_are_in_the_order_of_the_users_down_and_up() -> None:
     order = [11, 0, 5, *range(1, 5), *range(6, 11)]
     users = [USERS[i] for i in order]
     script = Questions(there).ask(users, "gradient", {"x": x[order]}, template)
-    replies = played(script, there.exchange)
+    replies = played(script, there.members.exchange)
     assert replies.users == users
     at = losses.features.new_tensor(x)
     assert replies.rows["gradient"] == pytest.approx(losses.gradient(at).numpy()[order])
@@ -54,7 +53,7 @@ def test_a_question_is_an_exchange_outside_the_rounds() -> None:
     questions = Questions(there)
     before = there.progress.traffic.wire_messages
     for _ in range(3):
-        played(questions.ask(USERS, "facts"), there.exchange)
+        played(questions.ask(USERS, "facts"), there.members.exchange)
     traffic = there.progress.traffic
     assert there.progress.questions == 3
     assert traffic.wire_messages == before + 3 * 6
@@ -71,7 +70,9 @@ def test_mathematics_asks_as_scripts_do() -> None:
         first = losses.value(at), losses.gradient(at)  # one point: one question
         return [tensor.numpy() for tensor in (*first, losses.hessian(at))]
 
-    value, gradient, hessian = played(questions.about_losses(USERS, 3, work), there.exchange)
+    value, gradient, hessian = played(
+        questions.about_losses(USERS, 3, work), there.members.exchange
+    )
     at, losses = central().features.new_tensor(x), central()
     assert value == pytest.approx(losses.value(at).numpy())
     assert gradient == pytest.approx(losses.gradient(at).numpy())
@@ -83,8 +84,8 @@ def test_all_must_answer_unless_some_will_do() -> None:
     there = federation(Watched(12, fails=lambda number, task: number == 4))
     questions = Questions(there)
     with pytest.raises(RoundFailed, match=r"all users must answer about their losses \(facts\)"):
-        played(questions.ask(USERS, "facts"), there.exchange)
-    replies = played(questions.ask(USERS, "facts", strict=False), there.exchange)
+        played(questions.ask(USERS, "facts"), there.members.exchange)
+    replies = played(questions.ask(USERS, "facts", strict=False), there.members.exchange)
     assert len(replies.users) == len(replies.metrics["curvature"]) == 11
     assert there.progress.questions == 2
     assert sum(there.progress.dropped.values()) == 2
@@ -92,14 +93,14 @@ def test_all_must_answer_unless_some_will_do() -> None:
 
 def test_who_is_gone_is_not_asked_and_the_others_rows_are_theirs() -> None:
     there = federation(Watched(12))
-    assert isinstance(there.grid, Watched)
-    there.grid.absent = {7}
+    assert isinstance(there.members.grid, Watched)
+    there.members.grid.absent = {7}
     there.refresh()
-    (gone,) = set(USERS) - set(there.users)
+    (gone,) = set(USERS) - set(there.members.users)
     slope = np.arange(36.0).reshape(12, 3) / 100
     rows, template = {"x": slope}, {"gradient": np.zeros(3)}
     script = Questions(there).ask(USERS, "gradient", rows, template, strict=False)
-    replies = played(script, there.exchange)
+    replies = played(script, there.members.exchange)
     stay = [i for i in range(12) if USERS[i] != gone]
     assert replies.users == [USERS[i] for i in stay]
     value = central().value(central().features.new_tensor(slope)).numpy()
@@ -111,7 +112,7 @@ def test_what_is_not_in_the_table_is_not_answered() -> None:
     there = federation()
     assert callable(ConvexClusteringClient.respond)
     with pytest.raises(RoundFailed, match="no answer to the question 'respond'"):
-        played(Questions(there).ask(USERS, "respond"), there.exchange)
+        played(Questions(there).ask(USERS, "respond"), there.members.exchange)
 
 
 def test_replies_are_put_in_order() -> None:

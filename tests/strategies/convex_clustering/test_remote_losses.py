@@ -26,7 +26,7 @@ def remote() -> ConvexClustering:
 def at_users(strategy: ConvexClustering) -> RemoteUsers:
     """The users of a federation, as mathematics asks them."""
     users, ask = strategy.state.graph.users, strategy.questions.ask
-    exchange = strategy.federation.exchange
+    exchange = strategy.members.exchange
     return RemoteUsers(lambda *words: played(ask(users, *words), exchange), 12, 3)
 
 
@@ -48,7 +48,7 @@ def test_held_out_samples_are_left_out_and_judged(remote: ConvexClustering) -> N
     users = at_users(remote)
     fold, near = Fold("test", 1, 0.2), central()
     kept, left = [], []
-    for place, user in enumerate(remote.federation.users):
+    for place, user in enumerate(remote.job.members.users):
         out = place * 10 + fold.held_out(0, user, 10)
         left.append(out)
         kept.append(np.setdiff1d(np.arange(place * 10, place * 10 + 10), out))

@@ -165,5 +165,5 @@ def test_the_models_that_new_users_choose_from_go_to_a_node_once() -> None:
     (message,) = strategy.evaluation({"adapt": True}).messages()
     records = message.content.array_records.values()
     sent = [array for record in records for array in decode(record).values()]
-    assert len(strategy.federation.new_users) > 1
+    assert len(strategy.members.new_users) > 1
     assert sum(array.nbytes for array in sent) == np.unique(strategy.models, axis=0).nbytes

@@ -52,7 +52,7 @@ def test_a_run_is_what_a_plain_loop_comes_to(rounds: int) -> None:
     """From the body that the server has: features, sums, variances, heads, right answers."""
     moved = {"fedrep_exact_body_rounds": rounds, "num_rounds": 1 + rounds, "lr": 0.05}
     strategy, result, _ = run(nodes=3, **moved)
-    state, network = strategy.state, strategy.federation.network
+    state, network = strategy.state, strategy.job.network
     from corsage.datasets.dealing.federated import simulated
 
     data = simulated(strategy.config.data, 12, strategy.config.run.seed)
@@ -65,7 +65,7 @@ def test_a_run_is_what_a_plain_loop_comes_to(rounds: int) -> None:
             z = network.features(raw).flatten(1).double()
         return torch.cat([z, torch.ones(len(z), 1, dtype=z.dtype)], 1)
 
-    users = strategy.federation.users
+    users = strategy.members.users
     z = [features(data[user].x_train) for user in users]
     y = [F.one_hot(torch.as_tensor(data[u].y_train).long(), 10).double() for u in users]
     rows = Rows(
@@ -106,14 +106,14 @@ def test_the_first_layer_is_of_the_inputs_components() -> None:
     weight = strategy.state.body[: 20 * 64].reshape(20, 64)
     assert np.linalg.matrix_rank(weight, tol=1e-4) == 5
     left, _, _ = run(fedrep_exact_body="initial")
-    network = left.federation.network
+    network = left.job.network
     assert np.array_equal(left.state.body, network.initial[network.body])
 
 
 def test_a_new_users_head_is_a_plain_ridge_regression() -> None:
     """From its own rows and the others' centre: what the client makes, beside lstsq."""
     strategy, _, _ = run(num_users=20, new_users=0.3)
-    state, network = strategy.state, strategy.federation.network
+    state, network = strategy.state, strategy.job.network
     rng = np.random.default_rng(1)
     x = torch.from_numpy(rng.normal(size=(9, 64)).astype(np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 9))

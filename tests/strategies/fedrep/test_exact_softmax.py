@@ -163,7 +163,7 @@ def test_heads_of_no_data_are_left_out() -> None:
         show=lambda users, _: SimpleNamespace(
             rows={"centre": np.stack([w.numpy().ravel()] * len(users))}
         ),
-        federation=SimpleNamespace(note=notes.append),
+        job=SimpleNamespace(note=notes.append),
         name="fedrep-exact",
     )
     replies = Replies(users=["0", "1"], rows={"head": np.stack([honest, hostile])})

@@ -193,7 +193,7 @@ def test_over_a_frozen_body_the_heads_are_the_optimum_of_cvxpy() -> None:
 
 def features_of(strategy: Strategy[Any, Any], user: str) -> tuple[np.ndarray, np.ndarray]:
     """A user's features under the initial body, and its labels."""
-    config, network = strategy.config, strategy.federation.network
+    config, network = strategy.config, strategy.job.network
     data = simulated(config.data, config.federation.num_users, 0)
     x, y = examples(data, user)
     network.set(network.whole, network.initial)

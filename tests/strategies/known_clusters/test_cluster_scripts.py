@@ -23,15 +23,15 @@ from corsage.strategies.known_clusters.conversation import (
     check_enough,
     evaluation_of,
 )
-from corsage.strategies.rounds.federation import Federation
+from corsage.strategies.rounds.job import Job
 from tests.support.known_users import hosting
 
 HOSTS = {1: {"a": ["1", "2"], "b": ["3"]}, 2: {"b": ["4", "5"]}}
 
 
-def there(hosts: Any = HOSTS) -> tuple[Federation, Present]:
-    federation = hosting(hosts)
-    return federation, KnownClusters(federation).meet(ClusterNames())
+def there(hosts: Any = HOSTS) -> tuple[Job, Present]:
+    job = hosting(hosts)
+    return job, KnownClusters(job).meet(ClusterNames())
 
 
 def reply(message: Message, rows: dict[str, Any] | None = None, silent: int = 0) -> Message:
@@ -51,7 +51,7 @@ def reply(message: Message, rows: dict[str, Any] | None = None, silent: int = 0)
 
 
 def test_no_script_waits_for_another_and_all_return() -> None:
-    federation, present = there()
+    job, present = there()
     log: list[str] = []
 
     def script(name: str, steps: int) -> ClusterScript[int]:
@@ -60,49 +60,49 @@ def test_no_script_waits_for_another_and_all_return() -> None:
             log.append(f"{name}{step}: {len(answers)}")
         return steps
 
-    talk = Conversation(federation, {"a": script("a", 1), "b": script("b", 2)})
+    talk = Conversation(job, {"a": script("a", 1), "b": script("b", 2)})
     one, two = talk.messages()
-    assert federation.progress.exchange == 1 and one.metadata.group_id == "1"
+    assert job.progress.exchange == 1 and one.metadata.group_id == "1"
     talk.answered([(one, reply(one))])
     assert log == ["a0: 1"] and talk.messages() == []  # b waits for its other cohort
     talk.answered([(two, reply(two))])
     assert log == ["a0: 1", "b0: 2"]
     again = talk.messages()
-    assert len(again) == 2 and federation.progress.exchange == 2
+    assert len(again) == 2 and job.progress.exchange == 2
     talk.answered([(message, reply(message)) for message in again])
     assert talk.messages() == [] and talk.found == {"a": 1, "b": 2}
     replies = talk.replies()
     assert sorted(replies.users) == ["1", "2", "3", "4", "5"] and not replies.dropped
-    assert set(federation.progress.versions.values()) == {1, 2}
+    assert set(job.progress.versions.values()) == {1, 2}
 
 
 def test_who_is_silent_is_left_out_and_a_silent_cluster_has_ended() -> None:
-    federation, present = there()
-    asked = ask_each(federation, present, Request)
+    job, present = there()
+    asked = ask_each(job, present, Request)
     one, two = asked.messages()
     asked.answered([(one, reply(one, silent=1)), (two, None)])
     assert list(asked.found) == ["a"] and asked.messages() == []
     replies = asked.replies()
     assert replies.users == ["1", "2"] and set(replies.dropped) == {"3", present.cohorts[2].name}
-    check_enough(federation, 1, replies)
+    check_enough(job, 1, replies)
     with pytest.raises(RoundFailed, match="round 3: 0 users gave a usable reply"):
-        check_enough(federation, 3, Replies(dropped={"1": "boom"}))
-    check_enough(federation, 3, Replies())  # nobody was asked
+        check_enough(job, 3, Replies(dropped={"1": "boom"}))
+    check_enough(job, 3, Replies())  # nobody was asked
 
 
 def test_what_is_ready_at_once_goes_to_a_node_in_one_message_if_shapes_allow() -> None:
-    federation, present = there({1: {"a": ["1"], "b": ["2"], "c": ["3"]}})
+    job, present = there({1: {"a": ["1"], "b": ["2"], "c": ["3"]}})
     width = {"a": 2, "b": 2, "c": 3}
-    asked = ask_each(federation, present, lambda c: Request(c, {"w": np.ones(width[c.cluster])}))
+    asked = ask_each(job, present, lambda c: Request(c, {"w": np.ones(width[c.cluster])}))
     sent = [decode(m.content["rows"])["w"].shape for m in asked.messages()]  # type: ignore[arg-type]
     assert sent == [(2, 2), (1, 3)]
 
 
 def test_nodes_are_told_the_users_of_cohorts_that_they_do_not_know() -> None:
-    federation, present = there()
+    job, present = there()
     name = present.cohorts[0].name
-    federation.progress.versions[name] = 4
-    asked = ask_each(federation, present, lambda c: Request(c, options={"of": c.cluster}))
+    job.progress.versions[name] = 4
+    asked = ask_each(job, present, lambda c: Request(c, options={"of": c.cluster}))
     task = decode_task(asked.messages()[0].content["config"])  # type: ignore[arg-type]
     assert task.users == [name, "3"] and task.versions == [4, 0]
     assert json.loads(task.options[MEMBERS]) == {"3": ["3"]}
@@ -110,28 +110,28 @@ def test_nodes_are_told_the_users_of_cohorts_that_they_do_not_know() -> None:
 
 
 def test_exchanges_are_counted_as_one_user_devices_would_have_them() -> None:
-    federation, present = there()
+    job, present = there()
     row, template = {"w": np.ones(3)}, {"sum": np.zeros(2)}
 
     def answers(counted: bool) -> list[Answer]:
-        asked = ask_each(federation, present, lambda c: Request(c, row, {}, template), counted)
+        asked = ask_each(job, present, lambda c: Request(c, row, {}, template), counted)
         asked.answered([(m, reply(m, {"sum": np.ones(2)})) for m in asked.messages()])
         return [answer for group in asked.found.values() for answer in group]
 
-    assert len(answers(counted=False)) == 3 and federation.progress.traffic.messages == 0
+    assert len(answers(counted=False)) == 3 and job.progress.traffic.messages == 0
     assert all(answer.rows["sum"].tolist() == [1, 1] for answer in answers(counted=True))
-    traffic = federation.progress.traffic
+    traffic = job.progress.traffic
     assert (traffic.bytes_down, traffic.bytes_up, traffic.messages) == (5 * 24, 5 * 16, 10)
 
 
 def test_cohorts_are_evaluated_user_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    federation, present = there()
-    monkeypatch.setattr(Federation, "measure", property(lambda _: type("M", (), {"numbers": ()})))
+    job, present = there()
+    monkeypatch.setattr(Job, "measure", property(lambda _: type("M", (), {"numbers": ()})))
     requests = [Request(cohort, {"w": np.ones(3)}) for cohort in present.cohorts]
-    question = evaluation_of(federation, requests, {"adapt": True})
+    question = evaluation_of(job, requests, {"adapt": True})
     assert question.asked == {1: ["1", "2", "3"], 2: ["4", "5"]}
     assert question.down == 5 * 24 and not question.schema.training
     assert question.schema.samples == dict.fromkeys("12345", 5)
-    federation.progress.versions[present.cohorts[0].name] = 1
+    job.progress.versions[present.cohorts[0].name] = 1
     task = decode_task(question.messages()[0].content["config"])  # type: ignore[arg-type]
     assert task.options["adapt"] and len(json.loads(task.options[MEMBERS])) == 2

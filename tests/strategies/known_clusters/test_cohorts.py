@@ -91,13 +91,13 @@ def test_users_without_a_cluster_are_refused_with_some_names() -> None:
 
 
 def test_clusters_are_numbered_as_they_come_and_cohorts_are_made_anew() -> None:
-    federation = hosting({1: {"a": ["10", "2"], "b": ["3"]}})
-    clusters, names = KnownClusters(federation), ClusterNames()
+    job = hosting({1: {"a": ["10", "2"], "b": ["3"]}})
+    clusters, names = KnownClusters(job), ClusterNames()
     present = clusters.meet(names)
     assert (names.known, present.names, present.places) == (["a", "b"], ["a", "b"], [0, 1])
     assert [cohort.users for cohort in present.cohorts] == [("2", "10"), ("3",)]
     assert clusters.meet(names) is present
-    federation = hosting({1: {"a": ["10", "2"]}, 2: {"A": ["5"], "a": ["7"]}}, federation)
+    job = hosting({1: {"a": ["10", "2"]}, 2: {"A": ["5"], "a": ["7"]}}, job)
     later = clusters.meet(names)
     assert (names.known, later.names, later.places) == (["a", "b", "A"], ["a", "A"], [0, 2])
     assert {name: len(group) for name, group in later.groups.items()} == {"A": 1, "a": 2}
@@ -106,8 +106,8 @@ def test_clusters_are_numbered_as_they_come_and_cohorts_are_made_anew() -> None:
 
 @pytest.mark.parametrize("all_apart", [False, True])
 def test_users_that_are_told_apart_are_cohorts_of_their_own(all_apart: bool) -> None:
-    federation = hosting({1: {"a": ["1", "2"], "b": ["3", "4"]}})
-    clusters, names = KnownClusters(federation, all_apart=all_apart), ClusterNames()
+    job = hosting({1: {"a": ["1", "2"], "b": ["3", "4"]}})
+    clusters, names = KnownClusters(job, all_apart=all_apart), ClusterNames()
     assert len(clusters.meet(names).cohorts) == 2
     names.apart = ["b"]
     assert len(clusters.meet(names).cohorts) == (4 if all_apart else 3)
@@ -115,22 +115,22 @@ def test_users_that_are_told_apart_are_cohorts_of_their_own(all_apart: bool) -> 
 
 
 def test_everybody_may_be_in_one_cluster_and_the_rest_in_one_of_their_own() -> None:
-    federation = hosting({1: {"a": ["1", "2"], "": ["3"]}})
-    together, names = KnownClusters(federation, together=True), ClusterNames()
+    job = hosting({1: {"a": ["1", "2"], "": ["3"]}})
+    together, names = KnownClusters(job, together=True), ClusterNames()
     assert [cohort.users for cohort in together.meet(names).cohorts] == [("1", "2", "3")]
-    assert KnownClusters(federation, missing="rest").meet(ClusterNames()).names == ["a", "rest"]
+    assert KnownClusters(job, missing="rest").meet(ClusterNames()).names == ["a", "rest"]
     with pytest.raises(ConfigError, match=r"1 of 3 users have no known cluster \(3\)"):
-        KnownClusters(federation).meet(ClusterNames())
+        KnownClusters(job).meet(ClusterNames())
 
 
 def test_nobody_is_no_federation_and_who_answered_was_trained() -> None:
-    federation, names = hosting({1: {"a": ["1", "2"], "b": ["3"]}}), ClusterNames()
-    clusters = KnownClusters(federation)
-    federation.progress.versions["3"] = 1
+    job, names = hosting({1: {"a": ["1", "2"], "b": ["3"]}}), ClusterNames()
+    clusters = KnownClusters(job)
+    job.progress.versions["3"] = 1
     clusters.note_trained(names)
-    assert federation.progress.trained == {"3"}
+    assert job.progress.trained == {"3"}
     clusters.meet(names).need_somebody(1)
-    hosting({}, federation)
+    hosting({}, job)
     with pytest.raises(NodeError, match="round 7: no users are connected"):
         clusters.meet(names).need_somebody(7)
 

@@ -87,7 +87,7 @@ def test_new_users_of_a_known_cluster_adapt_from_its_centre(
     keys = {**HIERARCHICAL, **TIES, "new_users": 0.3, "num_rounds": 10}
     keys |= {"known_gamma": written(tmp_path, values)} if gamma == "user" else {}
     strategy, _, models = seen.run(name, **keys)
-    users, new = users_of(name, **HIERARCHICAL), strategy.federation.new_users
+    users, new = users_of(name, **HIERARCHICAL), strategy.members.new_users
     assert 0 < len(new) < 6
     for user in new:
         j, own = users.cluster[int(user)], values[user] if gamma == "user" else 1.5

@@ -213,7 +213,7 @@ def test_users_alone_are_minimised_once(monkeypatch: pytest.MonkeyPatch) -> None
     keys = {**LOGISTIC, "ridge": 0.0, "num_rounds": 12, "seed": 31}  # users that nobody knows yet
     strategy, _, _ = federate("exact-local", num_nodes=1, **keys)
     assert strategy.progress.round > 3
-    assert sum(seen) == len(strategy.federation.users)
+    assert sum(seen) == len(strategy.members.users)
 
 
 def test_only_sums_go_up() -> None:

@@ -1,4 +1,4 @@
-"""The mixed model on auto from each user's own sums, through a federation."""
+"""The mixed model on auto from each user's own sums, through a job."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from corsage.strategies.known_clusters import own_sums
 from corsage.strategies.known_clusters.covariance_fit import sized
 from corsage.strategies.known_clusters.uncertainty import NOT_CONVERGED
 from corsage.strategies.rounds.base import Result, Strategy
+from corsage.strategies.rounds.members import Members
 from tests.strategies.known_clusters.test_impossible import Lying
 from tests.support.federations import Notes, federate
 from tests.support.grids import Watched
@@ -222,7 +223,7 @@ def test_devices_with_one_user_send_the_same_and_others_their_sum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at_home = federate("mixed-model", 12, **INTERCEPTS)[1]
-    monkeypatch.setattr(own_sums, "is_at_home", lambda grid: False)
+    monkeypatch.setattr(Members, "at_home", False)
     watched = Watched(12)
     strategy, away, notes = federate("mixed-model", grid=watched, **INTERCEPTS)
     assert errors(away) == pytest.approx(errors(at_home), rel=1e-12)

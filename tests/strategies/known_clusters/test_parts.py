@@ -157,9 +157,9 @@ def test_settings_are_the_theorems_unless_they_are_given() -> None:
 
 
 def test_steps_that_are_too_long_are_noticed() -> None:
-    federation, state = hosting(HOSTS), CoinState(np.zeros(D), iteration=7)
+    job, state = hosting(HOSTS), CoinState(np.zeros(D), iteration=7)
     state.settings = CoinSettings(eta=2.0, safe=1.0)
-    check = StepCheck(federation, state)
+    check = StepCheck(job, state)
     check.remember([1e139, 3.0, 2.0])
     check.remember([2 * FAR])
     assert state.reach == 3.0

@@ -115,12 +115,12 @@ def test_a_resumed_run_needs_data_like_those_it_began_with(
     """The digits have 10 classes; a run that began with more of them goes on for all."""
     strategy = FedAvg(Config.parse({**SMALL, "num-rounds": 1}))
     strategy.begin(LocalGrid(app, 1))
-    federation, where = strategy.federation, strategy.progress
+    job, where = strategy.job, strategy.progress
     where.shape, where.num_classes = shape, classes
     if began:
         with pytest.raises(NodeError, match=rf"with 10 classes, the run began {began}\."):
-            check_data(federation)
+            check_data(job)
     else:
-        check_data(federation)
-        assert where.num_classes == federation.agreed.num_classes == max(classes, 10)
+        check_data(job)
+        assert where.num_classes == job.agreed.num_classes == max(classes, 10)
         assert where.shape == (1, 8, 8)

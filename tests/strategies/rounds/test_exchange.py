@@ -10,7 +10,9 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from corsage.app.local_grid import LocalGrid
+from corsage.core.config import Config
 from corsage.core.errors import DataError, NodeError
+from corsage.strategies.rounds.agreed import Agreed
 from corsage.strategies.rounds.exchange import PRESENCE_SECONDS, exchange
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Roster
@@ -113,16 +115,21 @@ def test_late_replies_do_not_count(clock: Clock) -> None:
     assert (len(replies), len(silent)) == (1, 2)
 
 
+def at_the_door(roster: Roster | None = None) -> Reception:
+    """Nobody is there yet."""
+    return Reception(roster or Roster(note=lambda text: None), Agreed(Config.parse()))
+
+
 def test_too_few_nodes_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(NodeError, match=r"only 2 of 3 nodes connected within 0\.2 s.*num-nodes=2"):
-        Reception().wait(fleet(["a"], ["b"]), 3, 0.2)
+        at_the_door().wait(fleet(["a"], ["b"]), 3, 0.2)
 
 
 def test_nodes_come_and_go_and_users_stay_themselves() -> None:
     """A user's device comes back as another node, first while the old one is still listed."""
     notes = Notes()
     roster = Roster(note=notes.notes.append)
-    reception = Reception(roster)
+    reception = at_the_door(roster)
     grid = fleet(["a", "b"], ["c"], ["c"])
     grid.gone = {grid.ids[2]}
     reception.wait(grid, 2, 1)
@@ -148,7 +155,7 @@ def test_what_cannot_take_part_is_left_out_and_the_others_start() -> None:
         hosts: list[dict[str, Any]] = [{"users": [user]} for user in "abc"]
         hosts[odd]["shape"] = (5,)
         roster = Roster(note=notes.notes.append)
-        reception = Reception(roster)
+        reception = at_the_door(roster)
         reception.wait(Fleet(hosts), 3, 1)
         assert roster.users == [user for user in "abc" if user != "abc"[odd]]
         assert reception.agreed.shape == (4,)
@@ -157,15 +164,15 @@ def test_what_cannot_take_part_is_left_out_and_the_others_start() -> None:
 
 def test_a_start_with_nobody_says_why() -> None:
     with pytest.raises(DataError, match=r"^user a has no training data: give it more samples.*\.$"):
-        Reception(Roster(note=lambda text: None)).wait(fleet(["a"], train=0), 1, 1)
+        at_the_door().wait(fleet(["a"], train=0), 1, 1)
     with pytest.raises(DataError, match=r"num-classes: -1 is not from 0 to 100000\.$"):
-        Reception(Roster(note=lambda text: None)).wait(fleet(["a"], classes=-1), 1, 1)
+        at_the_door().wait(fleet(["a"], classes=-1), 1, 1)
 
 
 def test_a_node_that_comes_late_must_fit() -> None:
     notes = Notes()
     roster = Roster(note=notes.notes.append)
-    reception = Reception(roster)
+    reception = at_the_door(roster)
     grid = Fleet([{"users": ["a"]}, {"users": ["b"], "shape": (5,)}])
     grid.gone = {grid.ids[1]}
     reception.wait(grid, 1, 1)
@@ -184,7 +191,7 @@ def test_classes_and_numbers_do_not_mix() -> None:
         grid = Fleet([{"users": [u], "classes": n} for u, n in zip("ab", classes, strict=True)])
         notes = Notes()
         roster = Roster(note=notes.notes.append)
-        reception = Reception(roster)
+        reception = at_the_door(roster)
         grid.gone = {grid.ids[1]}
         reception.wait(grid, 1, 1)
         grid.gone = set()
@@ -208,7 +215,7 @@ def test_no_single_node_says_how_many_classes_there_are(said: tuple[int, ...], k
     """Unless nobody agrees with anybody; those with more than the model has are left out."""
     names = "abcdef"[: len(said)]
     roster = Roster(note=lambda text: None)
-    reception = Reception(roster)
+    reception = at_the_door(roster)
     grid = Fleet([{"users": [u], "classes": n} for u, n in zip(names, said, strict=True)])
     reception.wait(grid, len(said), 1)
     assert reception.agreed.num_classes == known
@@ -217,4 +224,4 @@ def test_no_single_node_says_how_many_classes_there_are(said: tuple[int, ...], k
 
 def test_a_federation_without_users_is_an_error() -> None:
     with pytest.raises(NodeError, match="host no users"):
-        Reception().wait(fleet([]), 1, 1)
+        at_the_door().wait(fleet([]), 1, 1)

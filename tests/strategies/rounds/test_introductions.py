@@ -304,21 +304,21 @@ def test_a_resumed_run_remembers_whose_ids_are() -> None:
     notes = Notes()
     again = strategy_class("fedrep")(settings("fedrep", **SMALL), [notes])
     again.begin(stranger)
-    assert again.federation.users == ["0", "1", "2"]
+    assert again.job.members.users == ["0", "1", "2"]
     again.restore(first.progress, first.state)
-    check_data(again.federation)
-    assert again.federation.users == ["1", "2"]
+    check_data(again.job)
+    assert again.job.members.users == ["1", "2"]
     assert any("refused as user 0: it belongs to a device with" in n for n in notes.notes)
     stranger.gone = set()
     stranger.proofs[0] = "of 0"
-    again.federation.refresh()
-    assert again.federation.users == ["0", "1", "2"]
+    again.job.refresh()
+    assert again.job.members.users == ["0", "1", "2"]
 
 
 def test_a_key_that_is_the_same_may_have_a_new_state_dir() -> None:
     """Its state-dir was lost: its new proof counts from then on."""
     book: dict[str, Owner] = {}
-    owners = Owners(lambda: book, registered=True)
+    owners = Owners(book, registered=True)
     owners.enter("a", Owner("key", "old"))
     assert owners.refusal("a", Owner("other", "new"))
     assert not owners.refusal("a", Owner("key", "new"))

@@ -89,6 +89,6 @@ def test_in_a_simulation_it_is_damage_and_ends_the_strategy(tmp_path: Path) -> N
     path = tmp_path / "c"
     stopped("fedrep", path, 3)
     again = begun("fedrep", [Resume(path, 2)])
-    again.federation.simulated = True
+    again.job.members.simulated = True
     with pytest.raises(StatesGone, match="without a state that the run has left there"):
         again.start(LocalGrid(app, 3))

@@ -154,16 +154,16 @@ def test_clusters_remember_for_themselves() -> None:
     )
     keys = ServerKeys("momentum", server_lr=0.5, server_beta1=0.5)
     config = SimpleNamespace(server=keys)
-    federation: Any = SimpleNamespace(config=config, progress=Progress(), network=network)
-    server, x = ServerStep(federation), np.zeros((2, 3), np.float32)
+    job: Any = SimpleNamespace(config=config, progress=Progress(), network=network)
+    server, x = ServerStep(job), np.zeros((2, 3), np.float32)
     means = np.array([[1, 2, 3], [0, 0, 0]], np.float32)
     x = server.of_clusters(x, means, [0, 0])
     assert x.tolist() == [[0.5, 1.0, 3.0], [0, 0, 0]]  # what is not trained is averaged
-    assert federation.progress.moments["models.m"].tolist() == [[1, 2, 3], [0, 0, 0]]
+    assert job.progress.moments["models.m"].tolist() == [[1, 2, 3], [0, 0, 0]]
     three = np.concatenate([x, x[:1]])  # cluster 0 was cut
     x = server.of_clusters(three, three, [2], parents=[0])
     assert x.tolist() == [[0.5, 1.0, 3.0], [0, 0, 0], [0.75, 1.5, 3.0]]
-    assert federation.progress.moments["models.m"].tolist()[::2] == [[1, 2, 3], [0.5, 1, 1.5]]
+    assert job.progress.moments["models.m"].tolist()[::2] == [[1, 2, 3], [0.5, 1, 1.5]]
 
 
 def test_what_it_remembers_is_in_the_checkpoint(tmp_path: Path) -> None:

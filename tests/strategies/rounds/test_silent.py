@@ -120,7 +120,7 @@ def test_late_replies_change_nothing_but_show_that_a_node_lives() -> None:
     _, strategy, result, _ = played(once_late, num_rounds=8)
     assert 1 <= strategy.progress.dropped["0"] <= 2
     assert result.summaries[0].users == 6
-    assert not strategy.federation.now.resting
+    assert not strategy.members.resting
 
 
 def test_an_honest_run_is_the_same_with_and_without_patience() -> None:
@@ -217,7 +217,7 @@ def test_driven_from_outside_they_are_set_aside_as_well(name: str) -> None:
             strategy.aggregate_train(1, waited(grid, clock, messages))
     asked = [grid.asked.count((number, "train")) for number in (0, 5)]
     assert asked[0] <= 5 and asked[0] < asked[1]
-    assert any("set aside" in told for _, told in strategy.federation.turnout.set_aside())
+    assert any("set aside" in told for _, told in strategy.members.set_aside())
 
 
 def outside(strategy: Any, grid: Devices) -> Any:
@@ -276,7 +276,7 @@ def test_if_nobody_else_is_left_those_set_aside_are_asked() -> None:
         "b": Standing("k", until=4),
         "c": Standing("k", until=6),
     }
-    conduct = Conduct(lambda: book, lambda text: None)
+    conduct = Conduct(book, lambda text: None)
     assert conduct.resting(["a", "b", "c", "d"], 3, 1) == {"a", "b", "c"}
     assert conduct.resting(["a", "b", "c", "d"], 3, 2) == {"a", "c"}
     assert conduct.resting(["a", "b", "c"], 3, 1) == {"a", "c"}
@@ -286,7 +286,7 @@ def test_if_nobody_else_is_left_those_set_aside_are_asked() -> None:
 def test_pauses_grow_and_good_replies_shorten_them() -> None:
     notes: list[str] = []
     book: dict[str, Standing] = {}
-    conduct = Conduct(lambda: book, notes.append)
+    conduct = Conduct(book, notes.append)
     ends = []
     number = 1
     for _ in range(4):

@@ -1,0 +1,225 @@
+"""What is trained, how the model and its users are judged, and the books of what came back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+
+from corsage.core.config import Config
+from corsage.core.errors import StatesGone
+from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.measures import GRADIENT_STEPS, USUAL, Measure, chosen, reported
+from corsage.core.replies import Replies, by_cause, name_users, reading_order
+from corsage.core.schema import Number
+from corsage.strategies.rounds.agreed import Agreed
+from corsage.strategies.rounds.callbacks import Callback, Notes
+from corsage.strategies.rounds.ledger import Ledger
+from corsage.strategies.rounds.members import Members
+from corsage.strategies.rounds.outgoing import Outgoing
+from corsage.strategies.rounds.state import Progress
+from corsage.strategies.rounds.tables import suited
+from corsage.strategies.rounds.turns import Question
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
+
+HEARTBEAT = "no reply in time: its node's heartbeat was lost"
+
+
+class Job:
+    """An algorithm's training, with the users that take part in it.
+
+    Parameters
+    ----------
+    name, config : the algorithm, and all keys.
+    callbacks : whose `on_note` is called with what is worth a line.
+    experiment : names the run at the nodes: personal state is kept under this name.
+    beside : the job whose users, data and traffic are this one's, too.
+
+    Attributes
+    ----------
+    keys : the algorithm's own.
+    members : who is there.
+    progress : where the run stands.
+    agreed : what the data of all must be like.
+    state_dir : where simulated users keep what is theirs; devices know themselves.
+    collects : whether this process takes the users' models at the end.
+    training_path : that of the run's earlier strategies.
+    lasting : each user weighs the same in every round, whoever takes part.
+    durable : the versions of users' states that each kept checkpoint holds.
+    before : those at the beginning of the round.
+    gone : users of this round whose states turned out to be gone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        callbacks: list[Callback],
+        experiment: str = "",
+        beside: Job | None = None,
+    ) -> None:
+        self.name, self.config, self.keys = name, config, config.keys_of(name)
+        self.experiment = experiment or f"{name}-{uuid.uuid4().hex[:12]}"
+        self.note, self.progress = Notes(name, callbacks), Progress()
+        self.state_dir: str = beside.state_dir if beside else ""
+        self.training_path, self.collects, self.lasting = "", False, False
+        self.agreed: Agreed = beside.agreed if beside else Agreed(config)
+        if beside is None:
+            self.members = Members(config, self.progress, self.agreed, self.note)
+        else:
+            self.members = beside.members
+            self.progress.training_path = beside.progress.training_path
+            self.progress.traffic = beside.progress.traffic
+        self.durable: list[Mapping[str, int]] = []
+        self.before: Mapping[str, int] = {}
+        self.gone: set[str] = set()
+        self.outgoing = Outgoing(self)
+
+    def beside(self, name: str, purpose: str) -> Job:
+        """The same nodes and traffic for another algorithm, whose users keep states of their own.
+
+        Nobody is told of its notes but the log.
+        """
+        return Job(name, self.config, [], f"{self.experiment}-{purpose}", self)
+
+    def join(self, grid: Grid) -> None:
+        """Wait until as many nodes are there as the config says."""
+        self.members.join(grid, self.introduction)
+
+    def refresh(self) -> None:
+        """Before a round: learn which nodes came and went."""
+        self.members.refresh(self.progress.round + 1, self.introduction)
+
+    def introduction(self) -> ConfigRecord:
+        """What a node is told of the run when it is asked who it is."""
+        return self.outgoing.task(0, [], {}, raw=True)
+
+    # What is trained.
+
+    @property
+    def train(self) -> TrainKeys:
+        """How users train, with what the data say where the keys do not."""
+        return suited(self.config.train, self.agreed.preparation)
+
+    @property
+    def model(self) -> ModelKeys:
+        """The model, with the path that it is trained on, once that is known."""
+        own = self.config.model
+        return replace(own, training_path=self.progress.training_path or own.training_path)
+
+    @property
+    def network(self) -> Network:
+        """The model that all users start from, as the nodes build it too."""
+        from corsage.networks.build import build_network
+
+        agreed, seed = self.agreed, self.config.run.seed
+        return build_network(self.model, agreed.shape, agreed.num_classes, seed)
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss, `auto` resolved."""
+        from corsage.networks.criterion import criterion_of
+
+        return criterion_of(self.config.model, self.agreed.num_classes).name
+
+    @property
+    def convex(self) -> bool:
+        """Whether the model is linear with one output: losses with known curvature."""
+        return self.config.model.model == "linear" and self.loss != "cross-entropy"
+
+    # What it is judged by.
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What users are judged by; the first is what rows are compared by."""
+        words = ",".join(self.config.run.measures)
+        return chosen(words, self.agreed.num_classes, self.loss)
+
+    @property
+    def measure(self) -> Measure:
+        """The first measure."""
+        return self.measures[0]
+
+    @property
+    def judging(self) -> dict[str, Any]:
+        """What an evaluation says of the measures; nothing where they are the usual one."""
+        words = ",".join(self.config.run.measures)
+        return {} if words == USUAL else {"measures": words}
+
+    @property
+    def reported(self) -> tuple[Number, ...]:
+        """What each user reports of an evaluation, besides its number of samples."""
+        return reported(self.measures, self.agreed.num_classes)
+
+    # What came back: versions of users' states, traffic, who was dropped.
+
+    def record(self, replies: Replies, version: int) -> None:
+        """Note who was dropped or lost, and that the personal states of the rest moved on."""
+        progress = self.progress
+        for node in self.members.disconnected(replies):
+            replies.dropped.update(dict.fromkeys(replies.silent[node], HEARTBEAT))
+        if replies.dropped:
+            for user in replies.dropped:
+                progress.dropped[user] = progress.dropped.get(user, 0) + 1
+            for line in by_cause(replies.dropped):
+                self.note(line)
+        self.reset(replies)
+        kept = [user for user in replies.users if user in replies.kept]
+        progress.versions.put(kept, version)
+        if (steps := replies.metrics.get(GRADIENT_STEPS.name)) is not None:
+            progress.gradient_steps = (progress.gradient_steps or 0.0) + float(steps.sum())
+        progress.traffic.wire_bytes_up += replies.wire_bytes
+        progress.traffic.wire_messages += replies.wire_messages
+
+    def reset(self, replies: Replies) -> set[str]:
+        """Let the users start anew whose nodes no longer have their states; who they are.
+
+        In a simulation nobody loses them but by damage to the run's own files: StatesGone.
+        """
+        versions = self.progress.versions
+        gone = {user for user in replies.lost if versions.get(user)}
+        if gone and self.members.simulated:
+            why = next((replies.dropped[user] for user in gone if user in replies.dropped), "gone")
+            who = name_users(in_order(gone))
+            raise StatesGone(f"{who} without a state that the run has left there ({why}).")
+        for user in gone:
+            del versions[user]
+        self.gone |= gone
+        return gone
+
+    def begin(self) -> Ledger:
+        """The versions that a round, or the opening, goes back to if it fails."""
+        self.before, self.gone = self.progress.versions.copy(), set()
+        return self.before
+
+    def go_back(self, versions: Ledger) -> list[str]:
+        """What users kept since then is void; those who have lost what they kept before."""
+        for user in self.gone & versions.keys():
+            del versions[user]
+        self.progress.versions = versions
+        return in_order(self.gone)
+
+    def hold(self, kept: Sequence[Mapping[str, int]]) -> None:
+        """Users keep the versions that the kept checkpoints hold, until others are kept."""
+        self.durable = list(kept)
+
+    def count(self, question: Question, replies: Replies) -> None:
+        """Count a training exchange as one-user devices would have it."""
+        asked = sum(len(group) for group in question.asked.values())
+        up = sum(a.nbytes for a in replies.mean.values()) * len(replies.users)
+        up += sum(a.nbytes for a in replies.rows.values())
+        traffic = self.progress.traffic
+        traffic.bytes_down += question.down
+        traffic.bytes_up += up
+        traffic.messages += (asked if question.down else 0) + (len(replies.users) if up else 0)
+
+
+def in_order(users: Iterable[str]) -> list[str]:
+    """Users as a reader has them."""
+    return sorted(users, key=reading_order)
