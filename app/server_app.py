@@ -18,7 +18,7 @@ from corsage.app.run.run_folder import AnyStrategy, RunFolder
 from corsage.app.run.status import watched
 from corsage.core.config import Config
 from corsage.core.errors import CorsageError, StatesGone
-from corsage.strategies.rounds.grids import is_simulation
+from corsage.strategies.rounds.grids import is_at_home
 
 
 def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
@@ -27,7 +27,7 @@ def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
         compare(opened, grid)
         return
     config = Config.parse(resumed(context.run_config))
-    if is_simulation(grid):
+    if is_at_home(grid):
         check_simulation(config)
     folder = RunFolder.open(config)
     with folder as run, watched(run.folder, str(context.run_id)):

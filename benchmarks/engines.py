@@ -38,9 +38,9 @@ from corsage.core.wire import Task
 from corsage.datasets.dealing.federated import simulated
 from corsage.networks.build import build_network
 from corsage.strategies import strategy_class
+from corsage.strategies.devices.exchange import exchange
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.exchange import exchange
 from corsage.strategies.rounds.results import LAST
 
 ALGORITHM, USERS, WORKERS, ROUNDS = "fedrep", 50, 2, 30

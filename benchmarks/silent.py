@@ -10,7 +10,7 @@ docs/devices.md has it. So the figures are the same on every machine and take se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -24,7 +24,8 @@ from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.measure import Measure
 from corsage.core.config import Config
 from corsage.strategies import strategy_class
-from corsage.strategies.rounds import exchange, reception
+from corsage.strategies.devices import exchange, network
+from corsage.strategies.rounds import reception
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Result
 
@@ -64,7 +65,9 @@ class Clock:
 def stopped() -> Iterator[Clock]:
     """The clock by which the server waits for replies and for nodes."""
     clock = Clock()
-    with mock.patch.object(exchange, "time", clock), mock.patch.object(reception, "time", clock):
+    with ExitStack() as stack:
+        for module in (exchange, network, reception):
+            stack.enter_context(mock.patch.object(module, "time", clock))
         yield clock
 
 

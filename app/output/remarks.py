@@ -28,8 +28,6 @@ WILD = 100.0
 """Inputs whose root mean square is beyond this; SGD at the usual step sizes wants about 1."""
 LOOKED_AT = 10_000
 """Samples that are looked at, evenly out of all."""
-SIMULATED = {"LocalGrid", "InMemoryGrid"}
-"""Grids of simulations, ours and Flower's, by name: its module is no part of its public API."""
 SOLVED = ("known_clusters", "convex_clustering")
 """Families that do not train a convex loss by SGD: they take any scale."""
 UNTRAINED = "; more rounds, a smaller lr, or inputs scaled to about 1 may help"
@@ -94,7 +92,7 @@ def idle(config: Config, name: str) -> list[str]:
 
 def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:
     """What a simulation deals to its users; None where devices have data of their own."""
-    if not SIMULATED & {cls.__name__ for cls in type(strategy.members.grid).__mro__}:
+    if not strategy.members.at_home:
         return None
     config = strategy.config
     return simulated(config.data, config.federation.num_users, config.run.seed)

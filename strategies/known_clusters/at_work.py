@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from flwr.app import Message
 
@@ -26,7 +25,6 @@ from corsage.strategies.known_clusters.conversation import (
     alike,
 )
 from corsage.strategies.rounds.job import Job
-from corsage.strategies.rounds.patience import Patience
 from corsage.strategies.rounds.turns import Done
 
 GRACE = 1.5
@@ -98,8 +96,7 @@ class Walkers(Conversation[None]):
     def __init__(self, job: Job, staleness: int) -> None:
         super().__init__(job, {})
         self._begun, self.staleness, self.line = True, staleness, None
-        times = job.members.patience.times * (staleness + 1)
-        self.patience: Any = Patience(times)
+        self.patience = job.members.patience * (staleness + 1)
         self._came: dict[str, list[tuple[Message, Message | None, Asked]]] = {}
         self._fresh: set[str] = set()
         self._start, self._brought = 0.0, False

@@ -26,7 +26,8 @@ def check_data(job: Job) -> None:
     check_same(job)
     agreed.num_classes = progress.num_classes
     job.members.roster.reclaim()  # a resumed run remembers whose ids are
-    job.members.number = progress.round
+    if job.members.devices is not None:
+        job.members.devices.number = progress.round
     job.measures  # noqa: B018 - those that such labels have, or a ConfigError
     if not any(member.test for member in job.members.everybody.values()):
         raise DataError(NO_TESTS)

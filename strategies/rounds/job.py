@@ -162,8 +162,9 @@ class Job:
     def record(self, replies: Replies, version: int) -> None:
         """Note who was dropped or lost, and that the personal states of the rest moved on."""
         progress = self.progress
-        for node in self.members.disconnected(replies):
-            replies.dropped.update(dict.fromkeys(replies.silent[node], HEARTBEAT))
+        if self.members.devices is not None:
+            for node in self.members.devices.disconnected(replies):
+                replies.dropped.update(dict.fromkeys(replies.silent[node], HEARTBEAT))
         if replies.dropped:
             for user in replies.dropped:
                 progress.dropped[user] = progress.dropped.get(user, 0) + 1

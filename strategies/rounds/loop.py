@@ -31,13 +31,13 @@ from corsage.strategies.rounds.evaluation import (
 from corsage.strategies.rounds.first_data import check_data
 from corsage.strategies.rounds.model_arrays import lean
 from corsage.strategies.rounds.results import LAST, Result, Summary, weighted_metrics
-from corsage.strategies.rounds.riding import Riding
 from corsage.strategies.rounds.sound import failing
 from corsage.strategies.rounds.state import not_finite
 from corsage.strategies.rounds.turns import Script, T, Turn, played
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
+    from corsage.strategies.rounds.riding import Riding
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 """The server's own evaluation after a round, as Flower has it."""
@@ -45,8 +45,7 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = None) -> Result:
     """All rounds, and what is reported after them."""
-    job, result = strategy.job, Result()
-    riding = Riding(strategy, result)
+    job, members, result = strategy.job, strategy.members, Result()
 
     # Begin: a callback may put a checkpoint in place, which the nodes' data have to fit.
     tell(strategy, "on_start")
@@ -54,21 +53,23 @@ def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = N
     strategy.summary()
 
     # Ask what must be known before the first round.
-    play(strategy, opened, job.members.exchange)
-    job.members.scales.weigh_all(strategy)
+    play(strategy, opened, members.exchange)
+    if members.scales is not None:
+        members.scales.weigh_all(strategy)
 
+    riding = riding_of(strategy, result)
     rounds, begin = strategy.length(rounds), time.monotonic() - strategy.progress.seconds
     seen: Replies | None = None
     evaluation: Replies | None = None
     while not strategy.is_over(rounds):
         # See who is there.
         number = strategy.progress.round + 1
-        if riding.waiting is None:
+        if riding is None or riding.waiting is None:
             tell(strategy, "on_round_start", number)
         job.refresh()
 
         # Choose, send, wait, merge.
-        training = play(strategy, one_round, riding.exchange)
+        training = play(strategy, one_round, riding.exchange if riding else members.exchange)
         strategy.progress.seconds = time.monotonic() - begin
         result.train_metrics_clientapp[number] = weighted_metrics(training)
 
@@ -77,7 +78,8 @@ def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = N
         due = last or number % every == 0 or number > rounds - LAST
         if evaluate and (found := evaluate(number, strategy.named_arrays())) is not None:
             result.evaluate_metrics_serverapp[number] = found
-        if due and not last and riding.takes(training):
+        if due and not last and riding is not None:
+            riding.wait(training)
             continue  # the next round's first messages bring it, and end this round
         evaluation = evaluated(strategy, last, seen) if due else None
         seen = evaluation or seen
@@ -98,6 +100,16 @@ def concluded(strategy: Strategy[Any, Any], evaluation: Replies | None) -> list[
     found = rows(strategy, last)
     tell(strategy, "on_end", found)
     return found
+
+
+def riding_of(strategy: Strategy[Any, Any], result: Result) -> Riding | None:
+    """How evaluations ride on the next round's training; None in simulations, and where not."""
+    wanted = strategy.config.federation.evaluate_with_training
+    if strategy.members.devices is None or strategy.members.at_home or not wanted:
+        return None
+    from corsage.strategies.rounds.riding import Riding, rides
+
+    return Riding(strategy, result, strategy.members.devices) if rides(strategy) else None
 
 
 def play(

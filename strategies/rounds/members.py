@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from corsage.core.config import Config
@@ -15,16 +15,15 @@ from corsage.core.replies import Replies
 from corsage.core.seeding import generator, some_of
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY
 from corsage.strategies.rounds.agreed import Agreed
-from corsage.strategies.rounds.exchange import Exchange
-from corsage.strategies.rounds.grids import is_at_home, is_simulation
-from corsage.strategies.rounds.owners import Owners
-from corsage.strategies.rounds.patience import Patience
+from corsage.strategies.rounds.grids import is_at_home, is_closed
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Member, Roster
-from corsage.strategies.rounds.sizes import Scales, carrier_of
-from corsage.strategies.rounds.standing import Conduct
 from corsage.strategies.rounds.state import Progress
-from corsage.strategies.rounds.turns import OpenTurn, Turn
+from corsage.strategies.rounds.turns import Done, Line, OpenTurn, Turn
+
+if TYPE_CHECKING:
+    from corsage.strategies.devices.network import Devices
+    from corsage.strategies.rounds.sizes import Scales
 
 A_DAY = 86_400.0
 """Seconds that nodes on Ray have to start: on a busy machine that takes long, and an engine that
@@ -62,33 +61,25 @@ class Members:
     Attributes
     ----------
     grid : what leads to the nodes, once a run has begun.
+    devices : what is known of them, where the nodes are devices.
+    scales : weigh messages, where something carries them that may not take them.
     timeout : seconds after which a message has no reply.
     simulated : whether the server's own files hold the users' states.
     least : users that must be left to ask, whoever is set aside.
-    number : the round that is under way, or was last.
-    resting : the users that are set aside.
-    missing : the users of nodes that did not reply as they had to when they were last asked.
     left_out : who did not answer a question that is for all.
     """
 
     def __init__(
         self, config: Config, progress: Progress, agreed: Agreed, note: Callable[[str], None]
     ) -> None:
-        own = config.federation
-        self.config, self.progress = config, progress
+        self.config, self.progress, self.note = config, progress, note
         self.grid: Grid | None = None
-        self.timeout, self.simulated, self.least = own.round_timeout, False, 1
-        self.number, self.resting, self.missing = 0, frozenset[str](), set[str]()
+        self.devices: Devices | None = None
+        self.scales: Scales | None = None
+        self.timeout, self.simulated, self.least = config.federation.round_timeout, False, 1
         self.left_out: set[str] = set()
-        self.roster = Roster(note=note, owners=Owners(progress.owners, own.registered_keys))
-        self.patience = Patience(own.patience, own.quorum)
-        self.conduct, self.scales = Conduct(progress.standings, note), Scales(note)
-        self.reception = Reception(
-            self.roster,
-            agreed,
-            patience=self.patience,
-            arrived=lambda node, users: self.conduct.came(users, self.reception.mark(node)),
-        )
+        self.roster = Roster(note=note)
+        self.reception = Reception(self.roster, agreed)
         self._parts: Parts | None = None
 
     # Who comes and goes.
@@ -98,26 +89,39 @@ class Members:
 
         `task` is what a node is told of the run when it is asked who it is.
         """
-        if new := grid is not self.grid:
-            self.grid = grid
-            self.reception.clear()
-            # Nobody is silent there, and the order of work is not ours.
-            if is_simulation(grid) or getattr(grid, "patient", False):
-                self.patience.times = 0.0
+        if grid is not self.grid:
+            self._enter(grid)
         if not self.roster.members:
             keys = self.config.federation
-            patience = A_DAY if is_simulation(grid) else keys.node_timeout
+            patience = keys.node_timeout if self.devices else A_DAY
             self.reception.wait(grid, max(keys.num_nodes, 1), patience, task=task)
-        if new:
-            self.scales.carrier = carrier_of(grid)
+
+    def _enter(self, grid: Grid) -> None:
+        """Another grid: nobody is there yet."""
+        self.grid, self.devices, self.scales = grid, None, None
+        self.reception.clear()
+        if not is_closed(grid):
+            from corsage.strategies.devices.network import Devices
+
+            keys, known = self.config.federation, self.progress
+            books = known.standings, known.owners
+            self.devices = Devices(grid, keys, self.roster, *books, self.note)
+        carrier = getattr(grid, "carrier", None)
+        if carrier is not None or not is_at_home(grid):
+            from corsage.strategies.rounds.sizes import Scales, wire
+
+            self.scales = Scales(self.note, carrier or wire)
+        self.reception.devices = self.devices
+        self.roster.owners = self.devices.owners if self.devices else None
 
     def refresh(self, number: int, task: Callable[[], ConfigRecord]) -> None:
-        """Before a round: learn which nodes came and went; if none is left, wait for one."""
-        assert self.grid is not None
-        patience, self.number = self.config.federation.node_timeout, number
-        self.reception.refresh(self.grid, patience, number, task)
+        """Before a round: learn which devices came and went; if none is left, wait for one."""
+        if self.devices is None:
+            return
+        patience, self.devices.number = self.config.federation.node_timeout, number
+        self.reception.refresh(self.devices.grid, patience, number, task)
         if not self.roster.members:
-            self.reception.wait(self.grid, 1, patience, number, task)
+            self.reception.wait(self.devices.grid, 1, patience, number, task)
         self.rest()
 
     @property
@@ -125,11 +129,35 @@ class Members:
         """Whether all users' data are the server's own anyway."""
         return self.grid is not None and is_at_home(self.grid)
 
-    def disconnected(self, replies: Replies) -> set[int]:
-        """The silent nodes that are not connected any more."""
-        if not replies.silent or self.grid is None:
-            return set()
-        return set(replies.silent) - set(self.grid.get_node_ids())
+    @property
+    def resting(self) -> frozenset[str]:
+        """The users that are set aside."""
+        return self.devices.resting if self.devices else frozenset()
+
+    @property
+    def patience(self) -> float:
+        """How many times as long as usual a node is waited for; 0: as long as it takes."""
+        return self.devices.patience.times if self.devices else 0.0
+
+    def rest(self) -> None:
+        """Do not ask whose pause is not over."""
+        if self.devices:
+            self.devices.rest(self.least)
+
+    def go_without(self) -> bool:
+        """Whether there were silent users in the last turn, who are not asked any more."""
+        return self.devices is not None and self.devices.go_without()
+
+    def judge(self, replies: Replies) -> None:
+        """Note how the nodes behaved in a turn."""
+        if self.devices:
+            self.devices.judge(replies)
+
+    def set_aside(self) -> list[tuple[str, str]]:
+        """Which users' nodes were set aside, which nodes were not let in, and why."""
+        refused = self.reception.refused.items()
+        rows = [(f"node {node}", f"not let in: {refusal.why}") for node, refusal in refused]
+        return (self.devices.conduct.table() if self.devices else []) + rows
 
     # Who takes part.
 
@@ -181,105 +209,53 @@ class Members:
     # Messages out and replies in.
 
     def exchange(self, turn: Turn) -> Replies:
-        """Send and wait until a turn is over; note how the nodes behaved."""
+        """Send and wait until a turn is over; note how devices behaved."""
         replies = self.exchanged(turn)
         self.judge(replies)
         return replies
 
     def exchanged(self, turn: Turn) -> Replies:
         """The same, of which nothing is noted yet."""
+        assert self.grid is not None
         if hasattr(turn, "until"):
             return self._open(cast(OpenTurn, turn))
-        assert self.grid is not None
-        doubtful = self.roster.by_node(self.conduct.doubtful(self.everybody))
-        line = Exchange(self.grid, self.timeout, self.patience, doubtful, self._work)
+        line = self.devices.line(self.timeout) if self.devices else Line(self.grid)
         line.push(turn.messages())
         while done := line.pull():
-            self._heed(done)
+            if self.simulated:
+                heed(done)
             turn.answered(done)
             line.push(turn.messages())
         return turn.replies()
 
     def _open(self, turn: OpenTurn) -> Replies:
         """The same where messages may be under way when the turn is over."""
+        from corsage.strategies.devices.exchange import Exchange
+        from corsage.strategies.devices.patience import Patience
+
         assert self.grid is not None
         if turn.line is None:
-            turn.line = Exchange(self.grid, self.timeout, turn.patience, size=self._work)
+            turn.line = Exchange(self.grid, self.timeout, Patience(turn.patience))
+            if self.devices is not None:
+                turn.line = Exchange(
+                    self.grid, self.timeout, Patience(turn.patience), size=self.devices.work
+                )
         turn.line.push(turn.messages())
         while (until := turn.until()) is not None:
             done = turn.line.pull(until)
-            self._heed(done)
+            if self.simulated:
+                heed(done)
             turn.answered(done)
             turn.line.push(turn.messages())
         return turn.replies()
 
-    def _heed(self, done: Sequence[tuple[Message, Message | None]]) -> None:
-        """Stop if a simulated node says that it cannot keep its users' states, or read them."""
-        for _, reply in done if self.simulated else ():
-            if reply is None or not reply.has_error():
-                continue
-            if reply.error.code == ENDS_THE_RUN:
-                raise StorageError(reply.error.reason)
-            if reply.error.code == ENDS_THE_STRATEGY:
-                raise CheckpointError(reply.error.reason)
 
-    def _work(self, message: Message) -> float:
-        """How many samples a message is about, as far as the roster tells."""
-        task: Any = message.content.get("config", {})
-        named = [u for u in task.get("users", []) if u in self.everybody]
-        if not named:
-            return float(self.roster.load(message.metadata.dst_node_id))
-        return float(sum(self.everybody[user].train for user in named))
-
-    # Who is asked at present, by how the nodes behaved when they were asked before.
-
-    def rest(self) -> None:
-        """Do not ask those whose pause is not over, nor slow ones that are still at work."""
-        hosted, working = self.roster.hosted, self.patience.working()
-        for reply in self.patience.take_late(query=False):
-            node = reply.metadata.src_node_id
-            if not reply.has_error() and node not in working:
-                self.conduct.late(hosted(node))
-        busy = {user for node in working for user in hosted(node)}
-        least = max(self.config.federation.min_users, self.least)
-        self.resting = self.conduct.resting(self.everybody, self.number, least, busy)
-
-    def go_without(self) -> bool:
-        """For the rest of this round, do not ask whom the last turn had no reply of.
-
-        False if that was nobody, or too few would be left.
-        """
-        resting, self.missing = self.resting | self.missing, set()
-        left = len(self.roster.users) - sum(user in self.everybody for user in resting)
-        found = resting > self.resting and left >= max(self.config.federation.min_users, 1)
-        self.resting = resting if found else self.resting
-        return found
-
-    def judge(self, replies: Replies) -> None:
-        """Note how the nodes behaved in a turn; where none replied, it was not theirs to do."""
-        conduct, number = self.conduct, self.number
-        hosted, mark = self.roster.hosted, self.reception.mark
-        there = set(replies.silent) - self.disconnected(replies)
-        bad = {*replies.silent, *replies.refused}
-        self.missing = {user for node in bad for user in hosted(node)}
-        if replies.answered or replies.refused:
-            for node in there:
-                conduct.silent(hosted(node), mark(node), number)
-        for node in set(replies.refused) - there:
-            conduct.refused(hosted(node), mark(node), number)
-        if self.progress.standings:
-            for node in {*replies.answered} - {*replies.refused} - there:
-                conduct.alive(hosted(node))
-        conduct.tell()
-
-    def judge_others(self, replies: Replies) -> None:
-        """The same of nodes that were asked something else in the turn that was judged last."""
-        missing = self.missing
-        self.judge(replies)
-        self.missing |= missing
-
-    def set_aside(self) -> list[tuple[str, str]]:
-        """Which users' nodes were set aside, which nodes were not let in, and why."""
-        refused = self.reception.refusals.causes().items()
-        rows = [(f"node {node}", f"not let in: {why}") for node, why in refused]
-        return self.conduct.table() + rows
+def heed(done: Done) -> None:
+    """Stop if a simulated node says that it cannot keep its users' states, or read them."""
+    for _, reply in done:
+        if reply is None or not reply.has_error():
+            continue
+        if reply.error.code == ENDS_THE_RUN:
+            raise StorageError(reply.error.reason)
+        if reply.error.code == ENDS_THE_STRATEGY:
+            raise CheckpointError(reply.error.reason)

@@ -87,7 +87,8 @@ class Outgoing:
     ) -> Message:
         """One message to one node, counted."""
         job, users = self.job, cast(list[str], task.get("users", []))
-        job.members.scales.weigh_sent(shared, rows, len(users))
+        if job.members.scales is not None:
+            job.members.scales.weigh_sent(shared, rows, len(users))
         content = RecordDict({"arrays": shared, "config": task})
         if rows:
             content["rows"] = encode(rows)

@@ -10,23 +10,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from corsage.core.errors import DataError, NodeError
 from corsage.core.introduction import BadIntroduction, read_introduction
+from corsage.core.known_devices import NOBODY
 from corsage.core.preparation import Preparation
 from corsage.core.text import line
 from corsage.strategies.rounds.agreed import Agreed
-from corsage.strategies.rounds.exchange import exchange
-from corsage.strategies.rounds.grids import is_at_home, is_closed, is_simulation
-from corsage.strategies.rounds.outlying import outlying
-from corsage.strategies.rounds.owners import Owner, digest
-from corsage.strategies.rounds.patience import QUERY, Patience
-from corsage.strategies.rounds.pulling import Puller
-from corsage.strategies.rounds.refusals import Refusals
+from corsage.strategies.rounds.grids import is_at_home, is_closed
 from corsage.strategies.rounds.roster import Guest, Member, Roster
+from corsage.strategies.rounds.turns import Line
+
+if TYPE_CHECKING:
+    from corsage.strategies.devices.network import Devices
 
 NO_DOOR = "No query function registered"
 OWN_APP = (
@@ -40,6 +40,14 @@ def explained(reason: str) -> str:
     return OWN_APP if NO_DOOR in reason else reason
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """A node that is not let in: why, in words, and whether it said anything at all."""
+
+    why: str
+    answered: bool
+
+
 @dataclass
 class Reception:
     """Asks nodes who they are, and enters those that fit into the roster.
@@ -48,30 +56,23 @@ class Reception:
     ----------
     roster : who is there.
     agreed : what data must be like.
-    patience : how long nodes are waited for.
-    arrived : told of every node that is let in, with its users.
+    devices : what is known of them, where the nodes are devices.
     fixed : the model is built: only nodes whose samples fit it can take part.
-    refusals : who was not let in.
+    refused : who was not let in.
     """
 
     roster: Roster
     agreed: Agreed
-    patience: Patience = field(default_factory=Patience)
-    arrived: Callable[[int, Iterable[str]], None] = lambda node, users: None
+    devices: Devices | None = None
     fixed: bool = False
-    refusals: Refusals = field(default_factory=Refusals)
-    _keys: dict[int, bytes] = field(default_factory=dict)
+    refused: dict[int, Refusal] = field(default_factory=dict)
     _listed: dict[int, str] = field(default_factory=dict)  # nodes, and since when
     _unusable: list[str] = field(default_factory=list)
 
     def clear(self) -> None:
         """Nobody is there; what was agreed on stays known."""
         self.roster.clear()
-        self.refusals = Refusals()
-
-    def mark(self, node: int) -> str:
-        """By what a node is known again: its key, or else its number."""
-        return digest(self._keys.get(node, b"")) or f"node {node}"
+        self.refused = {}
 
     def wait(
         self,
@@ -95,7 +96,8 @@ class Reception:
             found = len(set(grid.get_node_ids()))
             if found >= num_nodes:
                 self.refresh(grid, max(deadline - time.monotonic(), 1.0), number, task)
-                found = len(self.roster.nodes) + self.refusals.answered(self._listed)
+                refused = [self.refused[n] for n in self._listed if n in self.refused]
+                found = len(self.roster.nodes) + sum(one.answered for one in refused)
                 usable = any(guest.said.users for guest in self.roster.guests.values())
                 if found >= num_nodes and (usable or late or is_closed(grid)):
                     break
@@ -107,8 +109,8 @@ class Reception:
                 )
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
-        if not is_at_home(grid):
-            self._leave_out_the_outlying(number)
+        if self.devices is not None and not is_at_home(grid):
+            self._leave_out_the_outlying(self.devices, number)
         self._settle(number)
         self._need_somebody()
         self.fixed = True
@@ -123,21 +125,34 @@ class Reception:
         """Forget the users of nodes that left, and ask the nodes that are new, or due again."""
         infos, roster = {info.node_id: info for info in grid.get_nodes()}, self.roster
         self._listed = {node: info.registered_at for node, info in infos.items()}
-        self._keys = {} if is_simulation(grid) else {n: i.public_key for n, i in infos.items()}
+        if self.devices is not None:
+            self.devices.see(infos.values())
         for node in sorted(roster.nodes - set(infos)):
             roster.leave(node)
-        new = [n for n in infos if n not in roster.nodes and self.refusals.due(n, number)]
-        replies = self._late(grid)
+        new = sorted(n for n in infos if n not in roster.nodes and self._is_due(n, number))
+        replies = self.devices.late() if self.devices is not None else []
+        replies = [reply for reply in replies if reply.metadata.src_node_id in infos]
         if new:
-            replies += self._ask(grid, sorted(new), task(), timeout, number)
+            replies += self._ask(grid, new, task(), timeout, number)
         came = [self._admit(reply, number) for reply in replies]
         arrived = sorted((n for n in came if n is not None), key=self._listed.__getitem__)
         if self.fixed:
             for node in arrived:
                 self._seat(node, number)
         for node, user in roster.claim_again():
-            self.arrived(node, [user])
+            self._arrived(node, [user])
         roster.sort()
+
+    def _is_due(self, node: int, number: int) -> bool:
+        """Whether a node that is not there is to be asked; one that was refused only once."""
+        if self.devices is not None:
+            return self.devices.pauses.due(node, number)
+        return node not in self.refused
+
+    def _arrived(self, node: int, users: Iterable[str]) -> None:
+        """A node was let in, with its users."""
+        if self.devices is not None:
+            self.devices.came(node, users)
 
     def adopt(self, preparation: Preparation, num_classes: int) -> None:
         """A resumed run remembers what was agreed on: nodes that do not fit it have to go."""
@@ -152,26 +167,16 @@ class Reception:
     def _ask(
         self, grid: Grid, nodes: list[int], task: ConfigRecord, timeout: float, number: int
     ) -> list[Message]:
-        """The introductions of nodes; those that were refused before are not waited for."""
-        content = RecordDict({"config": task})
-        questions = [Message(content, node, QUERY, ttl=max(timeout, 1.0)) for node in nodes]
-        doubtful = self.refusals.among(nodes)
-        replies, silent = exchange(grid, questions, timeout, self.patience, doubtful)
-        for node in silent:
-            why = "did not say who its users are in time"
-            self._refuse(node, why, number, answered=False)
-        return replies
-
-    def _late(self, grid: Grid) -> list[Message]:
-        """Introductions that nobody waited for any more."""
-        now = time.monotonic()
-        if late := self.patience.given_up(now):
-            puller = Puller(grid)
-            for reply in puller.pull(late):
-                self.patience.came_late(reply, now)
-            self.patience.drop(puller.take_broken())
-        replies = self.patience.take_late(query=True)
-        return [r for r in replies if r.metadata.src_node_id in self._listed]
+        """The introductions of nodes."""
+        if self.devices is not None:
+            replies, silent = self.devices.ask(nodes, task, timeout)
+            for node in silent:
+                why = "did not say who its users are in time"
+                self._refuse(node, why, number, answered=False)
+            return replies
+        content, line = RecordDict({"config": task}), Line(grid)
+        line.push(Message(content, node, "query", ttl=timeout) for node in nodes)
+        return [reply for done in iter(line.pull, []) for _, reply in done if reply]
 
     def _admit(self, reply: Message, number: int) -> int | None:
         """Let a node in, if what it says of itself can be."""
@@ -184,24 +189,29 @@ class Reception:
         except BadIntroduction as why:
             self._refuse(node, f"its introduction is malformed: {line(why)}", number)
             return None
-        mark = Owner(digest(self._keys.get(node, b"")), digest(said.proof))
+        mark = NOBODY
+        if self.devices is not None:
+            mark = self.devices.owner(node, said.proof)
+            self.devices.pauses.end(node)
         self.roster.enter(node, Guest(said, mark))
-        self.refusals.let_in(node)
+        self.refused.pop(node, None)
         return node
 
     def _refuse(self, node: int, why: str, number: int, answered: bool = True) -> None:
         """Leave a node out; it is asked again after a pause."""
         self.roster.drop(node)
-        self.refusals.refuse(node, number, why, answered)
+        self.refused[node] = Refusal(why, answered)
+        if self.devices is not None:
+            self.devices.pauses.begin(node, number)
         self.roster.note(f"node {node} is left out: {why}")
 
-    def _leave_out_the_outlying(self, number: int) -> None:
+    def _leave_out_the_outlying(self, devices: Devices, number: int) -> None:
         """Devices of whose tables no model could be made together with the others'."""
         if self.fixed or self.agreed.preparation:
             return
         guests = self.roster.guests.items()
         said = {node: guest.said.table for node, guest in guests if guest.said.users}
-        for node, why in outlying({n: table for n, table in said.items() if table}).items():
+        for node, why in devices.outlying({n: t for n, t in said.items() if t}).items():
             self._refuse(node, why, number)
 
     def _settle(self, number: int) -> None:
@@ -226,7 +236,7 @@ class Reception:
         if not all(own.train for own in kinds.values()):
             found = self._with_samples(found)
         self.roster.seat(node, found)
-        self.arrived(node, self.roster.hosted(node))
+        self._arrived(node, self.roster.hosted(node))
 
     def _with_samples(self, found: dict[str, Member]) -> dict[str, Member]:
         """Who can train; without test samples a user trains like the others, and is not judged."""
@@ -238,10 +248,10 @@ class Reception:
 
     def _need_somebody(self) -> None:
         """An error that says why, if nobody can take part."""
-        causes = self.refusals.causes()
+        causes = [refusal.why for refusal in self.refused.values()]
         if self.roster.members:
             return
-        if whys := list(dict.fromkeys([*causes.values(), *self._unusable])):
+        if whys := list(dict.fromkeys([*causes, *self._unusable])):
             more = f" ({len(whys)} causes: see the log)" if len(whys) > 1 else ""
             raise DataError(f"{whys[0].removesuffix('.')}{more}.")
         raise NodeError(f"the {len(self.roster.nodes)} connected nodes host no users.")

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from logging import INFO
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Done, Turn
 
 if TYPE_CHECKING:
+    from corsage.strategies.devices.network import Devices
     from corsage.strategies.rounds.base import Strategy
     from corsage.strategies.rounds.results import Result
 
@@ -51,31 +51,17 @@ class Riding:
     ----------
     strategy : whose run it is.
     result : gets what the evaluations come to.
+    devices : who is asked.
     """
 
-    def __init__(self, strategy: Strategy[Any, Any], result: Result) -> None:
-        self.strategy, self.result = strategy, result
+    def __init__(self, strategy: Strategy[Any, Any], result: Result, devices: Devices) -> None:
+        self.strategy, self.result, self.devices = strategy, result, devices
         self.waiting: Waiting | None = None  # the last round, if its evaluation is to come
 
-    @cached_property
-    def wanted(self) -> bool:
-        """Whether evaluations go with the training: on devices, where they can."""
+    def wait(self, training: Replies) -> None:
+        """A round's evaluation comes with the next round's training, which then ends it."""
         strategy = self.strategy
-        wanted = strategy.config.federation.evaluate_with_training
-        if not wanted or strategy.members.at_home:
-            return False
-        if not (found := rides(strategy)):
-            told = "%s: evaluations have messages of their own: its rounds are not of one exchange"
-            log(INFO, f"{told}, or users get other arrays for them", strategy.name)
-        return found
-
-    def takes(self, training: Replies) -> bool:
-        """Whether a round's evaluation comes with the next round's training, which then ends it."""
-        if self.wanted:
-            strategy = self.strategy
-            options = options_of(strategy, strategy.name, deliver=False)
-            self.waiting = Waiting(training, options)
-        return self.wanted
+        self.waiting = Waiting(training, options_of(strategy, strategy.name, deliver=False))
 
     def exchange(self, turn: Turn) -> Replies:
         """What came of a turn; with it went the last round's evaluation, if that waits."""
@@ -86,13 +72,13 @@ class Riding:
         both = Together(turn, question, strategy.progress.traffic)
         replies = job.members.exchanged(both)
         found = both.judged()
-        job.members.judge(both.bystanders(found))
+        self.devices.judge(both.bystanders(found))
         evaluation = accepted(strategy, waiting.options, question, found, some=True)
         self.waiting = None
         with both.before_training():
             round_over(strategy, waiting.training, evaluation, self.result)
         tell(strategy, "on_round_start", strategy.progress.round + 1)
-        job.members.judge_others(replies)
+        self.devices.judge_others(replies)
         return replies
 
 
@@ -197,8 +183,10 @@ def rides(strategy: Strategy[Any, Any]) -> bool:
     from corsage.strategies.rounds.base import AT_ONCE
     from corsage.strategies.rounds.base import Strategy as Base
 
-    if len(strategy.members.sample) > AT_ONCE:
-        return False
-
-    names = ("round", "send", "show", "evaluation")
-    return all(getattr(type(strategy), name) is getattr(Base, name) for name in names)
+    names, kind = ("round", "send", "show", "evaluation"), type(strategy)
+    few = len(strategy.members.sample) <= AT_ONCE
+    if found := few and all(getattr(kind, name) is getattr(Base, name) for name in names):
+        return found
+    told = "%s: evaluations have messages of their own: its rounds are not of one exchange"
+    log(INFO, f"{told}, or users get other arrays for them", strategy.name)
+    return False

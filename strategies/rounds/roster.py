@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from corsage.core.introduction import Introduction
+from corsage.core.known_devices import NOBODY, Owner
 from corsage.core.replies import in_reading_order, name_users
-from corsage.strategies.rounds.owners import NOBODY, Owner, Owners
+
+if TYPE_CHECKING:
+    from corsage.strategies.devices.owners import Owners
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +40,6 @@ class Guest:
     mark: Owner
 
 
-def nobody_owns() -> Owners:
-    """The owners of a roster that remembers them itself."""
-    return Owners({})
-
-
 @dataclass
 class Roster:
     """All users that are there now.
@@ -49,7 +48,7 @@ class Roster:
     ----------
     members, nodes : who is there; the nodes are those that were let in.
     note : is told who goes, and who is refused.
-    owners : whose the ids of users are.
+    owners : whose the ids of users are; None where no device could be known again.
     users : ids in an order that depends on nothing but the ids.
     guests : what the nodes said.
     """
@@ -57,7 +56,7 @@ class Roster:
     members: dict[str, Member] = field(default_factory=dict)
     nodes: set[int] = field(default_factory=set)
     note: Callable[[str], None] = print
-    owners: Owners = field(default_factory=nobody_owns)
+    owners: Owners | None = None
     users: list[str] = field(default_factory=list)
     guests: dict[int, Guest] = field(default_factory=dict)
     _claims: dict[str, dict[int, Member]] = field(default_factory=dict)  # that were refused
@@ -153,7 +152,7 @@ class Roster:
 
     def reclaim(self) -> None:
         """The run remembers owners of ids: those that are another's are taken from their nodes."""
-        for user, member in list(self.members.items()) if self.owners.known else ():
+        for user, member in list(self.members.items()) if self._owned else ():
             self._forget(user)
             self._claim(user, member)
         self.sort()
@@ -166,7 +165,7 @@ class Roster:
         found: list[tuple[int, str]] = []
         for user in [user for user in self._claims if user not in self.members]:
             for node, member in list(self._claims[user].items()):
-                if not self.owners.refusal(user, self.guests[node].mark):
+                if not self._refusal(user, self.guests[node].mark):
                     del self._claims[user][node]
                     self._claim(user, member)
                     found.append((node, user))
@@ -175,17 +174,14 @@ class Roster:
 
     def _is_open(self, node: int, found: dict[str, Member]) -> bool:
         """Whether nobody owns ids, nor has any of these: then there is nothing to tell apart."""
-        nobody = not self.owners.known and self.guests[node].mark == NOBODY
+        nobody = not self._owned and self.guests[node].mark == NOBODY
         return nobody and self.members.keys().isdisjoint(found)
 
     def _claim(self, user: str, member: Member) -> None:
         """Give an id to a node, unless it is another's: the first one keeps it."""
         mark, holder = self.guests[member.node].mark, self.members.get(user)
-        if holder is None and not self.owners.known and mark == NOBODY:
-            self.members[user], self._sorted = member, False
-            return
-        same = self.owners.is_same(user, mark)
-        why = self.owners.refusal(user, mark)
+        same = self.owners is not None and self.owners.is_same(user, mark)
+        why = self._refusal(user, mark)
         if holder and holder.node != member.node and not same:
             why = f"node {holder.node} had it first"
         if why:
@@ -193,4 +189,14 @@ class Roster:
             self._claims.setdefault(user, {})[member.node] = member
             return
         self.members[user], self._sorted = member, False
-        self.owners.enter(user, mark)
+        if self.owners is not None:
+            self.owners.enter(user, mark)
+
+    @property
+    def _owned(self) -> bool:
+        """Whether the run remembers any owner."""
+        return self.owners is not None and self.owners.known
+
+    def _refusal(self, user: str, mark: Owner) -> str:
+        """Why nobody but its owner may have an id, though the owner is not there; or nothing."""
+        return self.owners.refusal(user, mark) if self.owners is not None else ""

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
-
-from flwr.serverapp import Grid
 
 from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError
-from corsage.strategies.rounds.grids import is_at_home
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
@@ -109,12 +107,6 @@ def wire() -> Wire:
     return Wire(PROTOBUF, getattr(constant, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 2**62))
 
 
-def carrier_of(grid: Grid) -> Carrier | None:
-    """What a grid's messages go through, once its nodes are there; None: they stay here."""
-    own: Callable[[], Carrier] | None = getattr(grid, "carrier", None)
-    return own() if own else None if is_at_home(grid) else wire()
-
-
 def load_of(parcel: Parcel, reply: Arrays, by_user: Collection[str], users: int) -> Load:
     """A message of which the rows may be those of some users alone, and the reply to it."""
     rows = [array[:1] for array in parcel.rows.values()]
@@ -149,16 +141,24 @@ def most(strategy: Strategy[Any, Any], users: list[str]) -> int:
 
 
 class Scales:
-    """Weighs messages before they are sent, and says each thing once."""
+    """Weighs messages before they are sent, and says each thing once.
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note, self._said = note, set[str]()
-        self.carrier: Carrier | None = None
+    Parameters
+    ----------
+    note : told what is slow.
+    carrier : what messages go through, once the nodes are there.
+    """
+
+    def __init__(self, note: Callable[[str], None], carrier: Callable[[], Carrier]) -> None:
+        self._note, self._said, self._carrier = note, set[str](), carrier
+
+    @cached_property
+    def carrier(self) -> Carrier:
+        """What messages go through."""
+        return self._carrier()
 
     def weigh(self, load: Load) -> None:
         """ConfigError if a message cannot be carried; a note if it is slow."""
-        if self.carrier is None:
-            return
         if why := self.carrier.refusal(load):
             raise ConfigError(f"{load.words}; {why}. What helps: {load.remedy}.")
         if (line := self.carrier.warning(load)) and line not in self._said:
@@ -167,13 +167,11 @@ class Scales:
 
     def weigh_all(self, strategy: Strategy[Any, Any]) -> None:
         """The same of the largest messages of a run, before the first of them."""
-        for load in loads(strategy) if self.carrier else ():
+        for load in loads(strategy):
             self.weigh(load)
 
     def weigh_sent(self, shared: Mapping[str, Any], rows: Arrays, users: int) -> None:
         """The same of a message as it is."""
-        if self.carrier is None:
-            return
         common = [len(array.data) for array in shared.values()]
         own = [int(array.nbytes) for array in rows.values()]
         largest = max([*common, *own], default=0)

@@ -19,9 +19,8 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.blocks import finite
 from corsage.core.errors import CheckpointError
+from corsage.core.known_devices import Owner, Standing
 from corsage.strategies.rounds.ledger import Crowd, Ledger
-from corsage.strategies.rounds.owners import Owner
-from corsage.strategies.rounds.standing import Standing
 
 D = TypeVar("D")
 INFINITE = {"infinite": True}

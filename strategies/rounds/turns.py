@@ -6,11 +6,13 @@ An algorithm's training is a *script*: a generator that yields turns and is sent
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from flwr.app import Message
+from flwr.serverapp import Grid
 
 from corsage.core.arrays import Arrays
 from corsage.core.replies import Replies, merge_replies, one_after_the_other
@@ -44,11 +46,11 @@ class OpenTurn(Turn, Protocol):
     Parameters
     ----------
     line : the messages under way; made at the first turn.
-    patience : how long nodes are waited for, if not as the federation does.
+    patience : how many times as long as usual nodes are waited for; 0: as long as it takes.
     """
 
     line: Any
-    patience: Any
+    patience: float
 
     def until(self) -> float | None:
         """How long to wait for the next reply, by `time.monotonic`; None: it is over."""
@@ -142,6 +144,43 @@ class Series:
     def replies(self) -> Replies:
         """What all of them came to."""
         return one_after_the_other(self._found)
+
+
+class Line:
+    """Messages to nodes that all reply, and are waited for as long as they take.
+
+    Parameters
+    ----------
+    grid : leads to the nodes.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid, self._sent, self._unsent = grid, dict[str, Message](), list[Message]()
+
+    def push(self, messages: Iterable[Message]) -> None:
+        """Send messages; those that cannot be sent have no reply."""
+        batch = list(messages)
+        accepted = {str(i) for i in self._grid.push_messages(batch) if i}
+        for message in batch:
+            if message.metadata.message_id in accepted:
+                self._sent[message.metadata.message_id] = message
+            else:
+                self._unsent.append(message)
+
+    def pull(self) -> Done:
+        """The next messages that are done with, each with its reply or None; [] if none is left.
+
+        Looking takes at most a twentieth longer than the nodes do.
+        """
+        if self._unsent:
+            lost, self._unsent = self._unsent, []
+            return [(message, None) for message in lost]
+        begin = time.monotonic()
+        while self._sent:
+            if came := list(self._grid.pull_messages(list(self._sent))):
+                return [(self._sent.pop(r.metadata.reply_to_message_id), r) for r in came]
+            time.sleep(min(max((time.monotonic() - begin) / 20, 0.002), 1.0))
+        return []
 
 
 def played(script: Script[T], exchange: Callable[[Turn], Replies]) -> T:

@@ -14,7 +14,7 @@ from corsage.core.columns import ColumnFacts, Moments, TableFacts
 from corsage.core.config import Config
 from corsage.core.errors import DataError
 from corsage.strategies import strategy_class
-from corsage.strategies.rounds.outlying import outlying
+from corsage.strategies.devices.outlying import outlying
 from corsage.strategies.rounds.tables import Policy
 from tests.support.devices import Devices
 from tests.support.federations import Notes

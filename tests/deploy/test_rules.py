@@ -19,8 +19,9 @@ from corsage.app.nodes.node import Node, Nodes
 from corsage.core.config import Config
 from corsage.core.errors import ConfigError, NodeError
 from corsage.core.wire import Task, encode_task
+from corsage.strategies.devices.exchange import exchange
+from corsage.strategies.devices.network import Devices
 from corsage.strategies.rounds.agreed import Agreed
-from corsage.strategies.rounds.exchange import exchange
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Roster
 from tests.support.clock import Clock, stopped
@@ -71,20 +72,28 @@ def test_the_word_of_the_superlink_is_no_reply_of_the_node() -> None:
     assert len(replies) == 2 and silent == [DEAD]
 
 
+def at_the_door(grid: LocalGrid, roster: Roster) -> Reception:
+    """Devices come in."""
+    config = Config.parse()
+    devices = Devices(grid, config.federation, roster, {}, {}, roster.note)
+    return Reception(roster, Agreed(config), devices)
+
+
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_dead_node_does_not_end_a_run_that_begins(listed: bool) -> None:
     notes: list[str] = []
     roster = Roster(note=notes.append)
-    reception = Reception(roster, Agreed(Config.parse()))
-    reception.wait(Mourning(listed), 2, 0.3, task=question)
+    grid = Mourning(listed)
+    at_the_door(grid, roster).wait(grid, 2, 0.3, task=question)
     assert roster.users == ["0", "1", "2", "3"] and DEAD not in roster.nodes
     assert notes == [f"node {DEAD} is left out: did not say who its users are in time"]
 
 
 def test_a_dead_node_is_not_counted_as_one_that_came() -> None:
     with pytest.raises(NodeError, match=r"only 2 of 3 nodes connected within 0\.3 s"):
+        grid = Mourning()
         nobody = Roster(note=lambda text: None)
-        Reception(nobody, Agreed(Config.parse())).wait(Mourning(), 3, 0.3, task=question)
+        at_the_door(grid, nobody).wait(grid, 3, 0.3, task=question)
 
 
 @pytest.fixture

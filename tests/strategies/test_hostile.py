@@ -19,9 +19,9 @@ from corsage.core.encoding import encode
 from corsage.core.errors import RoundFailed, StateLost, UserError
 from corsage.core.replies import Replies
 from corsage.networks.batches import Examples
+from corsage.strategies.devices.exchange import Exchange
 from corsage.strategies.fedavg import FedAvg
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.exchange import Exchange
 from corsage.strategies.rounds.state import BodyState, ModelState, NoState, not_finite
 from tests.support.federations import federate, settings
 
@@ -35,6 +35,8 @@ class Hostile(LocalGrid):
     ----------
     change : changes the records of its replies; it is told `train` or `evaluate`.
     """
+
+    closed = False
 
     def __init__(self, change: Change) -> None:
         super().__init__(app, 12)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from corsage.benchmarks.silent import Clock
-from corsage.strategies.rounds import exchange, reception
+from corsage.strategies.devices import exchange, network
+from corsage.strategies.rounds import reception
 
 
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock by which the server waits for replies and for nodes."""
     clock = Clock()
-    for module in (exchange, reception):
+    for module in (exchange, network, reception):
         monkeypatch.setattr(module, "time", clock)
     return clock

@@ -22,7 +22,7 @@ class Devices(LocalGrid):
     own : more of each device's node config.
     """
 
-    simulated = False
+    simulated = closed = False
 
     def __init__(self, folder: Path, config: Config, **own: Any) -> None:
         list(write_files(folder, config))

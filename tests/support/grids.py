@@ -27,6 +27,8 @@ class Watched(LocalGrid):
     absent : nodes that are not there now.
     """
 
+    closed = False
+
     def __init__(
         self, num_nodes: int, fails: Fails | None = None, absent: Iterable[int] = ()
     ) -> None:

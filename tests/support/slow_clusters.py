@@ -13,8 +13,9 @@ import numpy as np
 
 from corsage.benchmarks.silent import Clock, Devices
 from corsage.core.seeding import generator
+from corsage.strategies.devices import exchange, network
 from corsage.strategies.known_clusters import at_work, conversation, timeline
-from corsage.strategies.rounds import exchange, reception
+from corsage.strategies.rounds import reception
 
 Schedule = Sequence[Mapping[str, int]]
 """For each round the clusters that are at work, and how old their centres are."""
@@ -25,7 +26,7 @@ def stopped() -> Iterator[Clock]:
     """The clock of all that waits, or notes when things happen."""
     clock = Clock()
     with ExitStack() as stack:
-        for module in (at_work, conversation, exchange, reception, timeline):
+        for module in (at_work, conversation, exchange, network, reception, timeline):
             stack.enter_context(mock.patch.object(module, "time", clock))
         yield clock
 

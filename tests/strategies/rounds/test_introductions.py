@@ -19,9 +19,10 @@ from corsage.app.local_grid import LocalGrid
 from corsage.app.nodes.identity import SECRET, proof_of
 from corsage.core.errors import DataError
 from corsage.core.introduction import BadIntroduction, read_introduction
+from corsage.core.known_devices import Owner
 from corsage.strategies import strategy_class
+from corsage.strategies.devices.owners import Owners
 from corsage.strategies.rounds.first_data import check_data
-from corsage.strategies.rounds.owners import Owner, Owners
 from tests.support.federations import Notes, federate, reference, same_arrays, settings
 from tests.support.grids import At
 
@@ -88,6 +89,7 @@ class Spoilt(LocalGrid):
         super().__init__(app, num_nodes)
         self.spoil, self.ids = spoil, list(super().get_node_ids())
         self.gone = {self.ids[number] for number in gone}
+        self.closed = num_nodes == 1
 
     def get_node_ids(self) -> Iterable[int]:
         return [node for node in super().get_node_ids() if node not in self.gone]
@@ -211,6 +213,8 @@ class Impostors(LocalGrid):
     keys, proofs : what it is known by; none: nothing.
     gone : the numbers of nodes that are not there.
     """
+
+    closed = False
 
     def __init__(self, claims: dict[int, str], num_nodes: int = 4) -> None:
         super().__init__(app, num_nodes)

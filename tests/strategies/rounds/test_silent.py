@@ -19,10 +19,11 @@ from corsage.benchmarks.silent import (
     stopped,
     usual,
 )
+from corsage.core.known_devices import Standing
 from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
-from corsage.strategies.rounds.patience import Pace, Patience, Pending
-from corsage.strategies.rounds.standing import Conduct, Standing
+from corsage.strategies.devices.patience import Pace, Patience, Pending
+from corsage.strategies.devices.standing import Conduct
 from corsage.strategies.rounds.state import Progress, restored, stored
 from tests.support.federations import SUITED, Notes, settings
 

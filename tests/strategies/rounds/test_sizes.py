@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +17,9 @@ from corsage.app.ray_store import RayStore
 from corsage.core.encoding import encode
 from corsage.core.errors import ConfigError
 from corsage.core.registry import ALGORITHMS
-from corsage.strategies.rounds.sizes import PROTOBUF, Carrier, Load, Wire, carrier_of, wire
-from tests.support.federations import federate
+from corsage.strategies.fedavg import FedAvg
+from corsage.strategies.rounds.sizes import PROTOBUF, Carrier, Load, Wire, wire
+from tests.support.federations import federate, settings
 
 PIECES = 5 * 2**20
 MODEL = 4 * (64 * 16 + 16 + 16 * 10 + 10)
@@ -155,7 +155,16 @@ def test_pieces_that_are_too_large_are_refused_with_the_variable() -> None:
     federate("fedavg", grid=Carried(replace(own, piece=500)), num_rounds=1)
 
 
-def test_devices_have_flower_s_limits_and_this_process_none(monkeypatch: Any) -> None:
-    assert carrier_of(LocalGrid(app, 1)) is None
-    assert carrier_of(type("Far", (), {})()) == wire()  # type: ignore[arg-type]
+class Far(LocalGrid):
+    """Nodes whose data are not the server's."""
+
+    simulated = False
+
+
+def test_devices_have_flower_s_limits_and_this_process_none() -> None:
+    for grid, wanted in ((LocalGrid(app, 1), None), (Far(app, 1), wire())):
+        strategy = FedAvg(settings("fedavg"))
+        strategy.begin(grid)
+        scales = strategy.members.scales
+        assert (scales and scales.carrier) == wanted
     assert issubclass(Carried, Grid)

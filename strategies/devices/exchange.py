@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from corsage.strategies.rounds.patience import Pace, Patience, Pending
-from corsage.strategies.rounds.pulling import Puller
+from corsage.strategies.devices.patience import Pace, Patience, Pending
+from corsage.strategies.devices.pulling import Puller
 
 # How often the server looks whether a node it waits for is still connected.
 PRESENCE_SECONDS = 5.0

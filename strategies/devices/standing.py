@@ -6,47 +6,41 @@ All of it is counted in rounds and kept in the progress of the run, so that a re
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from corsage.core.known_devices import Standing
 from corsage.core.replies import name_users, reading_order
 
 LONGEST = 64
 """Rounds of the longest pause, and good replies that make good the gravest doubt."""
 
 
-@dataclass
-class Standing:
-    """How a user's node has behaved.
+def pause_of(level: int) -> int:
+    """Rounds of a pause: each is twice as long as the one before."""
+    return min(1 << level, LONGEST)
 
-    Parameters
-    ----------
-    key : the device, while it is the same; one that is new begins anew.
-    silent, refused : replies that did not come, or that the schema refused.
-    doubt : signs of life that are missing until it is trusted again; each silence adds more.
-    level : how often it was set aside, less what it made good since.
-    until : the last round of its pause.
-    pauses : rounds that it was set aside for, in all.
-    """
 
-    key: str = ""
-    silent: int = 0
-    refused: int = 0
-    doubt: int = 0
-    level: int = 0
-    until: int = 0
-    pauses: int = 0
+class Pauses:
+    """Nodes that were not let in, and when they are asked again."""
 
-    def set_aside(self, number: int) -> int:
-        """Begin a pause after this round, twice as long as the last one; its length.
+    def __init__(self) -> None:
+        self._paused: dict[int, tuple[int, int]] = {}  # how often, and the round that is due
 
-        0 if it has begun already: in one round it is set aside once.
-        """
-        if self.until > number:
-            return 0
-        pause = min(1 << self.level, LONGEST)
-        self.level, self.until, self.pauses = self.level + 1, number + pause, self.pauses + pause
-        self.doubt = max(self.doubt, 1)
-        return pause
+    def begin(self, node: int, number: int) -> None:
+        """Leave a node alone after this round."""
+        level, _ = self._paused.get(node, (0, 0))
+        self._paused[node] = level + 1, number + pause_of(level)
+
+    def end(self, node: int) -> None:
+        """It has mended its ways."""
+        self._paused.pop(node, None)
+
+    def due(self, node: int, number: int) -> bool:
+        """Whether a node is to be asked now."""
+        return number >= self._paused.get(node, (0, number))[1]
+
+    def among(self, nodes: Collection[int]) -> list[int]:
+        """Those of the nodes that were not let in before."""
+        return [node for node in nodes if node in self._paused]
 
 
 class Conduct:
@@ -145,8 +139,12 @@ class Conduct:
 
     def _set_aside(self, users: Sequence[str], number: int, why: str) -> None:
         for user in users:
-            if not (pause := self._book[user].set_aside(number)):
+            standing = self._book[user]
+            if standing.until > number:  # in one round it is set aside once
                 continue
+            pause = pause_of(standing.level)
+            standing.level, standing.until = standing.level + 1, number + pause
+            standing.pauses, standing.doubt = standing.pauses + pause, max(standing.doubt, 1)
             told = f"set aside for {pause} round{'s' * (pause > 1)}: {why}"
             self._told.setdefault(told, []).append(user)
 

@@ -8,26 +8,9 @@ registered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import blake2b
 
-
-@dataclass(frozen=True)
-class Owner:
-    """A device, as far as the server knows it.
-
-    Parameters
-    ----------
-    key : a digest of its key, none if the server sees no key.
-    proof : a digest of its proof, none if it gave none.
-    """
-
-    key: str = ""
-    proof: str = ""
-
-
-NOBODY = Owner()
-"""A device that could not be known again; all users of a simulation are on such."""
+from corsage.core.known_devices import NOBODY, Owner
 
 
 class Owners:
