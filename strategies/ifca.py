@@ -114,11 +114,10 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
         means = (models + steps).astype(np.float32)
         return IFCAState(self.server_step.of_clusters(models, means, labels), clusters)
 
-    def evaluated(self, down: int, replies: Replies) -> Replies:
+    def judged(self, replies: Replies) -> None:
         """Note which model each user picked."""
         picked = self._picked(replies)
         self.state.clusters |= dict(zip(replies.users, picked, strict=True))
-        return super().evaluated(down, replies)
 
     def _picked(self, replies: Replies) -> list[int]:
         return [int(j) for j in replies.metrics.pop("cluster", [])]

@@ -21,6 +21,7 @@ from corsage.core.preparation import BY_USER
 from corsage.core.wire import Task, decode_task
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.delivery import AUTO_BYTES, Delivery
+from corsage.strategies.rounds.outgoing import task_for
 
 
 class Elsewhere(CorsageError):
@@ -43,7 +44,7 @@ class Absent:
 def held(strategy: Strategy[Any, Any], delivery: Delivery) -> bytes:
     """A row's file of a deployed run: the users' models, if the server has them."""
     job, users = strategy.job, list(delivery.users)
-    task = decode_task(job.outgoing.task(delivery.round, users, dict(delivery.options)))
+    task = decode_task(task_for(job, delivery.round, users, dict(delivery.options)))
     absent: Any = Absent()
     client = client_class(strategy.name)(task, users, absent, job.network, [])
     client.states = absent

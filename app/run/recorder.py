@@ -21,6 +21,7 @@ from corsage.core.files import append_line, guarded, write_atomically
 from corsage.core.paths import CHOICES
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.loop import is_over
 from corsage.strategies.rounds.results import Summary
 
 TRAINING_PATH = "training-path.json"
@@ -58,7 +59,7 @@ class Recorder(Callback):
 
     def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         """One line of metrics, and a checkpoint when it is due."""
-        last = strategy.is_over(strategy.length(self.config.run.num_rounds))
+        last = is_over(strategy, strategy.length(self.config.run.num_rounds))
         due = last or row["round"] % self.config.run.checkpoint_every == 0
         guarded(append_line, self.folder / "metrics.jsonl", json.dumps(row), durable=due)
         if due:

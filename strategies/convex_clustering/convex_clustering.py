@@ -63,6 +63,7 @@ from corsage.strategies.convex_clustering.report import ClusterReport, Reading, 
 from corsage.strategies.convex_clustering.solver import Problem, Rules, moved_users
 from corsage.strategies.convex_clustering.splitting import Splitting
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Parcel, Script
 
@@ -206,9 +207,9 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         template = template_of(len(probes), self.models.shape[1])
         parcel, schema = Parcel(rows=rows_of(probes)), Schema(template, tuple(template))
         options = {**self.train_options, **options_of(probes), "ask": "expand"}
-        question = self.job.outgoing.question("train", users, parcel, schema, options, number)
+        question = question_to(self.job, "train", users, parcel, schema, options, number)
         replies = in_order((yield question), users)
-        self.accept_round(number, replies)
+        self.job.accept(number, replies)
         found = [expansion(replies, place) for place in range(len(probes))]
         if len(replies.users) == len(users):
             solver = solver.after(run, found)

@@ -14,6 +14,7 @@ from corsage.core.replies import Replies, by_cause, name_users
 from corsage.core.schema import Number, Schema
 from corsage.strategies.rounds.asking import Ask, in_turns
 from corsage.strategies.rounds.job import Job
+from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.rows import places
 from corsage.strategies.rounds.turns import Parcel, Question, Script
 
@@ -168,7 +169,7 @@ class Questions:
         if len(present) < len(users):
             parcel = Parcel(rows=parcel.pick(places(users, present).tolist()))
         schema = Schema(template, tuple(template), NUMBERS.get(options["ask"], ()))
-        return self.job.outgoing.question("train", present, parcel, schema, options, number)
+        return question_to(self.job, "train", present, parcel, schema, options, number)
 
 
 def in_order(replies: Replies, users: list[str]) -> Replies:

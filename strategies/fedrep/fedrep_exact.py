@@ -44,6 +44,7 @@ from corsage.strategies.fedrep.exact_sums import check_exact, numbers, rows_of, 
 from corsage.strategies.fedrep.pulled_heads import named_heads
 from corsage.strategies.fedrep.softmax_centres import limits, refine, voters
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Parcel, Question, Script
 
@@ -131,9 +132,9 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         schema = Schema(template or {}, rows, told)
         parcel = parcel or self.show(users, {})
         options = {**self.train_options, **self.state.told(), **(more or {}), "ask": what}
-        question = self.job.outgoing.question("train", users, parcel, schema, options, number)
+        question = question_to(self.job, "train", users, parcel, schema, options, number)
         replies = yield question
-        self.accept_round(number, replies)
+        self.job.accept(number, replies)
         self.job.count(question, replies)
         return replies
 

@@ -44,7 +44,8 @@ from corsage.strategies.known_clusters.strengths import (
     settle,
 )
 from corsage.strategies.known_clusters.timeline import Timeline
-from corsage.strategies.rounds.base import AT_ONCE, Strategy
+from corsage.strategies.rounds.algorithm import AT_ONCE
+from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import copied

@@ -25,7 +25,7 @@ from corsage.core.schema import Number, Schema
 from corsage.core.wire import COHORT_OPTIONS, MEMBERS
 from corsage.strategies.known_clusters.cohorts import Cohort, Present, in_groups
 from corsage.strategies.rounds.job import Job
-from corsage.strategies.rounds.outgoing import new_token
+from corsage.strategies.rounds.outgoing import expected, message_to, new_token, task_for
 from corsage.strategies.rounds.turns import Done, Question, own
 
 T = TypeVar("T")
@@ -168,11 +168,11 @@ class Conversation(Generic[T]):
             fault=lambda name, rows: faults[name](rows),
         )
         samples = {r.cohort.name: job.members.roster.held(r.cohort.users) for r in group}
-        schema = job.outgoing.expected("train", samples, schema)
+        schema = expected(job, "train", samples, schema)
         number, token = job.progress.exchange, new_token()
         task = cohort_task(job, group, number, exchange=token)
         node = group[0].cohort.node
-        message = job.outgoing.message("train", node, encode({}), stacked(group), task)
+        message = message_to(job, "train", node, encode({}), stacked(group), task)
         self._asked[id(message)] = Asked({r.cohort.name: r for r in group}, schema, token)
         return message
 
@@ -256,11 +256,11 @@ def evaluation_of(job: Job, requests: Sequence[Request], options: Mapping[str, A
     schema = Schema(numbers=job.reported)
     options = {**options, **job.judging}
     samples = job.members.roster.samples("evaluate", everybody)
-    schema = job.outgoing.expected("evaluate", samples, schema)
+    schema = expected(job, "evaluate", samples, schema)
     tokens = {node: new_token() for node in groups}
     for node, group in groups.items():
         task = cohort_task(job, group, number, options, new, tokens[node])
-        messages.append(job.outgoing.message("evaluate", node, encode({}), stacked(group), task))
+        messages.append(message_to(job, "evaluate", node, encode({}), stacked(group), task))
     asked = {node: [u for r in group for u in r.cohort.users] for node, group in groups.items()}
     down = sum(len(r.cohort.users) * size_of(r.rows.values()) for r in requests)
     return Question(messages, asked, schema, down, tokens)
@@ -285,7 +285,7 @@ def cohort_task(
     if unknown:
         more[MEMBERS] = json.dumps(unknown)
     names = [request.cohort.name for request in group]
-    return job.outgoing.task(number, names, {**(options or {}), **more}, exchange)
+    return task_for(job, number, names, {**(options or {}), **more}, exchange=exchange)
 
 
 def alike(requests: Iterable[Request], by_cluster: bool = False) -> list[list[Request]]:

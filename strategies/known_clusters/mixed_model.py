@@ -44,7 +44,8 @@ from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, 
 from corsage.strategies.known_clusters.neighbours import Neighbours, compared
 from corsage.strategies.known_clusters.paths import parents
 from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, tied, value_of
-from corsage.strategies.rounds.base import AT_ONCE, Strategy
+from corsage.strategies.rounds.algorithm import AT_ONCE
+from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import INFINITE, copied
@@ -278,10 +279,9 @@ class MixedModel(Strategy[K, MixedModelState]):
         """Whether the last round changed nothing any more."""
         return self.state.done
 
-    def evaluated(self, down: int, replies: Replies) -> Replies:
-        """Note and count an evaluation, and hold it: the last one is of the final models."""
-        self.last = super().evaluated(down, replies)
-        return self.last
+    def judged(self, replies: Replies) -> None:
+        """Hold an evaluation: the last one is of the final models."""
+        self.last = replies
 
     def closing(self) -> Script[None]:
         """Ask what standard errors need, and users for their estimates; judge the neighbours."""

@@ -17,7 +17,7 @@ from corsage.core.replies import Replies
 from corsage.core.schema import EXAMPLES
 from corsage.strategies.known_clusters.conversation import evaluations_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
-from corsage.strategies.rounds.base import AT_ONCE
+from corsage.strategies.rounds.algorithm import AT_ONCE
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Script, Series

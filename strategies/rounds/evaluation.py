@@ -105,7 +105,9 @@ def noted(
 ) -> Replies:
     """An evaluation whose numbers count: RoundFailed if it is of too few."""
     strategy.deliveries.note(options, strategy.progress.round, tokens, replies)
-    return strategy.evaluated(down, replies)
+    strategy.judged(replies)
+    strategy.job.accept_evaluation(replies, down)
+    return replies
 
 
 def rows(strategy: Strategy[Any, Any], last: Replies) -> list[Summary]:

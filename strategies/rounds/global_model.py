@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from corsage.strategies.rounds.base import K, Strategy
+from corsage.strategies.rounds.algorithm import K
+from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from corsage.core.config import Config
-from corsage.core.errors import StatesGone
+from corsage.core.errors import RoundFailed, StatesGone
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.measures import GRADIENT_STEPS, USUAL, Measure, chosen, reported
 from corsage.core.replies import Replies, by_cause, name_users, reading_order
@@ -20,7 +20,7 @@ from corsage.strategies.rounds.agreed import Agreed
 from corsage.strategies.rounds.callbacks import Callback, Notes
 from corsage.strategies.rounds.ledger import Ledger
 from corsage.strategies.rounds.members import Members
-from corsage.strategies.rounds.outgoing import Outgoing
+from corsage.strategies.rounds.outgoing import task_for
 from corsage.strategies.rounds.state import Progress
 from corsage.strategies.rounds.tables import suited
 from corsage.strategies.rounds.turns import Question
@@ -79,7 +79,6 @@ class Job:
         self.durable: list[Mapping[str, int]] = []
         self.before: Mapping[str, int] = {}
         self.gone: set[str] = set()
-        self.outgoing = Outgoing(self)
 
     def beside(self, name: str, purpose: str) -> Job:
         """The same nodes and traffic for another algorithm, whose users keep states of their own.
@@ -98,7 +97,7 @@ class Job:
 
     def introduction(self) -> ConfigRecord:
         """What a node is told of the run when it is asked who it is."""
-        return self.outgoing.task(0, [], {}, raw=True)
+        return task_for(self, 0, [], {}, raw=True)
 
     # What is trained.
 
@@ -178,6 +177,32 @@ class Job:
         progress.traffic.wire_bytes_up += replies.wire_bytes
         progress.traffic.wire_messages += replies.wire_messages
 
+    def accept(self, number: int, replies: Replies) -> None:
+        """The same of a round's training; RoundFailed if fewer than the least have trained."""
+        self.record(replies, version=number)
+        if len(replies.users) < (least := self.config.federation.min_users):
+            raise RoundFailed(
+                f"round {number}: {len(replies.users)} usable replies, min-users={least}. "
+                + causes(replies)
+            )
+
+    def accept_evaluation(self, replies: Replies, down: int) -> None:
+        """The same of an evaluation, of so many bytes down.
+
+        RoundFailed if fewer than the least, or than were asked, were evaluated.
+        """
+        number = self.progress.round
+        self.record(replies, version=number + 1)
+        users, dropped = len(replies.users), len(replies.dropped)
+        if not users:
+            raise RoundFailed(f"round {number}: no user could be evaluated. {causes(replies)}")
+        if users < (least := min(self.config.federation.min_users, users + dropped)):
+            raise RoundFailed(
+                f"round {number}: {users} users could be evaluated, "
+                f"min-users={least}. {causes(replies)}"
+            )
+        self.progress.traffic.evaluation_bytes_down += down
+
     def reset(self, replies: Replies) -> set[str]:
         """Let the users start anew whose nodes no longer have their states; who they are.
 
@@ -219,6 +244,11 @@ class Job:
         traffic.bytes_down += question.down
         traffic.bytes_up += up
         traffic.messages += (asked if question.down else 0) + (len(replies.users) if up else 0)
+
+
+def causes(replies: Replies) -> str:
+    """The most frequent causes of what was dropped."""
+    return "; ".join(by_cause(replies.dropped)[:3])
 
 
 def in_order(users: Iterable[str]) -> list[str]:

@@ -7,19 +7,24 @@ Flower's own loop does (steps.py), plays the same scripts, `opened` and `one_rou
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from logging import DEBUG
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
+from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.replies import Replies, name_users
 from corsage.core.schema import Schema
+from corsage.core.text import line
 from corsage.core.wire import BY_USER
 from corsage.strategies.rounds.evaluation import (
     evaluated,
@@ -30,15 +35,18 @@ from corsage.strategies.rounds.evaluation import (
 )
 from corsage.strategies.rounds.first_data import check_data
 from corsage.strategies.rounds.model_arrays import lean
+from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import LAST, Result, Summary, weighted_metrics
-from corsage.strategies.rounds.sound import failing
 from corsage.strategies.rounds.state import not_finite
 from corsage.strategies.rounds.turns import Script, T, Turn, played
 
 if TYPE_CHECKING:
+    from corsage.strategies.rounds.algorithm import Algorithm
     from corsage.strategies.rounds.base import Strategy
     from corsage.strategies.rounds.riding import Riding
 
+NUMERIC = (ArithmeticError, ValueError, RuntimeError)
+"""What mathematics raises on numbers that it cannot work with; NumPy's and torch's are among it."""
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 """The server's own evaluation after a round, as Flower has it."""
 
@@ -61,7 +69,7 @@ def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = N
     rounds, begin = strategy.length(rounds), time.monotonic() - strategy.progress.seconds
     seen: Replies | None = None
     evaluation: Replies | None = None
-    while not strategy.is_over(rounds):
+    while not is_over(strategy, rounds):
         # See who is there.
         number = strategy.progress.round + 1
         if riding is None or riding.waiting is None:
@@ -74,7 +82,7 @@ def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = N
         result.train_metrics_clientapp[number] = weighted_metrics(training)
 
         # Evaluate.
-        last, every = strategy.is_over(rounds), strategy.config.run.evaluate_every
+        last, every = is_over(strategy, rounds), strategy.config.run.evaluate_every
         due = last or number % every == 0 or number > rounds - LAST
         if evaluate and (found := evaluate(number, strategy.named_arrays())) is not None:
             result.evaluate_metrics_serverapp[number] = found
@@ -175,7 +183,22 @@ def whole(strategy: Strategy[Any, Any], what: str) -> Iterator[None]:
         job.before = {}
 
 
-def exchange_once(strategy: Strategy[Any, Any], number: int) -> Script[Replies]:
+@contextmanager
+def failing(what: str) -> Iterator[None]:
+    """Numbers that cannot be worked with make `what` fail, in one line."""
+    try:
+        yield
+    except NUMERIC as error:
+        log(DEBUG, "%s failed:\n%s", what, traceback.format_exc())
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+        raise RoundFailed(
+            f"{what} cannot be computed from what users sent, nothing of it is kept: "
+            f"{type(error).__name__}: {line(error)} ({where})"
+        ) from error
+
+
+def exchange_once(strategy: Algorithm[Any, Any], number: int) -> Script[Replies]:
     """A round as most methods have it: users train on what they are sent, and the server merges."""
     job, config, averaging = strategy.job, strategy.config, strategy.averaging
     users = strategy.choose(number, job.members.users)
@@ -189,16 +212,16 @@ def exchange_once(strategy: Strategy[Any, Any], number: int) -> Script[Replies]:
         schema = replace(schema, by_user=tuple(schema.arrays))
         options[BY_USER] = True
     parcel = strategy.send(users)
-    question = job.outgoing.question("train", users, parcel, schema, options, number)
+    question = question_to(job, "train", users, parcel, schema, options, number)
     replies = yield question
-    strategy.accept_round(number, replies)
+    job.accept(number, replies)
     replies = strategy.server_step.taken(averaging.merged(replies, sent), sent)
     strategy.state = lean(strategy.merge(replies))
     job.count(question, replies)
     return replies
 
 
-def averaged(strategy: Strategy[Any, Any]) -> Arrays:
+def averaged(strategy: Algorithm[Any, Any]) -> Arrays:
     """What users were sent of the arrays that are averaged; zeros where they send changes."""
     own, zero = strategy.shared(), np.zeros_like
     return {
@@ -208,10 +231,16 @@ def averaged(strategy: Strategy[Any, Any]) -> Arrays:
     }
 
 
+def is_over(strategy: Strategy[Any, Any], rounds: int) -> bool:
+    """Whether all rounds are done, or none is left to do."""
+    done = strategy.progress.round
+    return done >= rounds or (done > 0 and strategy.finished())
+
+
 def refuse_no_rounds(strategy: Strategy[Any, Any], rounds: int) -> None:
     """Refuse a second start that would do nothing, and give the first one's result."""
     done = strategy.progress.round
-    if not done or not strategy.is_over(strategy.length(rounds)):
+    if not done or not is_over(strategy, strategy.length(rounds)):
         return
     more = f"start(grid, num_rounds={done + rounds}) does more, and " * (not strategy.finished())
     raise ConfigError(

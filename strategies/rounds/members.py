@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
@@ -188,6 +188,10 @@ class Members:
                 [users[i] for i in some_of(rng, len(users), count)] if few else found.users
             )
         return found.sample
+
+    def judged(self, options: Mapping[str, Any]) -> list[str]:
+        """Whom an evaluation is about: those that train, or those that come only after."""
+        return self.new_users if options.get("adapt") else self.users
 
     def _sorted_out(self) -> Parts:
         """Who takes part and who comes after, found again when somebody came, left or rests."""

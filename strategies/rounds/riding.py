@@ -180,12 +180,11 @@ def rides(strategy: Strategy[Any, Any]) -> bool:
     So it is where an algorithm has the round of the base, and sends what all users share; more
     users than are asked at once have exchanges of their own.
     """
-    from corsage.strategies.rounds.base import AT_ONCE
-    from corsage.strategies.rounds.base import Strategy as Base
+    from corsage.strategies.rounds.algorithm import AT_ONCE, Algorithm
 
     names, kind = ("round", "send", "show", "evaluation"), type(strategy)
     few = len(strategy.members.sample) <= AT_ONCE
-    if found := few and all(getattr(kind, name) is getattr(Base, name) for name in names):
+    if found := few and all(getattr(kind, name) is getattr(Algorithm, name) for name in names):
         return found
     told = "%s: evaluations have messages of their own: its rounds are not of one exchange"
     log(INFO, f"{told}, or users get other arrays for them", strategy.name)

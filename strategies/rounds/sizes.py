@@ -121,16 +121,15 @@ def load_of(parcel: Parcel, reply: Arrays, by_user: Collection[str], users: int)
 
 def loads(strategy: Strategy[Any, Any]) -> Iterator[Load]:
     """The largest messages of a run whose rounds and evaluations are one exchange each."""
-    from corsage.strategies.rounds.base import AT_ONCE
-    from corsage.strategies.rounds.base import Strategy as Base
+    from corsage.strategies.rounds.algorithm import AT_ONCE, Algorithm
 
     job, kind = strategy.job, type(strategy)
-    if kind.round is Base.round:
+    if kind.round is Algorithm.round:
         chosen = strategy.choose(strategy.progress.round + 1, job.members.users)
         reply = strategy.template()
         rows = tuple(reply) if strategy.config.robust.on else strategy.by_user
         yield load_of(strategy.send(chosen[:1]), reply, rows, most(strategy, chosen))
-    if kind.evaluation is Base.evaluation:
+    if kind.evaluation is Algorithm.evaluation:
         users = job.members.users[:AT_ONCE]
         yield load_of(strategy.show(users[:1], {}), {}, (), most(strategy, users))
 

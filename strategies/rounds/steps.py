@@ -19,7 +19,7 @@ from corsage.core.arrays import Arrays
 from corsage.core.replies import Replies
 from corsage.strategies.rounds.evaluation import noted, options_of, round_over, tell
 from corsage.strategies.rounds.first_data import check_data
-from corsage.strategies.rounds.loop import concluded, one_round, opened
+from corsage.strategies.rounds.loop import concluded, is_over, one_round, opened
 from corsage.strategies.rounds.turns import Question, Script, Turn, again, answers
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Steps:
             return []
         strategy.take(arrays)
         strategy.members.rest()
-        last = strategy.is_over(strategy.config.run.num_rounds)
+        last = is_over(strategy, strategy.config.run.num_rounds)
         self._options = options_of(strategy, strategy.name, last, options)
         some = None if last or strategy.by_cohort else strategy.members.sample
         question = strategy.evaluation(self._options, some)
@@ -172,6 +172,6 @@ class Steps:
         strategy = self._strategy
         strategy.progress.seconds = time.monotonic() - self._clock
         round_over(strategy, training, evaluation)
-        last = strategy.is_over(strategy.config.run.num_rounds)
+        last = is_over(strategy, strategy.config.run.num_rounds)
         if last and evaluation is not None and strategy.callbacks:
             concluded(strategy, evaluation)

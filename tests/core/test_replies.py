@@ -151,9 +151,9 @@ def test_a_round_fails_only_below_min_users() -> None:
             with pytest.raises(
                 RoundFailed, match=r"1 usable replies, min-users=2.*user b is dropped: it broke"
             ):
-                strategy.accept_round(1, replies)
+                strategy.job.accept(1, replies)
         else:
-            strategy.accept_round(1, replies)
+            strategy.job.accept(1, replies)
             assert strategy.progress.dropped == {"b": 1}
 
 

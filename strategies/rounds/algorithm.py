@@ -1,0 +1,201 @@
+"""What an algorithm says: what the server remembers, what users get, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+
+from corsage.core.arrays import Arrays
+from corsage.core.config import Config
+from corsage.core.groups import TrainKeys
+from corsage.core.keys import Keys
+from corsage.core.replies import Replies
+from corsage.core.schema import Number, Schema
+from corsage.core.seeding import drawn_count, generator, some_of
+from corsage.strategies.rounds.averaging import Averaging
+from corsage.strategies.rounds.job import Job
+from corsage.strategies.rounds.loop import exchange_once
+from corsage.strategies.rounds.members import Members
+from corsage.strategies.rounds.outgoing import question_to
+from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.server_step import ServerStep
+from corsage.strategies.rounds.state import Progress, arrays_of
+from corsage.strategies.rounds.turns import Parcel, Question, Script
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
+
+AT_ONCE = 20_000
+"""Users that are evaluated in one exchange: what it takes in memory is of so many."""
+K = TypeVar("K", bound=Keys)
+S = TypeVar("S")
+
+
+class Algorithm(Generic[K, S]):
+    """The server's half of an algorithm, with defaults for all that it need not say.
+
+    Attributes
+    ----------
+    config, keys : all keys, and the algorithm's own.
+    job, members : what is trained, and who is there.
+    progress : where the run stands.
+    state : what the algorithm remembers: `initial` makes it when the nodes are there.
+    train_options, evaluate_options : what Flower's configuration has for users besides.
+    averaging, server_step : how users' arrays become one, and how far the server goes to that.
+    """
+
+    name: ClassVar[str] = ""
+    by_user: ClassVar[tuple[str, ...]] = ()  # arrays that come one row a user, not as their mean
+    changes: ClassVar[tuple[str, ...]] = ()  # arrays that are sent as changes, not as new values
+    unprotected: ClassVar[str] = ""  # why no robust average is possible, if none is
+    no_server_step: ClassVar[str] = ""  # why the server has no step of its own, if it has none
+    untrained: ClassVar[str] = ""  # why users take no gradient steps on batches, if they do not
+    own_steps: ClassVar[str] = ""  # why it has its own number of steps, whatever others do
+    solves: ClassVar[bool] = False  # linear models are solved for, by all their parameters
+    draws: ClassVar[bool] = True  # a round is of some of the users
+    by_cohort: ClassVar[bool] = False  # nodes answer for cohorts: all of their users are evaluated
+
+    config: Config
+    keys: K
+    job: Job
+    members: Members
+    progress: Progress
+    state: S
+    train_options: Mapping[str, Any]
+    evaluate_options: Mapping[str, Any]
+    averaging: Averaging
+    server_step: ServerStep
+
+    @classmethod
+    def epochs(cls, train: TrainKeys, keys: K) -> float | None:
+        """Gradients of minibatches that a user takes in a round, as its keys are set, in epochs.
+
+        None: it takes none, or their number is part of the algorithm. See rounds/work.py.
+        """
+        return None if cls.own_steps else train.local_epochs
+
+    def prepare(self) -> None:
+        """Refuse keys that cannot be meant, and make the parts; no user is known yet."""
+
+    def unused(self, name: str) -> str:
+        """Why a key of local training (core/train_keys.py, LEARNING) would do nothing or harm."""
+        return self.untrained
+
+    def initial(self, network: Network) -> S:
+        """What the server remembers before the first round."""
+        raise NotImplementedError
+
+    def shared(self) -> Arrays:
+        """What of the state all users get; by default all of its arrays."""
+        return arrays_of(self.state)
+
+    def send(self, users: list[str]) -> Parcel:
+        """What the users of a round get; rows are in their order."""
+        return Parcel(self.shared())
+
+    def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
+        """What users get for an evaluation under some options; by default the same."""
+        return self.send(users)
+
+    def options(self, number: int) -> dict[str, Any]:
+        """What goes to the users of a round besides arrays."""
+        return {}
+
+    def template(self) -> Arrays:
+        """Arrays of the shape and dtype that one user sends back."""
+        return self.shared()
+
+    def numbers(self, kind: str) -> tuple[Number, ...]:
+        """What each user reports besides the usual, with its range: `train` or `evaluate`.
+
+        A number that is not declared is never looked at.
+        """
+        return ()
+
+    def merge(self, replies: Replies) -> S:
+        """The state after a round: by default with the mean over the round's users."""
+        return cast(S, replace(cast(Any, self.state), **replies.mean))
+
+    def stride(self) -> float:
+        """How far the server goes where the users' mean is 1: noise on what comes is made for 1."""
+        return 1.0
+
+    def choose(self, number: int, users: list[str]) -> list[str]:
+        """The users of a round: max(r n, 1), uniform, without replacement."""
+        count = drawn_count(self.config.federation.share(len(users)), len(users))
+        rng = generator(self.config.run.seed, "users", number)
+        return [users[i] for i in some_of(rng, len(users), count)]
+
+    def opening(self) -> Script[None]:
+        """What must be known before the first round is asked here; a resumed run knows it."""
+        yield from ()
+
+    def round(self, number: int) -> Script[Replies]:
+        """One round: by default one exchange, and the server's step."""
+        return exchange_once(self, number)
+
+    def closing(self) -> Script[None]:
+        """What is asked after the last round, before the final evaluation."""
+        yield from ()
+
+    def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
+        """The exchange in which every user evaluates its own model, drawn or not; or some do.
+
+        Where nodes answer for whole cohorts (`by_cohort`), all of their users are in it.
+        """
+        job = self.job
+        users = self.members.judged(options) if users is None else users
+        schema = Schema(numbers=(*job.reported, *self.numbers("evaluate")))
+        return question_to(job, "evaluate", users, self.show(users, options), schema, options)
+
+    def evaluations(
+        self, options: Mapping[str, Any], some: bool = False
+    ) -> Iterable[Callable[[], Question]]:
+        """The same as questions of so many users at a time; with `some` of a sample alone."""
+        users = self.members.sample if some else self.members.judged(options)
+        groups = [users[i : i + AT_ONCE] for i in range(0, len(users), AT_ONCE)] or [users]
+        return [partial(self.evaluation, options, group) for group in groups]
+
+    def length(self, rounds: int) -> int:
+        """How many rounds there will be, where `rounds` are wanted; asked after `opening`."""
+        return rounds
+
+    def finished(self) -> bool:
+        """Whether no round is left to do, though `num-rounds` has more: asked after each.
+
+        It must follow from the state alone, so that a resumed run knows it too.
+        """
+        return False
+
+    def row(self) -> dict[str, Any]:
+        """What a round's line of metrics.jsonl has besides the usual; asked once a round."""
+        return {}
+
+    def findings(self) -> list[Finding]:
+        """What there is to say at the end."""
+        return []
+
+    def user_clusters(self, row: str) -> dict[str, str]:
+        """Each user's cluster in a row of the table, where the method has clusters."""
+        return {}
+
+    def estimates(self) -> dict[str, Any] | None:
+        """A linear model's summary, where the method has one, for the result's file."""
+        return None
+
+    def extra_evaluations(self) -> dict[str, dict[str, Any]]:
+        """Evaluations after the last round under other options, by the name of their result."""
+        return {}
+
+    def note_trained(self, replies: Replies) -> None:
+        """Remember whose model was trained in a round."""
+        self.progress.trained.update(replies.users)
+
+    def judged(self, replies: Replies) -> None:
+        """Hear what an evaluation of users came to."""
+
+    def snapshot(self) -> S:
+        """The state as it is, safe from what a round does: one that writes into it copies it."""
+        return self.state
