@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,28 @@ def test_array_types_are_defined_once() -> None:
         if isinstance(target, ast.Name) and target.id in names
     ]
     assert not again
+
+
+SIMULATION = """
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.strategies.fedavg import FedAvg
+FedAvg(num_users=4, num_rounds=1).start(LocalGrid(app, 2))
+"""
+DEVICES = "import corsage.strategies.devices.network"
+
+
+@pytest.mark.parametrize(
+    ("code", "barred"),
+    [
+        (SIMULATION, "corsage.strategies.devices"),
+        (SIMULATION, "corsage.strategies.rounds.riding"),
+        (SIMULATION, "corsage.strategies.rounds.sizes"),
+        (DEVICES, "corsage.strategies.rounds"),
+    ],
+)
+def test_what_only_devices_need_is_a_room_below(code: str, barred: str) -> None:
+    """A simulation loads nothing of it, and it loads nothing of the rounds."""
+    code += f"\nimport sys; print(any(name.startswith({barred!r}) for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
