@@ -1,4 +1,4 @@
-"""What a run remembers of devices: whose users' ids are, and how nodes behaved."""
+"""Records of devices that a run remembers: the owners of users' ids, and how nodes behaved."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOBODY = Owner()
 
 @dataclass
 class Standing:
-    """How a user's node has behaved.
+    """A record of how a user's node has behaved.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""What only a network of devices needs: patience, doubts, pauses, ownership of users' ids."""
+"""A network of devices: patience, doubts, pauses, ownership of users' ids."""

@@ -83,7 +83,7 @@ class Exchange:
         return {sent.node for sent in self._pending.values()}
 
     def _replies(self) -> tuple[int, list[tuple[Message, Message | None]]]:
-        """How many replies this look brought, and those that are not too late."""
+        """The number of replies that this look brought, and those that are not too late."""
         if not self._pending:
             return 0, []
         done: list[tuple[Message, Message | None]] = []
@@ -135,7 +135,7 @@ class Exchange:
         return {i for i, sent in pending if now >= until(sent, pace(sent), waiting)}
 
     def _pace(self, sent: Pending) -> Pace:
-        """How long messages of this kind take here: a training takes longer than an evaluation."""
+        """The pace of messages of this kind: a training takes longer than an evaluation."""
         kind = sent.message.metadata.message_type
         return self._paces.setdefault(kind, Pace(self._doubtful))
 

@@ -117,7 +117,7 @@ class Devices:
         return Exchange(self.grid, timeout, self.patience, doubtful, self.work)
 
     def work(self, message: Message) -> float:
-        """How many samples a message is about, as far as the roster tells."""
+        """The number of samples that a message is about, as far as the roster tells."""
         task: Any = message.content.get("config", {})
         members = self.roster.members
         named = [u for u in task.get("users", []) if u in members]

@@ -42,7 +42,7 @@ def far_off(tables: Tables) -> dict[int, str]:
 
 
 def size(column: ColumnFacts) -> float:
-    """How large a column's numbers are."""
+    """The size of a column's numbers."""
     return max(abs(column.moments.mean), column.moments.std)
 
 
@@ -69,14 +69,14 @@ def words_of(table: TableFacts) -> Iterator[tuple[str, str]]:
 
 
 def too_many(tables: Tables, words: set[tuple[str, str]]) -> bool:
-    """Whether a column has too many words, one for gaps among them, or all have too many inputs."""
+    """True if a column has too many words, one for gaps among them, or all too many inputs."""
     most = max(Counter(column for column, _ in words).values(), default=0)
     columns = len(next(iter(tables.values())).columns)
     return most >= MOST_LEVELS or len(words) + 2 * columns > MOST_COLUMNS
 
 
 def by_column(tables: Tables) -> dict[str, dict[int, ColumnFacts]]:
-    """What the nodes say of each column, the label among them."""
+    """The nodes' facts of each column, the label among them."""
     found: dict[str, dict[int, ColumnFacts]] = {}
     for node, table in tables.items():
         for column in (table.label, *table.columns):

@@ -1,4 +1,4 @@
-"""Whose a user's id is: the device that first had it in the run.
+"""Owners of users' ids: an id is the device's that first had it in the run.
 
 A device is known by its key, if Flower has one of it, and by a proof that only it can give: a
 word made of a secret in its state-dir and the name of the run. Flower gives a SuperNode without a
@@ -27,17 +27,17 @@ class Owners:
 
     @property
     def known(self) -> bool:
-        """Whether the run remembers any owner."""
+        """True if the run remembers any owner."""
         return bool(self._book)
 
     def is_same(self, user: str, claim: Owner) -> bool:
-        """Whether the device that claims an id is known to be the one that has it."""
+        """True if the device that claims an id is known to be the one that has it."""
         known = self._book.get(user, NOBODY)
         by_key = bool(claim.key) and claim.key == known.key
         return by_key or (bool(claim.proof) and claim.proof == known.proof)
 
     def refusal(self, user: str, claim: Owner) -> str:
-        """Why nobody but its owner may have an id, though the owner is not there; or nothing."""
+        """The reason why only its owner may have an id, though that is not there; or nothing."""
         known = self._book.get(user)
         if known is None or self.is_same(user, claim):
             return ""

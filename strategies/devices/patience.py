@@ -1,4 +1,4 @@
-"""How long the server waits for a reply: three times as long as the others took, not for ever.
+"""Patience with nodes: three times as long as the others took, not for ever.
 
 A reply that does not come may be slow or may never come. What tells them apart is what a node did
 before, so the server remembers how long each took compared with the median of those asked with it.
@@ -33,13 +33,13 @@ class Pending:
 
     @property
     def node(self) -> int:
-        """Whom it went to."""
+        """The node that it went to."""
         return self.message.metadata.dst_node_id
 
 
 @dataclass
 class Pace:
-    """How the nodes of one exchange reply: nobody knows a median before half of them have.
+    """The pace of one exchange's replies: nobody knows a median before half of the nodes replied.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Pace:
         self.asked[sent.node] = sent.size
 
     def work(self, sent: Pending) -> float:
-        """How many times the usual work a message is, at least once."""
+        """The work of a message as times the usual, at least once."""
         usual = median_low(self.asked.values())
         return max(sent.size / usual, 1.0) if usual else 1.0
 
@@ -81,7 +81,7 @@ class Pace:
 
 
 class Patience:
-    """How long to wait for whom.
+    """The time that each node is waited for.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Patience:
         self._slow: set[int] = set()  # nodes that replied too late, and since then not in time
 
     def until(self, sent: Pending, pace: Pace, waiting: bool) -> float:
-        """When to give up a message, if nothing comes; `waiting`: for nodes that are trusted."""
+        """The time to give up a message, if nothing comes; `waiting`: for trusted nodes."""
         if sent.node not in pace.trusted():
             return math.inf if waiting else sent.at
         if self.quorum < 1 and len(pace.times) >= math.ceil(self.quorum * len(pace.asked)):
@@ -148,7 +148,7 @@ class Patience:
             self._given_up.pop(identity, None)
 
     def came_late(self, reply: Message, now: float) -> bool:
-        """Whether it is a reply to a message that was given up: it shows how slow its node is."""
+        """Take a reply to a message that was given up: it shows how slow its node is."""
         sent = self._given_up.pop(reply.metadata.reply_to_message_id, None)
         if sent is not None and reply.metadata.src_node_id == sent.node:
             self._late.append((sent.message, reply))

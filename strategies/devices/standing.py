@@ -1,4 +1,4 @@
-"""Which nodes are set aside: those that misbehave, or stay silent twice, for growing pauses.
+"""Nodes that are set aside: they misbehave, or stay silent twice, and rest for growing pauses.
 
 All of it is counted in rounds and kept in the progress of the run, so that a resumed run knows it.
 """
@@ -35,7 +35,7 @@ class Pauses:
         self._paused.pop(node, None)
 
     def due(self, node: int, number: int) -> bool:
-        """Whether a node is to be asked now."""
+        """True if a node is to be asked now."""
         return number >= self._paused.get(node, (0, number))[1]
 
     def among(self, nodes: Collection[int]) -> list[int]:
@@ -59,7 +59,7 @@ class Conduct:
     def resting(
         self, users: Collection[str], number: int, least: int, busy: Collection[str] = ()
     ) -> frozenset[str]:
-        """Whom not to ask in a round; if too few were left, those come back whose pause ends.
+        """Users not to ask in a round; if too few were left, those come back whose pause ends.
 
         Those that are `busy` are not asked either. Only who has a standing is looked at: `users`
         may be a million, of whom one can ask whether somebody is among them.
@@ -73,7 +73,7 @@ class Conduct:
         return frozenset(aside[missing:])
 
     def doubtful(self, users: Collection[str]) -> list[str]:
-        """Who was silent, and has not made good for it: nobody waits for them."""
+        """Users who were silent, and have not made good for it: nobody waits for them."""
         found = [user for user, own in self._book.items() if own.doubt and user in users]
         return sorted(found, key=reading_order)
 
@@ -126,7 +126,7 @@ class Conduct:
             self._note(f"{name_users(sorted(users, key=reading_order))} {why}")
 
     def table(self) -> list[tuple[str, str]]:
-        """Which users' nodes did not reply as they had to, and what came of it: a line a node."""
+        """Lines on nodes that did not reply as they had to, and what came of it."""
         groups: dict[tuple[str, str], list[str]] = {}
         for user, standing in sorted(self._book.items(), key=lambda i: reading_order(i[0])):
             groups.setdefault((standing.key, _in_words(standing)), []).append(user)
@@ -150,7 +150,7 @@ class Conduct:
 
 
 def _in_words(standing: Standing) -> str:
-    """What a node did, in words."""
+    """A standing in words."""
     counts: Mapping[str, int] = {
         "no reply in time": standing.silent,
         "a reply refused": standing.refused,

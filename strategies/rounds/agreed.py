@@ -1,4 +1,4 @@
-"""What the nodes' data have in common: for that the model is built, and some may not fit it."""
+"""Facts that the nodes' data have in common: the model is built for them, and some may not fit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kind = tuple[tuple[int, ...], bool]
 
 
 class Agreed:
-    """What samples are like, once the nodes that the run starts with have said it.
+    """The kind of all samples, once the nodes that the run starts with have said it.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Agreed:
         self.preparation: Preparation | None = None
 
     def agree(self, guests: Sequence[Introduction]) -> None:
-        """What the model is built for; of tables, how their columns become its inputs."""
+        """Agree on what the model is built for; of tables, how their columns become its inputs."""
         self.shape, self.num_classes = majority(guests)
         kind = self.shape, self.num_classes > 0
         alike = [said for said in guests if (said.shape, said.num_classes > 0) == kind]
@@ -56,7 +56,7 @@ class Agreed:
         self.num_classes = len(preparation.classes) or self.num_classes
 
     def mismatch(self, said: Introduction) -> str:
-        """Why a node's data do not fit the model, if they do not."""
+        """The reason why a node's data do not fit the model, if they do not."""
         if said.users and self.preparation:
             found = table_mismatch(self.preparation, said) or self._other_labels(said)
             return found or self._too_large(said)
@@ -67,7 +67,7 @@ class Agreed:
         return self._other_labels(said) or self._other_frozen(said) or self._too_large(said)
 
     def _too_large(self, said: Introduction) -> str:
-        """Why the model is more than a node allows, before anything of it is sent there."""
+        """The reason why a model is more than a node allows, before anything is sent there."""
         if not (said.users and said.most):
             return ""
         network, users = self._network(self.shape, self.num_classes), len(said.users)
@@ -78,7 +78,7 @@ class Agreed:
         return too_many(size, users, said.most, SPACE) if size * users > space else ""
 
     def _other_frozen(self, said: Introduction) -> str:
-        """Why a node's frozen part does not fit, if it says one."""
+        """The reason why a node's frozen part does not fit, if it says one."""
         if not said.frozen:
             return ""
         network = self._network(said.shape, said.num_classes)
@@ -95,14 +95,14 @@ class Agreed:
             return None
 
     def _other_labels(self, said: Introduction) -> str:
-        """Why a node's labels do not fit the model, if they do not."""
+        """The reason why a node's labels do not fit the model, if they do not."""
         if said.users and not fitting(said.num_classes, self.num_classes):
             return f"it has {labels(said.num_classes)}, the model {labels(self.num_classes)}"
         return ""
 
 
 def table_mismatch(preparation: Preparation, said: Introduction) -> str:
-    """Why a node's table is not what was agreed on, if it is not."""
+    """The reason why a node's table is not what was agreed on, if it is not."""
     return misfit(preparation, said.table) if said.table else "it has no table, the others have"
 
 
@@ -126,10 +126,10 @@ def majority(guests: Sequence[Introduction]) -> tuple[tuple[int, ...], int]:
 
 
 def fitting(num_classes: int, model: int) -> bool:
-    """Whether labels fit a model: numbers one for numbers, classes one for as many or more."""
+    """True if labels fit a model: numbers one for numbers, classes one for as many or more."""
     return num_classes == model if 0 in (num_classes, model) else num_classes <= model
 
 
 def labels(num_classes: int) -> str:
-    """What samples are labelled with, in words."""
+    """Labels in words."""
     return f"{num_classes} classes" if num_classes else "numbers as labels"

@@ -1,4 +1,4 @@
-"""What an algorithm says: what the server remembers, what users get, and what comes of it."""
+"""An algorithm's server half: its state, what users get, and what comes of their replies."""
 
 from __future__ import annotations
 
@@ -80,27 +80,27 @@ class Algorithm(Generic[K, S]):
         """Refuse keys that cannot be meant, and make the parts; no user is known yet."""
 
     def unused(self, name: str) -> str:
-        """Why a key of local training (core/train_keys.py, LEARNING) would do nothing or harm."""
+        """Say why a key of training (core/train_keys.py, LEARNING) would do nothing or harm."""
         return self.untrained
 
     def initial(self, network: Network) -> S:
-        """What the server remembers before the first round."""
+        """Make the state before the first round."""
         raise NotImplementedError
 
     def shared(self) -> Arrays:
-        """What of the state all users get; by default all of its arrays."""
+        """Arrays of the state that all users get; by default all of them."""
         return arrays_of(self.state)
 
     def send(self, users: list[str]) -> Parcel:
-        """What the users of a round get; rows are in their order."""
+        """Parcel for the users of a round; rows are in their order."""
         return Parcel(self.shared())
 
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
-        """What users get for an evaluation under some options; by default the same."""
+        """Parcel for an evaluation under some options; by default the same."""
         return self.send(users)
 
     def options(self, number: int) -> dict[str, Any]:
-        """What goes to the users of a round besides arrays."""
+        """Options for the users of a round, besides arrays."""
         return {}
 
     def template(self) -> Arrays:
@@ -108,7 +108,7 @@ class Algorithm(Generic[K, S]):
         return self.shared()
 
     def numbers(self, kind: str) -> tuple[Number, ...]:
-        """What each user reports besides the usual, with its range: `train` or `evaluate`.
+        """Numbers that a user reports besides the usual, with their ranges: `train` or `evaluate`.
 
         A number that is not declared is never looked at.
         """
@@ -119,7 +119,7 @@ class Algorithm(Generic[K, S]):
         return cast(S, replace(cast(Any, self.state), **replies.mean))
 
     def stride(self) -> float:
-        """How far the server goes where the users' mean is 1: noise on what comes is made for 1."""
+        """The server's step where the users' mean is 1: noise on what comes is made for 1."""
         return 1.0
 
     def choose(self, number: int, users: list[str]) -> list[str]:
@@ -129,7 +129,7 @@ class Algorithm(Generic[K, S]):
         return [users[i] for i in some_of(rng, len(users), count)]
 
     def opening(self) -> Script[None]:
-        """What must be known before the first round is asked here; a resumed run knows it."""
+        """Ask what must be known before the first round; a resumed run knows it."""
         yield from ()
 
     def round(self, number: int) -> Script[Replies]:
@@ -137,7 +137,7 @@ class Algorithm(Generic[K, S]):
         return exchange_once(self, number)
 
     def closing(self) -> Script[None]:
-        """What is asked after the last round, before the final evaluation."""
+        """Ask what is needed after the last round, before the final evaluation."""
         yield from ()
 
     def evaluation(self, options: Mapping[str, Any], users: list[str] | None = None) -> Question:
@@ -159,22 +159,22 @@ class Algorithm(Generic[K, S]):
         return [partial(self.evaluation, options, group) for group in groups]
 
     def length(self, rounds: int) -> int:
-        """How many rounds there will be, where `rounds` are wanted; asked after `opening`."""
+        """The number of rounds, where `rounds` are wanted; asked after `opening`."""
         return rounds
 
     def finished(self) -> bool:
-        """Whether no round is left to do, though `num-rounds` has more: asked after each.
+        """True if no round is left to do, though `num-rounds` has more: asked after each.
 
         It must follow from the state alone, so that a resumed run knows it too.
         """
         return False
 
     def row(self) -> dict[str, Any]:
-        """What a round's line of metrics.jsonl has besides the usual; asked once a round."""
+        """Entries of a round's line of metrics.jsonl besides the usual; asked once a round."""
         return {}
 
     def findings(self) -> list[Finding]:
-        """What there is to say at the end."""
+        """Tables of what there is to say at the end."""
         return []
 
     def user_clusters(self, row: str) -> dict[str, str]:

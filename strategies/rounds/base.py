@@ -113,7 +113,7 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
         return encode(network.vector.whole_state(by_parameter(network, self.shared())))
 
     def arrays(self, grid: Grid) -> ArrayRecord:
-        """What all users get now: the arrays that a wrapper of Flower's is to begin with."""
+        """Arrays that all users get now: those that a wrapper of Flower's is to begin with."""
         self.begin(grid)
         return encode(self.shared())
 

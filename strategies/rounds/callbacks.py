@@ -1,4 +1,4 @@
-"""What may happen around a round: subclass Callback and override what you need."""
+"""Hooks around a round: subclass Callback and override what you need."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Callback:
 
 @dataclass(frozen=True)
 class Notes:
-    """What is worth a line, for the log and for whoever watches.
+    """Notes that are worth a line, for the log and for whoever watches.
 
     Parameters
     ----------

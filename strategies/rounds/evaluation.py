@@ -1,4 +1,4 @@
-"""What a run's models are worth: its evaluations, the end of a round, and the rows at the end."""
+"""Evaluations of a run, the end of a round, and the rows of the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be told of a grid: whose its nodes are, and whether others may come."""
+"""Questions to a grid: whose its nodes are, and whether others may come."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from flwr.serverapp import Grid
 
 
 def is_at_home(grid: Grid) -> bool:
-    """Whether all users' data are the server's own anyway: a simulation, by whatever engine.
+    """True if all users' data are the server's own anyway: a simulation, by whatever engine.
 
     A grid of ours says so; one of Flower's simulations holds the state of all nodes itself.
     """
@@ -14,5 +14,5 @@ def is_at_home(grid: Grid) -> bool:
 
 
 def is_closed(grid: Grid) -> bool:
-    """Whether all nodes are there from the beginning, and each of them replies."""
+    """True if all nodes are there from the beginning, and each of them replies."""
     return bool(getattr(grid, "closed", hasattr(grid, "state")))

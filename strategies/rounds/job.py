@@ -1,4 +1,4 @@
-"""What is trained, how the model and its users are judged, and the books of what came back."""
+"""A job: the model that is trained, its measures, and the books of what came back."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ class Job:
         self.members.refresh(self.progress.round + 1, self.introduction)
 
     def introduction(self) -> ConfigRecord:
-        """What a node is told of the run when it is asked who it is."""
+        """The task that a node is sent when it is asked who it is."""
         return task_for(self, 0, [], {}, raw=True)
 
     # What is trained.
 
     @property
     def train(self) -> TrainKeys:
-        """How users train, with what the data say where the keys do not."""
+        """Keys of training, with what the data say where nobody set them."""
         return suited(self.config.train, self.agreed.preparation)
 
     @property
@@ -129,14 +129,14 @@ class Job:
 
     @property
     def convex(self) -> bool:
-        """Whether the model is linear with one output: losses with known curvature."""
+        """True if the model is linear with one output: losses with known curvature."""
         return self.config.model.model == "linear" and self.loss != "cross-entropy"
 
     # What it is judged by.
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """What users are judged by; the first is what rows are compared by."""
+        """Measures of users; the first is what rows are compared by."""
         words = ",".join(self.config.run.measures)
         return chosen(words, self.agreed.num_classes, self.loss)
 
@@ -147,13 +147,13 @@ class Job:
 
     @property
     def judging(self) -> dict[str, Any]:
-        """What an evaluation says of the measures; nothing where they are the usual one."""
+        """Options of an evaluation for the measures; none where they are the usual one."""
         words = ",".join(self.config.run.measures)
         return {} if words == USUAL else {"measures": words}
 
     @property
     def reported(self) -> tuple[Number, ...]:
-        """What each user reports of an evaluation, besides its number of samples."""
+        """Numbers that each user reports of an evaluation, besides its number of samples."""
         return reported(self.measures, self.agreed.num_classes)
 
     # What came back: versions of users' states, traffic, who was dropped.
@@ -225,7 +225,7 @@ class Job:
         return self.before
 
     def go_back(self, versions: Ledger) -> list[str]:
-        """What users kept since then is void; those who have lost what they kept before."""
+        """Void what users kept since then; those who have lost what they kept before."""
         for user in self.gone & versions.keys():
             del versions[user]
         self.progress.versions = versions

@@ -102,7 +102,7 @@ def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = N
 
 
 def concluded(strategy: Strategy[Any, Any], evaluation: Replies | None) -> list[Summary]:
-    """What is asked after the last round, and what is reported."""
+    """The last questions of a run, and its report."""
     last = evaluation or last_evaluation(strategy)  # before the closing, as in a whole run
     play(strategy, lambda strategy: strategy.closing(), strategy.members.exchange)
     found = rows(strategy, last)
@@ -111,7 +111,7 @@ def concluded(strategy: Strategy[Any, Any], evaluation: Replies | None) -> list[
 
 
 def riding_of(strategy: Strategy[Any, Any], result: Result) -> Riding | None:
-    """How evaluations ride on the next round's training; None in simulations, and where not."""
+    """Exchanges in which evaluations ride on training; None where they do not."""
     wanted = strategy.config.federation.evaluate_with_training
     if strategy.members.devices is None or strategy.members.at_home or not wanted:
         return None
@@ -137,7 +137,7 @@ def play(
 
 
 def opened(strategy: Strategy[Any, Any]) -> Script[None]:
-    """What is asked before the first round."""
+    """The opening, or nothing of it."""
     is_open = False
     while not is_open:
         with whole(strategy, "the opening"):
@@ -222,7 +222,7 @@ def exchange_once(strategy: Algorithm[Any, Any], number: int) -> Script[Replies]
 
 
 def averaged(strategy: Algorithm[Any, Any]) -> Arrays:
-    """What users were sent of the arrays that are averaged; zeros where they send changes."""
+    """Arrays that were sent of those that are averaged; zeros where users send changes."""
     own, zero = strategy.shared(), np.zeros_like
     return {
         name: zero(like) if name in strategy.changes else own[name]
@@ -232,7 +232,7 @@ def averaged(strategy: Algorithm[Any, Any]) -> Arrays:
 
 
 def is_over(strategy: Strategy[Any, Any], rounds: int) -> bool:
-    """Whether all rounds are done, or none is left to do."""
+    """True if all rounds are done, or none is left to do."""
     done = strategy.progress.round
     return done >= rounds or (done > 0 and strategy.finished())
 

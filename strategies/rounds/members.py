@@ -1,4 +1,4 @@
-"""Who is there, who of them takes part, and how they are spoken to."""
+"""Members of a run: nodes and their users, who takes part, and messages to them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ fails says so."""
 
 @dataclass
 class Parts:
-    """Who takes which part, of all that are there.
+    """Parts that the users take, of all that are there.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class Members:
 
     @property
     def at_home(self) -> bool:
-        """Whether all users' data are the server's own anyway."""
+        """True if all users' data are the server's own anyway."""
         return self.grid is not None and is_at_home(self.grid)
 
     @property
@@ -136,7 +136,7 @@ class Members:
 
     @property
     def patience(self) -> float:
-        """How many times as long as usual a node is waited for; 0: as long as it takes."""
+        """Times the usual that a node is waited for; 0: as long as it takes."""
         return self.devices.patience.times if self.devices else 0.0
 
     def rest(self) -> None:
@@ -145,7 +145,7 @@ class Members:
             self.devices.rest(self.least)
 
     def go_without(self) -> bool:
-        """Whether there were silent users in the last turn, who are not asked any more."""
+        """Ask silent users of the last turn no more; False if that was nobody."""
         return self.devices is not None and self.devices.go_without()
 
     def judge(self, replies: Replies) -> None:
@@ -154,7 +154,7 @@ class Members:
             self.devices.judge(replies)
 
     def set_aside(self) -> list[tuple[str, str]]:
-        """Which users' nodes were set aside, which nodes were not let in, and why."""
+        """Lines on nodes that were set aside or not let in, and why."""
         refused = self.reception.refused.items()
         rows = [(f"node {node}", f"not let in: {refusal.why}") for node, refusal in refused]
         return (self.devices.conduct.table() if self.devices else []) + rows
@@ -190,11 +190,11 @@ class Members:
         return found.sample
 
     def judged(self, options: Mapping[str, Any]) -> list[str]:
-        """Whom an evaluation is about: those that train, or those that come only after."""
+        """Users whom an evaluation is about: those that train, or those that come only after."""
         return self.new_users if options.get("adapt") else self.users
 
     def _sorted_out(self) -> Parts:
-        """Who takes part and who comes after, found again when somebody came, left or rests."""
+        """Users sorted by their parts, again when somebody came, left or rests."""
         everybody, out = self.roster.users, (self.resting, frozenset(self.left_out))
         if self._parts is None or self._parts.of is not everybody or self._parts.out != out:
             there = [u for u in everybody if u not in out[0]] if out[0] else everybody
@@ -205,7 +205,7 @@ class Members:
         return self._parts
 
     def _is_new(self, user: str) -> bool:
-        """Whether a user comes only after training."""
+        """True if a user comes only after training."""
         keys, own = self.config.new, self.everybody[user]
         drawn = generator(self.config.run.seed, "new user", user).random() < keys.new_users
         return own.cluster == (keys.new_cluster or None) or bool(drawn)

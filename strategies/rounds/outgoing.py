@@ -1,4 +1,4 @@
-"""What goes out: questions to users as messages to nodes, counted, and what may be replied."""
+"""Questions to users as messages to nodes, counted, and what may be replied."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def question_to(
 
 
 def expected(job: Job, kind: str, samples: Mapping[str, int], schema: Schema) -> Schema:
-    """What participants with so many samples may reply: with these and their weights."""
+    """The schema for participants with so many samples: with these and their weights."""
     members, training = job.members.everybody, kind == "train"
     among = job.members.users if job.lasting else ()
     return replace(
@@ -96,7 +96,7 @@ def task_for(
     raw: bool = False,
     **said: Any,
 ) -> ConfigRecord:
-    """What a node is to do, and all that it has to know of the run.
+    """The task of a node, with all that it has to know of the run.
 
     `raw`: it is asked who it is, and what its columns are before they are prepared. `said` are
     fields of a task that are as its exchange says, or its round.
@@ -129,5 +129,5 @@ def task_for(
 
 
 def new_token() -> str:
-    """What only the node that gets it can repeat."""
+    """A word that only the node that gets it can repeat."""
     return secrets.token_hex(16)

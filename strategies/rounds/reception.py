@@ -1,4 +1,4 @@
-"""Who is let in: every node that connects is asked once who its users are.
+"""The reception of nodes: each that connects is asked once who its users are.
 
 Simulation and devices work the same way. A node that introduces itself badly, or whose data do not
 fit the others', is refused and named, and asked again after growing pauses; the run goes on with
@@ -36,7 +36,7 @@ OWN_APP = (
 
 
 def explained(reason: str) -> str:
-    """Why a node failed; in our words where its app cannot be asked anything."""
+    """The reason why a node failed; in our words where its app cannot be asked anything."""
     return OWN_APP if NO_DOOR in reason else reason
 
 
@@ -144,7 +144,7 @@ class Reception:
         roster.sort()
 
     def _is_due(self, node: int, number: int) -> bool:
-        """Whether a node that is not there is to be asked; one that was refused only once."""
+        """True if a node that is not there is to be asked; without pauses only once."""
         if self.devices is not None:
             return self.devices.pauses.due(node, number)
         return node not in self.refused
@@ -239,7 +239,7 @@ class Reception:
         self._arrived(node, self.roster.hosted(node))
 
     def _with_samples(self, found: dict[str, Member]) -> dict[str, Member]:
-        """Who can train; without test samples a user trains like the others, and is not judged."""
+        """Users who can train; those without test samples train like the others."""
         for user in [user for user, member in found.items() if not member.train]:
             why = f"user {user} has no training data: give it more samples, or check test-fraction"
             self._unusable.append(why)

@@ -64,7 +64,7 @@ class Riding:
         self.waiting = Waiting(training, options_of(strategy, strategy.name, deliver=False))
 
     def exchange(self, turn: Turn) -> Replies:
-        """What came of a turn; with it went the last round's evaluation, if that waits."""
+        """Exchange a turn; with it goes the last round's evaluation, if that waits."""
         strategy, waiting, job = self.strategy, self.waiting, self.strategy.job
         if waiting is None:
             return job.members.exchange(turn)
@@ -141,18 +141,18 @@ class Together:
                 self.evaluation.answered([(ride, other)])
 
     def replies(self) -> Replies:
-        """What the training came to."""
+        """The training's replies."""
         return self.training.replies()
 
     def judged(self) -> Replies:
-        """What the evaluation came to; a reply that was both is counted as the training's."""
+        """The evaluation's replies; one that was both is counted as the training's."""
         found = self.evaluation.replies()
         found.wire_messages -= self._double
         return found
 
     @contextmanager
     def before_training(self) -> Iterator[None]:
-        """What passed without the training's own messages: who resumes sends those once more."""
+        """Count without the training's own messages: who resumes sends those once more."""
         traffic, own = self._traffic, self._own
         traffic.wire_messages -= own.wire_messages
         traffic.wire_bytes_down -= own.wire_bytes_down
@@ -161,7 +161,7 @@ class Together:
         traffic.wire_bytes_down += own.wire_bytes_down
 
     def bystanders(self, found: Replies) -> Replies:
-        """How those nodes behaved that were asked for the evaluation alone."""
+        """The behaviour of nodes that were asked for the evaluation alone."""
         return Replies(
             silent={n: users for n, users in found.silent.items() if n not in self._trained},
             refused=[n for n in found.refused if n not in self._trained],
@@ -175,7 +175,7 @@ def down(message: Message) -> int:
 
 
 def rides(strategy: Strategy[Any, Any]) -> bool:
-    """Whether a round begins with one exchange, in which users get what they are evaluated on.
+    """True if a round begins with one exchange, in which users get what they are evaluated on.
 
     So it is where an algorithm has the round of the base, and sends what all users share; more
     users than are asked at once have exchanges of their own.

@@ -84,7 +84,7 @@ class Roster:
         return [user for user in said if user in self.members and self.members[user].node == node]
 
     def samples(self, kind: str, users: Iterable[str]) -> dict[str, int]:
-        """How many samples users have, of those that a message of a kind is about."""
+        """The users' numbers of samples, of those that a message of a kind is about."""
         users, own = list(users), attrgetter("train" if kind == "train" else "test")
         return dict(zip(users, map(own, map(self.members.__getitem__, users)), strict=True))
 
@@ -173,7 +173,7 @@ class Roster:
         return found
 
     def _is_open(self, node: int, found: dict[str, Member]) -> bool:
-        """Whether nobody owns ids, nor has any of these: then there is nothing to tell apart."""
+        """True if nobody owns ids, nor has any of these: then there is nothing to tell apart."""
         nobody = not self._owned and self.guests[node].mark == NOBODY
         return nobody and self.members.keys().isdisjoint(found)
 
@@ -194,9 +194,9 @@ class Roster:
 
     @property
     def _owned(self) -> bool:
-        """Whether the run remembers any owner."""
+        """True if the run remembers any owner."""
         return self.owners is not None and self.owners.known
 
     def _refusal(self, user: str, mark: Owner) -> str:
-        """Why nobody but its owner may have an id, though the owner is not there; or nothing."""
+        """The reason why only its owner may have an id, though that is not there; or nothing."""
         return self.owners.refusal(user, mark) if self.owners is not None else ""

@@ -1,4 +1,4 @@
-"""What a run remembers, as dataclasses: where it stands, and what its algorithm keeps.
+"""A run's memory as dataclasses: where it stands, and what its algorithm keeps.
 
 An algorithm's state is a dataclass of its own, with named and typed fields: arrays, numbers,
 texts, lists, dictionaries, or other such dataclasses. `stored` takes any of them apart field by
@@ -31,7 +31,7 @@ ARRAY = "array"
 
 @dataclass
 class Traffic:
-    """What was exchanged, counted as one-user devices would exchange it.
+    """Traffic, counted as one-user devices would exchange it.
 
     So the numbers compare algorithms, whatever the engine and the number of nodes. `wire_*` is
     what really passed between the server and the nodes of this run, evaluation included.
@@ -48,7 +48,7 @@ class Traffic:
 
 @dataclass
 class Progress:
-    """Where a run stands after a round, whatever its algorithm.
+    """A run's progress after a round, whatever its algorithm.
 
     Parameters
     ----------

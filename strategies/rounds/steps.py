@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """Where whoever plays a strategy stands: amid a script, in an evaluation, or between.
+    """A strategy in others' hands: amid a script, in an evaluation, or between.
 
     A script begins only when it is its turn, so that it sees what happened between two calls. One
     that fails is over, and is begun anew by the next call.

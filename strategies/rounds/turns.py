@@ -27,13 +27,13 @@ class Turn(Protocol):
     """Something that takes one exchange, or several one after the other."""
 
     def messages(self) -> list[Message]:
-        """What is to be sent now; [] if there is nothing more."""
+        """Messages to be sent now; [] if there is nothing more."""
 
     def answered(self, done: Done) -> None:
         """Some messages are done with."""
 
     def replies(self) -> Replies:
-        """What it came to, after the last reply."""
+        """The replies merged, after the last one."""
 
 
 Script = Generator[Turn, Replies, T]
@@ -53,12 +53,12 @@ class OpenTurn(Turn, Protocol):
     patience: float
 
     def until(self) -> float | None:
-        """How long to wait for the next reply, by `time.monotonic`; None: it is over."""
+        """The time to wait for the next reply, by `time.monotonic`; None: it is over."""
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """What goes to users: arrays that all of them get, and arrays with one row a user."""
+    """A parcel for users: arrays that all of them get, and arrays with one row a user."""
 
     shared: Arrays = field(default_factory=dict)
     rows: Arrays = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Series:
         self._now.answered(done)
 
     def replies(self) -> Replies:
-        """What all of them came to."""
+        """The replies to all of them."""
         return one_after_the_other(self._found)
 
 
@@ -184,7 +184,7 @@ class Line:
 
 
 def played(script: Script[T], exchange: Callable[[Turn], Replies]) -> T:
-    """What a script returns, whose turns are exchanged one after the other."""
+    """Play a script, whose turns are exchanged one after the other; what it returns."""
     try:
         turn = next(script)
         while True:
@@ -205,7 +205,7 @@ def again(message: Message) -> Message:
 
 
 def own(sent: Message, reply: Message) -> bool:
-    """Whether a reply is of the node that was asked."""
+    """True if a reply is of the node that was asked."""
     return bool(reply.metadata.src_node_id == sent.metadata.dst_node_id)
 
 
