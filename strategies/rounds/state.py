@@ -94,11 +94,11 @@ class Progress:
         """Stand where another one does; who holds a part that is a dictionary has that one's."""
         for name, value in vars(where).items():
             own = getattr(self, name)
-            if isinstance(own, dict):
+            if not isinstance(own, dict):
+                setattr(self, name, value)
+            elif own is not value:
                 own.clear()
                 own.update(value)
-            else:
-                setattr(self, name, value)
 
 
 @dataclass
