@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 AUTO, LAYERS = "auto", "layers"
-TOGETHER = (1, 4, 10)
+TOGETHER = (4, 10)
 """How many users may be trained together through a model's own `forward`."""
 LAST = "-channels-last"
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from corsage.networks.answers import output_of
-from corsage.networks.inspection import is_plain as is_plain_layer
 from corsage.networks.inspection import running, training
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 BATCH = object()
 """Stands for the number of samples, where a forward asks for it."""
+PLAIN = (nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Identity)
 
 
 def chain_of(module: nn.Module, example: Tensor) -> list[nn.Module]:
@@ -182,3 +182,44 @@ def swapped(layers: list[nn.Module]) -> list[nn.Module]:
         if type(a) is nn.ReLU and type(b) is nn.MaxPool2d:
             order[i], order[i + 1] = b, a
     return order
+
+
+def stackable(network: Network) -> bool:
+    """Tell whether `Stacked` computes the same function as the network's module."""
+    layers = network.layers
+    ends = bool(layers) and layers[-1] is network.head_module and network.linear_head
+    shaped = [id(m) for m in layers if any(True for _ in m.parameters())]
+    once = len({*shaped}) == len(shaped)
+    own = {id(b.tensor) for b in network.blocks if b.trained}
+    trained = all(id(p) in own for p in network.module.parameters()) and not network.has_buffers
+    return ends and once and trained and all(is_plain_layer(m) for m in layers) and in_order(layers)
+
+
+def widest_convolution(module: nn.Module) -> int:
+    """The largest number of channels that a convolution puts out; 0 without convolutions."""
+    found = (m.out_channels for m in module.modules() if isinstance(m, nn.Conv2d))
+    return max(found, default=0)
+
+
+def is_plain_layer(module: nn.Module) -> bool:
+    """Tell whether a layer is one of `PLAIN` with the usual options."""
+    if type(module) not in PLAIN or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    if isinstance(module, nn.Conv2d):
+        usual = module.groups == 1 and module.padding_mode == "zeros"
+        return usual and not isinstance(module.padding, str)
+    if isinstance(module, nn.MaxPool2d):
+        return not module.return_indices
+    return not isinstance(module, nn.Flatten) or (module.start_dim, module.end_dim) == (1, -1)
+
+
+def in_order(layers: list[nn.Module]) -> bool:
+    """Tell whether it is convolutions first (if any), one Flatten, then linear layers."""
+    kinds = [type(m) for m in layers]
+    if nn.Conv2d not in kinds and nn.MaxPool2d not in kinds:
+        return True
+    flat = kinds.index(nn.Flatten) if nn.Flatten in kinds else 0
+    before, after = set(kinds[:flat]), set(kinds[flat:])
+    return (
+        kinds[0] is nn.Conv2d and nn.Linear not in before and not after & {nn.Conv2d, nn.MaxPool2d}
+    )

@@ -20,7 +20,7 @@ from corsage.core.arrays import Arrays, Floats32
 from corsage.core.paths import AUTO, LAYERS, PATHS, Path
 from corsage.networks import batch_norm, inspection
 from corsage.networks.answers import output_of
-from corsage.networks.chain import chain_of, head_layers
+from corsage.networks.chain import chain_of, head_layers, stackable, widest_convolution
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion
 from corsage.networks.cut import Cut, Uncut, cut
 from corsage.networks.groups import Words
@@ -105,11 +105,11 @@ class Network:
         self.stochastic = found.stochastic
         self.linear_head = found.linear_head
         self.layers = chain_of(self.module, example)
-        self.chains = inspection.stackable(self)
+        self.chains = stackable(self)
         self.head_layers = head_layers(self, example)
         self.takes_channels_last = found.channels_last
         self.batch_statistics = batch_norm.needs_two(self.module)
-        self.widest_convolution = inspection.widest_convolution(self.module)
+        self.widest_convolution = widest_convolution(self.module)
 
     def _take(self, path: str) -> None:
         """Take a path by its name."""

@@ -100,7 +100,7 @@ def choose(
         most = max((n for n in TOGETHER if fits(n, size, kept)), default=0)
         facts = f"{size:,} parameters, {kept:,} numbers kept in a step"
         obstacle = "the model is large" if users >= GAIN else "they are few"
-        if most > 1 and users >= GAIN:
+        if most and users >= GAIN:
             obstacle = untraceable(network, shape, num_classes, keys.batch_size)
     if obstacle:
         return Choice(Path(0, last).name, f"{facts}; users one by one: {obstacle}")

@@ -2,7 +2,7 @@
 
 What has no rule is done by torch.vmap: so are axes, slices, concatenations, layer norms and
 embeddings, whose models take at most 1.2 times as long by it. All of a model by torch.func takes
-1.3 to 2 times as long (`python -m corsage.benchmarks paths`).
+1.3 to 2.1 times as long (`python -m corsage.benchmarks paths`).
 """
 
 from __future__ import annotations
