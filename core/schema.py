@@ -3,7 +3,8 @@
 A reply says which exchange it answers, for which of the users that were asked; it has the arrays
 that were asked for, in their dtype and shape, and numbers of each user within their ranges. How
 many samples a user has, and so what it weighs, is known from its node's introduction: a reply can
-only repeat it. Records, numbers and words that are not declared are never looked at.
+only repeat it. Records and numbers that are not declared are never looked at; what is said in words
+is declared in replies.py.
 """
 
 from __future__ import annotations
