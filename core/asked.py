@@ -1,4 +1,4 @@
-"""What a message may say to a client: its arrays and options, named, typed and bounded.
+"""Arrays and options that a message may have for a client: named, typed and bounded.
 
 Each client declares what it takes. One of another type or size is refused in one line, and so is an
 option that nobody declared; other arrays are never looked at.
@@ -56,7 +56,7 @@ def ints(*sides: str | int) -> Form:
 
 @dataclass(frozen=True)
 class Takes:
-    """What a client takes from a message.
+    """All that a client takes from a message.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def arrays_as(
 def shape_of(
     sides: tuple[str | int, ...], said: tuple[Any, ...], sizes: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """What a shape must be; where any length will do, it is what the array says of itself."""
+    """The shape that an array must have; where any length will do, its own."""
     free = {at: n for at, n in enumerate(said) if type(n) is int and 0 <= n <= MOST}
     return tuple(
         free.get(at, 0) if side == ANY else side if isinstance(side, int) else sizes[side]

@@ -31,7 +31,7 @@ EMPTY: tuple[Any, ...] = ("", [], {}, None)
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value may be: anything, here.
+    """A kind of value: anything, here.
 
     A kind bounds values by its own fields, where whoever makes bad ones sees them, too. One that
     `converts` writes and reads also what is believed; a `wide` one is given all of a record to
@@ -47,11 +47,11 @@ class Kind:
         return value
 
     def fit(self, values: list[Any]) -> bool:
-        """Whether many values are surely fine, looked at in one go."""
+        """Look at many values in one go; true if all are surely fine."""
         return False
 
     def columns(self, name: str) -> Mapping[str, Kind]:
-        """What a record has of a field of this kind: itself, under its name."""
+        """The columns of a record that a field of this kind takes: one, of its name."""
         return {name: self}
 
     def put(self, record: dict[str, Any], name: str, value: Any) -> None:
@@ -61,15 +61,15 @@ class Kind:
 
 @dataclass(frozen=True)
 class Doubt:
-    """How a message is read: by all that its fields may be, on a device also within its limits, or
-    as it is, without any doubts."""
+    """The doubts with which a message is read: by the bounds of its fields, on a device also within
+    its limits; or as it is, without any."""
 
     limits: Limits | None = None
     doubts: bool = True
 
 
 BELIEVING = Doubt(doubts=False)
-"""How a simulation reads what its own server says."""
+"""A simulation believes its own server."""
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ class Declared:
 
 @cache
 def declared(message: Any, at: str = "config") -> Declared:
-    """What a message has in a record."""
+    """The declaration of a message, as far as it is in a record."""
     own = {f.name: f.metadata["said"] for f in dataclasses.fields(message) if f.metadata}
     found = {}
     for attribute, one in own.items():
@@ -300,7 +300,7 @@ def declared(message: Any, at: str = "config") -> Declared:
 
 
 def put(message: Any, at: str = "config") -> dict[str, Any]:
-    """What a record of a message has: no empty texts and lists, of which Flower knows no size."""
+    """The values of a record of a message, without empty ones: Flower knows no size of these."""
     record: dict[str, Any] = {}
     kind: Any = type(message)  # mypy takes a class for one of its instances
     for attribute, one in declared(kind, at).fields.items():

@@ -1,4 +1,4 @@
-"""What a round brought: replies checked, the bad ones dropped and named, the good ones merged."""
+"""Replies of a round: checked, the bad ones dropped and named, the good ones merged."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Replies:
 
 @dataclass(frozen=True)
 class Causes(Kind):
-    """Who failed, and why, in two columns."""
+    """Users that failed, and their causes, in two columns."""
 
     converts = wide = True
 
@@ -91,7 +91,7 @@ class Causes(Kind):
 
 @dataclass
 class Reply:
-    """What a node replies: who did what, numbers of each of these users, and arrays.
+    """A node's reply: who did what, numbers of each of these users, and arrays.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def read(reply: Message, asked: list[str], schema: Schema, token: str) -> Replie
 
 
 def read_words(reply: Message, asked: list[str], schema: Schema, token: str) -> Reply:
-    """Who did what, of those that were asked."""
+    """Read who did what, of those that were asked."""
     if not reply.has_content():
         raise Refused("it is empty")
     record = record_of(reply.content, "config", ConfigRecord)
@@ -302,7 +302,7 @@ def _stack(parts: Sequence[Mapping[str, Array]], order: Ints | None) -> dict[str
 
 
 def by_cause(dropped: Mapping[str, str]) -> list[str]:
-    """Who was dropped and why, one line a cause, however many users share it."""
+    """The dropped users, one line a cause, however many share it."""
     groups: dict[str, list[str]] = {}
     for user, why in sorted(dropped.items(), key=lambda item: reading_order(item[0])):
         groups.setdefault(why, []).append(user)

@@ -1,4 +1,4 @@
-"""What a node answers to a message, in whatever process it is answered.
+"""A node's answers to messages, in whatever process they are answered.
 
 Whoever is only asked who its users are does not load torch: on a device a message may be a process.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Answers:
-    """What a process answers, and what it keeps for the next message.
+    """The answers of a process, and what it keeps for the next message.
 
     Parameters
     ----------

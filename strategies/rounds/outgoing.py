@@ -1,4 +1,4 @@
-"""What goes out: questions to users as messages to nodes, counted, and what may be replied."""
+"""Outgoing messages: questions to users as messages to nodes, counted, and what may be replied."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Outgoing:
         return Question(messages, asked, schema, down, tokens)
 
     def expected(self, kind: str, samples: Mapping[str, int], schema: Schema) -> Schema:
-        """What participants with so many samples may reply: with these and their weights."""
+        """The schema for participants with so many samples: with these and their weights."""
         federation = self.federation
         members, training = federation.roster.members, kind == "train"
         among = federation.users if federation.lasting else ()
@@ -105,7 +105,7 @@ class Outgoing:
         raw: bool = False,
         **said: Any,
     ) -> ConfigRecord:
-        """What a node is to do, and all that it has to know of the run.
+        """A node's task, with all that it has to know of the run.
 
         `raw`: it is asked who it is, and what its columns are before they are prepared. `said` are
         fields of a task that are as its exchange says, or its round.
@@ -139,5 +139,5 @@ class Outgoing:
 
 
 def new_token() -> str:
-    """What only the node that gets it can repeat."""
+    """A token that only the node that gets it can repeat."""
     return secrets.token_hex(16)
