@@ -110,16 +110,17 @@ class Group(Kind):
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Keys:
         """The group's own keys, each typed and within its bounds."""
         keys, group = Table()(name, value[name]), self.of(value)
-        only = self.only if limits else ()
-        own = {n: keys[n] for n in only or names(group) if n in keys}
-        for key, said_of_it in own.items():
-            check_value(key, said_of_it)
+        if not limits:
+            return read(group, keys)
+        own = {n: keys[n] for n in self.only or names(group) if n in keys}
+        for key, plain in own.items():
+            check_value(key, plain)
         try:
             found = read(group, own)
         except ConfigError as error:
             raise Refused(str(error)) from None
         for f in fields(found):  # type: ignore[arg-type]
-            if limits and (limit := f.metadata["limit"]):
+            if limit := f.metadata["limit"]:
                 limits.check(limit, kebab(f.name), getattr(found, f.name))
         return found
 
