@@ -35,7 +35,7 @@ DEEP = "[" * 10**5
 
 def of_message(message: Any, at: str = "config") -> Iterator[tuple[str, Any]]:
     """A column of a message's record and a value that it must not have, one after the other."""
-    for one in declared(message, at).fields.values():
+    for one in declared(message, at).values():
         for column, kind in one.kind.columns(one.name).items():
             yield from (
                 (column, value) for value in of_kind(kind) if at != "config" or carried(value)

@@ -108,15 +108,12 @@ the table shows: each user is judged alone, as its model will be when it is load
 
 def options_of(said: Mapping[str, Any], takes: Takes, doubt: Doubt) -> dict[str, Any]:
     """The options of a message, each as it may be; Refused if one is not declared."""
-    kinds, found = {**USUAL, **takes.options}, {}
-    for name, value in said.items():
-        if name in kinds:
-            found[name] = kinds[name](name, value, doubt.limits) if doubt.doubts else value
-        elif name not in (ROOM, *takes.at_home):
-            raise Refused(f"{shown(name)}={shown(value)}: nobody here takes such an option")
-        elif not doubt.doubts:
-            found[name] = value
-    return found
+    kinds = {**USUAL, **takes.options}
+    for name in said.keys() - kinds.keys() - {ROOM, *takes.at_home}:
+        raise Refused(f"{shown(name)}={shown(said[name])}: nobody here takes such an option")
+    if not doubt.doubts:
+        return dict(said)
+    return {n: kind(n, said[n], doubt.limits) for n, kind in kinds.items() if n in said}
 
 
 def arrays_as(

@@ -34,7 +34,7 @@ from corsage.core.fields import (
     Table,
     Text,
     Whole,
-    declared,
+    columns_of,
     put,
     said,
     shown,
@@ -277,7 +277,7 @@ def decode_task(record: ConfigRecord, doubt: Doubt = BELIEVING) -> Task:
     words: Any = record["settings"]
     settings = _read_settings(words, doubt) if doubt.doubts else _believed_settings(words)
     own = take(Task, record, doubt, more=True)
-    names = record.keys() - declared(Task).names - {"settings"}
+    names = record.keys() - columns_of(Task) - {"settings"}
     options = {name: record[name] for name in record if name in names}
     return Task(**{**vars(settings), **own, "options": options})
 
