@@ -24,10 +24,10 @@ from corsage.app.nodes.outward import describe, outward
 from corsage.app.nodes.patience import TimeUp, time_limit
 from corsage.app.nodes.places import Places
 from corsage.clients import client_class
-from corsage.core.asked import options_of
+from corsage.core.asked import Takes, options_of
 from corsage.core.encoding import decode
 from corsage.core.errors import CheckpointError, Refused, StorageError
-from corsage.core.fields import BELIEVING
+from corsage.core.fields import BELIEVING, Doubt
 from corsage.core.introduction import Introduction, counted, encode_introduction
 from corsage.core.limits import limits_of
 from corsage.core.replies import encode_reply
@@ -174,6 +174,7 @@ def say(message: Message, context: Context, nodes: Nodes, guard: str) -> Message
     if line := untested():
         log(WARNING, line)
     limits = nodes.limits(context)
+    options_of(task.options, Takes(), Doubt(limits))
     own = replace(
         introduction(node),
         proof=proof_of(node.state_dir, task.experiment),
