@@ -35,7 +35,7 @@ DEEP = "[" * 10**5
 
 def of_message(message: Any, at: str = "config") -> Iterator[tuple[str, Any]]:
     """A column of a message's record and a value that it must not have, one after the other."""
-    for one in declared(message, at).fields.values():
+    for one in declared(message, at).values():
         for column, kind in one.kind.columns(one.name).items():
             yield from (
                 (column, value) for value in of_kind(kind) if at != "config" or carried(value)
@@ -43,7 +43,7 @@ def of_message(message: Any, at: str = "config") -> Iterator[tuple[str, Any]]:
 
 
 def carried(value: Any) -> bool:
-    """Whether Flower has such values in its records of words, and its protobuf as well."""
+    """True if Flower has such values in its records of words, and its protobuf as well."""
     try:
         recorddict_to_proto(RecordDict({"config": ConfigRecord({"value": value})}))
     except (TypeError, ValueError):
@@ -52,7 +52,7 @@ def carried(value: Any) -> bool:
 
 
 def of_kind(kind: Kind) -> Iterator[Any]:
-    """What a value of a kind must not be: of another type, or out of its bounds."""
+    """Values that are not of a kind: of another type, or out of its bounds."""
     yield from of_type(kind)
     if isinstance(kind, Whole):
         yield from (kind.low - 1, kind.high + 1, 10**300, NAN)

@@ -1,4 +1,4 @@
-"""What a message may say to a client: its arrays and options, named, typed and bounded.
+"""Arrays and options that a message may have for a client: named, typed and bounded.
 
 Each client declares what it takes. One of another type or size is refused in one line, and so is an
 option that nobody declared; other arrays are never looked at.
@@ -56,7 +56,7 @@ def ints(*sides: str | int) -> Form:
 
 @dataclass(frozen=True)
 class Takes:
-    """What a client takes from a message.
+    """All that a client takes from a message.
 
     Parameters
     ----------
@@ -108,15 +108,12 @@ the table shows: each user is judged alone, as its model will be when it is load
 
 def options_of(said: Mapping[str, Any], takes: Takes, doubt: Doubt) -> dict[str, Any]:
     """The options of a message, each as it may be; Refused if one is not declared."""
-    kinds, found = {**USUAL, **takes.options}, {}
-    for name, value in said.items():
-        if name in kinds:
-            found[name] = kinds[name](name, value, doubt.limits) if doubt.doubts else value
-        elif name not in (ROOM, *takes.at_home):
-            raise Refused(f"{shown(name)}={shown(value)}: nobody here takes such an option")
-        elif not doubt.doubts:
-            found[name] = value
-    return found
+    kinds = {**USUAL, **takes.options}
+    for name in said.keys() - kinds.keys() - {ROOM, *takes.at_home}:
+        raise Refused(f"{shown(name)}={shown(said[name])}: nobody here takes such an option")
+    if not doubt.doubts:
+        return dict(said)
+    return {n: kind(n, said[n], doubt.limits) for n, kind in kinds.items() if n in said}
 
 
 def arrays_as(
@@ -144,7 +141,7 @@ def arrays_as(
 def shape_of(
     sides: tuple[str | int, ...], said: tuple[Any, ...], sizes: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """What a shape must be; where any length will do, it is what the array says of itself."""
+    """The shape that an array must have; where any length will do, its own."""
     free = {at: n for at, n in enumerate(said) if type(n) is int and 0 <= n <= MOST}
     return tuple(
         free.get(at, 0) if side == ANY else side if isinstance(side, int) else sizes[side]

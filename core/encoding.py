@@ -32,7 +32,7 @@ def encode(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 
 def _array(array: NDArray[Any]) -> Array:
-    """What `Array(array)` gives, without writing the same header with NumPy's slow writer again.
+    """The same as `Array(array)`, without writing the same header with NumPy's slow writer again.
 
     A view of a message's bytes is these bytes again.
     """
@@ -72,7 +72,7 @@ def decode(record: ArrayRecord) -> Arrays:
 
 
 def _numpy(array: Array) -> NDArray[Any]:
-    """What `array.numpy()` gives, ten times as fast for small arrays, and read-only: no copy.
+    """The same as `array.numpy()`, ten times as fast for small arrays, and read-only: no copy.
 
     Flower's arrays hold NumPy's file format; its header repeats what the array says of itself, so
     it need not be parsed. Anything unusual is left to NumPy.

@@ -31,7 +31,7 @@ EMPTY: tuple[Any, ...] = ("", [], {}, None)
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value may be: anything, here.
+    """A kind of value: anything, here.
 
     A kind bounds values by its own fields, where whoever makes bad ones sees them, too. One that
     `converts` writes and reads also what is believed; a `wide` one is given all of a record to
@@ -47,11 +47,11 @@ class Kind:
         return value
 
     def fit(self, values: list[Any]) -> bool:
-        """Whether many values are surely fine, looked at in one go."""
+        """Look at many values in one go; true if all are surely fine."""
         return False
 
     def columns(self, name: str) -> Mapping[str, Kind]:
-        """What a record has of a field of this kind: itself, under its name."""
+        """The columns of a record that a field of this kind takes: one, of its name."""
         return {name: self}
 
     def put(self, record: dict[str, Any], name: str, value: Any) -> None:
@@ -61,15 +61,15 @@ class Kind:
 
 @dataclass(frozen=True)
 class Doubt:
-    """How a message is read: by all that its fields may be, on a device also within its limits, or
-    as it is, without any doubts."""
+    """The doubts with which a message is read: by the bounds of its fields, on a device also within
+    its limits; or as it is, without any."""
 
     limits: Limits | None = None
     doubts: bool = True
 
 
 BELIEVING = Doubt(doubts=False)
-"""How a simulation reads what its own server says."""
+"""A simulation believes its own server."""
 
 
 @dataclass(frozen=True)
@@ -277,33 +277,30 @@ def said(kind: Kind, default: Any = dataclasses.MISSING, **words: Any) -> Any:
     return field(**{made: default}, metadata={"said": own})
 
 
-@dataclass(frozen=True)
-class Declared:
-    """The fields of a message that are in a record, by their names in the class, and all columns
-    of the record."""
-
-    fields: Mapping[str, Said]
-    names: frozenset[str]
+@cache
+def declared(message: Any, at: str = "config") -> dict[str, Said]:
+    """The fields of a message that are in a record, by their names in the class."""
+    found = {}
+    for f in dataclasses.fields(message):
+        if f.metadata and f.metadata["said"].at == at:
+            one: Said = f.metadata["said"]
+            name = one.name or kebab(f.name)
+            columns = frozenset(one.kind.columns(name))
+            found[f.name] = dataclasses.replace(one, name=name, columns=columns)
+    return found
 
 
 @cache
-def declared(message: Any, at: str = "config") -> Declared:
-    """What a message has in a record."""
-    own = {f.name: f.metadata["said"] for f in dataclasses.fields(message) if f.metadata}
-    found = {}
-    for attribute, one in own.items():
-        if one.at == at:
-            name = one.name or kebab(attribute)
-            columns = frozenset(one.kind.columns(name))
-            found[attribute] = dataclasses.replace(one, name=name, columns=columns)
-    return Declared(found, frozenset().union(*(one.columns for one in found.values())))
+def columns_of(message: Any, at: str = "config") -> frozenset[str]:
+    """All columns that a message has in a record."""
+    return frozenset().union(*(one.columns for one in declared(message, at).values()))
 
 
 def put(message: Any, at: str = "config") -> dict[str, Any]:
-    """What a record of a message has: no empty texts and lists, of which Flower knows no size."""
+    """The values of a record of a message, without empty ones: Flower knows no size of these."""
     record: dict[str, Any] = {}
     kind: Any = type(message)  # mypy takes a class for one of its instances
-    for attribute, one in declared(kind, at).fields.items():
+    for attribute, one in declared(kind, at).items():
         value = getattr(message, attribute)
         if value in EMPTY or (one.spare and not value):
             continue
@@ -322,10 +319,10 @@ def take(
     What else is in it is refused, since whoever said it meant something by it; with `more` it is
     the caller's matter.
     """
-    own, found = declared(message, at), {}
-    if not more and (others := record.keys() - own.names):
+    found = {}
+    if not more and (others := record.keys() - columns_of(message, at)):
         raise Refused(f"{shown(min(others))}: unknown; is the other side of another version?")
-    for attribute, one in own.fields.items():
+    for attribute, one in declared(message, at).items():
         if doubt.limits and not one.device:
             continue
         if one.columns.isdisjoint(record):

@@ -1,4 +1,4 @@
-"""How a node introduces itself: declared here, and checked before anything is made of it.
+"""A node's introduction, declared here, and checked before anything is made of it.
 
 A device says who its users are, how many samples each has, and what a sample looks like. The
 server builds the model and weighs users by these words, so each has its bounds, and a node whose
@@ -94,7 +94,7 @@ class Hosted(Kind):
 
 @dataclass(frozen=True)
 class Facts(Kind):
-    """What is said of a table's columns: of no more rows than the node has."""
+    """The facts about a table's columns, of no more rows than the node has."""
 
     converts = wide = True
 
@@ -112,7 +112,7 @@ class Facts(Kind):
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a node says of itself.
+    """A node's own words about itself.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def read_introduction(content: Mapping[str, Any]) -> Introduction:
 
 
 def other_frozen(own: str, wanted: str) -> str:
-    """What to say of a node whose frozen part is another than the server's."""
+    """Say of a node that its frozen part is another than the server's."""
     here, there = (word[:8] or "none" for word in (own, wanted))
     return (
         f"its frozen part is not the server's (fingerprint {here}, there {there}): the same model, "
@@ -166,7 +166,7 @@ def other_frozen(own: str, wanted: str) -> str:
 
 
 def too_large(parameters: int, most: int) -> str:
-    """What to say of a node that does not allow a model of so many parameters."""
+    """Say of a node that it does not allow a model of so many parameters."""
     return (
         f"the model has {parameters:,} parameters, {4e-6 * parameters:,.0f} MB a message, and the "
         f"node allows {most:,}: raise max-parameters in its node config, or take a smaller model"
@@ -174,7 +174,7 @@ def too_large(parameters: int, most: int) -> str:
 
 
 def too_many(parameters: int, users: int, most: int, space: int) -> str:
-    """What to say of a node that does not allow as many models as it has users."""
+    """Say of a node that it does not allow as many models as it has users."""
     size = f"{users:,} models of {parameters:,} parameters, {4e-6 * parameters * users:,.0f} MB"
     return (
         f"{size} for its users, are more than the node allows ({space} times "

@@ -1,4 +1,4 @@
-"""What a device allows: the limits that its owner sets in the node config, whatever a server asks.
+"""Limits of a device, which its owner sets in the node config, whatever a server asks.
 
 A simulated node has none: there all is the user's own.
 """
@@ -22,7 +22,7 @@ SPACE = 10
 
 @dataclass(frozen=True)
 class Limits(Keys):
-    """What a device does at most; all of these are keys of the node config."""
+    """The most that a device does; all of these are keys of the node config."""
 
     title = "Limits of a device"
 
@@ -44,7 +44,7 @@ class Limits(Keys):
 
     @property
     def space(self) -> int:
-        """How many numbers may be held at once."""
+        """The numbers that may be held at once."""
         return SPACE * self.max_parameters
 
     def threads(self, asked: int) -> int:

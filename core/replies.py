@@ -1,4 +1,4 @@
-"""What a round brought: replies checked, the bad ones dropped and named, the good ones merged."""
+"""Replies of a round: checked, the bad ones dropped and named, the good ones merged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ class Replies:
     wire_bytes, wire_messages : what came over the wire.
     silent : the nodes that sent nothing, and whom they were asked for.
     refused, answered : the nodes of whose replies something was not as declared, and all others.
-    sound : whether nothing of them was refused; of one reply.
     """
 
     users: list[str] = field(default_factory=list)
@@ -63,12 +62,11 @@ class Replies:
     silent: dict[int, list[str]] = field(default_factory=dict)
     refused: list[int] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
-    sound: bool = True
 
 
 @dataclass(frozen=True)
 class Causes(Kind):
-    """Who failed, and why, in two columns."""
+    """Users that failed, and their causes, in two columns."""
 
     converts = wide = True
 
@@ -91,7 +89,7 @@ class Causes(Kind):
 
 @dataclass
 class Reply:
-    """What a node replies: who did what, numbers of each of these users, and arrays.
+    """A node's reply: who did what, numbers of each of these users, and arrays.
 
     Parameters
     ----------
@@ -140,12 +138,11 @@ def merge_replies(
         node = reply.metadata.src_node_id
         users = silent.pop(node, [])
         try:
-            part = read(reply, users, schema, (tokens or {}).get(node, ""))
-            sound = part.sound
+            part, wrong = read(reply, users, schema, (tokens or {}).get(node, ""))
         except Refused as why:
-            part, sound = Replies(dropped=dict.fromkeys(users, line(why))), reply.has_error()
+            part, wrong = Replies(dropped=dict.fromkeys(users, line(why))), not reply.has_error()
         part.wire_messages = 1
-        (part.answered if sound else part.refused).append(node)
+        (part.refused if wrong else part.answered).append(node)
         parts.append(part)
     for node, users in silent.items():
         late = dict.fromkeys(users, "no reply in time")
@@ -206,8 +203,8 @@ def in_reading_order(users: Iterable[str]) -> list[str]:
     return found
 
 
-def read(reply: Message, asked: list[str], schema: Schema, token: str) -> Replies:
-    """One node's reply, or Refused.
+def read(reply: Message, asked: list[str], schema: Schema, token: str) -> tuple[Replies, bool]:
+    """One node's reply, and whether something of it was refused; or Refused.
 
     A user whose rows or numbers are wrong is left out alone; in a mean it cannot be told apart.
     """
@@ -218,7 +215,7 @@ def read(reply: Message, asked: list[str], schema: Schema, token: str) -> Replie
         absent = set(asked).difference(words.users) if words.users != asked else ()
         dropped = dict.fromkeys(sorted(absent), "left out of its node's reply") | words.failed
         if not words.users:
-            return Replies(dropped=dropped, lost=set(words.lost))
+            return Replies(dropped=dropped, lost=set(words.lost)), False
         numbers = record_of(reply.content, "metrics", MetricRecord)
         metrics, wrong = read_numbers(numbers, words.users, schema)
         arrays, rows = (
@@ -238,7 +235,7 @@ def read(reply: Message, asked: list[str], schema: Schema, token: str) -> Replie
         fine = [place for place in range(len(users)) if place not in wrong]
         users = [users[place] for place in fine]
         each, metrics = ({k: v[fine] for k, v in of.items()} for of in (each, metrics))
-    return Replies(
+    found = Replies(
         users=users,
         weight=schema.weight(users),
         mean=mean,
@@ -248,12 +245,12 @@ def read(reply: Message, asked: list[str], schema: Schema, token: str) -> Replie
         lost=set(words.lost),
         kept=set(users) if words.kept else set(),
         wire_bytes=payload(arrays) + payload(rows),
-        sound=not wrong,
     )
+    return found, bool(wrong)
 
 
 def read_words(reply: Message, asked: list[str], schema: Schema, token: str) -> Reply:
-    """Who did what, of those that were asked."""
+    """Read who did what, of those that were asked."""
     if not reply.has_content():
         raise Refused("it is empty")
     record = record_of(reply.content, "config", ConfigRecord)
@@ -302,7 +299,7 @@ def _stack(parts: Sequence[Mapping[str, Array]], order: Ints | None) -> dict[str
 
 
 def by_cause(dropped: Mapping[str, str]) -> list[str]:
-    """Who was dropped and why, one line a cause, however many users share it."""
+    """The dropped users, one line a cause, however many share it."""
     groups: dict[str, list[str]] = {}
     for user, why in sorted(dropped.items(), key=lambda item: reading_order(item[0])):
         groups.setdefault(why, []).append(user)

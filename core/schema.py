@@ -1,9 +1,10 @@
-"""What a reply must be: declared by the server before it asks, checked before anything is decoded.
+"""The schema of a reply: declared before the server asks, checked before anything is decoded.
 
 A reply says which exchange it answers, for which of the users that were asked; it has the arrays
 that were asked for, in their dtype and shape, and numbers of each user within their ranges. How
 many samples a user has, and so what it weighs, is known from its node's introduction: a reply can
-only repeat it. Records, numbers and words that are not declared are never looked at.
+only repeat it. Records and numbers that are not declared are never looked at; what is said in words
+is declared in replies.py.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LARGEST = 1e140
 """No number of a user is larger: its square, summed over all users, is finite."""
 EXAMPLES = "num-examples"
 MARGIN = 16.0
-"""How far below overflow arrays stay: squares of differences of differences are still finite."""
+"""Arrays stay below overflow by it: squares of differences of differences are still finite."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,12 @@ class Number:
         return np.minimum(self.high, self.per_sample * samples)
 
     def wrong(self, values: Floats, samples: Floats) -> Bools:
-        """Which users' values are out of range."""
+        """Mark the users whose values are out of range."""
         fine = (values >= self.low) & (values <= self.most(samples))  # NaN is not
         return ~(fine & (values == np.floor(values))) if self.whole else ~fine
 
     def why(self, value: float, samples: float) -> str:
-        """What is wrong with a value."""
+        """Say what is wrong with a value."""
         if not math.isfinite(value):
             return f"not finite: {self.name} is {value}"
         kind = "a whole number" if self.whole else "a number"
@@ -72,7 +73,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Schema:
-    """What the users of an exchange may reply.
+    """The replies that users of an exchange may send.
 
     Parameters
     ----------
@@ -108,7 +109,7 @@ class Schema:
         return {} if weights is whole else dict(zip(among, weights.tolist(), strict=True))
 
     def weight(self, users: list[str]) -> float:
-        """What users weigh in a mean."""
+        """The weight of users in a mean."""
         weights = self.cut or self.samples
         return float(sum(weights[user] for user in users) if self.by_samples else len(users))
 
@@ -181,14 +182,14 @@ def most(one: Array, schema: Schema) -> float:
 
 
 def bounded(rows: Array, limit: float) -> Bools:
-    """Which rows have no entry that is not finite, or larger than the limit."""
+    """Mark the rows whose entries are all finite and within the limit."""
     if not rows.size:
         return np.ones(len(rows), bool)
     return np.asarray((rows.min(1) >= -limit) & (rows.max(1) <= limit))
 
 
 def unfit(name: str, array: Array, limit: float) -> str:
-    """What is wrong with the entries of an array."""
+    """Say what is wrong with the entries of an array."""
     if not np.isfinite(array).all():
         return f"not finite: {name}"
     size = float(np.abs(array).max())

@@ -1,4 +1,4 @@
-"""What goes over the wire to a node: tasks, declared here; arrays are in encoding.py.
+"""Tasks, which go over the wire to a node, declared here; arrays are in encoding.py.
 
 A message from the server has the records `config` (the task), `arrays` (what all users get) and,
 if the algorithm sends any, `rows` (one row a user, in the order of the task's users). A reply has
@@ -34,7 +34,7 @@ from corsage.core.fields import (
     Table,
     Text,
     Whole,
-    declared,
+    columns_of,
     put,
     said,
     shown,
@@ -69,7 +69,7 @@ COLUMNS = (
     *("label-column", "labels", "feature-columns", "drop-columns", "category-columns"),
     *("scale", "missing", "test-fraction", "max-train-samples"),
 )
-"""How a device reads its file, as far as a run may say it."""
+"""The keys by which a run may say how a device reads its file."""
 
 
 @dataclass(frozen=True)
@@ -108,18 +108,19 @@ class Group(Kind):
         record.setdefault(name, {}).update(flatten(value))
 
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Keys:
-        """What is the group's own, each key typed and within its bounds."""
+        """The group's own keys, each typed and within its bounds."""
         keys, group = Table()(name, value[name]), self.of(value)
-        only = self.only if limits else ()
-        own = {n: keys[n] for n in only or names(group) if n in keys}
-        for key, said_of_it in own.items():
-            check_value(key, said_of_it)
+        if not limits:
+            return read(group, keys)
+        own = {n: keys[n] for n in self.only or names(group) if n in keys}
+        for key, plain in own.items():
+            check_value(key, plain)
         try:
             found = read(group, own)
         except ConfigError as error:
             raise Refused(str(error)) from None
         for f in fields(found):  # type: ignore[arg-type]
-            if limits and (limit := f.metadata["limit"]):
+            if limit := f.metadata["limit"]:
                 limits.check(limit, kebab(f.name), getattr(found, f.name))
         return found
 
@@ -136,7 +137,7 @@ def check_value(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Prepared(Kind):
-    """What was agreed on for the columns of tables."""
+    """The preparation that was agreed on for the columns of tables."""
 
     converts = True
 
@@ -173,7 +174,7 @@ class Sides(Kind):
 
 @dataclass(frozen=True)
 class Settings:
-    """What stays the same all run long, on the wire one JSON text: all that a node has to know.
+    """All that a node has to know of a run, which stays the same; on the wire it is one JSON text.
 
     Flower passes a run's config to nodes in deployments only, and there not that of the run that
     is resumed. `data` says what a simulated node deals, `device_data` how a device reads a file of
@@ -209,7 +210,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Task(Settings):
-    """What a node is to do: for whom, in which round, by which algorithm, with which settings.
+    """A node's task: for whom, in which round, by which algorithm, with which settings.
 
     Parameters
     ----------
@@ -276,13 +277,13 @@ def decode_task(record: ConfigRecord, doubt: Doubt = BELIEVING) -> Task:
     words: Any = record["settings"]
     settings = _read_settings(words, doubt) if doubt.doubts else _believed_settings(words)
     own = take(Task, record, doubt, more=True)
-    names = record.keys() - declared(Task).names - {"settings"}
+    names = record.keys() - columns_of(Task) - {"settings"}
     options = {name: record[name] for name in record if name in names}
     return Task(**{**vars(settings), **own, "options": options})
 
 
 def _read_settings(words: Any, doubt: Doubt) -> Settings:
-    """What stays the same all run long."""
+    """Read the JSON text."""
     return Settings(**take(Settings, Json(Table())("settings", words), doubt, "settings"))
 
 

@@ -19,7 +19,7 @@ from corsage.benchmarks.fuzz.attacks import Attack, attacks
 from corsage.benchmarks.fuzz.command import main, played, target
 from corsage.benchmarks.fuzz.cost import peak_ratio
 from corsage.benchmarks.fuzz.target import Target, unpacked
-from corsage.core.fields import declared
+from corsage.core.fields import columns_of
 from corsage.core.registry import ALGORITHMS
 from corsage.core.replies import Reply
 
@@ -66,7 +66,7 @@ WORDS = st.text(max_size=8) | st.sampled_from(["0", "1", "7", "recorded", "model
 SCALARS: Any = st.integers(-(2**63), 2**64 - 1) | st.floats()
 VALUES: Any = SCALARS | st.lists(st.floats(), max_size=3) | st.lists(st.integers(-9, 9), max_size=3)
 TEXTS: Any = VALUES | WORDS | st.binary(max_size=8) | st.booleans() | st.lists(WORDS, max_size=3)
-FIELDS = st.sampled_from([*sorted(declared(Reply).names), "num-examples", "loss", "correct"])
+FIELDS = st.sampled_from([*sorted(columns_of(Reply)), "num-examples", "loss", "correct"])
 RECORDS = st.sampled_from(["config", "metrics", "arrays", "rows"])
 RECORD = st.dictionaries(FIELDS, TEXTS, max_size=4).map(ConfigRecord) | st.dictionaries(
     FIELDS, VALUES, max_size=4

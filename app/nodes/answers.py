@@ -1,4 +1,4 @@
-"""What a node answers to a message, in whatever process it is answered.
+"""A node's answers to messages, in whatever process they are answered.
 
 Whoever is only asked who its users are does not load torch: on a device a message may be a process.
 """
@@ -25,10 +25,10 @@ from corsage.app.nodes.outward import describe, outward
 from corsage.app.nodes.patience import TimeUp, time_limit
 from corsage.app.nodes.places import Places
 from corsage.clients import client_class
-from corsage.core.asked import options_of
+from corsage.core.asked import Takes, options_of
 from corsage.core.encoding import decode
 from corsage.core.errors import CheckpointError, Refused, StorageError
-from corsage.core.fields import BELIEVING
+from corsage.core.fields import BELIEVING, Doubt
 from corsage.core.introduction import Introduction, counted, encode_introduction
 from corsage.core.limits import limits_of
 from corsage.core.replies import encode_reply
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Answers:
-    """What a process answers, and what it keeps for the next message.
+    """The answers of a process, and what it keeps for the next message.
 
     Parameters
     ----------
@@ -175,6 +175,7 @@ def say(message: Message, context: Context, nodes: Nodes, guard: str) -> Message
     if line := untested():
         log(WARNING, line)
     limits = nodes.limits(context)
+    options_of(task.options, Takes(), Doubt(limits))
     own = replace(
         introduction(node),
         proof=proof_of(node.state_dir, task.experiment),

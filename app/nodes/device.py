@@ -1,4 +1,4 @@
-"""What a device does of what a message asks: a firewall between its owner's machine and a server.
+"""A firewall between a device owner's machine and a server: what is done of what a message asks.
 
 A message is read through what is declared here and by the clients (`Client.takes`). It may set the
 keys of training, of the model and of its algorithm, each typed and within the limits of the node
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Order:
-    """What a device was asked to do, and will."""
+    """An order that a device was given, and will carry out."""
 
     task: Task
     arrays: Arrays
@@ -45,7 +45,7 @@ def read_task(content: Any, limits: Limits) -> Task:
 
 
 def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
-    """What a message asks of this device's users; Refused if it is not to be done."""
+    """The order in a message for this device's users; Refused if it is not to be carried out."""
     cls = client_class(task.algorithm)
     doubt = Doubt(limits)
     options = with_row(options_of(task.options, cls.takes, doubt), task.algorithm)
@@ -102,7 +102,7 @@ def check_users(task: Task, node: Node, cls: type[Client[Any]]) -> int:
 
 
 def is_new(task: Task, name: str) -> bool:
-    """Whether a cohort has no state here, which would say who its users are."""
+    """True if a cohort has no state here, which would say who its users are."""
     return task.versions[task.users.index(name)] == 0
 
 
@@ -191,7 +191,7 @@ def samples(node: Node) -> int:
 
 
 def experiment_of(task: Task) -> str:
-    """Where a task's states are: no algorithm reads what another one kept.
+    """The name of a task's states: no algorithm reads what another one kept.
 
     What one of them keeps to itself is what another one sends.
     """

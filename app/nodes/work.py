@@ -58,7 +58,7 @@ DIVERGED = "; if training diverges: a smaller lr, or inputs scaled to about 1"
 
 @dataclass
 class Report(Reply):
-    """What a node's participants did.
+    """The results of a node's participants.
 
     `mean` is the weighted mean over `users` of what they returned, in double precision if they are
     several, so that the server's result does not depend on how users are dealt to nodes.
@@ -150,7 +150,7 @@ class Worker:
 
     @property
     def convex(self) -> bool:
-        """Whether users are worked for by their losses' own arithmetic, without a network."""
+        """True if users are worked for by their losses' own arithmetic, without a network."""
         linear = self.task.model.model == "linear"
         of_one = self.network.criterion.name != "cross-entropy"
         return linear and of_one and issubclass(self.cls, ConvexClient)
@@ -201,7 +201,7 @@ class Worker:
         return client
 
     def got(self, group: list[int]) -> Got:
-        """What came for a group."""
+        """All that came for a group."""
         options, own = self.task.options, self.task.cohort_options
         if own and self.cls.cohorts:
             options = {**options, **own[group[0]]}
@@ -209,7 +209,7 @@ class Worker:
         return Got(self.arrays, rows, options)
 
     def judged(self, users: Sequence[str], sent: Sent) -> Bools:
-        """Which participants' results are finite throughout; the others are named.
+        """Mark participants whose results are finite throughout; the others are named.
 
         Each has one row, and of the shape that was sent, where the same comes back.
         """

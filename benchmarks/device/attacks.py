@@ -14,7 +14,7 @@ from corsage.benchmarks.bad_values import of_kind, of_message
 from corsage.benchmarks.device.messages import ALL, KINDS, Draft, honest
 from corsage.clients import client_class
 from corsage.core.asked import USUAL
-from corsage.core.fields import declared
+from corsage.core.fields import columns_of
 from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.keys import declared as keys_of
 from corsage.core.registry import algorithm_keys
@@ -170,15 +170,8 @@ def users(draft: Draft, rng: Random, outside: str) -> str:
 def a_field(draft: Draft, rng: Random, outside: str) -> str:
     """A field of the task that is not of its kind."""
     name, found = pick(rng, BAD)
-    (draft.settings if name in declared(Settings, "settings").names else draft.config)[name] = found
+    (draft.settings if name in columns_of(Settings, "settings") else draft.config)[name] = found
     return f"field {name}"
-
-
-def a_record(draft: Draft, rng: Random, outside: str) -> str:
-    """A value of the record itself."""
-    name = pick(rng, sorted(declared(Task).names))
-    draft.config[name] = pick(rng, ("x", 2**62, -5, 1.5, True, b"\x80", [1], ["a"], [0.5], "/tmp"))
-    return f"record {name}"
 
 
 def an_option(draft: Draft, rng: Random, outside: str) -> str:
@@ -244,7 +237,7 @@ def another_algorithm(draft: Draft, rng: Random, outside: str) -> str:
 
 SPOILERS: tuple[Callable[[Draft, Random, str], str], ...] = (
     a_key, a_key, a_key, a_large_key, a_model, a_file, a_setting, a_shape, a_column, an_experiment,
-    a_version, users, a_record, a_field, a_field, an_option, an_option, an_array, an_array,
+    a_version, users, a_field, a_field, a_field, an_option, an_option, an_array, an_array,
     no_array, another_algorithm,
 )  # fmt: skip
 

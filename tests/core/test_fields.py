@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord
 
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.bad_values import of_kind, of_message
 from corsage.clients import client_class
 from corsage.core.asked import USUAL, options_of
 from corsage.core.columns import ColumnFacts, Moments, TableFacts
-from corsage.core.errors import ConfigError, Refused
-from corsage.core.fields import BELIEVING, Doubt, Text, declared, put, said, take
+from corsage.core.errors import ConfigError, Refused, RoundFailed
+from corsage.core.fields import BELIEVING, Doubt, Text, columns_of, declared, put, said, take
 from corsage.core.introduction import (
     Counts,
     Introduction,
@@ -25,7 +27,9 @@ from corsage.core.limits import Limits
 from corsage.core.registry import ALGORITHMS
 from corsage.core.replies import Reply
 from corsage.core.wire import Settings, Task, decode_task, encode_task
+from corsage.strategies import strategy_class
 from tests.core.test_wire import told
+from tests.support.federations import settings
 
 FACTS = TableFacts((ColumnFacts("a", moments=Moments(2, 1.0, 1.0)),), ColumnFacts("label"))
 INTRODUCTION = Introduction(
@@ -42,18 +46,18 @@ MESSAGES = [
 @pytest.mark.parametrize(("message", "at", "one"), MESSAGES)
 def test_every_field_is_written_read_bounded_and_attacked(message: Any, at: str, one: Any) -> None:
     """Whatever its declaration says; a field that nobody declared is on no wire."""
-    own = declared(message, at)
+    own, columns = declared(message, at), columns_of(message, at)
     record = json.loads(json.dumps(put(one, at)))
-    assert own.names >= set(record) and len(own.names - set(record)) < 2
+    assert columns >= set(record) and len(columns - set(record)) < 2
     read = take(message, record, Doubt(), at)
-    assert read == {name: getattr(one, name) for name in own.fields}
+    assert read == {name: getattr(one, name) for name in own}
     attacked = set()
     for column, value in of_message(message, at):
         attacked.add(column)
         with pytest.raises(Refused) as why:
             take(message, {**record, column: value}, Doubt(), at)
         assert column in str(why.value) or "causes" in str(why.value), (column, value)
-    assert attacked == own.names
+    assert attacked == columns
     with pytest.raises(Refused, match="colour: unknown"):
         take(message, {**record, "colour": 1}, Doubt(), at)
 
@@ -100,6 +104,13 @@ def test_options_are_what_clients_declare(name: str) -> None:
     for doubt in (BELIEVING, Doubt(Limits())):
         with pytest.raises(Refused, match="colour=red: nobody here takes such an option"):
             options_of({"colour": "red"}, takes, doubt)
+
+
+def test_a_simulation_refuses_an_option_that_nobody_takes() -> None:
+    """Also what comes through Flower's own door."""
+    strategy = strategy_class("fedavg")(settings("fedavg", num_users=4), [])
+    with pytest.raises(RoundFailed, match="colour=red: nobody here takes such an option"):
+        strategy.start(LocalGrid(app, 1), train_config=ConfigRecord({"colour": "red"}))
 
 
 def test_a_device_reads_nothing_that_is_only_for_simulations() -> None:

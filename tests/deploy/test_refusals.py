@@ -87,6 +87,15 @@ def test_users_and_clusters_are_those_that_the_owner_says(target: Target) -> Non
     assert config["users"] == ["ann", "bob"] and config["clusters"] == ["a", "a"]
 
 
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
+def test_what_nobody_declared_is_refused(target: Target, kind: str) -> None:
+    for place, why in (("config", "nobody here takes such an option"), ("settings", "unknown; is")):
+        draft = honest("fedavg", kind)
+        getattr(draft, place)["colour"] = "red"
+        said = reason(target, draft.message())
+        assert "colour" in said and why in said
+
+
 def test_versions_are_numbers(target: Target) -> None:
     draft = honest("fedrep", "train")
     draft.config["versions"] = ["../../../outside/secret"] * 2

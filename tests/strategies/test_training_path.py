@@ -177,7 +177,7 @@ def test_a_path_that_a_model_cannot_take_is_refused_in_one_line() -> None:
         network_on_its_path(ModelKeys(training_path="loop-channels-last"), (64,), 3, 0)
 
 
-MODEL = declared(Settings, "settings").fields["model"].kind
+MODEL = declared(Settings, "settings")["model"].kind
 
 
 @pytest.mark.parametrize("name", ["together-5", "together", "", "__import__('os')", 4])

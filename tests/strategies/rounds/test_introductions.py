@@ -18,7 +18,7 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.nodes.identity import SECRET, proof_of
 from corsage.core.errors import DataError, Refused
-from corsage.core.fields import declared
+from corsage.core.fields import columns_of
 from corsage.core.introduction import SAMPLES, Introduction, read_introduction
 from corsage.core.known_devices import Owner
 from corsage.strategies import strategy_class
@@ -185,7 +185,7 @@ VALUES = st.one_of(
 )
 
 
-FIELDS = st.sampled_from(sorted(declared(Introduction).names - set(SAMPLES)))
+FIELDS = st.sampled_from(sorted(columns_of(Introduction) - set(SAMPLES)))
 
 
 @given(st.dictionaries(FIELDS, VALUES))
