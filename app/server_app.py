@@ -13,14 +13,13 @@ from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore import log
 
 from corsage.app.run.checks import check_simulation
 from corsage.app.run.resuming import resumed
 from corsage.app.run.run_folder import AnyStrategy, RunFolder
 from corsage.app.run.status import watched
 from corsage.core.catalogue import defaults
-from corsage.core.config import Config, exampled
+from corsage.core.config import Config
 from corsage.core.errors import CorsageError, StatesGone
 from corsage.strategies.rounds.grids import is_at_home
 
@@ -30,7 +29,7 @@ def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
     if opened:
         compare(opened, grid)
         return
-    config = Config.parse(keys_of(context.run_config, is_at_home(grid)))
+    config = Config.parse(keys_of(context.run_config))
     if is_at_home(grid):
         check_simulation(config)
     folder = RunFolder.open(config)
@@ -38,19 +37,15 @@ def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
         compare(run, grid)
 
 
-def keys_of(run_config: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
+def keys_of(run_config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a run config, or of the run that it resumes.
 
-    Flower adds all defaults, so that a key at its default counts as one that nobody set.
+    Flower adds all defaults: without them a strategy has the model that it needs.
     """
     if run_config.get("resume"):
         return resumed(run_config)
     idle = defaults()
-    values = {key: value for key, value in run_config.items() if value != idle.get(key)}
-    found, line = exampled(values) if simulated else (values, "")
-    if line:
-        log(logging.INFO, "%s", line)
-    return found
+    return {key: value for key, value in run_config.items() if value != idle.get(key)}
 
 
 def compare(run: RunFolder, grid: Grid) -> None:

@@ -242,6 +242,7 @@ def decided(
     if progress and line:
         print(line, file=sys.stderr)
     strategy = found.pop("strategy")
+    found |= {"strategy": keys["strategy"]} if "strategy" in keys else {}  # refused later
     own = {name.replace("-", "_"): value for name, value in found.items()}
     return own, [strategy] if automatic else several
 

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord
 from corsage.core.arrays import Arrays
 from corsage.core.encoding import plain
 from corsage.core.errors import ConfigError, Refused
-from corsage.core.fields import MOST, Doubt, Flag, Kind, Text, Whole, shown
+from corsage.core.fields import MOST, Doubt, Flag, Kind, Real, Text, Whole, shown
 from corsage.core.keys import EPOCHS
 from corsage.core.limits import Limits
 from corsage.core.measures import measures_named
@@ -98,8 +98,10 @@ USUAL: Mapping[str, Kind] = {
     DELIVER: Flag(),
     "measures": Measures(200),
     BY_USER: Flag(),
+    "clipping_norm": Real(0.0),
 }
-"""Options of every client: but for the last those of evaluations.
+"""Options of every client: those of evaluations, how to average, and what Flower's mods that clip
+at the client read of its wrappers.
 
 `row` is the row of the table that an evaluation is of, and `deliver` says that it is the one which
 the table shows: each user is judged alone, as its model will be when it is loaded.

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from corsage.core.errors import ModelError
 from corsage.core.keys import Keys, key
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.model_arrays import check_body
 from corsage.strategies.rounds.state import BodyState
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class FedBABU(Strategy[FedBABUKeys, BodyState]):
 
     def initial(self, network: Network) -> BodyState:
         """theta_{G,ext}^0."""
-        check_body(self.name, network)
+        if network.body.stop == 0:
+            raise ModelError("fedbabu: the model is a head and nothing else; take model=mlp.")
         return BodyState(network.initial[network.body])
 
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from corsage.core.keys import NoKeys
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.model_arrays import check_body
 from corsage.strategies.rounds.state import BodyState
 
 if TYPE_CHECKING:
@@ -29,5 +28,4 @@ class FedPer(Strategy[NoKeys, BodyState]):
 
     def initial(self, network: Network) -> BodyState:
         """The first base layers, W_B^(0)."""
-        check_body(self.name, network)
         return BodyState(network.initial[network.body])

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from corsage.core.groups import TrainKeys
 from corsage.core.keys import EPOCHS, Keys, key
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.model_arrays import check_body
 from corsage.strategies.rounds.state import BodyState
 
 if TYPE_CHECKING:
@@ -50,9 +49,10 @@ class FedRep(Strategy[FedRepKeys, BodyState]):
 
 
 def note_features(strategy: Strategy[Any, Any], network: Network) -> None:
-    """Refuse a model without a body; say what makes training heads slower than it could be."""
-    check_body(strategy.name, network)
-    note, network = strategy.job.note, network.rear
+    """Say of a model that it is all head, and what makes training heads slower than could be."""
+    note, all_head, network = strategy.job.note, network.body.stop == 0, network.rear
+    if all_head:
+        note("the model is a head and nothing else: nothing is shared, users train alone")
     if not network.cacheable:
         note(f"features are not cached, heads train over the whole model: {network.why}")
     elif not network.head_layers:

@@ -31,7 +31,8 @@ def check_convex(job: Job) -> None:
     if classes > 2:
         raise ConfigError(
             f"{name}: takes numbers or two classes so far, and these are {classes} classes: take "
-            "fedrep or fedavg, or with known clusters fedrep-known or async-l2gd."
+            "fedrep or fedavg, or with known clusters fedrep-known or async-l2gd; "
+            f"dataset={job.keys.example['dataset']} shows what {name} is for."
         )
     raise ConfigError(
         f"{name}: needs model=linear and a loss with one output (squared, huber, logistic, "

@@ -221,7 +221,7 @@ class Members:
     def exchanged(self, turn: Turn) -> Replies:
         """The same, of which nothing is noted yet."""
         assert self.grid is not None
-        line = self.devices.line(self.timeout) if self.devices else Line(self.grid)
+        line = self.devices.line(self.timeout) if self.devices else Line(self.grid, self.timeout)
         line.push(turn.messages())
         while done := line.pull():
             if self.simulated:

@@ -39,15 +39,6 @@ def without_statistics(network: Network, models: Floats32) -> Floats32:
     return models if own.all() else np.where(own, models, np.float32(0.0))
 
 
-def check_body(name: str, network: Network) -> None:
-    """Refuse a model that is all head: nothing would be shared."""
-    if network.body.stop == 0:
-        raise ModelError(
-            f"{name}: the model is a head and nothing else, so that nothing would be shared; take "
-            "model=mlp, or another with a body."
-        )
-
-
 def lean(state: S) -> S:
     """A state whose large parts of the model are those of the message that will be sent."""
     own = {n: as_sent(a) for n, a in arrays_of(state).items() if n in PARTS}

@@ -6,6 +6,7 @@ An algorithm's training is a *script*: a generator that yields turns and is sent
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,10 +137,12 @@ class Line:
     Parameters
     ----------
     grid : leads to the nodes.
+    timeout : seconds that a node has: of one that works longer here, the reply is too late.
     """
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, timeout: float = math.inf) -> None:
         self._grid, self._sent, self._unsent = grid, dict[str, Message](), list[Message]()
+        self._timeout = timeout
 
     def push(self, messages: Iterable[Message]) -> None:
         """Send messages; those that cannot be sent have no reply."""
@@ -161,8 +164,11 @@ class Line:
             return [(message, None) for message in lost]
         begin = time.monotonic()
         while self._sent:
+            looked = time.monotonic()
             if came := list(self._grid.pull_messages(list(self._sent))):
-                return [(self._sent.pop(r.metadata.reply_to_message_id), r) for r in came]
+                late = time.monotonic() - looked >= self._timeout
+                own = [(self._sent.pop(r.metadata.reply_to_message_id), r) for r in came]
+                return [(message, None if late else reply) for message, reply in own]
             time.sleep(min(max((time.monotonic() - begin) / 20, 0.002), 1.0))
         return []
 

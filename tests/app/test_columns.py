@@ -12,7 +12,7 @@ import pytest
 from corsage import load
 from corsage.app.command import run
 from corsage.app.run import columns, endings
-from corsage.strategies.rounds import base
+from corsage.strategies.rounds import algorithm
 
 WORDS = ["strategy=fedrep,local", "num-users=12", "num-rounds=2", "hidden=8", "head-epochs=1"]
 
@@ -83,7 +83,7 @@ def test_a_run_with_columns_is_the_same_run(
     monkeypatch.setattr(columns, "MANY", 10**6)
     whole = finished(tmp_path / "whole", WORDS)
     monkeypatch.setattr(columns, "MANY", 5)
-    monkeypatch.setattr(base, "AT_ONCE", 5)
+    monkeypatch.setattr(algorithm, "AT_ONCE", 5)
     apart = finished(tmp_path / "apart", WORDS)
     assert (apart / "users.csv").read_text() == (whole / "users.csv").read_text()
     summary = json.loads((apart / "summary.json").read_text())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from corsage import MixedModel, simulate
+from corsage import IFCA, MixedModel, simulate
+from corsage.app.command import run
 from corsage.app.nodes.answers import limit_threads
 from corsage.core.config import Config, exampled
 from corsage.core.errors import ConfigError
@@ -36,17 +38,17 @@ def test_what_was_filled_in_is_said(name: str) -> None:
         if flatten(getattr(usual, group)).get(key, value) != value
     }
     own = {k: v for k, v in values.items() if k in keys_class(name).example}
-    assert all(f"{key}={values[key]}" in line for key in {**changed, **own})
+    assert all(f"{key}={value}" in line for key, value in {**changed, **own}.items())
     assert bool(line) == bool(changed or own)
 
 
 def test_what_the_user_sets_stays() -> None:
-    values, line = exampled({"strategy": "async-l2gd", "dataset": "moons", "model": "mlp"})
+    values, line = exampled({"strategy": "async-al2sgd", "dataset": "moons", "model": "mlp"})
     assert not line
     assert Config.parse(values).model.model == "mlp"
     values, line = exampled({"strategy": "ifca,local", "lr": "0.5"})
     assert values["lr"] == "0.5" and "lr" not in line and values["dataset"] == "ellipses"
-    for own in ({"cluster-map": "map.json"}, {"partition": "iid"}, {"data-file": "x.csv"}):
+    for own in ({"cluster-map": "map.json"}, {"partition": "iid"}, {"classes-per-user": "3"}):
         assert "dataset" not in exampled({"strategy": "fedrep-known", **own})[0]  # the digits
 
 
@@ -55,7 +57,9 @@ def test_the_first_strategy_that_needs_a_model_has_it() -> None:
         names: Config.parse({"strategy": names, "dataset": "moons"}).model.model
         for names in ("fedavg", "fedavg,mixed-model", "fedrep,async-l2gd", "async-l2gd,fedrep")
     }
-    assert list(models.values()) == ["mlp", "linear", "mlp", "linear"]
+    assert list(models.values()) == ["mlp", "linear", "mlp", "mlp"]
+    with pytest.raises(ConfigError, match="fedrep needs model=mlp and mixed-model model=linear"):
+        Config.parse({"strategy": "fedrep,mixed-model", "dataset": "moons"})
 
 
 def test_strategies_that_do_not_fit_the_digits_are_named() -> None:
@@ -72,9 +76,29 @@ def test_a_linear_model_of_two_classes_has_one_output() -> None:
 
 
 def test_an_object_has_its_example_too() -> None:
-    assert MixedModel().config.data.dataset == "hierarchical"
-    assert MixedModel({"num-rounds": 2}).config.data.dataset == "digits"  # a server script's keys
-    assert MixedModel({"num-rounds": 2}).config.model.model == "linear"
+    """But not where data are given, nor in a server script, whose devices have theirs."""
+    own = [IFCA(num_rounds=2), MixedModel(num_rounds=2)]
+    found = simulate([own[0], "local"], num_rounds=2, progress=False)
+    assert len(found["local"].users) == len(found["ifca"].users) == 60
+    assert own[0].config.train.lr == 0.1 and own[1].config.model.model == "linear"
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    given = IFCA(num_rounds=2)
+    simulate(given, data=(x, (x[:, 0] > 0).astype(int)), user=np.arange(60) % 4, progress=False)
+    assert given.config.train.lr == Config.parse().train.lr
+    with pytest.raises(ConfigError, match="ifca is on dataset=ellipses, local on dataset=digits"):
+        simulate([IFCA(num_rounds=2), "local"], dataset="digits", progress=False)
+
+
+def test_a_study_is_of_the_example_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["num-rounds=2", "users-per-cluster=4", "mixed-summary=none", f"run-dir={tmp_path}"]
+    assert run(["strategy=exact-local", "seed=0,1", *few]) == 0
+    assert run(["sweep", "strategy=exact-local", "data-seed=1,2", *few]) == 0
+    assert capsys.readouterr().err.count("dataset=hierarchical, the example of exact-local") == 2
+
+
+def test_a_file_s_ending_says_what_it_is(tmp_path: Path) -> None:
+    found, line = exampled({"strategy": "mixed-model", "data-file": "own.CSV"})
+    assert found["dataset"] == "csv" and "as the file's name says" in line
 
 
 def test_data_without_clusters_have_one_centre(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
     slow("note_trained", ROUND)
     slow("findings", FINDINGS)
-    slow("evaluated", EVALUATION)
+    slow("evaluations", EVALUATION)
     slow("write_report", REPORT, report)
     slow_script("opening", OPENING)
     slow_script("closing", CLOSING)

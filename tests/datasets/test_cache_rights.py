@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from corsage.core.config import Config
+from corsage.core.errors import DataError
 from corsage.core.groups import DataKeys
 from corsage.core.rights import KNOWN
 from corsage.datasets.dealing.cache import read_folder
@@ -56,11 +57,12 @@ def test_what_an_earlier_version_left_is_closed(tmp_path: Path) -> None:
     assert readable(tmp_path) == ["mine: 755"] and tmp_path.stat().st_mode == rights
 
 
-def test_a_folder_that_may_not_be_looked_at_is_none(
+def test_a_folder_of_another_account_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "exists", refused)
-    assert read_folder(tmp_path / "data") is None
+    with pytest.raises(DataError, match=r"prepared by another account.*set cache-dir=FOLDER"):
+        read_folder(tmp_path / "data")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
-from corsage.networks.together import choice, operations, parts
+from corsage.networks.together import choice, parts
 from corsage.networks.together.slots import Slot, State
 from tests.support.together import IMAGES, KEYS, MODELS
 
@@ -302,12 +302,9 @@ TURNS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("way", list(TURNS))
-def test_weights_the_other_way_round_are_trained_together(
-    way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`Users.t` hid `Tensor.t`. Rules of its own do it all, without torch.vmap."""
+def test_weights_the_other_way_round_are_trained_together(way: str) -> None:
+    """`Users.t` hid `Tensor.t`."""
     net = Network(Turned(TURNS[way]), "", torch.rand(3, 6))
-    monkeypatch.setattr(operations, "mapped", None)
     assert choice.untraceable(net, (6,), 3, 10) == ""
 
 

@@ -78,7 +78,9 @@ def test_as_set_fedrep_does_eleven_times_the_work_of_fedavg() -> None:
 
 
 def test_the_budget_is_that_of_the_most_costly_method() -> None:
-    config = with_budget(Config.parse({"strategy": "fedrep,fedavg,local,mixed-model"}))
+    config = with_budget(
+        Config.parse({"strategy": "fedrep,fedavg,local,mixed-model", "model": "mlp"})
+    )
     assert config.train.work_epochs == 11
     efforts = {n: effort(n, config.train, config.keys_of(n)) for n in config.run.strategy}
     assert efforts == {"fedrep": 1, "fedavg": 11, "local": 11, "mixed-model": 1}

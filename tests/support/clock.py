@@ -6,12 +6,12 @@ import pytest
 
 from corsage.benchmarks.silent import Clock
 from corsage.strategies.devices import exchange, network
-from corsage.strategies.rounds import reception
+from corsage.strategies.rounds import reception, turns
 
 
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock by which the server waits for replies and for nodes."""
     clock = Clock()
-    for module in (exchange, network, reception):
+    for module in (exchange, network, reception, turns):
         monkeypatch.setattr(module, "time", clock)
     return clock

@@ -147,14 +147,19 @@ def test_names_of_users_that_are_names_of_clusters_too(name: str, tmp_path: Path
     assert found.gamma.tolist() == np.repeat([3.0, 2.0, 1.0], 4).tolist()
 
 
-@pytest.mark.parametrize("name", ["async-l2gd", "mixed-model"])
-def test_auto_with_a_network_is_refused(name: str, tmp_path: Path) -> None:
+def test_strengths_of_a_network_are_a_tenth_of_its_curvature(tmp_path: Path) -> None:
+    """lr stands for 1/(2 L). What is given stays."""
     clusters = {"a": [str(i) for i in range(6)], "b": [str(i) for i in range(6, 12)]}
     keys = {"dataset": "digits", "partition": "shards", "num_users": 12, "users_per_cluster": 20}
     keys |= {"model": "mlp", "loss": "auto", "cluster_map": written(tmp_path, clusters)}
-    with pytest.raises(ConfigError, match="model=linear") as caught:
-        federate(name, **keys, known_gamma="auto", known_lambda="auto")
-    assert "give numbers" in str(caught.value) or "async-l2gd takes any model" in str(caught.value)
+    keys |= {"lr": 0.1, "num_rounds": 1, "known_iterations": 5}
+    for gamma, wanted in (("auto", 0.5), ("3", 3.0)):
+        strategy, _, _ = federate("async-l2gd", **keys, known_gamma=gamma, known_lambda="auto")
+        found = strategy.schedule.hierarchy  # type: ignore[attr-defined]
+        assert set(found.gamma.tolist()) == {wanted}
+        assert strategy.state.strengths.lam == {"": 0.5}
+    with pytest.raises(ConfigError, match="these are 10 classes"):
+        federate("mixed-model", **keys, known_gamma="auto", known_lambda="auto")
 
 
 @pytest.mark.parametrize("name", ["async-al2sgd", *EXACT])
