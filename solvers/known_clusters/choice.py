@@ -32,6 +32,8 @@ WIDE = 30
 """With more coefficients than these a full covariance, of hundreds of numbers, is not tried."""
 MOST_APART = 50
 """With more clusters than these the users of each have no variance of their own."""
+LEAST_APART = 10
+"""Nor where they have fewer users than these on average: a size of so few is mostly chance."""
 LEAST = 1e-2
 """Where a variance that was found to be 0 begins anew, as a share of the largest, or in all."""
 ENDLESS = "the search for its most likely numbers has not come to an end"
@@ -74,19 +76,26 @@ def best(tried: Sequence[Judged]) -> Fitted:
     return now.fitted
 
 
-def chosen(tree: Tree, keys: Floats, varies: Ints) -> tuple[Fitted, list[Judged]]:
+def chosen(
+    tree: Tree, keys: Floats, varies: Ints, flat: float = BLIND
+) -> tuple[Fitted, list[Judged]]:
     """The likeliest shapes fitted to everybody, and all that were tried.
 
-    Users are dealt, and drawn where they are many, by their random `keys` (n,).
+    Users are dealt, and drawn where they are many, by their random `keys` (n,). Of wider shapes the
+    fit to everybody must come to where following the slope gains less than `flat`.
     """
     some = np.sort(np.argsort(keys, kind="stable")[:MOST_USERS])
     small = part(tree, some)
     tried = tried_shapes(small, dealt(small.levels[0].parent, keys[some]), varies)
-    near = best(tried)
-    if near is tried[0].fitted and len(some) == len(keys):
-        return near, tried
-    found = Scoring(grouped(tree, near.shapes), near.shapes).fitted(near.x)
-    return replace(found, first=max(found.first, near.first)), tried
+    while True:
+        near = best(tried)
+        simplest = near is tried[0].fitted
+        if simplest and len(some) == len(keys):
+            return near, tried
+        found = Scoring(grouped(tree, near.shapes), near.shapes).fitted(near.x)
+        if simplest or found.gain < flat:
+            return replace(found, first=max(found.first, near.first)), tried
+        tried = [replace(o, refused=ENDLESS) if o.fitted is near else o for o in tried]
 
 
 def tried_shapes(tree: Tree, fold: Ints, varies: Ints) -> list[Judged]:
@@ -103,7 +112,7 @@ def tried_shapes(tree: Tree, fold: Ints, varies: Ints) -> list[Judged]:
         now = best(tried)
         for other in wider(now.shapes, place):
             tried.append(judged(tree, fold, other, now))
-    if 1 < tree.levels[0].above <= MOST_APART:
+    if 1 < tree.levels[0].above <= min(MOST_APART, len(fold) // LEAST_APART):
         now = best(tried)
         tried.append(judged(tree, fold, apart(tree, now.shapes), now))
     return tried

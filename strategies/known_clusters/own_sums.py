@@ -279,7 +279,8 @@ class OwnSums:
         """The most likely covariances, and the shapes that were tried if they were chosen now."""
         before, kind = self.state.estimates.covariance, self.keys.mixed_variances
         if kind == AUTO and not before.held_out and (self.exact or number >= CHOICE):
-            return chosen(tree, users.drawn(self.job.config.run.seed), np.flatnonzero(varies))
+            drawn = users.drawn(self.job.config.run.seed)
+            return chosen(tree, drawn, np.flatnonzero(varies), self.flat)
         shapes = equal_shapes(tree, ONE if kind == AUTO else kind, np.flatnonzero(varies))
         known = before.shapes(varies) if before.kinds else shapes
         same = len(known) == len(shapes) and (not before.names or before.names == users.names)
