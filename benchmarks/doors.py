@@ -39,7 +39,7 @@ NOT_BUILT_IN = ("csv", "npz", "mapped", "memory")
 """Data sets that are a file of one's own."""
 
 
-class TooLong(Exception):
+class TooLong(BaseException):  # nobody takes it for a user's failure
     """A run that took more CPU seconds than anybody waits for."""
 
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.selection import Candidate
 
 
+MANY = 1000
+"""Users among whom lambda is not found in seconds."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """lambda, and how it was found.
@@ -70,6 +74,12 @@ def choose(questions: Questions, graph: Graph, d: int, of_clusters: bool) -> Scr
         questions.job.note(
             f"models of {d} numbers: above {LARGEST} no Hessians are sent, and looking for lambda "
             "takes hundreds or thousands of exchanges; convex-lambda=NUMBER takes none"
+        )
+
+    if len(graph.users) > MANY:
+        questions.job.note(
+            f"{len(graph.users):,} users: looking for lambda takes minutes and gigabytes; "
+            "convex-lambda=NUMBER takes none, convex-graph=knn takes less"
         )
 
     def work(users: Users) -> Found:
