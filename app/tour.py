@@ -78,9 +78,9 @@ STOPS = (
         "2-known",
         "Known clusters: linear models of users in three groups, ten records each",
         "strategy=mixed-model,async-al2sgd,exact-global,exact-cluster,exact-local num-rounds=30",
-        "Pulled towards their cluster as strongly as the data say, users have {mixed-model} in one "
-        "exchange of sums ({async-al2sgd} by the paper's coins); one model for all has "
-        "{exact-global}, one a cluster {exact-cluster}, users alone {exact-local}.",
+        "Pulled towards their cluster as strongly as the data say, users have an RMSE of "
+        "{mixed-model} in one exchange of sums ({async-al2sgd} by the paper's coins); one model "
+        "for all has {exact-global}, one a cluster {exact-cluster}, users alone {exact-local}.",
     ),
     Stop(
         "3-found",

@@ -27,6 +27,11 @@ def check_convex(job: Job, network: Network) -> None:
         return
     if model in ZOO:
         raise ConfigError(f"{job.name}: model={model} is not convex; set model=linear.")
+    if network.batch_statistics:
+        raise ConfigError(
+            f"{job.name}: model={model} has layers that normalise by the batch (BatchNorm): its "
+            "losses are not convex; take fedrep-convex, whose heads cluster."
+        )
     job.note(f"model={model}: if its losses are not convex, the certificate is not valid")
 
 
