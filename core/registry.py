@@ -120,6 +120,19 @@ DEVICE = "csv"
 """The data set whose keys say how a device reads a file of its own."""
 
 
+ATTACHED: dict[str, str] = {
+    "devices": "strategies.devices.network",
+    "riding": "strategies.devices.riding",
+}
+"""What attaches to a run only where it is of use, by the name of its place: a simulation loads none
+of it, and who reads a round need not know it."""
+
+
+def attached(place: str) -> Any:
+    """The module that attaches at a place."""
+    return import_module(f"corsage.{ATTACHED[place]}")
+
+
 def found(name: str, floor: str, suffix: str = "") -> Any:
     """A class of an algorithm, out of its file on a floor: `strategies` or `clients`."""
     module, cls = import_module(f"corsage.{place_of(name, floor)}"), ALGORITHMS[name].cls + suffix

@@ -115,7 +115,7 @@ DEVICES = "import corsage.strategies.devices.network"
     ("code", "barred"),
     [
         (SIMULATION, "corsage.strategies.devices"),
-        (SIMULATION, "corsage.strategies.rounds.riding"),
+        (SIMULATION, "corsage.strategies.devices.riding"),
         (SIMULATION, "corsage.strategies.rounds.sizes"),
         (DEVICES, "corsage.strategies.rounds"),
     ],

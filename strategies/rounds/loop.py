@@ -21,6 +21,7 @@ from flwr.supercore import log
 from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.measures import GRADIENT_STEPS
+from corsage.core.registry import attached
 from corsage.core.replies import Replies, name_users
 from corsage.core.schema import Schema
 from corsage.core.text import line
@@ -40,9 +41,9 @@ from corsage.strategies.rounds.state import not_finite
 from corsage.strategies.rounds.turns import Script, T, Turn, played
 
 if TYPE_CHECKING:
+    from corsage.strategies.devices.riding import Riding
     from corsage.strategies.rounds.algorithm import Algorithm
     from corsage.strategies.rounds.base import Strategy
-    from corsage.strategies.rounds.riding import Riding
 
 NUMERIC = (ArithmeticError, ValueError, RuntimeError)
 """What mathematics raises on numbers that it cannot work with; NumPy's and torch's are among it."""
@@ -114,9 +115,11 @@ def riding_of(strategy: Strategy[Any, Any], result: Result) -> Riding | None:
     wanted = strategy.config.federation.evaluate_with_training
     if strategy.members.devices is None or strategy.members.at_home or not wanted:
         return None
-    from corsage.strategies.rounds.riding import Riding, rides
-
-    return Riding(strategy, result, strategy.members.devices) if rides(strategy) else None
+    riding = attached("riding")
+    found: Riding | None = None
+    if riding.rides(strategy):
+        found = riding.Riding(strategy, result, strategy.members.devices)
+    return found
 
 
 def play(

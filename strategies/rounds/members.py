@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from corsage.core.config import Config
 from corsage.core.errors import CheckpointError, StorageError
+from corsage.core.registry import attached
 from corsage.core.replies import Replies
 from corsage.core.seeding import generator, some_of
 from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY
@@ -101,11 +102,9 @@ class Members:
         self.grid, self.devices, self.scales = grid, None, None
         self.reception.clear()
         if not is_closed(grid):
-            from corsage.strategies.devices.network import Devices
-
             keys, known = self.config.federation, self.progress
             books = known.standings, known.owners
-            self.devices = Devices(grid, keys, self.roster, *books, self.note)
+            self.devices = attached("devices").Devices(grid, keys, self.roster, *books, self.note)
         carrier = getattr(grid, "carrier", None)
         if carrier is not None or not is_at_home(grid):
             from corsage.strategies.rounds.sizes import Scales, wire

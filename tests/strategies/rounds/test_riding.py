@@ -14,9 +14,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from corsage.core.together import EVALUATION, FAILED, METRICS, joined, on_board, packed, split
 from corsage.strategies import strategy_class
+from corsage.strategies.devices.riding import rides
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.riding import rides
 from tests.support.devices import Devices
 from tests.support.federations import Notes, federate, same_arrays, settings
 from tests.support.grids import At
