@@ -113,8 +113,9 @@ class Target:
         if not reply.has_error():
             config: Any = reply.content["config"]
             causes = " ".join(map(str, config.get("causes", [])))
-            named = {*config.get("users", []), *config.get("failed", []), *config.get("lost", [])}
-            foreign = sorted(named - set(USERS))
+            # A cohort whose state is gone is called by the name that the message has for it.
+            failed = set(config.get("failed", [])) - set(config.get("lost", []))
+            foreign = sorted({*config.get("users", []), *failed} - set(USERS))
             return [f"users {foreign}"] * bool(foreign) + self.leaks(causes)
         return self.leaks(str(reply.error.reason))
 
