@@ -292,7 +292,7 @@ def kebab_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
 def fresh(strategies: list[AnyStrategy]) -> None:
     """Refuse strategies that have run already: their users are gone, and their rounds are done."""
     for place, strategy in enumerate(strategies):
-        if strategy.members.grid is not None or strategy in strategies[:place]:
+        if is_begun(strategy) or strategy in strategies[:place]:
             raise ConfigError(
                 f"{strategy.name}: this object has run already, or is given twice; make another "
                 f"for another run: {type(strategy).__name__}(...)."
