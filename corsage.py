@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.app.results.run import load
     from corsage.app.simulation import simulate
     from corsage.app.study import study
-    from corsage.core.config import Config
+    from corsage.core.configuration.config import Config
     from corsage.solvers.convex_clustering.estimator import ConvexClustering
     from corsage.strategies.apfl import APFL
     from corsage.strategies.cfl import CFL

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corsage.app.given import check_classes
-from corsage.core.config import AUTOMATIC, Config
+from corsage.core.configuration.config import AUTOMATIC, Config
 from corsage.core.errors import ConfigError
 from corsage.datasets.dealing.federated import FederatedData, check_users, simulated
 

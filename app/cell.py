@@ -17,7 +17,7 @@ from typing import Any
 
 from corsage.app.output.complaint import exit_code
 from corsage.core.clock import COMMAND, LOADED
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 
 LEFT_ALONE = 3
 """The exit code of a process whose study is gone."""

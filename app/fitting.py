@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from corsage.app.simulation import Comparison, simulate
-from corsage.core.config import AUTOMATIC
+from corsage.core.configuration.config import AUTOMATIC
+from corsage.core.configuration.keywords import Keywords
 from corsage.core.errors import ConfigError
-from corsage.core.keywords import Keywords
 from corsage.strategies.rounds.callbacks import Callback
 
 

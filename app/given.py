@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.groups import SOME_USERS
+from corsage.core.configuration.held import Held, hold
 from corsage.core.errors import ConfigError
-from corsage.core.groups import SOME_USERS
-from corsage.core.held import Held, hold
 from corsage.datasets.given.reading import read
 from corsage.datasets.given.wanted import Given
 from corsage.datasets.memory import Memory

@@ -1,4 +1,4 @@
-"""Print what repeats keys and names: in `pyproject.toml`, `docs/keys.md`, `core/keywords.py`, ...
+"""Print what repeats keys and names: in `pyproject.toml`, `docs/keys.md`, `keywords.py`.
 
 Flower refuses to override a key that is not in the block, readers want a table, and editors want
 keyword arguments, and the names in `corsage.py`. All are made of the declarations and the registry;
@@ -17,7 +17,7 @@ from pathlib import Path
 from corsage.app.help.facts import FACTS
 from corsage.app.help.pages import cells
 from corsage.app.output.complaint import complain
-from corsage.core.catalogue import catalogue, defaults
+from corsage.core.configuration.catalogue import catalogue, defaults
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
 from corsage.core.keys import Value
@@ -28,7 +28,7 @@ usage: python -m corsage.app.keys --toml | --markdown | --python | --write
 
   --toml      print the block [tool.flwr.app.config] of pyproject.toml
   --markdown  print docs/keys.md
-  --python    print core/keywords.py, the keys as keyword arguments for type checkers
+  --python    print core/configuration/keywords.py, the keys as keyword arguments for type checkers
   --write     put all of them in place, in this checkout
 """
 ROOT = Path(__file__).parents[1]
@@ -50,7 +50,7 @@ there is not, or a value that cannot be meant, is one line that says what would 
 reads a file of its own by the keys of `csv`; what its node config says of them wins.
 
 This page is printed by `python -m corsage.app.keys --markdown`; a key is declared where it is used:
-those of an algorithm or a data set in its file, the others in `core/groups.py`.
+those of an algorithm or a data set in its file, the others in `core/configuration/groups.py`.
 """
 KEYWORDS = '''\
 """Every key as a keyword argument, `FedRep(num_users=20)`: what type checkers and editors read.
@@ -168,7 +168,7 @@ def places() -> dict[Path, str]:
     """The files that repeat the keys, and what they should hold."""
     if not (ROOT / "pyproject.toml").is_file():
         raise ConfigError(f"{ROOT}: no checkout, there is no pyproject.toml in it.")
-    made = {"docs/keys.md": markdown(), "core/keywords.py": keywords()}
+    made = {"docs/keys.md": markdown(), "core/configuration/keywords.py": keywords()}
     for name, edit in EDITED.items():
         made[name] = edit((ROOT / name).read_text(encoding="utf-8"))
     return {ROOT / name: text for name, text in made.items()}

@@ -11,7 +11,7 @@ from corsage.app.output.complaint import exit_code
 from corsage.app.studies.grid import Grid, completed, grid_of, is_study_of
 from corsage.app.studies.study import Study
 from corsage.app.tracking.tools import check_tools
-from corsage.core.config import Config, named_objects
+from corsage.core.configuration.config import Config, named_objects
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
 from corsage.core.keys import kebab

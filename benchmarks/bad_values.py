@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
-from corsage.core.fields import (
+from corsage.core.messages.fields import (
     MOST_TEXT,
     Flag,
     Json,
@@ -26,8 +26,8 @@ from corsage.core.fields import (
     Whole,
     declared,
 )
-from corsage.core.introduction import Facts
-from corsage.core.wire import Prepared, Sides
+from corsage.core.messages.introduction import Facts
+from corsage.core.messages.wire import Prepared, Sides
 
 NAN = float("nan")
 DEEP = "[" * 10**5

@@ -28,7 +28,7 @@ import numpy as np
 from corsage.app import engines
 from corsage.app.deployment.bundle import ROOT, put_on_shelf
 from corsage.benchmarks.measure import Measure
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError
 
 USERS, ROUNDS = ("0", "1", "2"), 10

@@ -33,8 +33,8 @@ from corsage.app.run.recorder import Recorder
 from corsage.benchmarks.measure import Measure
 from corsage.clients import client_class
 from corsage.clients.base import Got
-from corsage.core.config import Config
-from corsage.core.wire import Task
+from corsage.core.configuration.config import Config
+from corsage.core.messages.wire import Task
 from corsage.datasets.dealing.federated import simulated
 from corsage.networks.build import build_network
 from corsage.strategies import strategy_class

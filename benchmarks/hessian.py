@@ -24,8 +24,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from corsage.benchmarks.measure import Measure
-from corsage.core.config import Config
-from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.seeding import generator
 from corsage.datasets.dealing.federated import simulated
 from corsage.networks.batches import Examples

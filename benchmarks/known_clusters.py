@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.memory import Peak, watched
 from corsage.core.arrays import Floats32
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.losses import LOGISTIC
 from corsage.datasets.dealing.federated import FederatedData, simulated
 from corsage.experiments.runner import say
-from corsage.solvers.known_clusters.coins import Coins
+from corsage.solvers.known_clusters.coins.flips import Coins
+from corsage.solvers.known_clusters.coins.settings import Parameters, Rates, rates
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
-from corsage.solvers.known_clusters.settings import Parameters, Rates, rates
 from corsage.solvers.losses.convex import linear_losses
 from corsage.solvers.losses.descent import library
 from corsage.solvers.losses.padded import cells

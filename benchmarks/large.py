@@ -29,7 +29,7 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import is_weight

@@ -31,9 +31,9 @@ from corsage.benchmarks import user_round
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
 from corsage.clients import client_class
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.groups import ModelKeys
 from corsage.core.errors import CorsageError
-from corsage.core.groups import ModelKeys
 from corsage.core.registry import ALGORITHMS
 from corsage.experiments.runner import say
 from corsage.networks.batches import Examples

@@ -85,7 +85,7 @@ def child(words: dict[str, Any]) -> None:
     began = time.process_time()
     from corsage.app.engines import simulate
     from corsage.app.run.run_folder import RunFolder
-    from corsage.core.config import Config
+    from corsage.core.configuration.config import Config
     from corsage.strategies.rounds.callbacks import Callback
 
     marks: list[tuple[str, float]] = []

@@ -33,7 +33,7 @@ from corsage.benchmarks.turns import one_thread
 from corsage.core.arrays import Floats
 from corsage.core.errors import CorsageError
 from corsage.core.seeding import generator
-from corsage.solvers.convex_clustering.sum_of_norms import (
+from corsage.solvers.convex_clustering.exact.sum_of_norms import (
     TOLERANCE,
     Edges,
     Solution,

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from corsage.benchmarks import own_nets as nets
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import one_thread
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.groups import TrainKeys
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.network import Network

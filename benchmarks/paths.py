@@ -22,7 +22,7 @@ from torch.func import functional_call, vmap
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.own_models import CASES, COLOUR, GREY, PAPER, PFLLIB
 from corsage.benchmarks.turns import one_thread
-from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.paths import LAYERS, PATHS
 from corsage.networks.answers import output_of
 from corsage.networks.build import build_network

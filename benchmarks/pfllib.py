@@ -31,7 +31,7 @@ from corsage.app.run.recorder import read_rows
 from corsage.benchmarks import user_round
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError
 from corsage.experiments.runner import say
 

@@ -30,8 +30,8 @@ from corsage.benchmarks.turns import Enough, Turns, one_thread, unevaluated
 from corsage.core.errors import CorsageError
 from corsage.experiments.runner import say
 from corsage.strategies import strategy_class
-from corsage.strategies.rounds.first_data import check_data
 from corsage.strategies.rounds.loop import one_round
+from corsage.strategies.rounds.opening.first_data import check_data
 from corsage.strategies.rounds.turns import played
 
 BAD, FACTOR, SEEDS, POINTS, RATIO, TURNS = 0.2, -10.0, (0, 1), 3.0, 1.5, 3
@@ -116,9 +116,9 @@ def alone(rule: dict[str, Any]) -> float:
     """CPU seconds of the rule itself, on as many rows."""
     import numpy as np
 
-    from corsage.core.config import Config
-    from corsage.strategies.rounds.averaging import Averaging
+    from corsage.core.configuration.config import Config
     from corsage.strategies.rounds.job import Job
+    from corsage.strategies.rounds.means.averaging import Averaging
 
     config = Config.parse({name.replace("_", "-"): value for name, value in rule.items()})
     averaging = Averaging(Job("fedavg", config, []))

@@ -22,7 +22,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.measure import Measure
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.strategies import strategy_class
 from corsage.strategies.devices import exchange, network
 from corsage.strategies.rounds import reception

@@ -20,7 +20,7 @@ from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.mixed_reference import Reference, reference
 from corsage.benchmarks.schools import pupils
 from corsage.core.arrays import Floats, Ints
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.strategies import strategy_class
 
 TARGET = 1e-3

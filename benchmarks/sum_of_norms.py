@@ -37,7 +37,7 @@ from corsage.core.seeding import generator
 from corsage.datasets.ellipses import draw
 from corsage.experiments.convex_clustering.classic import Cost, by_cvxpy
 from corsage.experiments.runner import run as run_strategy
-from corsage.solvers.convex_clustering.sum_of_norms import Edges, Solution, fit, path
+from corsage.solvers.convex_clustering.exact.sum_of_norms import Edges, Solution, fit, path
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 
 LAMBDAS, RIDGE = (0.0913593, 0.01), 1e-3

@@ -17,7 +17,7 @@ import torch
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.datasets.dealing.federated import simulated
 from corsage.networks.batches import Examples
 from corsage.networks.training import to_tensors

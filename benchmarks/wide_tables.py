@@ -20,7 +20,7 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.statistics import Schools, written
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.seeding import generator
 from corsage.strategies import strategy_class
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32
-from corsage.core.asked import Takes, floats
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.groups import TrainKeys
+from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.rules import update_rule
 from corsage.networks.together import Losses, UserLosses, copy_statistics, in_groups

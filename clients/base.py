@@ -17,21 +17,21 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.clients.baseline import baselines
-from corsage.clients.contract import Got, Models, Sent, averages, named, whole_models
-from corsage.clients.judging import outputs_of, report
-from corsage.clients.orders import orders_of
-from corsage.clients.own_steps import as_the_app_does, joined
-from corsage.clients.samples import Samples
+from corsage.clients.parts.baseline import baselines
+from corsage.clients.parts.contract import Got, Models, Sent, averages, named, whole_models
+from corsage.clients.parts.judging import outputs_of, report
+from corsage.clients.parts.orders import orders_of
+from corsage.clients.parts.own_steps import as_the_app_does, joined
+from corsage.clients.parts.samples import Samples
 from corsage.core.arrays import Array, Arrays, Floats32, along_channels
-from corsage.core.asked import Takes
 from corsage.core.cache import Cache, Names
+from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.train_keys import LOSS
 from corsage.core.errors import ModelError, UserError
-from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys
 from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL, Measure, chosen
-from corsage.core.train_keys import LOSS
-from corsage.core.wire import DELIVER, Task
+from corsage.core.messages.asked import Takes
+from corsage.core.messages.wire import DELIVER, Task
 from corsage.datasets.dealing.federated import FederatedData
 from corsage.networks.augment import views_of
 from corsage.networks.batches import Examples, Loss, Order
@@ -43,7 +43,7 @@ from corsage.networks.own_training import OwnTraining
 from corsage.networks.pull import Pull
 from corsage.networks.together import train_bodies, train_heads, train_models
 from corsage.networks.training import SINGLE, Types
-from corsage.strategies.rounds.work import effort, pace
+from corsage.strategies.work import effort, pace
 
 __all__ = ["Client", "Got", "K", "Models", "Sent"]
 

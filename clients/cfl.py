@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from corsage.clients.base import Client, Got, Models, Sent
-from corsage.core.asked import Takes, floats, ints
+from corsage.core.messages.asked import Takes, floats, ints
 from corsage.networks.batches import Examples
 from corsage.strategies.cfl import CFLKeys
 

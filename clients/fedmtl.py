@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.local import LocalClient
-from corsage.core.asked import Takes, floats
+from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 from corsage.strategies.fedmtl import FedMTLKeys

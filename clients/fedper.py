@@ -10,7 +10,7 @@ import numpy as np
 
 from corsage.clients.base import Client, Got, K, Models, Sent
 from corsage.core.arrays import Floats32
-from corsage.core.asked import Takes, floats
+from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
 
 

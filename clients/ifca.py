@@ -11,7 +11,7 @@ import numpy as np
 
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32, Ints
-from corsage.core.asked import Takes, floats
+from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples, Order
 from corsage.networks.evaluation import evaluate_models
 from corsage.strategies.ifca import IFCAKeys

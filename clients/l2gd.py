@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.local import LocalClient
-from corsage.core.asked import Takes, floats
-from corsage.core.fields import Whole
 from corsage.core.keys import STEPS
+from corsage.core.messages.asked import Takes, floats
+from corsage.core.messages.fields import Whole
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 from corsage.strategies.l2gd import L2GDKeys, aggregate, contraction

@@ -12,7 +12,7 @@ import numpy as np
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.fedper import FedPerClient
-from corsage.core.asked import Takes, floats
+from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.strategies.lg_fedavg import LGFedAvgKeys, local_and_global
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from corsage.clients.base import Client, Got, Models, Sent
-from corsage.core.asked import Takes, floats
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.groups import TrainKeys
+from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.rules import update_rule
 from corsage.networks.together import Losses, UserLosses, in_groups

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from corsage.clients.base import Client, Got, Models, Sent
-from corsage.core.asked import Takes, floats
+from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 from corsage.strategies.pfedme import PFedMeKeys

@@ -6,8 +6,8 @@ import numpy as np
 
 from corsage.clients.base import Got, Sent
 from corsage.clients.fedavg import FedAvgClient
-from corsage.core.asked import Takes, floats
-from corsage.core.train_keys import TrainKeys
+from corsage.core.configuration.train_keys import TrainKeys
+from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 from corsage.strategies.scaffold import ScaffoldKeys

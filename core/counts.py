@@ -1,4 +1,4 @@
-"""From what users count of their test samples to what they are judged by.
+"""Numbers that users report, and from their counts of test samples to what they are judged by.
 
 A user reports sums over its samples and counts of its classes; here they become its own value and
 that of all samples together. NaN stands for a value that its test data do not have.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from corsage.core.arrays import Floats
-from corsage.core.schema import EXAMPLES, Number
+from corsage.core.arrays import Bools, Floats
 
+LARGEST = 1e140
+"""No number of a user is larger: its square, summed over all users, is finite."""
+EXAMPLES = "num-examples"
 Counts = Mapping[str, Floats]
 """What users reported of an evaluation, by name: one number a user."""
 CORRECT, SQUARED, ABSOLUTE, LOG_LOSS_SUM = "correct", "squared-error", "absolute-error", "log-loss"
@@ -22,6 +25,46 @@ AREA, AREA_KNOWN = "auc", "auc-known"
 RESIDUAL, LABEL_MEAN, LABEL_SQUARES = "residual-squares", "label-mean", "label-squares"
 MOST_WRONG = 1e100
 """R^2 is never below minus this."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that each user reports.
+
+    Parameters
+    ----------
+    name : as the client's metrics have it.
+    low, high : its range.
+    whole : whether it counts something.
+    per_sample : at most so much for each of the user's samples.
+    optional : a reply may do without it.
+    """
+
+    name: str
+    low: float = -LARGEST
+    high: float = LARGEST
+    whole: bool = False
+    per_sample: float = math.inf
+    optional: bool = False
+
+    def most(self, samples: Floats) -> Floats:
+        """The largest that each user may report."""
+        if math.isinf(self.per_sample):  # times no samples it would be no number
+            return np.full(np.shape(samples), self.high)
+        return np.minimum(self.high, self.per_sample * samples)
+
+    def wrong(self, values: Floats, samples: Floats) -> Bools:
+        """Mark the users whose values are out of range."""
+        fine = (values >= self.low) & (values <= self.most(samples))  # NaN is not
+        return ~(fine & (values == np.floor(values))) if self.whole else ~fine
+
+    def why(self, value: float, samples: float) -> str:
+        """Say what is wrong with a value."""
+        if not math.isfinite(value):
+            return f"not finite: {self.name} is {value}"
+        kind = "a whole number" if self.whole else "a number"
+        most = float(self.most(np.array(samples)))
+        return f"{self.name} is {value:.6g}, not {kind} from {self.low:.6g} to {most:.6g}"
 
 
 def per_sample(counts: Counts, name: str) -> Floats:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 from corsage.core.errors import ConfigError
 
 EPOCHS, STEPS = "max-epochs", "max-steps"
-"""The limits that a device sets to keys; see core/limits.py."""
+"""The limits that a device sets to keys; see core/messages/limits.py."""
 Value = bool | int | float | str
 K = TypeVar("K", bound="Keys")
 
@@ -30,7 +30,7 @@ def key(
 ) -> Any:
     """A documented key: its default, what it means, and which values are allowed.
 
-    `limit` names the limit that a device sets to it (see core/limits.py); `objects` are what may be
+    `limit` names the limit that a device sets to it (messages/limits.py); `objects` are what may be
     given from Python instead of a text, as an annotation.
     """
     limits = {"doc": doc, "low": low, "high": high, "choices": choices, "limit": limit}

@@ -23,12 +23,14 @@ from corsage.core.counts import (
     CORRECT,
     LABEL_MEAN,
     LABEL_SQUARES,
+    LARGEST,
     LOG_LOSS_SUM,
     OF,
     RESIDUAL,
     RIGHT,
     SQUARED,
     Counts,
+    Number,
     balanced,
     determined,
     f_score,
@@ -47,7 +49,6 @@ from corsage.core.counts import (
 )
 from corsage.core.errors import ConfigError
 from corsage.core.keys import nearest
-from corsage.core.schema import LARGEST, Number
 
 NONE = "–"  # noqa: RUF001 (a dash for a number that does not exist, as in print)
 

@@ -21,7 +21,7 @@ from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, NoKeys, names
 
 if TYPE_CHECKING:
-    from corsage.core.groups import DataKeys
+    from corsage.core.configuration.groups import DataKeys
 
 
 @dataclass(frozen=True)

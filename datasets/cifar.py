@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from corsage.core.arrays import Array, Ints
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import DataError
-from corsage.core.groups import DataKeys
 from corsage.core.keys import key
 from corsage.datasets import hub
 from corsage.datasets.data_set import DataSet

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from corsage.core.arrays import Array, Floats
-from corsage.core.columns import CATEGORY, LARGEST, ColumnFacts, TableFacts, is_missing
 from corsage.core.errors import DataError
 from corsage.core.keys import key
+from corsage.core.tables.columns import CATEGORY, LARGEST, ColumnFacts, TableFacts, is_missing
 from corsage.datasets.columns.cells import Cells, Place, locate, numeric, read_cells, text_of
 from corsage.datasets.columns.dialect import Dialect, dialect_of, rows
 from corsage.datasets.columns.typed import (

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from corsage.core.arrays import Array, Ints
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import ConfigError
-from corsage.core.groups import DataKeys
 from corsage.core.keys import nearest
 from corsage.core.registry import DATASETS
 from corsage.core.registry import data_set as registered

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import DataError
-from corsage.core.groups import DataKeys
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.table import Table, standardised
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Ints
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import DataError
-from corsage.core.groups import DataKeys
 from corsage.core.keys import key
 from corsage.datasets import hub, leaf
 from corsage.datasets.data_set import DataSet

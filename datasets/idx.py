@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import DataError
-from corsage.core.groups import DataKeys
 from corsage.datasets import hub
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.table import Table, class_labels, standardised

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import DataError
-from corsage.core.groups import DataKeys
 
 
 def files(keys: DataKeys, hub: str) -> list[Path]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from corsage.core.configuration.held import held
 from corsage.core.errors import ConfigError, DataError
-from corsage.core.held import held
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.shared_keys import FileKeys, LabelKeys, TableKeys
 from corsage.datasets.table import Table

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from corsage.core.arrays import Array
-from corsage.core.columns import (
+from corsage.core.errors import ConfigError, DataError
+from corsage.core.tables.columns import (
     CLASSES,
     NUMBER,
     BadColumns,
@@ -22,7 +23,6 @@ from corsage.core.columns import (
     TableFacts,
     read_facts,
 )
-from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.shared_keys import ColumnKeys, check_columns, own_file
 from corsage.datasets.table import (

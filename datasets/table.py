@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Floats32, Ints, PerChannel, along_channels
-from corsage.core.columns import TableFacts
 from corsage.core.errors import ConfigError, DataError
+from corsage.core.tables.columns import TableFacts
 
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]

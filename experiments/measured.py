@@ -20,7 +20,7 @@ from corsage.app.client_app import app
 from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
 from corsage.app.output.progress import Watcher
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.files import write_atomically
 from corsage.core.keys import kebab
 from corsage.core.version import VERSION

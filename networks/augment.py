@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Ints
+from corsage.core.configuration.train_keys import TrainKeys
 from corsage.core.errors import ModelError
 from corsage.core.seeding import generator
-from corsage.core.train_keys import TrainKeys
 from corsage.networks.batches import Order
 
 

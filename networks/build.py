@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.arrays import Arrays
+from corsage.core.configuration.groups import ModelKeys
+from corsage.core.configuration.held import held, is_name
 from corsage.core.errors import ConfigError, ModelError
-from corsage.core.groups import ModelKeys
-from corsage.core.held import held, is_name
 from corsage.core.keys import nearest
 from corsage.core.paths import AUTO
 from corsage.core.seeding import reseed, torch_seed

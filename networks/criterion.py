@@ -12,8 +12,8 @@ from typing import Protocol
 from torch import Tensor
 from torch.nn import functional as F
 
+from corsage.core.configuration.groups import ModelKeys
 from corsage.core.errors import ConfigError
-from corsage.core.groups import ModelKeys
 from corsage.core.losses import ScalarLoss, scalar_loss
 from corsage.core.measures import ACCURACY, RMSE, Measure
 

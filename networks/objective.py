@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from corsage.core.configuration.train_keys import TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.train_keys import TrainKeys
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from corsage.core.train_keys import TrainKeys
+from corsage.core.configuration.train_keys import TrainKeys
 
 TINY = 1e-6
 """As in clip_grad_norm_."""

@@ -14,8 +14,8 @@ from math import prod
 
 from torch import Tensor, nn
 
+from corsage.core.configuration.groups import ModelKeys
 from corsage.core.errors import ModelError
-from corsage.core.groups import ModelKeys
 
 Shape = tuple[int, ...]
 Layers = dict[str, nn.Module]

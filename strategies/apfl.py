@@ -22,9 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.groups import TrainKeys
+from corsage.core.counts import Number
 from corsage.core.keys import Keys, key
-from corsage.core.schema import Number
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
 

@@ -42,11 +42,11 @@ from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Array, Arrays, Bools, Floats, Floats32, Ints
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Replies
+from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.cluster_means import named_models
+from corsage.strategies.rounds.means.cluster_means import named_models
+from corsage.strategies.rounds.means.rows import enter, places, user_weights
 from corsage.strategies.rounds.model_arrays import without_statistics
-from corsage.strategies.rounds.rows import enter, places, user_weights
 from corsage.strategies.rounds.turns import Parcel
 
 if TYPE_CHECKING:

@@ -38,13 +38,13 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats, Floats32
-from corsage.core.encoding import encode
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Replies
+from corsage.core.messages.encoding import encode
+from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.means.rows import enter, places
 from corsage.strategies.rounds.model_arrays import without_statistics
-from corsage.strategies.rounds.rows import enter, places
 from corsage.strategies.rounds.turns import Parcel
 
 if TYPE_CHECKING:

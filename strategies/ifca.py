@@ -28,15 +28,15 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32
+from corsage.core.configuration.groups import TrainKeys
+from corsage.core.counts import Number
 from corsage.core.errors import ModelError
-from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Replies
-from corsage.core.schema import Number
+from corsage.core.messages.replies import Replies
 from corsage.core.seeding import torch_seed
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.cluster_means import cluster_sums, named_models
-from corsage.strategies.rounds.rows import user_weights
+from corsage.strategies.rounds.means.cluster_means import cluster_sums, named_models
+from corsage.strategies.rounds.means.rows import user_weights
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network

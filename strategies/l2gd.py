@@ -36,10 +36,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Arrays, Floats32
+from corsage.core.configuration.groups import TrainKeys
 from corsage.core.errors import ConfigError, ModelError
-from corsage.core.groups import TrainKeys
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Replies
+from corsage.core.messages.replies import Replies
 from corsage.core.seeding import generator
 from corsage.strategies.rounds.base import Strategy
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.groups import TrainKeys
 from corsage.core.keys import STEPS, Keys, key
-from corsage.core.replies import Replies
+from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
 

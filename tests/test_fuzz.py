@@ -19,9 +19,9 @@ from corsage.benchmarks.fuzz.attacks import Attack, attacks
 from corsage.benchmarks.fuzz.command import main, played, target
 from corsage.benchmarks.fuzz.cost import peak_ratio
 from corsage.benchmarks.fuzz.target import Target, unpacked
-from corsage.core.fields import columns_of
+from corsage.core.messages.fields import columns_of
+from corsage.core.messages.replies import Reply
 from corsage.core.registry import ALGORITHMS
-from corsage.core.replies import Reply
 
 known = cache(target)
 
@@ -39,7 +39,7 @@ def test_a_thousand_hostile_replies_to_all_strategies() -> None:
 
 def test_what_is_hostile_is_told_from_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fuzzer sees a server that believes too much: without the check of numbers."""
-    from corsage.core.schema import Number
+    from corsage.core.counts import Number
 
     monkeypatch.setattr(Number, "wrong", lambda self, values, samples: np.zeros(len(values), bool))
     attack = next(a for a in attacks() if a.name == "cluster 1000000000.0")

@@ -121,7 +121,7 @@ def test_a_users_type_checker_sees_types(wheel: Path, tmp_path: Path) -> None:
     shown = [line.partition(": ")[2] for line in done.stdout.splitlines()]
     assert shown[:2] == [
         'note: Revealed type is "corsage.strategies.fedrep.fedrep.FedRep"',
-        'note: Revealed type is "corsage.core.config.Config"',
+        'note: Revealed type is "corsage.core.configuration.config.Config"',
     ], done.stdout + done.stderr
     assert shown[2].startswith('error: "Config" has no attribute "rounds"')
     assert 'no attribute "FedFoo"' in shown[3] and len(shown) == 5

@@ -15,8 +15,8 @@ from flwr.app import Message
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.arrays import Floats
-from corsage.core.config import Config
-from corsage.core.encoding import decode
+from corsage.core.configuration.config import Config
+from corsage.core.messages.encoding import decode
 from corsage.datasets.dealing.federated import simulated
 from corsage.solvers.known_clusters.mixed_model import ClusterSums
 from corsage.strategies import strategy_class

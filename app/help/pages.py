@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from corsage.app import commands
 from corsage.app.help.facts import FACTS
+from corsage.core.configuration.groups import GROUPS
 from corsage.core.errors import ConfigError
-from corsage.core.groups import GROUPS
 from corsage.core.keys import Value, kebab, names
 from corsage.core.registry import ALGORITHMS, DATASETS, data_keys, keys_class, place_of, source
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from corsage.core.catalogue import Declared
+    from corsage.core.configuration.catalogue import Declared
 
 Page = Callable[[], "Iterator[RenderableType]"]
 ROOT = Path(__file__).parents[2]
@@ -132,7 +132,7 @@ def data_set(name: str) -> Iterator[RenderableType]:
 
 def group(title: str) -> Iterator[RenderableType]:
     """The keys of a group."""
-    from corsage.core.catalogue import OF_SOME, catalogue
+    from corsage.core.configuration.catalogue import OF_SOME, catalogue
 
     found = catalogue()
     for heading in (title, OF_SOME) if title == GROUPS["data"].title else (title,):
@@ -143,7 +143,7 @@ def group(title: str) -> Iterator[RenderableType]:
 
 def every_key() -> Iterator[RenderableType]:
     """All keys by group, each with its default."""
-    from corsage.core.catalogue import catalogue
+    from corsage.core.configuration.catalogue import catalogue
 
     for heading, keys in catalogue().items():
         yield key_table(heading, keys)
@@ -151,7 +151,7 @@ def every_key() -> Iterator[RenderableType]:
 
 def one_key(name: str) -> Iterator[RenderableType]:
     """A key: what it means, and what it may be."""
-    from corsage.core.catalogue import catalogue
+    from corsage.core.configuration.catalogue import catalogue
 
     heading, key = next((t, k) for t, keys in catalogue().items() for k in keys if k.name == name)
     yield f"{name} ({heading})\n"
@@ -162,7 +162,7 @@ def one_key(name: str) -> Iterator[RenderableType]:
 
 def table_of(own: list[str]) -> Iterator[RenderableType]:
     """The keys that only one strategy or data set has, if there are any."""
-    from corsage.core.catalogue import catalogue
+    from corsage.core.configuration.catalogue import catalogue
 
     known = {key.name: key for found in catalogue().values() for key in found}
     if own:
@@ -172,7 +172,7 @@ def table_of(own: list[str]) -> Iterator[RenderableType]:
 
 def group_words() -> dict[str, str]:
     """The words that mean a group of keys, and its title."""
-    from corsage.core.catalogue import titled
+    from corsage.core.configuration.catalogue import titled
 
     found = {name: group.title for name, group in GROUPS.items()}
     found |= {"training": GROUPS["train"].title, "users": GROUPS["federation"].title}
@@ -183,7 +183,7 @@ def group_words() -> dict[str, str]:
 
 def key_names() -> list[str]:
     """All keys."""
-    from corsage.core.catalogue import defaults
+    from corsage.core.configuration.catalogue import defaults
 
     return list(defaults())
 

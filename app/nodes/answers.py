@@ -25,16 +25,16 @@ from corsage.app.nodes.outward import describe, outward
 from corsage.app.nodes.patience import TimeUp, time_limit
 from corsage.app.nodes.places import Places
 from corsage.clients import client_class
-from corsage.core.asked import Takes, options_of
-from corsage.core.encoding import decode
 from corsage.core.errors import CheckpointError, Refused, StorageError
-from corsage.core.fields import BELIEVING, Doubt
-from corsage.core.introduction import Introduction, counted, encode_introduction
-from corsage.core.limits import limits_of
-from corsage.core.replies import encode_reply
-from corsage.core.together import joined, on_board
+from corsage.core.messages.aboard import joined, on_board
+from corsage.core.messages.asked import Takes, options_of
+from corsage.core.messages.encoding import decode
+from corsage.core.messages.fields import BELIEVING, Doubt
+from corsage.core.messages.introduction import Introduction, counted, encode_introduction
+from corsage.core.messages.limits import limits_of
+from corsage.core.messages.replies import encode_reply
+from corsage.core.messages.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, decode_task
 from corsage.core.version import untested
-from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, decode_task
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own

@@ -17,14 +17,14 @@ from flwr.app import ConfigRecord
 from corsage.app.nodes.node import Node
 from corsage.clients import client_class
 from corsage.core.arrays import Arrays
-from corsage.core.asked import arrays_as, options_of
+from corsage.core.configuration.held import is_name
 from corsage.core.errors import ConfigError, ModelError, Refused
-from corsage.core.fields import Doubt, record_of, shown
-from corsage.core.held import is_name
 from corsage.core.keys import EPOCHS, STEPS, Keys
-from corsage.core.limits import ZOO, Limits
+from corsage.core.messages.asked import arrays_as, options_of
+from corsage.core.messages.fields import Doubt, record_of, shown
+from corsage.core.messages.limits import ZOO, Limits
+from corsage.core.messages.wire import ROW, Task, decode_task
 from corsage.core.registry import ALGORITHMS
-from corsage.core.wire import ROW, Task, decode_task
 
 if TYPE_CHECKING:
     from corsage.clients.base import Client

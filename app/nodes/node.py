@@ -17,14 +17,14 @@ from corsage.app.nodes.resident.lair import SECONDS, worker_seconds
 from corsage.app.states.state_dir import KEEP_RUNS, state_folder
 from corsage.clients import client_class
 from corsage.core.cache import Cache
-from corsage.core.columns import TableFacts
-from corsage.core.config import check_data
+from corsage.core.configuration.config import check_data
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import ConfigError
-from corsage.core.groups import DataKeys
 from corsage.core.keys import convert, flatten, names, read
-from corsage.core.limits import Limits, limits_of
-from corsage.core.preparation import Preparation
-from corsage.core.wire import Task
+from corsage.core.messages.limits import Limits, limits_of
+from corsage.core.messages.wire import Task
+from corsage.core.tables.columns import TableFacts
+from corsage.core.tables.preparation import Preparation
 from corsage.datasets.columns.prepared import prepared
 from corsage.datasets.columns.summed import summed
 from corsage.datasets.csvfile import CsvKeys

@@ -16,14 +16,14 @@ from flwr.app import Context
 from corsage.app.nodes.deployed import is_device
 from corsage.app.nodes.node import Node, own_words
 from corsage.clients import client_class
-from corsage.core.config import named_objects
+from corsage.core.configuration.config import named_objects
+from corsage.core.configuration.groups import ModelKeys
+from corsage.core.configuration.held import Held, is_name, same
 from corsage.core.errors import ConfigError, DataError, Refused
-from corsage.core.groups import ModelKeys
-from corsage.core.held import Held, is_name, same
-from corsage.core.limits import Limits
+from corsage.core.messages.limits import Limits
+from corsage.core.messages.wire import Task
 from corsage.core.registry import ALGORITHMS
 from corsage.core.seeding import generator
-from corsage.core.wire import Task
 from corsage.datasets.dealing import partitions
 from corsage.datasets.dealing.deal import Dealt, known_clusters
 from corsage.datasets.dealing.federated import FederatedData, arrange, made

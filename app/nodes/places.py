@@ -15,7 +15,7 @@ from corsage.app.states.memory import OTHERS, InContext
 from corsage.app.states.models import FOLDER, PieceFolder, PiecesInContext
 from corsage.app.states.state_dir import clear
 from corsage.app.states.store import PersonalStore, database_of
-from corsage.core.wire import Task
+from corsage.core.messages.wire import Task
 
 OPEN = 4
 """A strategy may have users that keep other states beside their own, in a file of their own."""

@@ -43,9 +43,9 @@ from corsage.core.errors import (
     StorageError,
     UserError,
 )
-from corsage.core.introduction import other_frozen
-from corsage.core.replies import Reply
-from corsage.core.wire import BY_USER, MEMBERS, Task
+from corsage.core.messages.introduction import other_frozen
+from corsage.core.messages.replies import Reply
+from corsage.core.messages.wire import BY_USER, MEMBERS, Task
 from corsage.networks.network import ALONE, Network
 from corsage.networks.together import network_on_its_path
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from corsage.core.hurt import ALONE, TOGETHER
 from corsage.core.measures import MEASURES, NONE, Measure, measure_of
-from corsage.core.replies import reading_order
+from corsage.core.messages.replies import reading_order
 
 Result = Mapping[str, Any]
 NAMED = 3

@@ -14,7 +14,7 @@ import numpy as np
 
 from corsage.app.output.notes import useless
 from corsage.core.arrays import along_channels
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.keys import flatten, names
 from corsage.core.measures import ACCURACY, MEASURES
 from corsage.core.registry import ALGORITHMS, algorithm_keys, source

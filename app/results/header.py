@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from corsage.core.arrays import PerChannel
+from corsage.core.configuration.groups import ModelKeys
 from corsage.core.errors import CheckpointError
-from corsage.core.groups import ModelKeys
 from corsage.core.keys import flatten, read
-from corsage.core.wire import MOST_CLASSES, MOST_NUMBERS
+from corsage.core.messages.wire import MOST_CLASSES, MOST_NUMBERS
 
 FORMAT = "corsage-models-1"
 KEY = "corsage"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from corsage.app.results.header import Header
-from corsage.core.columns import BadColumns
 from corsage.core.errors import CheckpointError
-from corsage.core.preparation import Preparation
+from corsage.core.tables.columns import BadColumns
+from corsage.core.tables.preparation import Preparation
 
 __all__ = ["Preparation", "preparation_of"]
 

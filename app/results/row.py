@@ -17,7 +17,7 @@ from corsage.core.errors import CorsageError, DataError
 from corsage.core.hurt import Hurt
 from corsage.core.keys import nearest
 from corsage.core.measures import MEASURES, Spread
-from corsage.core.preparation import BY_USER
+from corsage.core.tables.preparation import BY_USER
 from corsage.strategies.rounds.results import Summary
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class Row:
         return {user: value for user, value in found.items() if math.isfinite(value)}
 
     def _judged(self, user: str, data: FederatedData) -> float:
-        from corsage.clients.units import units_of
+        from corsage.clients.parts.units import units_of
         from corsage.networks.evaluation import score
 
         model, own, measure = self.user(user), data[user], MEASURES[self.measure]

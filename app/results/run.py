@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from corsage.app.results.frames import frame, result_rows, user_rows
 from corsage.app.results.row import Json, NoModel, Row, unknown_row
 from corsage.app.results.rowfile import RowFile
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import CheckpointError, ConfigError
 from corsage.core.hurt import hurts
 

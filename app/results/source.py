@@ -14,7 +14,7 @@ from corsage.core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from corsage.app.results.user_model import UserModel
-    from corsage.core.config import Config
+    from corsage.core.configuration.config import Config
 
 
 class Models:
@@ -43,7 +43,7 @@ class OfRun(Models):
     """Those of a run folder."""
 
     def __init__(self, folder: Path, row: str) -> None:
-        from corsage.core.config import Config
+        from corsage.core.configuration.config import Config
 
         run = load(folder)
         self._row = run[row or only(run.rows, "strategy")]

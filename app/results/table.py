@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import DataError
 from corsage.datasets.columns.dialect import COMMA, Dialect, dialect_of
 from corsage.datasets.columns.dialect import rows as lines_of

@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 
 from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.datasets.dealing.federated import FederatedData, check_users, simulated
 from corsage.networks.build import check_available
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.first_data import check_data
+from corsage.strategies.rounds.opening.first_data import check_data
 
 PATIENCE = 5.0
 """Seconds that a Ray cluster has to take a connection."""

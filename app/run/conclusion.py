@@ -16,11 +16,11 @@ from corsage.app.output.summary import Result, summary_table
 from corsage.app.run.columns import thinned
 from corsage.app.run.endings import read_failure, read_result
 from corsage.app.run.recorder import read_rows
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.files import guarded, write_atomically
 from corsage.core.hurt import hurts
 from corsage.core.version import VERSION
-from corsage.strategies.rounds.work import said
+from corsage.strategies.work import said
 
 
 def conclude(folder: Path, config: Config, times: Callable[[], str]) -> None:

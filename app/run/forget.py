@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.output.complaint import exit_code
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import CheckpointError, ConfigError
 from corsage.core.files import guarded, unsealed, write_atomically
-from corsage.core.preparation import Preparation
+from corsage.core.tables.preparation import Preparation
 from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.mixed_model import MixedModel, MixedModelState
 from corsage.strategies.rounds.base import Strategy

@@ -14,10 +14,10 @@ from corsage.app.run.checkpoint import Checkpoints
 from corsage.app.run.endings import write_result
 from corsage.app.run.models import write_models
 from corsage.app.states.store import secure
-from corsage.core.config import Config
-from corsage.core.encoding import decode
+from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError
 from corsage.core.files import append_line, guarded, write_atomically
+from corsage.core.messages.encoding import decode
 from corsage.core.paths import CHOICES
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.run.checkpoint import found, opened
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import CannotResume, CheckpointError
 from corsage.core.files import parsed, sealed, unsealed
 from corsage.core.keys import Value, names

@@ -51,7 +51,7 @@ from corsage.app.run.resuming import (
     text_of,
 )
 from corsage.app.tracking.tools import Trackers, check_tools
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import (
     UNUSABLE,
     CannotResume,
@@ -66,7 +66,7 @@ from corsage.core.version import VERSION, warn_if_untested
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.work import with_budget
+from corsage.strategies.work import with_budget
 
 AnyStrategy = Strategy[Any, Any]
 

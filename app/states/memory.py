@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Context
 from corsage.app.states.files import safe_name
 from corsage.app.states.shelf import Kept
 from corsage.core.arrays import Arrays
-from corsage.core.encoding import decode, encode
+from corsage.core.messages.encoding import decode, encode
 
 OTHERS = 3
 """Other experiments whose states stay in a memory that is their only place: those that take turns

@@ -14,8 +14,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Context
 
 from corsage.core.arrays import Array
-from corsage.core.encoding import decode, encode
 from corsage.core.files import write_atomically
+from corsage.core.messages.encoding import decode, encode
 
 PIECE = re.compile(r"(?P<token>[0-9a-f]{32})-\d+\.piece")
 FOLDER = "models"

@@ -23,7 +23,7 @@ from corsage.app.studies.grid import FILE, Cell, Grid, grid_of, several
 from corsage.app.studies.rows import Done
 from corsage.app.studies.study import Study
 from corsage.app.studies.workers import Job
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import CheckpointError, CorsageError
 from corsage.core.files import guarded, sealed, unsealed, write_atomically
 from corsage.core.version import VERSION

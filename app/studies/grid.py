@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from corsage.core.catalogue import catalogue
-from corsage.core.config import Config, check_names, exampled
+from corsage.core.configuration.catalogue import catalogue
+from corsage.core.configuration.config import Config, check_names, exampled
 from corsage.core.errors import ConfigError
 from corsage.core.keys import word
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from corsage.app.output.summary import Result
 from corsage.app.studies.intervals import Difference, difference
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.keys import Value, flatten
 from corsage.core.measures import Measure, measure_of
 

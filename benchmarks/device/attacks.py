@@ -13,12 +13,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from corsage.benchmarks.bad_values import of_kind, of_message
 from corsage.benchmarks.device.messages import ALL, KINDS, Draft, honest
 from corsage.clients import client_class
-from corsage.core.asked import USUAL
-from corsage.core.fields import columns_of
-from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.keys import declared as keys_of
+from corsage.core.messages.asked import USUAL
+from corsage.core.messages.fields import columns_of
+from corsage.core.messages.wire import Settings, Task
 from corsage.core.registry import algorithm_keys
-from corsage.core.wire import Settings, Task
 
 Random = np.random.Generator
 PATHS = (

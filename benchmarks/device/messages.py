@@ -11,11 +11,11 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from corsage.clients import client_class
-from corsage.core.asked import Form
-from corsage.core.config import Config
-from corsage.core.encoding import encode
+from corsage.core.configuration.config import Config
+from corsage.core.messages.asked import Form
+from corsage.core.messages.encoding import encode
+from corsage.core.messages.wire import Task, encode_task
 from corsage.core.registry import ALGORITHMS
-from corsage.core.wire import Task, encode_task
 
 FEATURES, CLASSES = 6, 2
 USERS = ("ann", "bob")

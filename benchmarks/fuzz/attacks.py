@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
 
 from corsage.benchmarks.bad_values import of_message
-from corsage.core.replies import Reply
+from corsage.core.messages.replies import Reply
 
 Change = Callable[[RecordDict, np.random.Generator], Any]
 MAGIC = b"\x93NUMPY"

@@ -13,9 +13,10 @@ from flwr.clientapp import ClientApp
 
 from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.fuzz.attacks import of_arrays
-from corsage.core.encoding import decode, encode
-from corsage.core.replies import merge_replies
-from corsage.core.schema import Number, Schema
+from corsage.core.counts import Number
+from corsage.core.messages.encoding import decode, encode
+from corsage.core.messages.replies import merge_replies
+from corsage.core.messages.schema import Schema
 
 NODES = 4
 

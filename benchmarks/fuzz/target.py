@@ -19,7 +19,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as Proto
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.fuzz.attacks import Attack
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy

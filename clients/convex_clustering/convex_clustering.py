@@ -16,10 +16,10 @@ from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
 from corsage.clients.convex_clustering.folded import FoldedClient, doubles, numbers
 from corsage.core.arrays import Arrays, Floats
-from corsage.core.asked import Takes, floats
-from corsage.core.fields import Flag, Listed, Real, Text, Whole
+from corsage.core.messages.asked import Takes, floats
+from corsage.core.messages.fields import Flag, Listed, Real, Text, Whole
 from corsage.networks.batches import Examples
-from corsage.solvers.convex_clustering.costs import user_terms
+from corsage.solvers.convex_clustering.exact.costs import user_terms
 from corsage.solvers.convex_clustering.expansions import Expansion, Probe, answer
 from corsage.solvers.losses.convex import SmoothLosses
 from corsage.solvers.losses.held_out import Fold

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from corsage.clients.base import Client, Got, Models, Sent
-from corsage.clients.features import HeldFeatures
+from corsage.clients.parts.features import HeldFeatures
 from corsage.core.arrays import Array, Floats, Floats32
-from corsage.core.asked import Takes, floats
 from corsage.core.errors import UserError
-from corsage.core.fields import OneOf, Real, Whole
+from corsage.core.messages.asked import Takes, floats
+from corsage.core.messages.fields import OneOf, Real, Whole
 from corsage.networks.batches import Examples
 from corsage.networks.evaluation import all_features
 from corsage.networks.exact import exact_heads, projection, softmax_heads

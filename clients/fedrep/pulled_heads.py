@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32
-from corsage.core.asked import Takes, floats
+from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.pull import Pull
 from corsage.strategies.fedrep.fedrep import FedRepKeys

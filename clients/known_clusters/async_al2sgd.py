@@ -1,7 +1,7 @@
 """Async-AL2SGD+ at the users: means to go to, local steps with an anchor, and refreshes.
 
 Lyu et al. 2022, Algorithm 2, for all users of a cohort at once; the steps are those of
-solvers/known_clusters/katyusha.py.
+solvers/known_clusters/coins/katyusha.py.
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
 from corsage.clients.known_clusters.cohort import CohortClient, Walk
 from corsage.core.arrays import Floats, Ints
-from corsage.core.asked import Takes, floats
-from corsage.core.fields import Flag, Listed, Real, Table, Text
+from corsage.core.messages.asked import Takes, floats
+from corsage.core.messages.fields import Flag, Listed, Real, Table, Text
 from corsage.core.seeding import uniforms, user_keys
 from corsage.networks.batches import Examples
-from corsage.solvers.known_clusters.al2sgd_coalescing import Missed, catch_up
-from corsage.solvers.known_clusters.katyusha import Momenta, Oracle, Rows, local_step, pull_step
+from corsage.solvers.known_clusters.coins.al2sgd_coalescing import Missed, catch_up
+from corsage.solvers.known_clusters.coins.katyusha import (
+    Momenta,
+    Oracle,
+    Rows,
+    local_step,
+    pull_step,
+)
 from corsage.strategies.known_clusters.async_al2sgd import AsyncAL2SGDKeys
 
 

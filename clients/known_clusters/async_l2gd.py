@@ -15,8 +15,8 @@ from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
 from corsage.clients.known_clusters.cohort import CohortClient, Walk
 from corsage.core.arrays import Arrays
-from corsage.core.asked import Takes, floats
-from corsage.core.fields import Real, Text
+from corsage.core.messages.asked import Takes, floats
+from corsage.core.messages.fields import Real, Text
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Order
 from corsage.networks.pull import Pull

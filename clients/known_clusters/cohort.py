@@ -16,10 +16,10 @@ from torch import Tensor
 from corsage.clients.base import Got, K, Models, Sent
 from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Array, Arrays
-from corsage.core.fields import Kind, Listed, Whole
 from corsage.core.keys import STEPS
-from corsage.core.limits import Limits
 from corsage.core.measures import GRADIENT_STEPS
+from corsage.core.messages.fields import Kind, Listed, Whole
+from corsage.core.messages.limits import Limits
 
 
 class CohortClient(ConvexClient[K]):

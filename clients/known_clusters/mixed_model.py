@@ -15,12 +15,10 @@ from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
 from corsage.clients.known_clusters.cohort import CohortClient
 from corsage.core.arrays import Array, Arrays, Floats
-from corsage.core.asked import Takes, floats
-from corsage.core.encoding import as_sent
-from corsage.core.fields import Flag, Listed, OneOf, Real, Text
+from corsage.core.messages.asked import Takes, floats
+from corsage.core.messages.encoding import as_sent
+from corsage.core.messages.fields import Flag, Listed, OneOf, Real, Text
 from corsage.networks.batches import Examples
-from corsage.solvers.known_clusters.covariance import prediction
-from corsage.solvers.known_clusters.laplace import laplace_sums
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, pack, personal, unpack
 from corsage.solvers.known_clusters.newton_rounds import (
     ABOVE,
@@ -30,8 +28,10 @@ from corsage.solvers.known_clusters.newton_rounds import (
     newton_message,
     travelled,
 )
-from corsage.solvers.known_clusters.reml import level_sums
 from corsage.solvers.known_clusters.rooted import rooted_models, rooted_prediction
+from corsage.solvers.known_clusters.variances.covariance import prediction
+from corsage.solvers.known_clusters.variances.laplace import laplace_sums
+from corsage.solvers.known_clusters.variances.reml import level_sums
 from corsage.solvers.losses.linear_losses import LinearLosses
 from corsage.strategies.known_clusters.mixed_model import MixedModelKeys
 

@@ -11,7 +11,7 @@ from corsage.clients.base import Got, Sent
 from corsage.clients.convex import Answer
 from corsage.clients.known_clusters.mixed_model import MixedModelClient
 from corsage.core.arrays import Floats
-from corsage.core.asked import floats
+from corsage.core.messages.asked import floats
 from corsage.core.seeding import user_keys
 from corsage.solvers.known_clusters.mixed_model import pack, personal, shrunk
 from corsage.solvers.known_clusters.pooling import SINGLE_CENTRE_GRID, Folds, keyed_folds

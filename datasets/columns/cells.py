@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.core.columns import is_missing
 from corsage.core.errors import DataError
+from corsage.core.tables.columns import is_missing
 from corsage.datasets.columns.dialect import ENCODING, LOOKED_AT, Dialect, rows
 
 CHUNK = 4096

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Array, Floats
-from corsage.core.cells import empty, word_of
-from corsage.core.columns import ColumnFacts
+from corsage.core.tables.cells import empty, word_of
+from corsage.core.tables.columns import ColumnFacts
 from corsage.datasets.columns.typed import Source, categories, numbers
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Array, Floats
-from corsage.core.columns import CATEGORY, CLASSES, EMPTY
 from corsage.core.errors import DataError
-from corsage.core.preparation import BY_USER, Preparation
+from corsage.core.tables.columns import CATEGORY, CLASSES, EMPTY
+from corsage.core.tables.preparation import BY_USER, Preparation
 
 if TYPE_CHECKING:
     from corsage.datasets.dealing.federated import FederatedData

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from corsage.core.arrays import Array, Bools, Floats
-from corsage.core.columns import CATEGORY, ColumnFacts, Moments, TableFacts, in_order
-from corsage.core.preparation import of_numbers
+from corsage.core.tables.columns import CATEGORY, ColumnFacts, Moments, TableFacts, in_order
+from corsage.core.tables.preparation import of_numbers
 
 
 def summed(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from corsage.core.arrays import Array, Floats
-from corsage.core.columns import (
+from corsage.core.errors import DataError
+from corsage.core.tables.columns import (
     CATEGORY,
     CLASSES,
     EMPTY,
@@ -21,7 +22,6 @@ from corsage.core.columns import (
     in_order,
     is_missing,
 )
-from corsage.core.errors import DataError
 
 DATES = re.compile(
     r"\d{4}-\d{1,2}(-\d{1,2})?([T ].*)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?"

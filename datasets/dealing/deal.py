@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Ints
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import ConfigError, DataError
-from corsage.core.groups import DataKeys
 from corsage.core.registry import DATASETS
 from corsage.core.seeding import generator
 from corsage.datasets.data_set import check_keys, data_set

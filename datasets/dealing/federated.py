@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Array, Arrays, Floats32, Ints, PerChannel
-from corsage.core.columns import TableFacts, read_facts
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import DataError
 from corsage.core.files import cache_root
-from corsage.core.groups import DataKeys
-from corsage.core.preparation import Preparation
 from corsage.core.seeding import generator
+from corsage.core.tables.columns import TableFacts, read_facts
+from corsage.core.tables.preparation import Preparation
 from corsage.datasets import csvfile, npzfile
 from corsage.datasets.columns.prepared import OwnScales
 from corsage.datasets.csvfile import CsvKeys

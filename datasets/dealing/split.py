@@ -12,8 +12,8 @@ from operator import ge
 import numpy as np
 
 from corsage.core.arrays import Ints
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import DataError
-from corsage.core.groups import DataKeys
 from corsage.core.seeding import generator
 from corsage.datasets.table import Mask, Table
 

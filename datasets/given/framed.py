@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Array, Floats
-from corsage.core.cells import empty
-from corsage.core.columns import CLASSES, NUMBER, ColumnFacts
 from corsage.core.errors import DataError
+from corsage.core.tables.cells import empty
+from corsage.core.tables.columns import CLASSES, NUMBER, ColumnFacts
 from corsage.datasets.columns.frame import label_column, typed_columns
 from corsage.datasets.columns.typed import class_note, id_note
 from corsage.datasets.given.samples import LABELS

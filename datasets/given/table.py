@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array
-from corsage.core.cells import empty, word_of
-from corsage.core.columns import CLASSES, NUMBER, ColumnFacts, TableFacts
 from corsage.core.errors import DataError
+from corsage.core.tables.cells import empty, word_of
+from corsage.core.tables.columns import CLASSES, NUMBER, ColumnFacts, TableFacts
 from corsage.datasets.given.samples import Columns, Samples, is_data_set, samples_of
 from corsage.datasets.npzfile import check_samples, is_table, refuse_unheld
 from corsage.datasets.npzfile import samples as checked

@@ -22,7 +22,7 @@ from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import say
 from corsage.solvers.convex_clustering.batched import AtHand, Batched
 from corsage.solvers.convex_clustering.couplings import Clusters
-from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.partitions import (
     GLOBAL,
     LOCAL,

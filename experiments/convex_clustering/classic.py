@@ -36,7 +36,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import generator
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.pictures import chosen_seeds, entitle
-from corsage.solvers.convex_clustering.sum_of_norms import Edges, Solution, fit, path
+from corsage.solvers.convex_clustering.exact.sum_of_norms import Edges, Solution, fit, path
 
 NAME, SEEDS, STEPS, CHECKS = "convex-clustering-classic", 3, 60, 6
 SAME = 1e-7

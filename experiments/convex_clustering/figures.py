@@ -25,7 +25,8 @@ from corsage.experiments.convex_clustering.problem import accuracy, problem, squ
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.pictures import chosen_seeds, legend
 from corsage.experiments.runner import percents, run
-from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.sum_of_norms import path
 from corsage.solvers.convex_clustering.reading import fused, refit, within_distance
 from corsage.solvers.convex_clustering.recovery import (
     necessary,
@@ -34,7 +35,6 @@ from corsage.solvers.convex_clustering.recovery import (
     theorem2,
     window,
 )
-from corsage.solvers.convex_clustering.sum_of_norms import path
 
 LAMS, GAMMAS = (3e-4, 0.3), (1e-4, 0.3)
 NEAR = 1e-4  # distances below are not shown: 0 up to rounding

@@ -29,8 +29,8 @@ from corsage.app.local_grid import LocalGrid
 from corsage.app.output import plots
 from corsage.app.output.progress import Watcher
 from corsage.core.arrays import Ints
-from corsage.core.config import Config
-from corsage.core.groups import DataKeys
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.keys import kebab
 from corsage.core.seeding import generator
 from corsage.datasets import idx

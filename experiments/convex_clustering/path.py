@@ -17,10 +17,10 @@ from corsage.core.arrays import Floats, Ints
 from corsage.experiments.convex_clustering.problem import OPTIMA, problem
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.pictures import chosen_seeds, legend
-from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.sum_of_norms import path
 from corsage.solvers.convex_clustering.reading import agreement, fused
 from corsage.solvers.convex_clustering.recovery import window
-from corsage.solvers.convex_clustering.sum_of_norms import path
 
 ENDS, POINTS, QUICK = (2e-3, 0.25), 161, 25
 KNOWN = {0.001: 60, 0.01: 60, 0.04: 43, 0.0913593: 3, 0.1: 2}

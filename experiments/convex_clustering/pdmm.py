@@ -26,8 +26,8 @@ from corsage.experiments.convex_clustering.problem import curvature, objective, 
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.pictures import chosen_seeds, entitle, legend, panels
 from corsage.solvers.convex_clustering import pdmm, splitting
-from corsage.solvers.convex_clustering.edges import Edges
-from corsage.solvers.convex_clustering.sum_of_norms import fit, gap
+from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, gap
 from corsage.solvers.losses.convex import LinearLosses
 
 LAMS, SHARES, QUICK = (0.0913593, 0.01), (1.0, 0.5, 0.2, 0.1), (1.0, 0.5)

@@ -12,7 +12,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import RoundFailed
 from corsage.core.losses import SQUARED_HINGE
 from corsage.datasets.ellipses import Ellipses, draw
-from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.held_out import Fold
 

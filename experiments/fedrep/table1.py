@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import DataError
 from corsage.core.keys import kebab
 from corsage.core.registry import ALGORITHMS

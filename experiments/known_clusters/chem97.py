@@ -25,7 +25,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
 
 from corsage.app.output import plots
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.keys import kebab
 from corsage.datasets.dealing.federated import FederatedData, simulated
@@ -34,7 +34,7 @@ from corsage.experiments.known_clusters.scores import root_mean_square
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.pictures import entitle, few
 from corsage.experiments.runner import say
-from corsage.solvers.known_clusters.reml import shares
+from corsage.solvers.known_clusters.variances.reml import shares
 
 SEEDS, LEAST, NORMAL = 5, 2, 1.96
 DATA: dict[str, Any] = {

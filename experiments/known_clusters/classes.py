@@ -22,7 +22,7 @@ import numpy as np
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.arrays import Floats, Ints
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.seeding import generator
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import say

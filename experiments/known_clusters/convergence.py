@@ -31,7 +31,7 @@ from corsage.experiments.known_clusters.problem import (
 )
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.pictures import chosen_seeds, entitle, legend, panels
-from corsage.solvers.known_clusters.coins import count, deviations, expected_communications
+from corsage.solvers.known_clusters.coins.flips import count, deviations, expected_communications
 
 SEEDS, ONE_COIN, RIDGE = 3, 0.1, 0.05
 LEVEL = 1e-10

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.keys import kebab
 from corsage.datasets.dealing.federated import simulated
 from corsage.experiments.known_clusters.figure2 import picture

@@ -15,8 +15,9 @@ import numpy as np
 from corsage.core.arrays import Floats, Ints
 from corsage.datasets.hierarchical import Hierarchical
 from corsage.solvers.known_clusters import pooling
-from corsage.solvers.known_clusters.coalescing import global_map
-from corsage.solvers.known_clusters.coins import Coins, stretches
+from corsage.solvers.known_clusters.coins.coalescing import global_map
+from corsage.solvers.known_clusters.coins.flips import Coins, stretches
+from corsage.solvers.known_clusters.coins.settings import Parameters, rates
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.solvers.known_clusters.mixed_model import (
     ClusterSums,
@@ -24,9 +25,8 @@ from corsage.solvers.known_clusters.mixed_model import (
     centres,
     personal,
 )
-from corsage.solvers.known_clusters.reml import fit, level_sums
-from corsage.solvers.known_clusters.settings import Parameters, rates
 from corsage.solvers.known_clusters.spectra import Spectra
+from corsage.solvers.known_clusters.variances.reml import fit, level_sums
 
 ITERATIONS, STEP, P0 = 50_000, 1e-4, 0.1
 """T, eta and p of section 6.1."""

@@ -1,6 +1,6 @@
 """The nested model of the intercept: records in users in clusters, beside a mixed-model package.
 
-Variances by restricted maximum likelihood from the users' sums (solvers/known_clusters/reml.py),
+Variances by restricted maximum likelihood from the users' sums (variances/reml.py),
 the clusters' means with their deviations, and the same fitted by statsmodels on pooled records.
 """
 
@@ -16,9 +16,15 @@ import numpy as np
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ConfigError
 from corsage.datasets.dealing.federated import FederatedData
-from corsage.solvers.known_clusters.laplace import centre_covariance
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, by_cluster, centres
-from corsage.solvers.known_clusters.reml import GRID, Variances, fit, level_sums, refined_grid
+from corsage.solvers.known_clusters.variances.laplace import centre_covariance
+from corsage.solvers.known_clusters.variances.reml import (
+    GRID,
+    Variances,
+    fit,
+    level_sums,
+    refined_grid,
+)
 
 PARTS = ("between pupils", "between schools", "between authorities", "mean", "log likelihood")
 

@@ -17,13 +17,9 @@ from numpy.typing import NDArray
 from corsage.core.arrays import Array, Ints
 from corsage.core.losses import SQUARED, ScalarLoss
 from corsage.core.seeding import uniforms, user_keys
-from corsage.solvers.known_clusters import async_al2sgd, async_l2gd, katyusha
-from corsage.solvers.known_clusters.coins import Coins
-from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
-from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
-from corsage.solvers.known_clusters.newton_rounds import damped, newton_message
-from corsage.solvers.known_clusters.objective import lambda_of
-from corsage.solvers.known_clusters.settings import (
+from corsage.solvers.known_clusters.coins import async_al2sgd, async_l2gd, katyusha
+from corsage.solvers.known_clusters.coins.flips import Coins
+from corsage.solvers.known_clusters.coins.settings import (
     Parameters,
     largest_step,
     probabilities,
@@ -31,6 +27,10 @@ from corsage.solvers.known_clusters.settings import (
     tau_of,
     theorem_bound,
 )
+from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
+from corsage.solvers.known_clusters.newton_rounds import damped, newton_message
+from corsage.solvers.known_clusters.objective import lambda_of
 
 MOST_ROUNDS = 50
 STILL = 1e-15

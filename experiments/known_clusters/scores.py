@@ -14,9 +14,9 @@ from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
 from corsage.app.output.progress import Watcher
 from corsage.core.arrays import Floats
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.keys import kebab
-from corsage.core.replies import Replies
+from corsage.core.messages.replies import Replies
 from corsage.datasets.dealing.federated import FederatedData
 from corsage.strategies import strategy_class
 

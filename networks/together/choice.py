@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.paths import AUTO, LAYERS, PATHS, TOGETHER, Path
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.arrays import Floats32
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.groups import TrainKeys
 from corsage.networks.batches import Examples, Order
 from corsage.networks.network import Network
 from corsage.networks.pull import Drift, Pull

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.arrays import Floats32
+from corsage.core.configuration.groups import TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.groups import TrainKeys
 from corsage.core.text import line
 from corsage.networks.batches import Examples, Order, Plan, steps_on
 from corsage.networks.network import Network

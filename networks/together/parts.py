@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Floats32
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.groups import TrainKeys
 from corsage.networks.batches import Examples, Order, Plan
 from corsage.networks.evaluation import all_features
 from corsage.networks.network import Network

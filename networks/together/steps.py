@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from corsage.core.arrays import Floats32
+from corsage.core.configuration.groups import TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples, Order
 from corsage.networks.network import Network
 from corsage.networks.together import stacked

@@ -14,7 +14,9 @@ import numpy as np
 
 from corsage.core.arrays import Bools, Floats
 from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
-from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.merged import Merged
+from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution, fit
 from corsage.solvers.convex_clustering.expansions import (
     HERE,
     Expansion,
@@ -25,11 +27,9 @@ from corsage.solvers.convex_clustering.expansions import (
     nearest,
     picked,
 )
-from corsage.solvers.convex_clustering.merged import Merged
 from corsage.solvers.convex_clustering.newton import MOST, solve, unfinished
 from corsage.solvers.convex_clustering.recovery import gradients
 from corsage.solvers.convex_clustering.runs import FIRST, Run, Solved, Task
-from corsage.solvers.convex_clustering.sum_of_norms import Solution, fit
 from corsage.solvers.losses.convex import Losses
 from corsage.solvers.losses.held_out import Fold, HeldOut
 

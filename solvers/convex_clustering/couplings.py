@@ -11,10 +11,10 @@ from typing import Protocol
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.convex_clustering.certificate import feasible
-from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.certificate import feasible
+from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution, fit
 from corsage.solvers.convex_clustering.recovery import flow, reduced
-from corsage.solvers.convex_clustering.sum_of_norms import Solution, fit
 from corsage.solvers.losses.convex import Quadratic
 
 

@@ -15,9 +15,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution, fit, path
 from corsage.solvers.convex_clustering.reading import in_order
-from corsage.solvers.convex_clustering.sum_of_norms import Solution, fit, path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import generator
-from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 
 BALANCE_EVERY = 10
 """Rounds from one balancing of the residuals to the next."""

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.convex_clustering.reading import in_order, linked
-from corsage.solvers.convex_clustering.wide_prox import (
+from corsage.solvers.convex_clustering.exact.wide_prox import (
     PROMISING,
     distances,
     neighbours,
     wide_prox,
 )
+from corsage.solvers.convex_clustering.reading import in_order, linked
 
 MOST = 8
 """Clusters there are at most."""

@@ -18,10 +18,10 @@ import numpy as np
 from scipy.cluster.hierarchy import cut_tree, linkage
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.convex_clustering.certificate import Problem, feasible
-from corsage.solvers.convex_clustering.costs import LossCosts
-from corsage.solvers.convex_clustering.edges import Edges, norms
-from corsage.solvers.convex_clustering.merged import Merged
+from corsage.solvers.convex_clustering.exact.certificate import Problem, feasible
+from corsage.solvers.convex_clustering.exact.costs import LossCosts
+from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.merged import Merged
 from corsage.solvers.convex_clustering.recovery import flow, reduced
 from corsage.solvers.losses.convex import Losses
 

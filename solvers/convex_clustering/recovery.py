@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.convex_clustering.edges import Edges, norms
-from corsage.solvers.convex_clustering.merged import Merged
-from corsage.solvers.convex_clustering.sum_of_norms import fit, prox
+from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.merged import Merged
+from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, prox
 from corsage.solvers.losses.convex import Losses
 
 TIGHT = 1e-12

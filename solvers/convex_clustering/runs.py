@@ -9,7 +9,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.solvers.convex_clustering.couplings import Coupling, Parts, Step
-from corsage.solvers.convex_clustering.edges import norms
+from corsage.solvers.convex_clustering.exact.edges import norms
 from corsage.solvers.convex_clustering.expansions import (
     HERE,
     NEAR,

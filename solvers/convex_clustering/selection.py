@@ -19,7 +19,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
 from corsage.solvers.convex_clustering.batched import Users, consensus
 from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
-from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.partitions import (
     GLOBAL,
     KMEANS,

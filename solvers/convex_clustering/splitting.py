@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.convex_clustering.edges import Edges
-from corsage.solvers.convex_clustering.sum_of_norms import prox
+from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.sum_of_norms import prox
 
 RELAX = 1.6
 """How much of a step s takes; below 2."""

@@ -1,6 +1,6 @@
 """How far from optimal the models are at most: the duality gap, by two floats of each user.
 
-See solvers/convex_clustering/certificate.py for the formula.
+See solvers/convex_clustering/exact/certificate.py for the formula.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.core.replies import Replies
+from corsage.core.messages.replies import Replies
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.turns import Script
@@ -58,7 +58,7 @@ def certify(
     questions: Questions, graph: Graph, lam: float, solver: Solver, number: int
 ) -> Script[Certificate]:
     """The certificate after round `number`: a user gets x_i and v_i = sum_j mu_ij."""
-    from corsage.solvers.convex_clustering.certificate import feasible
+    from corsage.solvers.convex_clustering.exact.certificate import feasible
 
     x, edges = solver.models, graph.edges
     mu = feasible(solver.mu, lam * edges.w)
@@ -73,8 +73,8 @@ def with_gap(
     replies: Replies, graph: Graph, lam: float, x: Floats, mu: Floats, number: int
 ) -> Certificate:
     """The gap out of the users' slack and the edges'; mu are feasible duals."""
-    from corsage.solvers.convex_clustering.certificate import edge_terms
-    from corsage.solvers.convex_clustering.edges import norms
+    from corsage.solvers.convex_clustering.exact.certificate import edge_terms
+    from corsage.solvers.convex_clustering.exact.edges import norms
 
     metrics, radius, apart = replies.metrics, lam * graph.edges.w, graph.edges.differences(x)
     slack = np.maximum(metrics["at_x"] - metrics["least"], 0.0)

@@ -26,9 +26,9 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Bools, Floats
-from corsage.core.encoding import encode
-from corsage.core.replies import Replies, name_users
-from corsage.core.schema import Schema
+from corsage.core.messages.encoding import encode
+from corsage.core.messages.replies import Replies, name_users
+from corsage.core.messages.schema import Schema
 from corsage.strategies.convex_clustering.certificate import Certificate, certify
 from corsage.strategies.convex_clustering.choice import Choice, Found, choose
 from corsage.strategies.convex_clustering.graph import Graph

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.strategies.rounds.rows import places
+from corsage.strategies.rounds.means.rows import places
 
 if TYPE_CHECKING:
-    from corsage.solvers.convex_clustering.edges import Edges
+    from corsage.solvers.convex_clustering.exact.edges import Edges
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Graph:
     @classmethod
     def of_neighbours(cls, users: list[str], models: Floats, k: int) -> Graph:
         """Pairs of which one is among the k nearest of the other, by their models (N, d)."""
-        from corsage.solvers.convex_clustering.edges import Edges
+        from corsage.solvers.convex_clustering.exact.edges import Edges
 
         edges = Edges.knn(models, k)
         return cls(users, np.stack([edges.i, edges.j], 1), edges.w)
@@ -50,7 +50,7 @@ class Graph:
     @cached_property
     def edges(self) -> Edges:
         """The graph as the solvers take it."""
-        from corsage.solvers.convex_clustering.edges import Edges
+        from corsage.solvers.convex_clustering.exact.edges import Edges
 
         if self.pairs is None or self.weights is None:
             return Edges.all_pairs(len(self.users))

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
 from corsage.strategies.convex_clustering.solver import Rules

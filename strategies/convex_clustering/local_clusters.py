@@ -16,10 +16,10 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats, Ints
-from corsage.core.encoding import encode
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Replies
+from corsage.core.messages.encoding import encode
+from corsage.core.messages.replies import Replies
 from corsage.core.seeding import generator
 from corsage.strategies.convex_clustering.models import (
     check_convex,
@@ -28,8 +28,8 @@ from corsage.strategies.convex_clustering.models import (
 )
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.means.rows import places
 from corsage.strategies.rounds.results import Finding, few_rows
-from corsage.strategies.rounds.rows import places
 from corsage.strategies.rounds.turns import Parcel, Script
 
 if TYPE_CHECKING:

@@ -156,8 +156,8 @@ class Newton:
     def _run(self, problem: Problem) -> Run:
         """The method where it stands."""
         from corsage.solvers.convex_clustering.couplings import Penalty, Step
+        from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution
         from corsage.solvers.convex_clustering.runs import Run, Task
-        from corsage.solvers.convex_clustering.sum_of_norms import Solution
 
         edges, lam, task = problem.edges, problem.lam, Task(Penalty(problem.lam, problem.edges))
         solution = Solution(self.x, self.mu, lam, np.nan, np.inf, np.inf, False, 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Bools
-from corsage.core.replies import name_users
+from corsage.core.messages.replies import name_users
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.probing import ask_all
 from corsage.strategies.convex_clustering.questions import Questions

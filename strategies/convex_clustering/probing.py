@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corsage.core.arrays import Array, Arrays, Floats
-from corsage.core.replies import Replies
+from corsage.core.messages.replies import Replies
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.turns import Script
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from corsage.core.arrays import Arrays
+from corsage.core.counts import Number
 from corsage.core.errors import RoundFailed
-from corsage.core.replies import Replies, by_cause, name_users
-from corsage.core.schema import Number, Schema
+from corsage.core.messages.replies import Replies, by_cause, name_users
+from corsage.core.messages.schema import Schema
 from corsage.strategies.rounds.asking import Ask, in_turns
 from corsage.strategies.rounds.job import Job
+from corsage.strategies.rounds.means.rows import places
 from corsage.strategies.rounds.outgoing import question_to
-from corsage.strategies.rounds.rows import places
 from corsage.strategies.rounds.turns import Parcel, Question, Script
 
 if TYPE_CHECKING:

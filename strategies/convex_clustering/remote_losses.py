@@ -16,7 +16,7 @@ from torch import Tensor
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import ModelError
-from corsage.core.replies import Replies
+from corsage.core.messages.replies import Replies
 from corsage.solvers.losses.held_out import Fold
 
 AskUsers = Callable[[str, Arrays, Arrays, dict[str, Any]], Replies]

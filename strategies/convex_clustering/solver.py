@@ -18,7 +18,7 @@ import numpy as np
 from corsage.core.arrays import Floats, Ints
 
 if TYPE_CHECKING:
-    from corsage.solvers.convex_clustering.edges import Edges
+    from corsage.solvers.convex_clustering.exact.edges import Edges
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from corsage.core.columns import TableFacts
-from corsage.core.groups import FederationKeys
+from corsage.core.configuration.groups import FederationKeys
 from corsage.core.known_devices import Owner, Standing
-from corsage.core.replies import Replies
+from corsage.core.messages.replies import Replies
+from corsage.core.tables.columns import TableFacts
 from corsage.strategies.devices.exchange import Exchange, exchange
 from corsage.strategies.devices.outlying import outlying
 from corsage.strategies.devices.owners import Owners, digest

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from statistics import median
 
-from corsage.core.columns import MOST_COLUMNS, MOST_LEVELS, ColumnFacts, TableFacts
+from corsage.core.tables.columns import MOST_COLUMNS, MOST_LEVELS, ColumnFacts, TableFacts
 from corsage.core.text import line
 
 FAR = 1e6

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Message
 from flwr.supercore import log
 
-from corsage.core.encoding import payload
-from corsage.core.replies import Replies
-from corsage.core.together import packed, split
+from corsage.core.messages.aboard import packed, split
+from corsage.core.messages.encoding import payload
+from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.evaluation import accepted, options_of, round_over, tell
 from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Done, Turn

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from corsage.core.known_devices import Standing
-from corsage.core.replies import name_users, reading_order
+from corsage.core.messages.replies import name_users, reading_order
 
 LONGEST = 64
 """Rounds of the longest pause, and good replies that make good the gravest doubt."""

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corsage.core.counts import Number
 from corsage.core.errors import ConfigError, ModelError, RoundFailed
-from corsage.core.replies import Replies, name_users
-from corsage.core.schema import Number
+from corsage.core.messages.replies import Replies, name_users
 from corsage.strategies.rounds.job import Job
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
-    from corsage.solvers.known_clusters.shared_rows import Rows
+    from corsage.solvers.known_clusters.variances.shared_rows import Rows
 
 SQUARE = Number("square", low=0.0)
 ONE_HOT = Number("square", low=0.0, per_sample=1.0)
@@ -48,7 +48,7 @@ def check_exact(network: Network, loss: str) -> None:
 def rows_of(replies: Replies, d: int, outputs: int) -> Rows:
     """The users' sums as matrices."""
     from corsage.networks.exact.exact_heads import unpacked
-    from corsage.solvers.known_clusters.shared_rows import Rows
+    from corsage.solvers.known_clusters.variances.shared_rows import Rows
 
     a = unpacked(np.asarray(replies.rows["a"], np.float64), d)
     b = np.asarray(replies.rows["b"], np.float64).reshape(-1, d, outputs)
@@ -62,7 +62,7 @@ def sound(name: str, job: Job, rows: Rows, users: list[str]) -> tuple[Rows, list
     If there are no more records than a head has numbers, a middle that fits them all leaves nothing
     that variances could be found from: that is refused.
     """
-    from corsage.solvers.known_clusters.shared_rows import Rows, possible
+    from corsage.solvers.known_clusters.variances.shared_rows import Rows, possible
 
     fine = possible(rows)
     if wrong := [user for user, is_fine in zip(users, fine, strict=True) if not is_fine]:

@@ -32,9 +32,9 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32, Ints
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.groups import TrainKeys
 from corsage.core.keys import key
-from corsage.core.replies import Replies, reading_order
+from corsage.core.messages.replies import Replies, reading_order
 from corsage.strategies.fedrep.fedrep import FedRepKeys
 from corsage.strategies.fedrep.pulled_heads import (
     TITLE,
@@ -44,8 +44,8 @@ from corsage.strategies.fedrep.pulled_heads import (
     named_heads,
 )
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.means.rows import enter, places
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.rows import enter, places
 from corsage.strategies.rounds.state import BodyState
 from corsage.strategies.rounds.turns import Parcel
 
@@ -139,7 +139,7 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
 
     def merge(self, replies: Replies) -> FedRepConvexState:
         """phi^{t+1}, the mean of phi_i; s_i += h_i - y_i, and Y the prox at the new S."""
-        from corsage.solvers.convex_clustering.wide_prox import neighbours, wide_prox
+        from corsage.solvers.convex_clustering.exact.wide_prox import neighbours, wide_prox
 
         state, keys, users = self.state, self.keys, replies.users
         step = replies.rows["head"] - self._y(users).astype(np.float64)
@@ -189,8 +189,8 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
 
 def distinct(state: FedRepConvexState) -> list[tuple[str, str]]:
     """How many heads are distinct, and the clusters; those at the largest gap if none are fused."""
+    from corsage.solvers.convex_clustering.exact.wide_prox import TOLERANCE
     from corsage.solvers.convex_clustering.reading import candidate
-    from corsage.solvers.convex_clustering.wide_prox import TOLERANCE
 
     labels, heads = state.labels, state.y
     sure = "exactly" if state.gap <= TOLERANCE else f"up to a relative gap of {state.gap:.0e}"

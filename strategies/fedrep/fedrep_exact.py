@@ -35,8 +35,8 @@ from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32, Ints
 from corsage.core.errors import ConfigError, ModelError
-from corsage.core.replies import Replies, reading_order
-from corsage.core.schema import Schema
+from corsage.core.messages.replies import Replies, reading_order
+from corsage.core.messages.schema import Schema
 from corsage.core.seeding import generator
 from corsage.strategies.fedrep.exact_keys import FedRepExactKeys
 from corsage.strategies.fedrep.exact_state import EVERYBODY, FedRepExactState
@@ -50,7 +50,7 @@ from corsage.strategies.rounds.turns import Parcel, Question, Script
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
-    from corsage.solvers.known_clusters.shared_rows import Rows, Shared
+    from corsage.solvers.known_clusters.variances.shared_rows import Rows, Shared
 
 
 class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
@@ -161,7 +161,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
     def _solve(self, number: int) -> Script[Replies]:
         """Sums, variances and centres; of classes also the heat."""
         from corsage.networks.exact.exact_heads import HEATS, as_rows, as_theta
-        from corsage.solvers.known_clusters.shared_rows import fit
+        from corsage.solvers.known_clusters.variances.shared_rows import fit
 
         network, users = self.job.network, self.members.users
         d, outputs = as_theta(network, self.state.wbar[None]).shape[1:]
@@ -193,7 +193,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
     def _grouped(self, rows: Rows, users: list[str]) -> Shared:
         """The clusters that appear, which the state then has, and their centres."""
         from corsage.solvers.convex_clustering.proposals import proposals
-        from corsage.solvers.known_clusters.shared_groups import groups
+        from corsage.solvers.known_clusters.variances.shared_groups import groups
 
         found = groups(rows, proposals)
         several = bool(found.labels.any())

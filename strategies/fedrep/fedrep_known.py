@@ -23,10 +23,10 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32
+from corsage.core.configuration.groups import TrainKeys
 from corsage.core.errors import ConfigError
-from corsage.core.groups import TrainKeys
 from corsage.core.keys import key
-from corsage.core.replies import Replies, name_users, reading_order
+from corsage.core.messages.replies import Replies, name_users, reading_order
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.strategies.fedrep.fedrep import FedRepKeys
 from corsage.strategies.fedrep.pulled_heads import (
@@ -37,8 +37,8 @@ from corsage.strategies.fedrep.pulled_heads import (
     named_heads,
 )
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.means.rows import enter, places
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.rows import enter, places
 from corsage.strategies.rounds.state import BodyState
 from corsage.strategies.rounds.turns import Parcel
 

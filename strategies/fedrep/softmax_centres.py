@@ -25,12 +25,12 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import RoundFailed
-from corsage.core.replies import Replies, name_users
+from corsage.core.messages.replies import Replies, name_users
 from corsage.core.seeding import generator
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
-    from corsage.solvers.known_clusters.shared_rows import Rows
+    from corsage.solvers.known_clusters.variances.shared_rows import Rows
     from corsage.strategies.fedrep.exact_state import FedRepExactState
     from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 

@@ -1,6 +1,6 @@
 """Async-AL2SGD+: accelerated, variance-reduced, for known clusters.
 
-Lyu et al. 2022, Algorithm 2, with the unbiased estimator; solvers/known_clusters/async_al2sgd.py
+Lyu et al. 2022, Algorithm 2, with the unbiased estimator; coins/async_al2sgd.py of the solvers
 has it line by line. Users keep z_i, y_i, an anchor x_i and its gradient, and all renew their
 anchors together with probability rho.
 
@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING
 
 from corsage.core.errors import ConfigError
 from corsage.core.keys import key
-from corsage.solvers.known_clusters.al2sgd_coalescing import plan
-from corsage.solvers.known_clusters.coins import Stretch
+from corsage.solvers.known_clusters.coins.al2sgd_coalescing import plan
+from corsage.solvers.known_clusters.coins.flips import Stretch
+from corsage.solvers.known_clusters.coins.katyusha import Momenta, check, parameters
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
-from corsage.solvers.known_clusters.katyusha import Momenta, check, parameters
-from corsage.strategies.known_clusters.al2sgd_server import AL2SGDServer
-from corsage.strategies.known_clusters.checks import check_convex
-from corsage.strategies.known_clusters.coin_method import CoinMethod
-from corsage.strategies.known_clusters.coins import CoinKeys, fixed_settings, number
-from corsage.strategies.known_clusters.schedule import CoinSchedule
-from corsage.strategies.known_clusters.server_rows import AsyncAL2SGDState
-from corsage.strategies.known_clusters.strengths import AUTO
+from corsage.strategies.known_clusters.clusters.strengths import AUTO
+from corsage.strategies.known_clusters.coins.al2sgd_server import AL2SGDServer
+from corsage.strategies.known_clusters.coins.checks import check_convex
+from corsage.strategies.known_clusters.coins.coin_keys import CoinKeys, fixed_settings, number
+from corsage.strategies.known_clusters.coins.coin_method import CoinMethod
+from corsage.strategies.known_clusters.coins.schedule import CoinSchedule
+from corsage.strategies.known_clusters.coins.server_rows import AsyncAL2SGDState
 from corsage.strategies.rounds.results import Finding
 
 if TYPE_CHECKING:

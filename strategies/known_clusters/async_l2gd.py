@@ -1,6 +1,6 @@
 """Async-L2GD: a coin for the network, and a coin for each known cluster.
 
-Lyu et al. 2022, Algorithm 1, on their objective (2.1), as solvers/known_clusters/async_l2gd.py has
+Lyu et al. 2022, Algorithm 1, on their objective (2.1), as coins/async_l2gd.py of the solvers has
 it: global steps towards the middle and the centres, steps to a cluster's centre, and local steps.
 
 All coins are drawn up front, and what needs no word from the users runs together. A round is a run
@@ -18,9 +18,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from corsage.strategies.known_clusters.coin_method import CoinMethod
-from corsage.strategies.known_clusters.coins import CoinKeys
-from corsage.strategies.known_clusters.l2gd_server import AsyncL2GDState, CentresAndMaps, UserModels
+from corsage.strategies.known_clusters.coins.coin_keys import CoinKeys
+from corsage.strategies.known_clusters.coins.coin_method import CoinMethod
+from corsage.strategies.known_clusters.coins.l2gd_server import (
+    AsyncL2GDState,
+    CentresAndMaps,
+    UserModels,
+)
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network

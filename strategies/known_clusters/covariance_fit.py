@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.solvers.known_clusters.constraints import NONE as SMALLEST
-from corsage.solvers.known_clusters.scoring import Fitted
-from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.standard import Standard
+from corsage.solvers.known_clusters.variances.constraints import NONE as SMALLEST
+from corsage.solvers.known_clusters.variances.scoring import Fitted
+from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.strategies.known_clusters.uncertainty import RECORDS, Likely
 from corsage.strategies.rounds.results import Finding
 

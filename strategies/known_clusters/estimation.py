@@ -1,8 +1,8 @@
 """gamma and lambda on `auto`: how the users' sums become variances, and variances strengths.
 
 Lyu et al. 2022, Theorem 5.1: gamma_j = 1/s_j^2, lambda = 1/sb^2, in units of the noise. With the
-squared loss restricted maximum likelihood (solvers/known_clusters/reml.py), one exchange and
-`known-refine` more; with others EM (solvers/known_clusters/laplace.py), a step a round.
+squared loss restricted maximum likelihood (variances/reml.py), one exchange and
+`known-refine` more; with others EM (variances/laplace.py), a step a round.
 """
 
 from __future__ import annotations
@@ -16,14 +16,30 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import RoundFailed
-from corsage.core.replies import Replies
-from corsage.solvers.known_clusters.laplace import LaplaceSums, laplace_sums, laplace_variances
-from corsage.solvers.known_clusters.reml import GRID, RemlSums, Variances, fit, refined_grid, shares
-from corsage.strategies.known_clusters.cohorts import Cohort, Present
-from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
+from corsage.core.messages.replies import Replies
+from corsage.solvers.known_clusters.variances.laplace import (
+    LaplaceSums,
+    laplace_sums,
+    laplace_variances,
+)
+from corsage.solvers.known_clusters.variances.reml import (
+    GRID,
+    RemlSums,
+    Variances,
+    fit,
+    refined_grid,
+    shares,
+)
+from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
+from corsage.strategies.known_clusters.clusters.strengths import AUTO, ClusterKeys
+from corsage.strategies.known_clusters.coins.conversation import (
+    Answer,
+    Request,
+    ask_each,
+    check_enough,
+)
+from corsage.strategies.known_clusters.coins.possible import likelihood_fault
 from corsage.strategies.known_clusters.covariance_fit import CovarianceFit
-from corsage.strategies.known_clusters.possible import likelihood_fault
-from corsage.strategies.known_clusters.strengths import AUTO, ClusterKeys
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script

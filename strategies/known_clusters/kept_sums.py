@@ -13,10 +13,10 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.core.errors import ConfigError
-from corsage.core.preparation import Preparation
+from corsage.core.tables.preparation import Preparation
 from corsage.solvers.known_clusters.mixed_model import pack, unpack
-from corsage.strategies.known_clusters.cohorts import Present
-from corsage.strategies.known_clusters.conversation import Answer
+from corsage.strategies.known_clusters.clusters.cohorts import Present
+from corsage.strategies.known_clusters.coins.conversation import Answer
 
 MOST_KEPT = 10_000_000
 """Numbers of all users' sums that checkpoints hold."""

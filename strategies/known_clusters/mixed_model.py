@@ -28,13 +28,22 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Array, Arrays, Floats
-from corsage.core.encoding import encode
 from corsage.core.keys import Keys, key
-from corsage.core.replies import Replies
+from corsage.core.messages.encoding import encode
+from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.newton_rounds import Pace
-from corsage.strategies.known_clusters.checks import check_convex, check_mixed
-from corsage.strategies.known_clusters.cohorts import ClusterNames, KnownClusters
-from corsage.strategies.known_clusters.conversation import evaluation_of, evaluations_of
+from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames, KnownClusters
+from corsage.strategies.known_clusters.clusters.strengths import (
+    ClusterKeys,
+    Strengths,
+    tied,
+    value_of,
+)
+from corsage.strategies.known_clusters.coins.checks import check_convex, check_mixed
+from corsage.strategies.known_clusters.coins.conversation import (
+    evaluation_of,
+    evaluations_of,
+)
 from corsage.strategies.known_clusters.estimation import Estimates
 from corsage.strategies.known_clusters.inference import inferred
 from corsage.strategies.known_clusters.kept_sums import KeptSums
@@ -42,7 +51,6 @@ from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.neighbours import Neighbours, compared
 from corsage.strategies.known_clusters.paths import parents
-from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, tied, value_of
 from corsage.strategies.rounds.algorithm import AT_ONCE
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.job import Job

@@ -15,23 +15,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
-from corsage.core.replies import Replies
-from corsage.solvers.known_clusters.covariance import Covariances, covariances
-from corsage.solvers.known_clusters.laplace import centre_covariance
+from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, centres
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
-from corsage.strategies.known_clusters.cohorts import Cohort, KnownClusters, Present
-from corsage.strategies.known_clusters.conversation import Answer, Request, ask_each, check_enough
-from corsage.strategies.known_clusters.estimation import VarianceEstimation
-from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
-from corsage.strategies.known_clusters.possible import step_fault
-from corsage.strategies.known_clusters.strengths import (
+from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
+from corsage.solvers.known_clusters.variances.laplace import centre_covariance
+from corsage.strategies.known_clusters.clusters.cohorts import Cohort, KnownClusters, Present
+from corsage.strategies.known_clusters.clusters.strengths import (
     AUTO,
     Strengths,
     given_strengths,
     settle,
     tied,
 )
+from corsage.strategies.known_clusters.coins.conversation import (
+    Answer,
+    Request,
+    ask_each,
+    check_enough,
+)
+from corsage.strategies.known_clusters.coins.possible import step_fault
+from corsage.strategies.known_clusters.estimation import VarianceEstimation
+from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
 from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding, few_rows

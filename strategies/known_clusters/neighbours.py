@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.core.replies import Replies
-from corsage.core.schema import EXAMPLES
-from corsage.strategies.known_clusters.conversation import evaluations_of
+from corsage.core.counts import EXAMPLES
+from corsage.core.messages.replies import Replies
+from corsage.strategies.known_clusters.coins.conversation import evaluations_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.rounds.algorithm import AT_ONCE
 from corsage.strategies.rounds.results import Finding

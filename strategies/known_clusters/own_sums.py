@@ -2,7 +2,7 @@
 
 A user sends the quadratic that its loss is, or is like at its present model: A_i, b_i and y'y, the
 sums and nothing else, whatever shapes are tried. The server finds the most likely covariances of
-users and clusters (solvers/known_clusters/scoring.py), their shapes by the likelihood of users that
+users and clusters (variances/scoring.py), their shapes by the likelihood of users that
 were left out (choice.py), and w_j and wbar on the way. Once is all for the squared loss. With other
 losses users then find their models from w_j and the covariance, and send their quadratics there:
 a few such exchanges, until the slope of the likelihood is 0 where the last one ended.
@@ -22,17 +22,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
+from corsage.core.counts import Number
 from corsage.core.errors import ConfigError
-from corsage.core.replies import Replies
-from corsage.core.schema import Number
-from corsage.solvers.known_clusters.choice import Judged, chosen, equal_shapes, grouped
+from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
-from corsage.solvers.known_clusters.scoring import Fitted, Scoring
-from corsage.solvers.known_clusters.shapes import ONE
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.strategies.known_clusters.cohorts import Cohort, Present
-from corsage.strategies.known_clusters.conversation import Request, ask_each, check_enough
+from corsage.solvers.known_clusters.variances.choice import Judged, chosen, equal_shapes, grouped
+from corsage.solvers.known_clusters.variances.scoring import Fitted, Scoring
+from corsage.solvers.known_clusters.variances.shapes import ONE
+from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
+from corsage.strategies.known_clusters.clusters.strengths import AUTO
+from corsage.strategies.known_clusters.coins.conversation import (
+    Request,
+    ask_each,
+    check_enough,
+)
+from corsage.strategies.known_clusters.coins.possible import quadratic_fault
 from corsage.strategies.known_clusters.covariance_fit import (
     CovarianceFit,
     Told,
@@ -45,8 +51,6 @@ from corsage.strategies.known_clusters.paths import (
     unit_models,
     units_above,
 )
-from corsage.strategies.known_clusters.possible import quadratic_fault
-from corsage.strategies.known_clusters.strengths import AUTO
 from corsage.strategies.known_clusters.uncertainty import (
     APPROXIMATE,
     LEFT_OUT,

@@ -13,7 +13,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ConfigError
-from corsage.core.replies import reading_order
+from corsage.core.messages.replies import reading_order
 from corsage.solvers.known_clusters.absorbed import Level
 from corsage.solvers.known_clusters.tree import levels_of
 from corsage.strategies.known_clusters.covariance_fit import level_name

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.known_clusters.choice import grouped
-from corsage.solvers.known_clusters.profile import Errors, Interval, Intervals
-from corsage.solvers.known_clusters.scoring import Fitted
-from corsage.solvers.known_clusters.shapes import FULL, ONE
 from corsage.solvers.known_clusters.tree import Tree
+from corsage.solvers.known_clusters.variances.choice import grouped
+from corsage.solvers.known_clusters.variances.profile import Errors, Interval, Intervals
+from corsage.solvers.known_clusters.variances.scoring import Fitted
+from corsage.solvers.known_clusters.variances.shapes import FULL, ONE
 
 RECORDS = "records"
 LONG = 700_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.core.preparation import BY_USER, Preparation
+from corsage.core.tables.preparation import BY_USER, Preparation
 from corsage.strategies.rounds.job import Job
 
 ROUNDING = 1e-6

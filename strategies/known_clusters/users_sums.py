@@ -10,12 +10,12 @@ import numpy as np
 from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import uniforms, user_keys
 from corsage.solvers.known_clusters.absorbed import Sums
-from corsage.solvers.known_clusters.choice import grouped
 from corsage.solvers.known_clusters.lanes import AT_ONCE, WIDEST
 from corsage.solvers.known_clusters.mixed_model import by_cluster, unpack
-from corsage.solvers.known_clusters.scoring import Fitted
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
+from corsage.solvers.known_clusters.variances.choice import grouped
+from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.strategies.known_clusters.kept_sums import KeptSums
 
 if TYPE_CHECKING:

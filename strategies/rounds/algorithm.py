@@ -8,15 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from corsage.core.arrays import Arrays
-from corsage.core.config import Config
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.groups import TrainKeys
+from corsage.core.counts import Number
 from corsage.core.keys import Keys
-from corsage.core.replies import Replies
-from corsage.core.schema import Number, Schema
+from corsage.core.messages.replies import Replies
+from corsage.core.messages.schema import Schema
 from corsage.core.seeding import drawn_count, generator, some_of
-from corsage.strategies.rounds.averaging import Averaging
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.loop import exchange_once
+from corsage.strategies.rounds.means.averaging import Averaging
 from corsage.strategies.rounds.members import Members
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import Finding
@@ -80,7 +81,7 @@ class Algorithm(Generic[K, S]):
         """Refuse keys that cannot be meant, and make the parts; no user is known yet."""
 
     def unused(self, name: str) -> str:
-        """Say why a key of training (core/train_keys.py, LEARNING) would do nothing or harm."""
+        """Say why a key of training (train_keys.py, LEARNING) would do nothing or harm."""
         return self.untrained
 
     def initial(self, network: Network) -> S:

@@ -19,17 +19,16 @@ from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
 from corsage.core.clock import Clock
-from corsage.core.config import Config
-from corsage.core.encoding import decode, encode
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.keywords import Keywords
 from corsage.core.keys import Keys, NoKeys, flatten
-from corsage.core.keywords import Keywords
+from corsage.core.messages.encoding import decode, encode
 from corsage.strategies.rounds.algorithm import Algorithm, K, S
-from corsage.strategies.rounds.averaging import Averaging
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.delivery import Deliveries
 from corsage.strategies.rounds.job import Job
-from corsage.strategies.rounds.learning import check_fits, check_learning
 from corsage.strategies.rounds.loop import Evaluate, refuse_no_rounds, run
+from corsage.strategies.rounds.means.averaging import Averaging
 from corsage.strategies.rounds.model_arrays import (
     by_parameter,
     check_numbers,
@@ -38,12 +37,13 @@ from corsage.strategies.rounds.model_arrays import (
     lean,
     parts_of,
 )
+from corsage.strategies.rounds.opening.learning import check_fits, check_learning
+from corsage.strategies.rounds.opening.training_path import settle
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Result, weighted_metrics
 from corsage.strategies.rounds.server_step import ServerStep
 from corsage.strategies.rounds.state import Progress, arrays_of
 from corsage.strategies.rounds.steps import Steps
-from corsage.strategies.rounds.training_path import settle
 from corsage.strategies.rounds.wrappers import around, check, correct, note_fewer
 
 

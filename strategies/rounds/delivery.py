@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from corsage.core.config import Config
-from corsage.core.replies import Replies
-from corsage.core.wire import DELIVER, ROOM, ROW
+from corsage.core.configuration.config import Config
+from corsage.core.messages.replies import Replies
+from corsage.core.messages.wire import DELIVER, ROOM, ROW
 
 AUTO_BYTES = 2**30
 """What the users' models of a row may take where nobody said how much."""

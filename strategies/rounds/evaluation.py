@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corsage.core.replies import Replies, by_cause
+from corsage.core.messages.replies import Replies, by_cause
 from corsage.strategies.rounds.delivery import row_options
 from corsage.strategies.rounds.judged import judged, with_others
 from corsage.strategies.rounds.results import (

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.counts import Number
 from corsage.core.errors import RoundFailed, StatesGone
-from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.core.measures import GRADIENT_STEPS, USUAL, Measure, chosen, reported
-from corsage.core.replies import Replies, by_cause, name_users, reading_order
-from corsage.core.schema import Number
-from corsage.strategies.rounds.agreed import Agreed
+from corsage.core.messages.replies import Replies, by_cause, name_users, reading_order
 from corsage.strategies.rounds.callbacks import Callback, Notes
 from corsage.strategies.rounds.ledger import Ledger
 from corsage.strategies.rounds.members import Members
+from corsage.strategies.rounds.opening.agreed import Agreed
+from corsage.strategies.rounds.opening.tables import suited
 from corsage.strategies.rounds.outgoing import task_for
 from corsage.strategies.rounds.state import Progress
-from corsage.strategies.rounds.tables import suited
 from corsage.strategies.rounds.turns import Question
 
 if TYPE_CHECKING:

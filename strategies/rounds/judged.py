@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Bools, Floats
+from corsage.core.counts import EXAMPLES
 from corsage.core.errors import RoundFailed
 from corsage.core.measures import ADAPTATION_STEPS, Measure, Spread, baseline_of, spread
-from corsage.core.replies import Replies
-from corsage.core.schema import EXAMPLES
+from corsage.core.messages.replies import Replies
 
 OWN_CLASS = "each user's own most frequent class"
 OWN_MEAN = "each user's own mean"

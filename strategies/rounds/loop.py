@@ -21,11 +21,11 @@ from flwr.supercore import log
 from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.measures import GRADIENT_STEPS
+from corsage.core.messages.replies import Replies, name_users
+from corsage.core.messages.schema import Schema
+from corsage.core.messages.wire import BY_USER
 from corsage.core.registry import attached
-from corsage.core.replies import Replies, name_users
-from corsage.core.schema import Schema
 from corsage.core.text import line
-from corsage.core.wire import BY_USER
 from corsage.strategies.rounds.evaluation import (
     evaluated,
     last_evaluation,
@@ -33,8 +33,8 @@ from corsage.strategies.rounds.evaluation import (
     rows,
     tell,
 )
-from corsage.strategies.rounds.first_data import check_data
 from corsage.strategies.rounds.model_arrays import lean
+from corsage.strategies.rounds.opening.first_data import check_data
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import LAST, Result, Summary, weighted_metrics
 from corsage.strategies.rounds.state import not_finite

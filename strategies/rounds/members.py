@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import CheckpointError, StorageError
+from corsage.core.messages.replies import Replies
+from corsage.core.messages.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY
 from corsage.core.registry import attached
-from corsage.core.replies import Replies
 from corsage.core.seeding import generator, some_of
-from corsage.core.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY
-from corsage.strategies.rounds.agreed import Agreed
 from corsage.strategies.rounds.grids import is_at_home, is_closed
+from corsage.strategies.rounds.opening.agreed import Agreed
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Member, Roster
 from corsage.strategies.rounds.state import Progress

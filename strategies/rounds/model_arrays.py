@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from corsage.core.arrays import Array, Arrays, Bools, Floats32
-from corsage.core.encoding import as_sent
 from corsage.core.errors import ModelError
+from corsage.core.messages.encoding import as_sent
 from corsage.strategies.rounds.state import arrays_of
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from corsage.core.arrays import Arrays
-from corsage.core.encoding import encode, payload
 from corsage.core.errors import NodeError
-from corsage.core.schema import Schema
-from corsage.core.wire import Task, encode_task
+from corsage.core.messages.encoding import encode, payload
+from corsage.core.messages.schema import Schema
+from corsage.core.messages.wire import Task, encode_task
 from corsage.strategies.rounds.turns import Parcel, Question
 
 if TYPE_CHECKING:

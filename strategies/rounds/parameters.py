@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.supercore import log
 
-from corsage.core.catalogue import defaults
-from corsage.core.config import Config
-from corsage.core.config import foreign_keys as keys_of_the_app
+from corsage.core.configuration.catalogue import defaults
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.config import foreign_keys as keys_of_the_app
 from corsage.core.errors import ConfigError
 from corsage.core.keys import names
 from corsage.core.registry import ALGORITHMS, algorithm_keys

@@ -12,11 +12,11 @@ import numpy as np
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
-from corsage.core.groups import TENTH
+from corsage.core.configuration.groups import TENTH
+from corsage.core.counts import EXAMPLES
 from corsage.core.hurt import Hurt
 from corsage.core.measures import MEASURES, Spread, spread, worst_share
-from corsage.core.replies import Replies
-from corsage.core.schema import EXAMPLES
+from corsage.core.messages.replies import Replies
 from corsage.core.seeding import drawn_count
 from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged
 from corsage.strategies.rounds.state import Progress, Traffic

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from corsage.core.introduction import Introduction
 from corsage.core.known_devices import NOBODY, Owner
-from corsage.core.replies import in_reading_order, name_users
+from corsage.core.messages.introduction import Introduction
+from corsage.core.messages.replies import in_reading_order, name_users
 
 if TYPE_CHECKING:
     from corsage.strategies.devices.owners import Owners

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Array, Bools, Floats32
+from corsage.core.configuration.server_keys import ServerKeys
 from corsage.core.errors import ConfigError
-from corsage.core.replies import Replies
-from corsage.core.server_keys import ServerKeys
+from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.model_arrays import PARTS, learned
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from corsage.core.arrays import Arrays
-from corsage.core.replies import Replies, merge_replies, one_after_the_other
-from corsage.core.schema import Schema
+from corsage.core.messages.replies import Replies, merge_replies, one_after_the_other
+from corsage.core.messages.schema import Schema
 
 T = TypeVar("T")
 Done = Sequence[tuple[Message, Message | None]]

@@ -21,8 +21,8 @@ from flwr.serverapp.strategy import (
 )
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from corsage.core.encoding import encode
 from corsage.core.errors import ConfigError
+from corsage.core.messages.encoding import encode
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy

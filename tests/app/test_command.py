@@ -20,7 +20,7 @@ from corsage.app.states.store import states_of
 from corsage.clients.base import Got, Sent
 from corsage.clients.fedavg import FedAvgClient
 from corsage.clients.fedrep.fedrep import FedRepClient
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.keys import NoKeys
 from corsage.core.version import VERSION
 from corsage.networks.batches import Examples

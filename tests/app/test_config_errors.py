@@ -16,7 +16,7 @@ from corsage.app.client_app import app as client_app
 from corsage.app.command import run
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run import run_folder
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import UNUSABLE, StorageError
 
 QUICK = ["num-users=6", "num-rounds=1", "hidden=4", "head-epochs=1", "fine-tune-epochs=0"]

@@ -11,7 +11,7 @@ import pytest
 from corsage import fit, simulate
 from corsage.app import command
 from corsage.app.automatic import chosen
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.registry import ALGORITHMS
 

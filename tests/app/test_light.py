@@ -34,7 +34,7 @@ def test_a_run_says_what_it_is_before_anything_heavy_is_loaded() -> None:
     found = loaded(
         "from corsage.app.command import announce, parse\n"
         "from corsage.app.studies.grid import is_study_of\n"
-        "from corsage.core.config import Config\n"
+        "from corsage.core.configuration.config import Config\n"
         "values, _ = parse(['strategy=fedrep,local'])\n"
         "assert not is_study_of(values)\n"
         "announce(Config.parse(values))"
@@ -45,7 +45,7 @@ def test_a_run_says_what_it_is_before_anything_heavy_is_loaded() -> None:
 def test_strategies_data_sets_and_keys_load_nothing_heavy() -> None:
     """Every one of them, and `import corsage` not even those."""
     found = loaded(
-        "from corsage.core.config import Config\n"
+        "from corsage.core.configuration.config import Config\n"
         "from corsage.core.registry import ALGORITHMS, DATASETS, data_set\n"
         "from corsage.strategies import strategy_class\n"
         "[strategy_class(name) for name in ALGORITHMS]\n"
@@ -73,7 +73,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from corsage.app.nodes.answers import introduce
 from corsage.app.nodes.node import Nodes
-from corsage.core.wire import Task, encode_task
+from corsage.core.messages.wire import Task, encode_task
 
 np.savez({file!r}, x=np.eye(8, 3), label=np.arange(8) % 2)
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1

@@ -15,7 +15,7 @@ from corsage.app.engines import simulate
 from corsage.app.results.export import content
 from corsage.app.results.row import NoModel
 from corsage.app.run.resuming import read_config
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError
 from corsage.core.registry import ALGORITHMS
 from tests.support.federations import settings

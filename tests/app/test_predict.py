@@ -15,7 +15,7 @@ import corsage
 from corsage.app.engines import simulate
 from corsage.app.results import export, predict
 from corsage.app.results.table import read_rows
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError, DataError
 
 SCHOOLS = {"s1": 1.0, "s2": -1.0, "s3": 5.0}

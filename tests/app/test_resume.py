@@ -20,7 +20,7 @@ from corsage.app.command import run
 from corsage.app.run.checkpoint import found
 from corsage.app.run.run_folder import RunFolder
 from corsage.benchmarks.chaos.damage import damage
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import CheckpointError, RoundFailed
 from corsage.strategies.fedavg import FedAvg
 from tests.support.killing import SCRIPT

@@ -9,7 +9,7 @@ import pytest
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.strategies import strategy_class
 
 

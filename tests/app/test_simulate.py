@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from corsage import Config, Ditto, simulate
+from corsage.core.configuration.held import held, hold
 from corsage.core.errors import ConfigError, DataError, ModelError
-from corsage.core.held import held, hold
 from corsage.datasets.dealing.federated import simulated
 
 QUICK: dict[str, Any] = {"num_rounds": 2, "fraction_train": 1.0, "progress": False}

@@ -27,7 +27,7 @@ from corsage.app.states.database import PAGES, Database, bytes_of_row, page_size
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import secure
 from corsage.core.errors import CheckpointError, StateLost, StorageError
-from corsage.core.wire import Task
+from corsage.core.messages.wire import Task
 
 SMALL = settings(max_examples=25, deadline=None)
 

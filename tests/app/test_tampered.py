@@ -16,7 +16,7 @@ import pytest
 import corsage
 from corsage.app.engines import simulate
 from corsage.app.run import report_again
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError
 from corsage.core.files import sealed, unsealed
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from corsage.clients.baseline import log_odds, means_of
+from corsage.clients.parts.baseline import log_odds, means_of
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from corsage.clients import features
-from corsage.clients.features import Features, FeaturesByModel
+from corsage.clients.parts import features
+from corsage.clients.parts.features import Features, FeaturesByModel
 from corsage.networks.network import Network
 
 

@@ -14,7 +14,7 @@ from corsage.clients.base import Client, Got, Models, Sent
 from corsage.clients.fedrep.fedrep import FedRepClient
 from corsage.core.errors import ModelError
 from corsage.core.keys import NoKeys
-from corsage.core.wire import Task
+from corsage.core.messages.wire import Task
 from corsage.networks.batches import Examples, Loss
 from corsage.networks.build import build_network
 from corsage.networks.network import Network

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from corsage.core import blocks
-from corsage.core.encoding import LARGE, as_sent, decode, encode
+from corsage.core.messages.encoding import LARGE, as_sent, decode, encode
 
 LONG = 2 * blocks.PIECE + 5
 

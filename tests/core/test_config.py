@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from corsage.clients import client_class
-from corsage.core.catalogue import catalogue, defaults, titled
-from corsage.core.config import RETIRED, Config, read_words
+from corsage.core.configuration.catalogue import catalogue, defaults, titled
+from corsage.core.configuration.config import RETIRED, Config, read_words
 from corsage.core.errors import ConfigError
 from corsage.core.keys import flatten
 from corsage.core.registry import ALGORITHMS, DATASETS, Algorithm, data_keys

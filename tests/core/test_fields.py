@@ -13,20 +13,29 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.bad_values import of_kind, of_message
 from corsage.clients import client_class
-from corsage.core.asked import USUAL, options_of
-from corsage.core.columns import ColumnFacts, Moments, TableFacts
 from corsage.core.errors import ConfigError, Refused, RoundFailed
-from corsage.core.fields import BELIEVING, Doubt, Text, columns_of, declared, put, said, take
-from corsage.core.introduction import (
+from corsage.core.messages.asked import USUAL, options_of
+from corsage.core.messages.fields import (
+    BELIEVING,
+    Doubt,
+    Text,
+    columns_of,
+    declared,
+    put,
+    said,
+    take,
+)
+from corsage.core.messages.introduction import (
     Counts,
     Introduction,
     encode_introduction,
     read_introduction,
 )
-from corsage.core.limits import Limits
+from corsage.core.messages.limits import Limits
+from corsage.core.messages.replies import Reply
+from corsage.core.messages.wire import Settings, Task, decode_task, encode_task
 from corsage.core.registry import ALGORITHMS
-from corsage.core.replies import Reply
-from corsage.core.wire import Settings, Task, decode_task, encode_task
+from corsage.core.tables.columns import ColumnFacts, Moments, TableFacts
 from corsage.strategies import strategy_class
 from tests.core.test_wire import told
 from tests.support.federations import settings
@@ -78,7 +87,7 @@ def test_a_field_more_is_one_edit() -> None:
     record = encode_task(More(**{**vars(told()), "colour": "red"}))
     assert record["colour"] == "red"
     assert take(More, record, Doubt(Limits()), more=True)["colour"] == "red"
-    options = {"colour": decode_task(record).options["colour"]}  # for who does not know it, an option
+    options = {"colour": decode_task(record).options["colour"]}
     with pytest.raises(Refused, match="colour=red: nobody here takes such an option"):
         options_of(options, client_class("fedavg").takes, BELIEVING)
     bad = [value for column, value in of_message(More) if column == "colour"]

@@ -25,7 +25,7 @@ from corsage.app.output.page.learning import measure_chart
 from corsage.app.output.page.people import ranks
 from corsage.app.output.progress import Progress
 from corsage.app.output.summary import best, cells, summary_table
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.measures import (
     ACCURACY,
     RMSE,

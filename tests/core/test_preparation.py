@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corsage.core.agreement import agreed, misfit
-from corsage.core.columns import (
+from corsage.core.errors import DataError
+from corsage.core.messages.agreement import agreed, misfit
+from corsage.core.tables.columns import (
     CATEGORY,
     NUMBER,
     BadColumns,
@@ -20,8 +21,7 @@ from corsage.core.columns import (
     merged,
     read_facts,
 )
-from corsage.core.errors import DataError
-from corsage.core.preparation import Preparation, of_numbers, standard_of
+from corsage.core.tables.preparation import Preparation, of_numbers, standard_of
 
 ROWS = np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0], [np.nan, 5.0]])
 

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corsage.app.local_grid import LocalGrid
-from corsage.core.encoding import encode
+from corsage.core.counts import Number
 from corsage.core.errors import RoundFailed
-from corsage.core.replies import Replies, merge_replies
-from corsage.core.schema import Number, Schema
+from corsage.core.messages.encoding import encode
+from corsage.core.messages.replies import Replies, merge_replies
+from corsage.core.messages.schema import Schema
 
 SHAPE = (3,)
 TEMPLATE = {"body": np.zeros(SHAPE, np.float32)}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from corsage.core.config import Config
-from corsage.core.preparation import Column, Preparation
-from corsage.core.wire import Task, decode_task, encode_task
+from corsage.core.configuration.config import Config
+from corsage.core.messages.wire import Task, decode_task, encode_task
+from corsage.core.tables.preparation import Column, Preparation
 
 
 def told(**values: Any) -> Task:

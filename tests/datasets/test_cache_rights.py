@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import DataError
-from corsage.core.groups import DataKeys
 from corsage.core.rights import KNOWN
 from corsage.datasets.dealing.cache import read_folder
 from corsage.datasets.dealing.federated import opened, simulated

@@ -8,7 +8,7 @@ import torch
 
 from corsage import load
 from corsage.app.command import run
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import cifar, hub
 from corsage.datasets.data_set import load_table, source_files

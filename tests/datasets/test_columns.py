@@ -13,7 +13,7 @@ from corsage.core.errors import DataError
 from corsage.datasets.columns import cells as reading
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import load_table
-from corsage.strategies.rounds.first_data import check_data
+from corsage.strategies.rounds.opening.first_data import check_data
 from tests.support.federations import federate
 
 RNG = np.random.default_rng(0)

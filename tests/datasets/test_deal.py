@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from corsage.app.deal import run
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.datasets.dealing.federated import on_device, simulated
 from corsage.networks.training import to_tensors
 

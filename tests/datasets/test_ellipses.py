@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.datasets.data_set import check_keys, load_table
 from corsage.datasets.dealing.federated import simulated

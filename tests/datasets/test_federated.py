@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.files import cache_root
 from corsage.core.registry import data_keys

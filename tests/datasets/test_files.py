@@ -7,9 +7,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import ConfigError, DataError
-from corsage.core.groups import DataKeys
 from corsage.datasets import hub, idx
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import load_table

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from corsage.app.deal import write_files
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import hub
 from corsage.datasets.csvfile import CsvKeys

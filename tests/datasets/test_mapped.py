@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError, DataError
 from corsage.datasets.data_set import load_table
 from corsage.datasets.dealing.federated import FederatedData, simulated

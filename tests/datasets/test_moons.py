@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.core.catalogue import catalogue
-from corsage.core.config import Config
+from corsage.core.configuration.catalogue import catalogue
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.datasets.data_set import load_table
 from corsage.datasets.dealing.federated import simulated

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.app.deal import run
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import load_table

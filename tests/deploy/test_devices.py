@@ -23,7 +23,7 @@ from corsage.app.results.run import load as load_run
 from corsage.app.results.source import models_in
 from corsage.app.states.store import states_of
 from corsage.clients import client_class
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.registry import ALGORITHMS
 from corsage.datasets.dealing.federated import on_device
 from tests.support.federations import CONVEX, ELLIPSES, SUITED

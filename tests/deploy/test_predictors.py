@@ -61,7 +61,7 @@ def list_of(devices: Devices) -> list[str]:
 def share_right(model: Any, user: str, devices: Devices) -> float:
     """The share of right answers on the device's own test samples."""
     from corsage.app.nodes.node import _device
-    from corsage.core.config import Config
+    from corsage.core.configuration.config import Config
 
     own = devices.node_config(list_of(devices).index(user))
     data = _device(dict(own), Config.parse().device_data, 0).data[user]

@@ -19,13 +19,13 @@ from corsage.app.nodes.patience import TimeUp, time_limit
 from corsage.benchmarks.device.attacks import Attack
 from corsage.benchmarks.device.messages import honest
 from corsage.benchmarks.device.target import LIMITS, SECRET, Target
-from corsage.core.columns import CATEGORY
-from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.keys import names
-from corsage.core.limits import Limits
-from corsage.core.preparation import Column, Preparation
+from corsage.core.messages.aboard import packed, split
+from corsage.core.messages.limits import Limits
 from corsage.core.registry import algorithm_keys
-from corsage.core.together import packed, split
+from corsage.core.tables.columns import CATEGORY
+from corsage.core.tables.preparation import Column, Preparation
 
 
 def reason(target: Target, message: Message) -> str:

@@ -16,12 +16,12 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.nodes import answers
 from corsage.app.nodes.node import Node, Nodes
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, NodeError
-from corsage.core.wire import Task, encode_task
+from corsage.core.messages.wire import Task, encode_task
 from corsage.strategies.devices.exchange import exchange
 from corsage.strategies.devices.network import Devices
-from corsage.strategies.rounds.agreed import Agreed
+from corsage.strategies.rounds.opening.agreed import Agreed
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Roster
 from tests.support.clock import Clock, stopped

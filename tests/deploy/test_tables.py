@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from corsage import simulate
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.strategies import strategy_class
 from tests.support.devices import Devices
 

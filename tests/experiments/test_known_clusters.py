@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 from corsage.app.output import plots
 from corsage.benchmarks import known_clusters as benchmark
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.losses import LOGISTIC, SQUARED
 from corsage.datasets.dealing.federated import FederatedData, simulated
@@ -22,12 +22,12 @@ from corsage.experiments.known_clusters import chem97, convergence, donors, figu
 from corsage.experiments.known_clusters import problem as problems
 from corsage.experiments.known_clusters.scores import Scores, constant, difference
 from corsage.experiments.outcome import Options
-from corsage.solvers.known_clusters import async_al2sgd, katyusha
-from corsage.solvers.known_clusters.async_l2gd import run_naive
-from corsage.solvers.known_clusters.coins import Coins, count
+from corsage.solvers.known_clusters.coins import async_al2sgd, katyusha
+from corsage.solvers.known_clusters.coins.async_l2gd import run_naive
+from corsage.solvers.known_clusters.coins.flips import Coins, count
+from corsage.solvers.known_clusters.coins.settings import Parameters
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.known_clusters.objective import objective_21, penalty_gradient
-from corsage.solvers.known_clusters.settings import Parameters
 
 CLUSTERS = np.array([0, 0, 0, 1, 1])
 

@@ -18,10 +18,10 @@ from corsage.experiments.known_clusters.settings import (
     UNEQUAL,
 )
 from corsage.experiments.known_clusters.table1 import Panel, figures, panel, picture
-from corsage.solvers.known_clusters.async_l2gd import run_naive
-from corsage.solvers.known_clusters.coins import Coins
+from corsage.solvers.known_clusters.coins.async_l2gd import run_naive
+from corsage.solvers.known_clusters.coins.flips import Coins
+from corsage.solvers.known_clusters.coins.settings import Parameters
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
-from corsage.solvers.known_clusters.settings import Parameters
 
 
 @pytest.mark.parametrize("m", [2, 30])

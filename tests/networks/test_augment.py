@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.networks.augment import Views, check_images
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.groups import ModelKeys, TrainKeys
-from corsage.core.replies import Replies
+from corsage.core.messages.replies import Replies
 from corsage.core.seeding import generator
 from corsage.networks.batch_norm import needs_two
 from corsage.networks.build import build_network

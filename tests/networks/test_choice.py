@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.groups import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
 from corsage.networks.together import choice, parts

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn import metrics as sk
 
+from corsage.core.configuration.groups import ModelKeys
 from corsage.core.errors import ConfigError
-from corsage.core.groups import ModelKeys
 from corsage.core.measures import MEASURES, Measure, chosen, reported
 from corsage.networks.batches import Examples, Units
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion, criterion_of

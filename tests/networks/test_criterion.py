@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ConfigError, ModelError
-from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.criterion import CROSS_ENTROPY, criterion_of

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from corsage.core.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.networks.augment import Views
 from corsage.networks.batches import Examples, Plan, on_device
 from corsage.networks.build import build_network

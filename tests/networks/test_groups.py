@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from corsage.core.configuration.groups import TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.groups import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.networks.groups import Words
 from corsage.networks.network import Network

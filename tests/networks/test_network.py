@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from corsage.core.configuration.groups import ModelKeys
 from corsage.core.errors import ModelError
-from corsage.core.groups import ModelKeys
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
 

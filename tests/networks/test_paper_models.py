@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from corsage.app import command
+from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.datasets.dealing import federated
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.groups import TrainKeys
 from corsage.networks.augment import Views
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network

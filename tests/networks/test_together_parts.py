@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.groups import TrainKeys
 from corsage.networks.groups import Words
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from corsage.core.configuration.groups import ModelKeys
 from corsage.core.errors import ModelError
-from corsage.core.groups import ModelKeys
 from corsage.networks.build import build_network
 
 OWN = """

@@ -11,7 +11,7 @@ import pytest
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.core.encoding import decode
+from corsage.core.messages.encoding import decode
 from corsage.strategies.cfl import bipartition, norms, similarities
 from corsage.strategies.rounds.base import Strategy
 from tests.support.federations import federate

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy.linalg import sqrtm
 
-from corsage.core.encoding import decode
 from corsage.core.errors import ConfigError
+from corsage.core.messages.encoding import decode
 from corsage.strategies.fedmtl import learned_relations, mean_relations, renewed, with_mean
 from tests.support.federations import federate
 from tests.support.reference import (

@@ -15,9 +15,9 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.fedavg import FedAvgClient
-from corsage.core.encoding import encode
 from corsage.core.errors import RoundFailed, StateLost, UserError
-from corsage.core.replies import Replies
+from corsage.core.messages.encoding import encode
+from corsage.core.messages.replies import Replies
 from corsage.networks.batches import Examples
 from corsage.strategies.devices.exchange import Exchange
 from corsage.strategies.fedavg import FedAvg

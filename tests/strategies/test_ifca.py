@@ -15,11 +15,11 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.clients.base import Got
 from corsage.clients.ifca import IFCAClient
-from corsage.core.encoding import decode
 from corsage.core.errors import ModelError
-from corsage.core.replies import Replies
+from corsage.core.messages.encoding import decode
+from corsage.core.messages.replies import Replies
+from corsage.core.messages.wire import Task
 from corsage.core.seeding import torch_seed
-from corsage.core.wire import Task
 from corsage.datasets.dealing.federated import FederatedData, simulated
 from corsage.networks.build import build_network
 from corsage.strategies.ifca import IFCAState

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corsage.core.configuration.groups import TrainKeys
 from corsage.core.errors import ConfigError
-from corsage.core.groups import TrainKeys
 from corsage.core.seeding import generator
 from corsage.strategies.l2gd import L2GDKeys, aggregate, coins, contraction, falls
 from tests.support.federations import federate, same_arrays

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.groups import TrainKeys
 from corsage.core.errors import ConfigError, ModelError
-from corsage.core.groups import TrainKeys
 from corsage.networks.augment import Views
 from corsage.networks.objective import Objective, class_weights
 from corsage.networks.training import StepLoss, sgd

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.registry import ALGORITHMS
 from corsage.core.seeding import generator

@@ -11,7 +11,7 @@ import pytest
 from corsage import fit
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.results import Summary
 from tests.support.federations import KNOWN_CLUSTERS, Notes

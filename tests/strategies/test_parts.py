@@ -20,9 +20,9 @@ from corsage.app.client_app import make_client_app
 from corsage.app.command import run as command
 from corsage.app.engines import simulate
 from corsage.app.local_grid import LocalGrid
-from corsage.clients import features
-from corsage.core.encoding import decode
+from corsage.clients.parts import features
 from corsage.core.errors import ModelError, RoundFailed
+from corsage.core.messages.encoding import decode
 from corsage.core.registry import ALGORITHMS
 from tests.support.devices import Devices
 from tests.support.federations import CONVEX, federate, same_arrays, settings
@@ -253,7 +253,7 @@ def test_features_of_the_frozen_part_are_computed_once(monkeypatch: pytest.Monke
         counted.append(len(x))
         return plain(network, x)
 
-    monkeypatch.setattr("corsage.clients.samples.features_of", counting)
+    monkeypatch.setattr("corsage.clients.parts.samples.features_of", counting)
     keys = {"model": LORA, "num_rounds": 3, "evaluate_every": 1, "fraction_train": 1.0}
     _, held, _ = federate("fedavg", grid=LocalGrid(make_client_app(), 1), **keys)
     assert len(counted) == 2 * 12  # of each user for training and for testing

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from corsage.clients import perfedavg
 from corsage.clients.perfedavg import meta_steps
+from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.groups import ModelKeys, TrainKeys
 from corsage.datasets.dealing.federated import FederatedData
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network

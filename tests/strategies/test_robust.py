@@ -12,9 +12,9 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.attack import attacked, drawn
 from corsage.core import robust
-from corsage.core.config import Config
-from corsage.core.encoding import decode, encode
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, RoundFailed
+from corsage.core.messages.encoding import decode, encode
 from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy

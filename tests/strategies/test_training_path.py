@@ -14,12 +14,12 @@ import pytest
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run import recorder
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.groups import ModelKeys
 from corsage.core.errors import ConfigError, ModelError, Refused
-from corsage.core.fields import declared
-from corsage.core.groups import ModelKeys
-from corsage.core.limits import Limits
-from corsage.core.wire import Settings
+from corsage.core.messages.fields import declared
+from corsage.core.messages.limits import Limits
+from corsage.core.messages.wire import Settings
 from corsage.networks.together import choice, network_on_its_path
 from corsage.networks.together.choice import Choice
 from corsage.networks.together.descent import descended

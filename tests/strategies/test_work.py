@@ -10,13 +10,13 @@ import pytest
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.simulation import simulate
-from corsage.core.config import Config
-from corsage.core.groups import TrainKeys
+from corsage.core.configuration.config import Config
+from corsage.core.configuration.groups import TrainKeys
 from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.work import as_set, effort, said, unequal, whole_steps, with_budget
+from corsage.strategies.work import as_set, effort, said, unequal, whole_steps, with_budget
 from tests.support.federations import CLUSTER_MAP, CONVEX
 from tests.support.steps import Steps, counted
 

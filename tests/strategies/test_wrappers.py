@@ -22,8 +22,8 @@ from corsage.app.client_app import app, make_client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run.endings import read_result
 from corsage.app.run.recorder import Recorder, read_rows
-from corsage.core.encoding import encode
 from corsage.core.errors import ConfigError, CorsageError, ModelError, RoundFailed
+from corsage.core.messages.encoding import encode
 from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy

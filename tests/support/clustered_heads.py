@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from corsage.core.encoding import decode
+from corsage.core.messages.encoding import decode
 from tests.support.federations import CLUSTER_MAP
 from tests.support.reference import Vector
 

@@ -13,9 +13,13 @@ from functools import partial
 import numpy as np
 
 from corsage.core.arrays import Array, Ints
-from corsage.solvers.known_clusters import katyusha
-from corsage.solvers.known_clusters.al2sgd_coalescing import advance, advance_means, catch_up, plan
-from corsage.solvers.known_clusters.coalescing import (
+from corsage.solvers.known_clusters.coins.al2sgd_coalescing import (
+    advance,
+    advance_means,
+    catch_up,
+    plan,
+)
+from corsage.solvers.known_clusters.coins.coalescing import (
     Affine,
     compose,
     global_map,
@@ -23,9 +27,15 @@ from corsage.solvers.known_clusters.coalescing import (
     within_map,
     within_unequal,
 )
-from corsage.solvers.known_clusters.coins import Coin, Coins, Stretch, Walk, stretches
-from corsage.solvers.known_clusters.hierarchy import Gradient, Hierarchy
-from corsage.solvers.known_clusters.katyusha import (
+from corsage.solvers.known_clusters.coins.flips import (
+    Coin,
+    Coins,
+    Stretch,
+    Walk,
+    katyusha,
+    stretches,
+)
+from corsage.solvers.known_clusters.coins.katyusha import (
     KatyushaParameters,
     Rows,
     SampleGradient,
@@ -35,7 +45,8 @@ from corsage.solvers.known_clusters.katyusha import (
     means_of,
     refreshed,
 )
-from corsage.solvers.known_clusters.settings import Parameters, check, rates
+from corsage.solvers.known_clusters.coins.settings import Parameters, check, rates
+from corsage.solvers.known_clusters.hierarchy import Gradient, Hierarchy
 
 Local = Callable[[Array, int], Array]
 """Takes so many local steps."""

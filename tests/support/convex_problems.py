@@ -8,7 +8,7 @@ import torch
 
 from corsage.core.losses import LOGISTIC, SQUARED_HINGE
 from corsage.datasets.ellipses import draw
-from corsage.solvers.convex_clustering.sum_of_norms import Edges
+from corsage.solvers.convex_clustering.exact.sum_of_norms import Edges
 from corsage.solvers.losses.convex import Quadratic, linear_losses, points
 
 N, D, M = 9, 2, 6

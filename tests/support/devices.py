@@ -8,7 +8,7 @@ from typing import Any
 from corsage.app.client_app import make_client_app
 from corsage.app.deal import write_files
 from corsage.app.local_grid import LocalGrid
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.datasets.dealing.federated import simulated
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Result, Strategy
 from corsage.strategies.rounds.callbacks import Callback

@@ -10,7 +10,7 @@ from flwr.common.constant import ErrorCode
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.core.wire import Task, decode_task
+from corsage.core.messages.wire import Task, decode_task
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 

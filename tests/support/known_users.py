@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from corsage.clients.base import Models as Evaluated
 from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Floats
-from corsage.core.config import Config
-from corsage.core.replies import reading_order
+from corsage.core.configuration.config import Config
+from corsage.core.messages.replies import reading_order
 from corsage.datasets.dealing.federated import simulated
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.strategies.rounds.base import Result, Strategy

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from corsage.core.config import Config
-from corsage.core.encoding import decode
+from corsage.core.configuration.config import Config
+from corsage.core.messages.encoding import decode
 from corsage.core.seeding import generator
 from corsage.datasets.dealing.federated import FederatedData, simulated
 from corsage.datasets.table import model_input

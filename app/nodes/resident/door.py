@@ -29,7 +29,7 @@ from corsage.app.nodes.resident.talk import (
     take_reply,
 )
 from corsage.core.errors import ConfigError
-from corsage.core.limits import limits_of
+from corsage.core.messages.limits import limits_of
 
 GRACE = 15.0
 """Seconds by which a worker may be later than the device's limit, before it is given up."""

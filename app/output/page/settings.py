@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from corsage.core.catalogue import catalogue
+from corsage.core.configuration.catalogue import catalogue
 from corsage.core.keys import Value
 from corsage.core.measures import NONE
 

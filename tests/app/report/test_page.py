@@ -15,8 +15,8 @@ from corsage.app.command import run
 from corsage.app.output import report
 from corsage.app.output.page import fields, settings
 from corsage.app.output.page.words import without_tests
-from corsage.core.catalogue import OF_SOME, catalogue
-from corsage.core.groups import GROUPS
+from corsage.core.configuration.catalogue import OF_SOME, catalogue
+from corsage.core.configuration.groups import GROUPS
 from corsage.core.keys import Value
 from corsage.core.measures import RMSE
 from tests.support.reports import EVIL, QUOTED, a_run, with_everything

@@ -12,7 +12,7 @@ from scipy import stats
 from corsage.app.studies.intervals import difference
 from corsage.app.studies.rows import Done, compared
 from corsage.app.studies.study import Study
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 
 RNG = np.random.default_rng(3)
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.core.errors import DataError
-from corsage.solvers.convex_clustering import newton_system
-from corsage.solvers.convex_clustering.costs import LossCosts
-from corsage.solvers.convex_clustering.edges import Edges, norms
-from corsage.solvers.convex_clustering.sparse_factor import Band
-from corsage.solvers.convex_clustering.sum_of_norms import fit
+from corsage.solvers.convex_clustering.exact import newton_system
+from corsage.solvers.convex_clustering.exact.costs import LossCosts
+from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.sparse_factor import Band
+from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
 from corsage.solvers.losses.convex import points
 from tests.support.convex_problems import blobs, by_cvxpy, random, weighted
 
@@ -94,8 +94,10 @@ def test_other_solutions_of_the_newton_system_are_those_of_the_dense_one(kind, m
 
 def narrow(band, monkeypatch):
     """All graphs are narrow enough for a band, or none is."""
-    monkeypatch.setattr("corsage.solvers.convex_clustering.edges.QUICK", 1e12 if band else -1.0)
-    monkeypatch.setattr("corsage.solvers.convex_clustering.edges.PACE", -1.0)
+    monkeypatch.setattr(
+        "corsage.solvers.convex_clustering.exact.edges.QUICK", 1e12 if band else -1.0
+    )
+    monkeypatch.setattr("corsage.solvers.convex_clustering.exact.edges.PACE", -1.0)
 
 
 @pytest.mark.parametrize("band", [False, True])

@@ -14,9 +14,9 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from corsage import ConvexClustering
 from corsage.solvers.convex_clustering import estimator
-from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution, fit, gap
 from corsage.solvers.convex_clustering.reading import agreement
-from corsage.solvers.convex_clustering.sum_of_norms import Solution, fit, gap
 from tests.support.convex_problems import random
 
 TRUE = np.repeat(np.arange(3), 8)

@@ -9,18 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.solvers.convex_clustering import interior, rising, shrinking, solved
-from corsage.solvers.convex_clustering.certificate import Problem
-from corsage.solvers.convex_clustering.cones import Pairs, Scaling, Step, dot
-from corsage.solvers.convex_clustering.costs import PointCosts
-from corsage.solvers.convex_clustering.edges import Edges, norms
-from corsage.solvers.convex_clustering.finish import Finish
-from corsage.solvers.convex_clustering.interior import Interior, suits
-from corsage.solvers.convex_clustering.level import Level
-from corsage.solvers.convex_clustering.merged import Merged
-from corsage.solvers.convex_clustering.rising import Rising
-from corsage.solvers.convex_clustering.sum_of_norms import fit, gap, path, prox
-from corsage.solvers.convex_clustering.wide_prox import wide_prox
+from corsage.solvers.convex_clustering.exact import interior, rising, shrinking, solved
+from corsage.solvers.convex_clustering.exact.certificate import Problem
+from corsage.solvers.convex_clustering.exact.cones import Pairs, Scaling, Step, dot
+from corsage.solvers.convex_clustering.exact.costs import PointCosts
+from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.finish import Finish
+from corsage.solvers.convex_clustering.exact.interior import Interior, suits
+from corsage.solvers.convex_clustering.exact.level import Level
+from corsage.solvers.convex_clustering.exact.merged import Merged
+from corsage.solvers.convex_clustering.exact.rising import Rising
+from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, gap, path, prox
+from corsage.solvers.convex_clustering.exact.wide_prox import wide_prox
 from corsage.solvers.losses.convex import points
 from tests.support.convex_problems import blobs, by_cvxpy, random
 
@@ -303,7 +303,7 @@ def test_clusters_of_a_path_that_are_wrong_are_taken_apart(lam, monkeypatch):
 
 def test_where_it_gets_stuck_the_other_method_goes_on(monkeypatch):
     taken, (a, edges) = methods(monkeypatch), moons()
-    monkeypatch.setattr("corsage.solvers.convex_clustering.interior.STEPS", 4)
+    monkeypatch.setattr("corsage.solvers.convex_clustering.exact.interior.STEPS", 4)
     found = fit(a, 0.1, edges)
     assert found.certified and taken == ["Interior", "Solver"]
 

@@ -13,7 +13,8 @@ from corsage.core.losses import LOGISTIC, SQUARED, huber
 from corsage.solvers.convex_clustering import runs
 from corsage.solvers.convex_clustering.batched import AtHand, Batched
 from corsage.solvers.convex_clustering.couplings import Clusters, Parts, Penalty
-from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, path
 from corsage.solvers.convex_clustering.expansions import (
     HERE,
     Probe,
@@ -24,7 +25,6 @@ from corsage.solvers.convex_clustering.expansions import (
 )
 from corsage.solvers.convex_clustering.reading import fused, refit
 from corsage.solvers.convex_clustering.runs import Task
-from corsage.solvers.convex_clustering.sum_of_norms import fit, path
 from corsage.solvers.losses.convex import linear_losses
 from tests.support.convex_problems import KINDS, D, ellipses, huber_points, linear, random
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.experiments.convex_clustering.problem import OPTIMA, problem
-from corsage.solvers.convex_clustering.certificate import Problem, feasible
-from corsage.solvers.convex_clustering.costs import LossCosts
-from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.exact.certificate import Problem, feasible
+from corsage.solvers.convex_clustering.exact.costs import LossCosts
+from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.pdmm import (
     BALANCE_EVERY,
     PdmmState,

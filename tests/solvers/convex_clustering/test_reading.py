@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 from corsage.experiments.convex_clustering.problem import OPTIMA, accuracy, problem
-from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
 from corsage.solvers.convex_clustering.reading import (
     agreement,
     candidate,
@@ -21,7 +22,6 @@ from corsage.solvers.convex_clustering.reading import (
     refit,
     within_distance,
 )
-from corsage.solvers.convex_clustering.sum_of_norms import fit
 
 SEEDS = st.integers(0, 2**32 - 1)
 MANY = settings(max_examples=30, deadline=None)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.experiments.convex_clustering.problem import problem
-from corsage.solvers.convex_clustering.edges import Edges, norms
-from corsage.solvers.convex_clustering.merged import Merged
+from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.merged import Merged
+from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
 from corsage.solvers.convex_clustering.reading import fused
 from corsage.solvers.convex_clustering.recovery import (
     flow,
@@ -22,7 +23,6 @@ from corsage.solvers.convex_clustering.recovery import (
     theorem2,
     window,
 )
-from corsage.solvers.convex_clustering.sum_of_norms import fit
 from corsage.solvers.losses.convex import points
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -16,7 +16,8 @@ from corsage.experiments.convex_clustering.drawn import Drawn, ellipses, scatter
 from corsage.solvers.convex_clustering import selection
 from corsage.solvers.convex_clustering.batched import AtHand, Batched, Single
 from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
-from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
 from corsage.solvers.convex_clustering.partitions import (
     GLOBAL,
     KMEANS,
@@ -45,7 +46,6 @@ from corsage.solvers.convex_clustering.selection import (
     mean_of_known,
     standard_error,
 )
-from corsage.solvers.convex_clustering.sum_of_norms import fit
 from corsage.solvers.losses.held_out import Fold
 
 USERS = 6

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.experiments.convex_clustering.problem import OPTIMA, curvature, problem, slope
-from corsage.solvers.convex_clustering.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, gap
 from corsage.solvers.convex_clustering.reading import in_order
 from corsage.solvers.convex_clustering.splitting import (
     DrState,
@@ -18,7 +19,6 @@ from corsage.solvers.convex_clustering.splitting import (
     start_rho,
     update,
 )
-from corsage.solvers.convex_clustering.sum_of_norms import fit, gap
 from corsage.solvers.losses.convex import points
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from corsage.core.errors import ConfigError, DataError, ModelError
 from corsage.core.losses import LOGISTIC
-from corsage.solvers.convex_clustering.edges import norms
-from corsage.solvers.convex_clustering.sum_of_norms import (
+from corsage.solvers.convex_clustering.exact.edges import norms
+from corsage.solvers.convex_clustering.exact.sum_of_norms import (
     Edges,
     edge_terms,
     feasible,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.solvers.convex_clustering.edges import norms
-from corsage.solvers.convex_clustering.sum_of_norms import Edges, prox
+from corsage.solvers.convex_clustering.exact.edges import norms
+from corsage.solvers.convex_clustering.exact.sum_of_norms import Edges, prox
 from tests.support.convex_problems import blobs, random, weighted
 
 SEEDS = st.integers(0, 2**32 - 1)

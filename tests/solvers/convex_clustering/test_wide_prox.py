@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.core.arrays import Floats
-from corsage.solvers.convex_clustering.edges import Edges
-from corsage.solvers.convex_clustering.sum_of_norms import prox
-from corsage.solvers.convex_clustering.wide_prox import (
+from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.sum_of_norms import prox
+from corsage.solvers.convex_clustering.exact.wide_prox import (
     TOLERANCE,
     Search,
     distances,

@@ -12,12 +12,11 @@ from scipy.optimize import minimize
 
 from corsage.core.errors import ConfigError
 from corsage.core.seeding import generator
-from corsage.solvers.known_clusters import al2sgd_coalescing, katyusha
-from corsage.solvers.known_clusters.al2sgd_coalescing import Missed, catch_up, plan
-from corsage.solvers.known_clusters.async_al2sgd import Faces, iterate, run_naive
-from corsage.solvers.known_clusters.coins import Coin, Coins, stretch
-from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
-from corsage.solvers.known_clusters.katyusha import (
+from corsage.solvers.known_clusters.coins import al2sgd_coalescing, katyusha
+from corsage.solvers.known_clusters.coins.al2sgd_coalescing import Missed, catch_up, plan
+from corsage.solvers.known_clusters.coins.async_al2sgd import Faces, iterate, run_naive
+from corsage.solvers.known_clusters.coins.flips import Coin, Coins, stretch
+from corsage.solvers.known_clusters.coins.katyusha import (
     begin,
     check,
     local_estimate,
@@ -25,7 +24,12 @@ from corsage.solvers.known_clusters.katyusha import (
     pull_estimate,
     thrifty,
 )
-from corsage.solvers.known_clusters.settings import Parameters, largest_step, probabilities
+from corsage.solvers.known_clusters.coins.settings import (
+    Parameters,
+    largest_step,
+    probabilities,
+)
+from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from tests.support.clustered_losses import Quadratics, faces, hierarchy_of, pull_matrix
 from tests.support.coalesced import al2sgd_together, cluster_rows, l2gd_together, plans
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.linalg import eigh
 
 from corsage.core.errors import ConfigError
-from corsage.solvers.known_clusters.async_l2gd import iterate, run_naive
-from corsage.solvers.known_clusters.coalescing import (
+from corsage.solvers.known_clusters.coins.async_l2gd import iterate, run_naive
+from corsage.solvers.known_clusters.coins.coalescing import (
     Affine,
     compose,
     follow,
@@ -24,9 +24,8 @@ from corsage.solvers.known_clusters.coalescing import (
     within_map,
     within_unequal,
 )
-from corsage.solvers.known_clusters.coins import Coins
-from corsage.solvers.known_clusters.hierarchy import Hierarchy
-from corsage.solvers.known_clusters.settings import (
+from corsage.solvers.known_clusters.coins.flips import Coins
+from corsage.solvers.known_clusters.coins.settings import (
     Parameters,
     check,
     expected_smoothness,
@@ -37,6 +36,7 @@ from corsage.solvers.known_clusters.settings import (
     tau_of,
     theorem_bound,
 )
+from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from tests.support.clustered_losses import Quadratics, faces, hierarchy_of, pull_matrix
 from tests.support.coalesced import l2gd_together
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.core.errors import ConfigError
-from corsage.solvers.known_clusters.coins import (
+from corsage.solvers.known_clusters.coins.flips import (
     BLOCK,
     Coins,
     count,

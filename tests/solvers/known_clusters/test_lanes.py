@@ -16,10 +16,10 @@ from corsage.solvers.known_clusters.lanes import back, dots, factor, lanes, solv
 from corsage.solvers.known_clusters.many_units import ManyAbsorbed
 from corsage.solvers.known_clusters.mixed_model import pack
 from corsage.solvers.known_clusters.rooted import rooted, rooted_models
-from corsage.solvers.known_clusters.scoring import Scoring
-from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
+from corsage.solvers.known_clusters.variances.scoring import Scoring
+from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.strategies.known_clusters import users_sums
 from corsage.strategies.known_clusters.users_sums import Users
 from tests.support.mixed_models import records

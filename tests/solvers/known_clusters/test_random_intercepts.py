@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from corsage.solvers.known_clusters.covariance import covariances, inverse, prediction
 from corsage.solvers.known_clusters.mixed_model import centres, personal, shrunk
-from corsage.solvers.known_clusters.reml import Variances, fit, level_sums, refined_grid, shares
+from corsage.solvers.known_clusters.variances.covariance import covariances, inverse, prediction
+from corsage.solvers.known_clusters.variances.reml import (
+    Variances,
+    fit,
+    level_sums,
+    refined_grid,
+    shares,
+)
 from tests.support.mixed_models import INTERCEPT, Records, Reference, records, statsmodels_fit
 
 

@@ -16,15 +16,15 @@ from scipy.optimize import minimize
 
 from corsage.core.errors import ModelError
 from corsage.solvers.known_clusters import likelihood
-from corsage.solvers.known_clusters.laplace import (
+from corsage.solvers.known_clusters.likelihood import between
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
+from corsage.solvers.known_clusters.variances.laplace import (
     centre_covariance,
     laplace_sums,
     laplace_variances,
 )
-from corsage.solvers.known_clusters.likelihood import between
-from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
-from corsage.solvers.known_clusters.ratios import Profile
-from corsage.solvers.known_clusters.reml import (
+from corsage.solvers.known_clusters.variances.ratios import Profile
+from corsage.solvers.known_clusters.variances.reml import (
     GRID,
     RemlSums,
     fit,

@@ -8,8 +8,8 @@ import pytest
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.proposals import proposals
 from corsage.solvers.convex_clustering.reading import agreement, in_order
-from corsage.solvers.known_clusters.shared_groups import groups
-from corsage.solvers.known_clusters.shared_rows import Rows, fit
+from corsage.solvers.known_clusters.variances.shared_groups import groups
+from corsage.solvers.known_clusters.variances.shared_rows import Rows, fit
 
 
 def users(groups_there: int, seed: int, n: int = 24, m: int = 15) -> tuple[Rows, Ints]:

@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import minimize
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.known_clusters import shared_rows
-from corsage.solvers.known_clusters.shared_rows import Rows, Shared, drawn_to, fit
+from corsage.solvers.known_clusters.variances import shared_rows
+from corsage.solvers.known_clusters.variances.shared_rows import Rows, Shared, drawn_to, fit
 
 D, C, M = 3, 2, 12
 Data = tuple[list[Floats], list[Floats], Ints]

@@ -16,7 +16,9 @@ from scipy.optimize import minimize
 from corsage.core.arrays import Floats, Ints
 from corsage.datasets.hierarchical import Hierarchical, draw
 from corsage.solvers.known_clusters.absorbed import Level, Sums
-from corsage.solvers.known_clusters.choice import (
+from corsage.solvers.known_clusters.standard import Standard
+from corsage.solvers.known_clusters.tree import Tree, levels_of
+from corsage.solvers.known_clusters.variances.choice import (
     FOLDS,
     apart,
     bounded,
@@ -27,10 +29,8 @@ from corsage.solvers.known_clusters.choice import (
     judged,
     part,
 )
-from corsage.solvers.known_clusters.scoring import BLIND, Fitted, Scoring
-from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
-from corsage.solvers.known_clusters.standard import Standard
-from corsage.solvers.known_clusters.tree import Tree, levels_of
+from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted, Scoring
+from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
 from tests.support.mixed_models import Records, records
 
 DATA = records(1, slopes=0.5)

@@ -10,10 +10,10 @@ from corsage.solvers.known_clusters.columns import Columns
 from corsage.solvers.known_clusters.likelihood import Level as Said
 from corsage.solvers.known_clusters.mixed_model import shrunk
 from corsage.solvers.known_clusters.partial import Partial
-from corsage.solvers.known_clusters.ratios import RATIOS, Close, Profile
-from corsage.solvers.known_clusters.scoring import Scoring, local_full, local_lines
-from corsage.solvers.known_clusters.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.tree import Tree, levels_of
+from corsage.solvers.known_clusters.variances.ratios import RATIOS, Close, Profile
+from corsage.solvers.known_clusters.variances.scoring import Scoring, local_full, local_lines
+from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
 
 N, K, D, ROWS = 12, 3, 16, 5
 

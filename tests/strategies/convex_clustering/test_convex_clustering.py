@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from corsage.solvers.convex_clustering import pdmm, splitting, sum_of_norms
-from corsage.solvers.convex_clustering.edges import Edges
+from corsage.solvers.convex_clustering import pdmm, splitting
+from corsage.solvers.convex_clustering.exact import sum_of_norms
+from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.keys import ConvexClusteringKeys
 from tests.support.at_hand import central

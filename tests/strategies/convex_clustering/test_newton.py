@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from corsage.core.errors import ConfigError
-from corsage.solvers.convex_clustering import selection, sum_of_norms
+from corsage.solvers.convex_clustering import selection
+from corsage.solvers.convex_clustering.exact import sum_of_norms
 from corsage.solvers.convex_clustering.reading import agreement
 from corsage.strategies.convex_clustering.choice import Choice
 from corsage.strategies.convex_clustering.convex_clustering import (

@@ -11,12 +11,12 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.clients.convex_clustering.convex_clustering import ConvexClusteringClient
 from corsage.core.errors import RoundFailed
-from corsage.core.replies import Replies
+from corsage.core.messages.replies import Replies
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.questions import Questions, in_order
 from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
-from corsage.strategies.rounds.first_data import check_data
 from corsage.strategies.rounds.job import Job
+from corsage.strategies.rounds.opening.first_data import check_data
 from corsage.strategies.rounds.turns import played
 from tests.support.at_hand import central
 from tests.support.federations import Notes, settings

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from corsage.core.losses import SQUARED_HINGE
-from corsage.solvers.convex_clustering import sum_of_norms
+from corsage.solvers.convex_clustering.exact import sum_of_norms
 from corsage.solvers.losses.convex import linear_losses
 from corsage.solvers.losses.held_out import Fold
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering

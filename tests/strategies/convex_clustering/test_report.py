@@ -11,8 +11,8 @@ import torch
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
 from corsage.solvers.convex_clustering.selection import MODELS
-from corsage.solvers.convex_clustering.sum_of_norms import fit
 from corsage.solvers.losses.convex import points
 from corsage.strategies.convex_clustering.certificate import Certificate
 from corsage.strategies.convex_clustering.choice import Choice

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corsage.core.encoding import decode
 from corsage.core.errors import ConfigError, NodeError, RoundFailed
-from corsage.solvers.convex_clustering import sum_of_norms
+from corsage.core.messages.encoding import decode
+from corsage.solvers.convex_clustering.exact import sum_of_norms
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClusteringState
 from corsage.strategies.rounds.state import restored, stored
 from tests.support.at_hand import central

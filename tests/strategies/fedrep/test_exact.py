@@ -14,7 +14,7 @@ from corsage.core.errors import ConfigError, ModelError
 from corsage.networks.batches import Examples
 from corsage.networks.evaluation import all_features
 from corsage.networks.exact import exact_heads
-from corsage.solvers.known_clusters.shared_rows import Rows, fit, possible
+from corsage.solvers.known_clusters.variances.shared_rows import Rows, fit, possible
 from corsage.strategies.fedrep.exact_sums import ONE_HOT
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 from tests.support.federations import CLUSTER_MAP, federate

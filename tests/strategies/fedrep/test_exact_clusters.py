@@ -18,8 +18,8 @@ from corsage.core.errors import RoundFailed
 from corsage.networks.exact import exact_heads, softmax_heads
 from corsage.networks.exact.exact_heads import Designs
 from corsage.solvers.convex_clustering.proposals import proposals
-from corsage.solvers.known_clusters.shared_groups import groups
-from corsage.solvers.known_clusters.shared_rows import Rows, possible
+from corsage.solvers.known_clusters.variances.shared_groups import groups
+from corsage.solvers.known_clusters.variances.shared_rows import Rows, possible
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 from tests.support.federations import federate
 from tests.support.resuming import Resume, Stop

@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import ConfigError, RoundFailed
-from corsage.core.replies import Replies
+from corsage.core.messages.replies import Replies
 from corsage.networks.exact import softmax_heads
 from corsage.networks.exact.exact_heads import Designs
 from corsage.networks.exact.softmax_heads import CLOSE, CURVED, Softmax, fit, metric
-from corsage.solvers.known_clusters.shared_rows import Rows
+from corsage.solvers.known_clusters.variances.shared_rows import Rows
 from corsage.strategies import strategy_class
 from corsage.strategies.fedrep.exact_sums import check_exact
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from corsage.core.encoding import decode
+from corsage.core.messages.encoding import decode
 from corsage.datasets.dealing.federated import simulated
-from corsage.solvers.convex_clustering.edges import Edges
-from corsage.solvers.convex_clustering.sum_of_norms import prox
+from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.sum_of_norms import prox
 from corsage.strategies.rounds.base import Strategy
 from tests.support.clustered_heads import CLUSTERS, CONVEX, HEAD, KNOWN, body_of
 from tests.support.federations import federate

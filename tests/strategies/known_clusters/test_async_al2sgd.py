@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from corsage.core.errors import ConfigError
 from corsage.core.seeding import uniforms, user_keys
-from corsage.solvers.known_clusters.async_al2sgd import run_naive
-from corsage.solvers.known_clusters.coins import Coins
+from corsage.solvers.known_clusters.coins.async_al2sgd import run_naive
+from corsage.solvers.known_clusters.coins.flips import Coins
+from corsage.solvers.known_clusters.coins.katyusha import Rows, parameters
+from corsage.solvers.known_clusters.coins.settings import probabilities
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
-from corsage.solvers.known_clusters.katyusha import Rows, parameters
-from corsage.solvers.known_clusters.settings import probabilities
 from tests.support.federations import federate
 from tests.support.grids import Watched
 from tests.support.known_users import (

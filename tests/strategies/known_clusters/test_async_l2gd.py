@@ -17,16 +17,16 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.seeding import generator
 from corsage.networks.training import batches
-from corsage.solvers.known_clusters.async_l2gd import run_naive
-from corsage.solvers.known_clusters.coins import Coins, count
-from corsage.solvers.known_clusters.hierarchy import Hierarchy
-from corsage.solvers.known_clusters.settings import (
+from corsage.solvers.known_clusters.coins.async_l2gd import run_naive
+from corsage.solvers.known_clusters.coins.flips import Coins, count
+from corsage.solvers.known_clusters.coins.settings import (
     Parameters,
     largest_step,
     probabilities,
     rates,
     tau_of,
 )
+from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.state import stored

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from corsage.core.encoding import decode, encode
 from corsage.core.errors import RoundFailed
-from corsage.core.replies import Replies
-from corsage.core.wire import decode_task
-from corsage.strategies.known_clusters.cohorts import ClusterNames, KnownClusters, Present
-from corsage.strategies.known_clusters.conversation import (
+from corsage.core.messages.encoding import decode, encode
+from corsage.core.messages.replies import Replies
+from corsage.core.messages.wire import decode_task
+from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames, KnownClusters, Present
+from corsage.strategies.known_clusters.coins.conversation import (
     Answer,
     ClusterScript,
     Conversation,

@@ -15,7 +15,7 @@ from corsage.app.nodes.work import Report, Worker, read_members, write_members
 from corsage.clients.base import Got, Sent
 from corsage.clients.known_clusters.async_l2gd import AsyncL2GDClient
 from corsage.core.errors import ConfigError, NodeError
-from corsage.strategies.known_clusters.cohorts import (
+from corsage.strategies.known_clusters.clusters.cohorts import (
     ClusterNames,
     KnownClusters,
     check_clusters,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from corsage.core.encoding import decode
 from corsage.core.errors import RoundFailed
+from corsage.core.messages.encoding import decode
 from tests.support.federations import federate
 from tests.support.grids import At, Watched
 from tests.support.known_users import HIERARCHICAL, Seen, far, users_of, written

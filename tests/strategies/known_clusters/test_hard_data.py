@@ -11,9 +11,9 @@ import pytest
 from corsage.app.client_app import app
 from corsage.app.fitting import fit
 from corsage.app.local_grid import LocalGrid
-from corsage.core.config import Config
-from corsage.core.wire import Task
-from corsage.solvers.known_clusters.katyusha import LEAST_REFRESHES, thrifty
+from corsage.core.configuration.config import Config
+from corsage.core.messages.wire import Task
+from corsage.solvers.known_clusters.coins.katyusha import LEAST_REFRESHES, thrifty
 from corsage.strategies import strategy_class
 from tests.support.federations import federate
 from tests.support.grids import Watched

@@ -10,8 +10,8 @@ from flwr.app import Array, Message, RecordDict
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.core.encoding import encode
-from corsage.strategies.known_clusters.possible import semidefinite
+from corsage.core.messages.encoding import encode
+from corsage.strategies.known_clusters.coins.possible import semidefinite
 from tests.support.federations import federate
 from tests.support.known_users import HIERARCHICAL
 

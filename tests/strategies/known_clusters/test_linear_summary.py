@@ -15,21 +15,21 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.output.page import estimates
 from corsage.app.results.csv_files import STATISTICS, statistics
-from corsage.clients.contract import Got, Sent
 from corsage.clients.known_clusters.mixed_model import MixedModelClient
+from corsage.clients.parts.contract import Got, Sent
 from corsage.core.arrays import Floats
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
-from corsage.core.preparation import Column, Label, Preparation
-from corsage.solvers.known_clusters.choice import equal_shapes
-from corsage.solvers.known_clusters.profile import Errors, Intervals
-from corsage.solvers.known_clusters.scoring import Scoring
-from corsage.solvers.known_clusters.shapes import ONE
+from corsage.core.tables.preparation import Column, Label, Preparation
 from corsage.solvers.known_clusters.tree import Sums, Tree, levels_of
+from corsage.solvers.known_clusters.variances.choice import equal_shapes
+from corsage.solvers.known_clusters.variances.profile import Errors, Intervals
+from corsage.solvers.known_clusters.variances.scoring import Scoring
+from corsage.solvers.known_clusters.variances.shapes import ONE
 from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters import inference, mixed_model, own_sums
+from corsage.strategies.known_clusters.coins.possible import summary_fault
 from corsage.strategies.known_clusters.linear_summary import Coefficient
-from corsage.strategies.known_clusters.possible import summary_fault
 from corsage.strategies.known_clusters.units import Units
 from tests.support.mixed_models import Records, records, statsmodels_fit
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from corsage.core.encoding import decode
+from corsage.core.messages.encoding import decode
 from corsage.solvers.losses.linear_losses import LinearLosses
 from tests.support.federations import federate
 from tests.support.grids import Watched

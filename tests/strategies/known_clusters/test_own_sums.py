@@ -13,10 +13,10 @@ import pytest
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.clients.contract import Got
 from corsage.clients.known_clusters.mixed_model import MixedModelClient, Quadratics, packed
+from corsage.clients.parts.contract import Got
 from corsage.core.arrays import Floats
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters import own_sums

@@ -10,24 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corsage.core.errors import ConfigError, RoundFailed
-from corsage.core.replies import Replies
-from corsage.solvers.known_clusters.async_al2sgd import Faces, iterate
-from corsage.solvers.known_clusters.coins import Coins
-from corsage.solvers.known_clusters.katyusha import Momenta, Rows, begin
-from corsage.solvers.known_clusters.settings import largest_step, probabilities
+from corsage.core.messages.replies import Replies
+from corsage.solvers.known_clusters.coins.async_al2sgd import Faces, iterate
+from corsage.solvers.known_clusters.coins.flips import Coins
+from corsage.solvers.known_clusters.coins.katyusha import Momenta, Rows, begin
+from corsage.solvers.known_clusters.coins.settings import largest_step, probabilities
 from corsage.strategies.known_clusters.async_l2gd import AsyncL2GDKeys
-from corsage.strategies.known_clusters.cohorts import ClusterNames, Cohort, KnownClusters
-from corsage.strategies.known_clusters.coin_server import FAR, StepCheck
-from corsage.strategies.known_clusters.coins import (
+from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames, Cohort, KnownClusters
+from corsage.strategies.known_clusters.clusters.strengths import ClusterKeys, Strengths, settle
+from corsage.strategies.known_clusters.coins.coin_keys import (
     CoinSettings,
     CoinState,
     check_end,
     fixed_settings,
 )
-from corsage.strategies.known_clusters.conversation import Answer
-from corsage.strategies.known_clusters.schedule import CoinSchedule, hierarchy_of, legs
-from corsage.strategies.known_clusters.server_rows import AsyncAL2SGDState, ServerRows
-from corsage.strategies.known_clusters.strengths import ClusterKeys, Strengths, settle
+from corsage.strategies.known_clusters.coins.coin_server import FAR, StepCheck
+from corsage.strategies.known_clusters.coins.conversation import Answer
+from corsage.strategies.known_clusters.coins.schedule import (
+    CoinSchedule,
+    hierarchy_of,
+    legs,
+)
+from corsage.strategies.known_clusters.coins.server_rows import (
+    AsyncAL2SGDState,
+    ServerRows,
+)
 from tests.support.known_users import hosting
 
 HOSTS = {1: {"a": ["1", "2"], "b": ["3"]}, 2: {"b": ["4", "5"]}}

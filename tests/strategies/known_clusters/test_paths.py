@@ -11,7 +11,7 @@ import pytest
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.arrays import Floats, Ints
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters.paths import check_paths, tree_levels, unit_of, units_above

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from corsage.core.errors import RoundFailed
-from corsage.core.replies import Replies
+from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.asking import Ask, in_turns
 from corsage.strategies.rounds.turns import Script
 

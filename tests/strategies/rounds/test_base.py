@@ -16,10 +16,10 @@ from corsage.app.local_grid import LocalGrid
 from corsage.app.output.progress import Progress, Watcher
 from corsage.app.run.checkpoint import read_checkpoint, write_checkpoint
 from corsage.app.run.recorder import Recorder
-from corsage.core.config import Config
+from corsage.core.configuration.config import Config
 from corsage.core.errors import NodeError
 from corsage.strategies.fedavg import FedAvg
-from corsage.strategies.rounds.first_data import check_data
+from corsage.strategies.rounds.opening.first_data import check_data
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import ModelState
 from tests.support.federations import SMALL, Notes

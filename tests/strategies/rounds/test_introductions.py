@@ -18,12 +18,12 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.nodes.identity import SECRET, proof_of
 from corsage.core.errors import DataError, Refused
-from corsage.core.fields import columns_of
-from corsage.core.introduction import SAMPLES, Introduction, read_introduction
 from corsage.core.known_devices import Owner
+from corsage.core.messages.fields import columns_of
+from corsage.core.messages.introduction import SAMPLES, Introduction, read_introduction
 from corsage.strategies import strategy_class
 from corsage.strategies.devices.owners import Owners
-from corsage.strategies.rounds.first_data import check_data
+from corsage.strategies.rounds.opening.first_data import check_data
 from tests.support.federations import Notes, federate, reference, same_arrays, settings
 from tests.support.grids import At
 

@@ -12,7 +12,15 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from corsage.core.together import EVALUATION, FAILED, METRICS, joined, on_board, packed, split
+from corsage.core.messages.aboard import (
+    EVALUATION,
+    FAILED,
+    METRICS,
+    joined,
+    on_board,
+    packed,
+    split,
+)
 from corsage.strategies import strategy_class
 from corsage.strategies.devices.riding import rides
 from corsage.strategies.rounds.base import Strategy

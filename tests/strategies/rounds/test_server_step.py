@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from corsage.app.run.checkpoint import read_checkpoint, write_checkpoint
+from corsage.core.configuration.server_keys import ServerKeys
 from corsage.core.errors import ConfigError
-from corsage.core.server_keys import ServerKeys
 from corsage.strategies.rounds.server_step import ServerStep, step
 from corsage.strategies.rounds.state import ModelState, Progress
 from tests.support.federations import federate, reference, same_arrays

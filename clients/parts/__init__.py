@@ -1,0 +1,1 @@
+"""Parts of a client: its samples, their order, how it is judged and what it may send."""

@@ -1,0 +1,58 @@
+"""What a user would score without any model: by one answer that its own training labels give it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from corsage.core.arrays import Array, Floats, Ints
+from corsage.core.counts import EXAMPLES
+from corsage.core.measures import Measure, baseline_of
+from corsage.networks.batches import Examples
+from corsage.networks.counts import Outcome, counts
+from corsage.networks.criterion import Criterion
+
+
+def baselines(
+    criterion: Criterion,
+    known: Array,
+    sizes: Ints,
+    test: Examples,
+    measures: Sequence[Measure],
+    classes: int,
+) -> dict[str, Floats]:
+    """Each user's measures if its model were one answer; 0 where its test data have no such value.
+
+    Parameters
+    ----------
+    known, sizes : the users' training labels, one user after the other. Of numbers the answer is
+        their mean, of classes how frequent each of them is (with one more sample of every class, so
+        that none is impossible).
+    test : whose labels are to be guessed.
+    classes : how many there are; 0: labels are numbers.
+    """
+    width = criterion.outputs(classes)
+    answers = means_of(known, sizes) if criterion.numbers else log_odds(known, sizes, width)
+    outputs = torch.from_numpy(np.repeat(answers, test.sizes, axis=0)).to(test.y.device)
+    n = np.maximum(test.sizes, 1).astype(np.float64)
+    found = {**counts(Outcome(criterion, outputs, test), measures), EXAMPLES: n}
+    return {baseline_of(one): np.nan_to_num(one.user(found)) for one in measures}
+
+
+def means_of(labels: Array, sizes: Ints) -> Floats:
+    """The mean of each user's labels (users, 1); 0 of none."""
+    starts, found = np.cumsum(sizes) - sizes, np.zeros((len(sizes), 1))
+    for size in np.unique(sizes[sizes > 0]).tolist():  # rows of one length, each summed as it is
+        users = np.flatnonzero(sizes == size)
+        found[users, 0] = labels[starts[users, None] + np.arange(size)].mean(1)
+    return found
+
+
+def log_odds(labels: Array, sizes: Ints, outputs: int) -> Floats:
+    """log(n_c + 1) of each user and class, or with one output the odds of the second class."""
+    width, users = max(outputs, 2), len(sizes)
+    places = np.repeat(np.arange(users), sizes) * width + labels.astype(np.int64)
+    counts = np.bincount(places, minlength=users * width).reshape(users, width) + 1.0
+    return np.asarray(np.log(counts) if outputs > 1 else np.log(counts[:, 1:] / counts[:, :1]))

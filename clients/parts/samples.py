@@ -1,0 +1,127 @@
+"""The samples of a node's users, as a client trains and judges on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corsage.clients.parts.features import FeaturesByModel, features_of
+from corsage.clients.parts.units import units_of
+from corsage.core.arrays import Array, Ints
+from corsage.core.cache import Cache
+from corsage.core.errors import UserError
+from corsage.core.seeding import generator
+from corsage.datasets.dealing.federated import FederatedData, UserData
+from corsage.networks.batches import Examples
+from corsage.networks.network import Network
+from corsage.networks.training import Types, to_tensors
+
+T = TypeVar("T")
+Rows = tuple[Array, Array, Ints]
+"""Inputs and labels of users, one after the other, and how many each of them has."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What some users have.
+
+    Parameters
+    ----------
+    users, data : who they are, and the node's data.
+    full, network : the whole model, and what trains of it.
+    seed : the run's.
+    cache : what the node prepared in earlier messages.
+    """
+
+    users: Sequence[str]
+    data: FederatedData
+    full: Network
+    network: Network
+    seed: int
+    cache: Cache
+
+    def training(self, limit: int) -> Rows:
+        """Which of the users' samples are for training, and how many each has; at most a limit."""
+        if limit:
+            return self.some(limit)
+        x, y, sizes = self.part(test=False)
+        self._check(sizes)
+        return x, y, sizes
+
+    def labels(self, limit: int) -> tuple[Array, Ints]:
+        """Their labels alone."""
+        if limit:
+            return self.some(limit)[1:]
+        rows, sizes = self._known(lambda: self.data.rows(self.users, test=False))
+        self._check(sizes)
+        return self.data.y[rows], sizes
+
+    def _check(self, sizes: Ints) -> None:
+        """Refuse users without training samples."""
+        for place in np.flatnonzero(sizes == 0):
+            raise UserError(self.users[int(place)], "load", "no samples")
+
+    def some(self, limit: int) -> Rows:
+        """So many training samples of each user, drawn by the seed."""
+        x, y = [], []
+        for own in map(self.user, self.users):
+            n = len(own.y_train)
+            if not n:
+                raise UserError(own.user, "load", "no samples")
+            rows = generator(self.seed, "new user's samples", own.user).permutation(n)[:limit]
+            x.append(own.x_train[np.sort(rows)])
+            y.append(own.y_train[np.sort(rows)])
+        return np.concatenate(x), np.concatenate(y), np.array([len(own) for own in y], np.int64)
+
+    def part(self, test: bool) -> Rows:
+        """All training or test samples of the users."""
+        return self._known(lambda: self.data.part(self.users, test))
+
+    def _known(self, get: Callable[[], T]) -> T:
+        """What the data have of the users."""
+        try:
+            return get()
+        except KeyError:
+            for user in self.users:
+                self.user(user)  # says which one is not here
+            raise
+
+    def user(self, user: str) -> UserData:
+        """What one user has, or whose data cannot be loaded and why."""
+        try:
+            return self.data[user]
+        except Exception as error:
+            raise UserError(user, "load", str(error)) from error
+
+    def examples(self, x: Array, y: Array, sizes: Ints, part: str, types: Types) -> Examples:
+        """Samples of the users, one after the other, as `network` takes them.
+
+        `part` names them among what a user has; without a name they are as the whole model takes
+        them, whatever of it is frozen.
+        """
+        units = units_of(self.data, self.users)
+        if not part or self.network is self.full:
+            return Examples(*self.tensors(x, y, types), sizes, units=units)
+        own = zip(self.users, np.split(x, np.cumsum(sizes)[:-1]), strict=True)
+        features = torch.cat([self.features(user, part, piece, types) for user, piece in own])
+        targets = self.tensors(np.zeros(0), y, types)[1]
+        return Examples(features, targets, sizes, units=units)
+
+    def tensors(self, x: Array, y: Array, types: Types) -> tuple[Tensor, Tensor]:
+        """Samples and labels as the model takes them."""
+        if self.data.vectors is not None and len(x):
+            x = self.data.vectors[x]
+        shift, scale = self.data.shift, self.data.scale
+        return to_tensors(x, y, shift, scale, self.full.device, types)
+
+    def features(self, user: str, part: str, x: Array, types: Types) -> Tensor:
+        """What the frozen front makes of some of a user's samples, computed once."""
+        key = id(self.data), self.seed, user, part
+        held = self.cache.get("features", FeaturesByModel).of(self.full)
+        labels = np.zeros(len(x), np.int64)
+        return held.get(key, lambda: features_of(self.full, self.tensors(x, labels, types)[0]))

@@ -1,0 +1,1 @@
+"""The configuration: every key by group, read from words, files and Python."""

@@ -1,0 +1,1 @@
+"""Messages: tasks, introductions and replies, each declared once, with its bounds."""

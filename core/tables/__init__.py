@@ -1,0 +1,1 @@
+"""Tables at a node: their columns, what these become, and how all nodes agree on it."""

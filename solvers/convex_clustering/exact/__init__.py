@@ -1,0 +1,1 @@
+"""The sum-of-norms problem solved exactly, with a proof of optimality."""

@@ -1,0 +1,173 @@
+"""The Newton system of the sum-of-norms problem, and its solution.
+
+(blockdiag(H_i) + B' W B) dx = -g, where an edge's block is W_e = a_e I - b_e u_e u_e' with a unit
+vector u_e: a weighted graph Laplacian with small matrices for weights. It is factored where that is
+cheap: dense up to a thousand unknowns or so, sparse where the graph's own Laplacian fills in
+little. Else conjugate gradients do without any matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotrs
+
+from corsage.core.arrays import Floats
+from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.sparse_factor import Solve
+
+DENSE, FILL = 1500, 100_000_000
+"""Unknowns up to which the matrix is dense, and entries of a sparse factor that are accepted."""
+LIMIT = 500
+"""Steps of conjugate gradients."""
+TINY = 1e-100
+DAMPING, MORE = 1e-13, 1e3
+"""What is added to the diagonal, as a share of its mean, and its growth when a factor fails."""
+
+
+@dataclass(frozen=True)
+class System:
+    """The matrix: `blocks` H_i (n, d, d), and a, b (E,), unit (E, d) of the edges."""
+
+    blocks: Floats
+    edges: Edges
+    a: Floats
+    b: Floats
+    unit: Floats
+
+    def solve(self, g: Floats, tolerance: float) -> Floats:
+        """dx (n, d); `tolerance` is the residual's share of |g| where the solution is iterative.
+
+        Not a number where the matrix is beyond all bounds.
+        """
+        if self.direct:
+            return self.factored()(-g)
+        return self._iterative(g, tolerance)
+
+    @property
+    def direct(self) -> bool:
+        """Whether a factor is affordable."""
+        return small(self.edges, self.blocks.shape[1])
+
+    def factored(self, damping: float = DAMPING) -> Solve:
+        """The solution for any right side, by a factor; damped by a share of the mean diagonal."""
+        d = self.blocks.shape[1]
+        return self._sparse(damping) if affordable(self.edges, d) else self._dense(damping)
+
+    def weights(self, k: int, m: int) -> Floats:
+        """Entry (k, m) of every edge's W_e, (E,)."""
+        cross = self.b * self.unit[:, k] * self.unit[:, m]
+        return self.a - cross if k == m else -cross
+
+    def matrix(self) -> Floats:
+        """The lower triangle; unknown k n + i is the parameter k of user i. (d n, d n)."""
+        n, d = self.blocks.shape[:2]
+        i, j, at = self.edges.i, self.edges.j, np.arange(n)
+        found = np.zeros((d, n, d, n))
+        for k in range(d):
+            for m in range(k + 1):
+                w = self.weights(k, m)
+                block = found[k, :, m]
+                block[j, i] = -w
+                if m < k:
+                    block[i, j] = -w
+                degree = np.bincount(i, w, n) + np.bincount(j, w, n)
+                block[at, at] = self.blocks[:, k, m] + degree
+        return found.reshape(d * n, d * n)
+
+    def _dense(self, damping: float) -> Solve:
+        matrix = self.matrix()
+        diagonal = np.diagonal(matrix).copy()
+        damping = damping * float(diagonal.mean()) + TINY
+        while np.isfinite(damping):
+            np.fill_diagonal(matrix, diagonal + damping)
+            factor, failed = dpotrf(matrix.T, lower=0, clean=0)  # the transpose is LAPACK's order
+            if not failed:
+                return partial(_solved, factor)
+            damping = max(MORE * damping, DAMPING * float(diagonal.mean()))
+        return _nowhere
+
+    def _sparse(self, damping: float) -> Solve:
+        """By a sparse factor, one d x d block an edge."""
+        d, own = self.blocks.shape[1], self.diagonal()
+        cross = np.empty((len(self.edges), d, d))
+        for k in range(d):
+            for m in range(k + 1):
+                cross[:, k, m] = cross[:, m, k] = -self.weights(k, m)
+        pattern = self.edges.pattern(d)
+        mean = float(np.trace(own, axis1=1, axis2=2).mean()) / d
+        damping = damping * mean + TINY
+        while np.isfinite(damping):
+            solve = pattern.factored(cross, own + damping * np.eye(d))
+            if solve is not None:
+                return solve
+            damping = max(MORE * damping, DAMPING * mean)
+        return _nowhere
+
+    def _iterative(self, g: Floats, tolerance: float) -> Floats:
+        """Conjugate gradients, preconditioned with the diagonal blocks."""
+        own, d = self.diagonal(), g.shape[1]
+        own += DAMPING * float(np.trace(own, axis1=1, axis2=2).mean()) / d * np.eye(d)
+        inverse = np.asarray(np.linalg.inv(own), np.float64)
+        x, r = np.zeros_like(g), -g
+        y = _times(inverse, r)
+        p, old = y, float((r * y).sum())
+        goal = tolerance * float(np.linalg.norm(g))
+        for _ in range(LIMIT):
+            hp = self.times(p)
+            step = old / float((p * hp).sum())
+            x, r = x + step * p, r - step * hp
+            if np.linalg.norm(r) <= goal:
+                break
+            y = _times(inverse, r)
+            new = float((r * y).sum())
+            p, old = y + new / old * p, new
+        return x
+
+    def times(self, p: Floats) -> Floats:
+        """The matrix by a vector (n, d)."""
+        z = self.edges.differences(p)
+        along = self.b * (self.unit * z).sum(1)
+        z *= self.a[:, None]
+        z -= along[:, None] * self.unit
+        return _times(self.blocks, p) + self.edges.adjoint(z)
+
+    def diagonal(self) -> Floats:
+        """The diagonal blocks, (n, d, d)."""
+        n, d = self.blocks.shape[:2]
+        i, j = self.edges.i, self.edges.j
+        found = self.blocks.copy()
+        for k in range(d):
+            for m in range(k + 1):
+                w = self.weights(k, m)
+                degree = np.bincount(i, w, n) + np.bincount(j, w, n)
+                found[:, k, m] += degree
+                if m < k:
+                    found[:, m, k] += degree
+        return found
+
+
+def small(edges: Edges, d: int) -> bool:
+    """Whether any factor is affordable."""
+    return edges.n * d <= DENSE or affordable(edges, d)
+
+
+def affordable(edges: Edges, d: int) -> bool:
+    """Whether a sparse factor is."""
+    return edges.sparse and (edges.narrow(d) or edges.fill * d**2 <= FILL)
+
+
+def _times(blocks: Floats, p: Floats) -> Floats:
+    return np.asarray((blocks @ p[..., None])[..., 0])
+
+
+def _solved(factor: Floats, g: Floats) -> Floats:
+    solution = dpotrs(factor, g.T.ravel(), lower=0)[0]
+    return np.asarray(solution.reshape(g.shape[::-1]).T)
+
+
+def _nowhere(g: Floats) -> Floats:
+    """No solution: the matrix is beyond all bounds."""
+    return np.full_like(g, np.nan)

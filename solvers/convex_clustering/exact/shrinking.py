@@ -1,0 +1,88 @@
+"""Convex clustering on graphs of few edges: the interior-point method on fewer and fewer points.
+
+Long before the gap is closed it shows which users are fused. From then on each such cluster is one
+point, heavier, for which there are edges to other clusters only. The solution of this smaller
+problem, with a flow inside the clusters, is one for all users, and is certified as such. Clusters
+inside of which no flow is found are taken apart, and the smaller problem is solved again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from corsage.core.arrays import Bools, Floats, Ints
+from corsage.solvers.convex_clustering.exact.certificate import Problem
+from corsage.solvers.convex_clustering.exact.costs import PointCosts
+from corsage.solvers.convex_clustering.exact.edges import norms
+from corsage.solvers.convex_clustering.exact.finish import CARRIED, Finish, Found
+from corsage.solvers.convex_clustering.exact.fusion import Reduced, flow, means
+from corsage.solvers.convex_clustering.exact.interior import Interior, even
+from corsage.solvers.convex_clustering.exact.level import Level, apart
+from corsage.solvers.convex_clustering.exact.newton_system import small
+from corsage.solvers.convex_clustering.exact.ssnal import Solver
+
+TIMES = 4
+"""How often clusters are taken apart before all is begun anew."""
+SHARE = 0.5
+"""The share of the tolerance that the problem of clusters may use up."""
+
+
+def shrinking(finish: Finish, costs: PointCosts, x: Floats, mu: Floats | None = None) -> Found:
+    """The solution, from x (n, d) and duals (E, d) inside of their balls on."""
+    method = Interior(finish.problem, finish, x, mu, shrinks=True)
+    if method.run():
+        return finish.found(method.steps)
+    if method.merged is not None:
+        level = Level.of(costs, finish.problem.edges, method.merged)
+        found = by_clusters(finish, level, method.x, method.mu, method.mu)
+        if found is not None:
+            return Found(found.x, found.mu, found.gap, method.steps + found.steps)
+        if method.run():
+            return finish.found(method.steps)
+    return Solver(finish.problem, method.x, method.mu, finish, warm=True).run([])
+
+
+def by_clusters(
+    finish: Finish, level: Level, x: Floats, mu: Floats, inside: Floats
+) -> Found | None:
+    """The solution by way of that for clusters; None if it is not certified.
+
+    x, mu : where that one begins, for all users.
+    inside : duals that are near those that are needed inside of clusters.
+    """
+    problem, steps = finish.problem, 0
+    for _ in range(TIMES):
+        less = Problem(level.costs, level.graph, problem.lam)
+        own = of_clusters(less, level, means(x, level.labels), level.gathered(mu), finish.tolerance)
+        steps += own.steps
+        same = less.edges.components(norms(less.edges.differences(own.x)) == 0)
+        labels, models = same[level.labels], own.x[level.labels]
+        duals, lack = carried(finish, labels, models, level.spread(own.mu, inside))
+        if finish.offer(models, duals):
+            return finish.found(steps)
+        if not lack.any():
+            break
+        level = level.of(level.users, problem.edges, apart(labels, lack))
+    return None
+
+
+def of_clusters(less: Problem, level: Level, x: Floats, mu: Floats, tolerance: float) -> Found:
+    """The solution for clusters."""
+    if not len(less.edges):
+        return Found(level.costs.a, mu, 0.0, 0)
+    finish = Finish(less, SHARE * tolerance, x)
+    if less.costs.d <= less.costs.n and even(less) and small(less.edges, less.costs.d):
+        return shrinking(finish, level.costs, x, mu)
+    return Solver(less, x, mu, finish, warm=True).run([])
+
+
+def carried(finish: Finish, labels: Ints, x: Floats, mu: Floats) -> tuple[Floats, Bools]:
+    """Duals (E, d) for models of clusters, near mu; inside of which clusters there are none."""
+    problem = finish.problem
+    inside = labels[problem.edges.i] == labels[problem.edges.j]
+    across = np.where(inside[:, None], 0.0, mu)
+    allowed = 2 * finish.curvature * finish.tolerance * abs(problem.value(x))
+    duals = flow(problem, Reduced(labels, x, inside, across), mu, CARRIED * allowed, np.inf)
+    lack = problem.costs.gradient(x) + problem.edges.adjoint(duals)
+    missing = np.bincount(labels, np.square(lack).sum(1))
+    return duals, missing > CARRIED * allowed / len(missing)

@@ -1,0 +1,1 @@
+"""The servers of the coin-throwing methods, and their conversations with cohorts."""

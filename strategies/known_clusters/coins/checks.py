@@ -1,0 +1,96 @@
+"""Which keys of the methods for known clusters cannot be meant.
+
+All of that is known before the first message: nothing has been trained, and nobody waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from corsage.core.configuration.groups import ModelKeys
+from corsage.core.errors import ConfigError
+from corsage.strategies.known_clusters.clusters.strengths import (
+    AUTO,
+    ClusterKeys,
+    Strengths,
+    given_strengths,
+    read_strengths,
+)
+from corsage.strategies.known_clusters.coins.coin_keys import CoinKeys, check_probabilities, number
+
+if TYPE_CHECKING:
+    from corsage.strategies.known_clusters.mixed_model import MixedModelKeys
+    from corsage.strategies.rounds.job import Job
+
+
+def check_convex(job: Job) -> None:
+    """Refuse data and models whose losses have no known curvature."""
+    if job.convex:
+        return
+    name, classes = job.name, job.agreed.num_classes
+    if classes > 2:
+        raise ConfigError(
+            f"{name}: takes numbers or two classes so far, and these are {classes} classes: take "
+            "fedrep or fedavg, or with known clusters fedrep-known or async-l2gd; "
+            f"dataset={job.keys.example['dataset']} shows what {name} is for."
+        )
+    raise ConfigError(
+        f"{name}: needs model=linear and a loss with one output (squared, huber, logistic, "
+        f"squared-hinge), not model={job.config.model.model} with loss={job.loss}; "
+        "async-l2gd takes any model."
+    )
+
+
+def check_coins(keys: CoinKeys, model: ModelKeys, loss: str, convex: bool) -> None:
+    """The keys of a coin-throwing method."""
+    check_words(keys)
+    if convex:
+        check_estimable(keys, model, loss)
+
+
+def check_mixed(keys: MixedModelKeys, model: ModelKeys, loss: str) -> None:
+    """The keys of the mixed model."""
+    given_strengths(keys, Strengths())
+    check_estimable(keys, model, loss)
+    check_random(keys, model)
+
+
+def check_words(keys: CoinKeys) -> None:
+    """Refuse keys that are no numbers, files or probabilities."""
+    given_strengths(keys, Strengths())
+    p = {} if keys.known_p == AUTO else read_strengths("known-p", keys.known_p)
+    check_probabilities(number("known-p0", keys.known_p0, 0.0), p)
+    number("known-tau", keys.known_tau, 0.0)
+    number("known-eta", keys.known_eta, 0.0)
+
+
+def check_estimable(keys: ClusterKeys, model: ModelKeys, loss: str) -> None:
+    """Refuse settings under which the variances of strengths on auto mean nothing."""
+    if not keys.estimated:
+        return
+    if model.loss_scale == "mean" or model.ridge:
+        raise ConfigError(
+            f"loss-scale={model.loss_scale} ridge={model.ridge:g}: strengths on auto are of "
+            "losses that are sums, without a ridge: set loss-scale=sum ridge=0, or numbers for "
+            "known-gamma and known-lambda."
+        )
+    given = {keys.known_gamma, keys.known_lambda} - {AUTO}
+    if loss != "squared" and given & {"0", "0.0", "inf"}:
+        raise ConfigError(
+            f"known-gamma={keys.known_gamma} known-lambda={keys.known_lambda}: with "
+            f"loss={loss} and the other one on auto it must be finite and above 0."
+        )
+
+
+def check_random(keys: MixedModelKeys, model: ModelKeys) -> None:
+    """Refuse random intercepts where there is no intercept, or nothing for it to vary by."""
+    if keys.mixed_random == "all":
+        return
+    if not model.intercept:
+        raise ConfigError("mixed-random=intercept: with intercept=false there is none to vary.")
+    for name, value in (("gamma", keys.known_gamma), ("lambda", keys.known_lambda)):
+        if value in {"0", "0.0"}:
+            raise ConfigError(
+                f"mixed-random=intercept known-{name}={value}: it must be above 0; a small number, "
+                "such as 1e-6, is nearly none."
+            )

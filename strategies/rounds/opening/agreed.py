@@ -1,0 +1,135 @@
+"""Facts that the nodes' data have in common: the model is built for them, and some may not fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from corsage.core.configuration.config import Config
+from corsage.core.errors import ModelError
+from corsage.core.messages.agreement import misfit
+from corsage.core.messages.introduction import Introduction, other_frozen, too_large, too_many
+from corsage.core.messages.limits import SPACE
+from corsage.core.tables.preparation import Preparation
+from corsage.strategies.rounds.opening.tables import policy_of
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
+
+Kind = tuple[tuple[int, ...], bool]
+"""The shape of a sample, and whether it has a class."""
+
+
+class Agreed:
+    """The kind of all samples, once the nodes that the run starts with have said it.
+
+    Parameters
+    ----------
+    config : says what the model is, and how tables are prepared.
+
+    Attributes
+    ----------
+    shape, num_classes : of a sample, () until then; no classes: labels are numbers.
+    preparation : what was agreed on for tables; none: there are none.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.shape: tuple[int, ...] = ()
+        self.num_classes = 0
+        self.preparation: Preparation | None = None
+
+    def agree(self, guests: Sequence[Introduction]) -> None:
+        """Agree on what the model is built for; of tables, how their columns become its inputs."""
+        self.shape, self.num_classes = majority(guests)
+        kind = self.shape, self.num_classes > 0
+        alike = [said for said in guests if (said.shape, said.num_classes > 0) == kind]
+        tables = [said.table for said in alike if said.table]
+        if 2 * len(tables) > len(alike):
+            policy = policy_of(self.config)
+            self.adopt(policy.agree(tables, numbers=not self.num_classes))
+
+    def adopt(self, preparation: Preparation) -> None:
+        """Hold to what was agreed on."""
+        self.preparation, self.shape = preparation, (len(preparation.features),)
+        self.num_classes = len(preparation.classes) or self.num_classes
+
+    def mismatch(self, said: Introduction) -> str:
+        """The reason why a node's data do not fit the model, if they do not."""
+        if said.users and self.preparation:
+            found = table_mismatch(self.preparation, said) or self._other_labels(said)
+            return found or self._too_large(said)
+        if said.users and said.table:
+            return "it has a table, the others have not"
+        if said.users and said.shape != self.shape:
+            return f"its samples have shape {said.shape}, the others' {self.shape}"
+        return self._other_labels(said) or self._other_frozen(said) or self._too_large(said)
+
+    def _too_large(self, said: Introduction) -> str:
+        """The reason why a model is more than a node allows, before anything is sent there."""
+        if not (said.users and said.most):
+            return ""
+        network, users = self._network(self.shape, self.num_classes), len(said.users)
+        size = network.whole.stop if network else 0
+        if size > said.most:
+            return too_large(size, said.most)
+        space = SPACE * said.most
+        return too_many(size, users, said.most, SPACE) if size * users > space else ""
+
+    def _other_frozen(self, said: Introduction) -> str:
+        """The reason why a node's frozen part does not fit, if it says one."""
+        if not said.frozen:
+            return ""
+        network = self._network(said.shape, said.num_classes)
+        here = network.vector.fixed.fingerprint if network else ""
+        return other_frozen(said.frozen, here) if here != said.frozen else ""
+
+    def _network(self, shape: tuple[int, ...], num_classes: int) -> Network | None:
+        """The model for such samples, if there can be one; why not is said elsewhere."""
+        from corsage.networks.build import build_network
+
+        try:
+            return build_network(self.config.model, shape, num_classes, self.config.run.seed)
+        except ModelError:
+            return None
+
+    def _other_labels(self, said: Introduction) -> str:
+        """The reason why a node's labels do not fit the model, if they do not."""
+        if said.users and not fitting(said.num_classes, self.num_classes):
+            return f"it has {labels(said.num_classes)}, the model {labels(self.num_classes)}"
+        return ""
+
+
+def table_mismatch(preparation: Preparation, said: Introduction) -> str:
+    """The reason why a node's table is not what was agreed on, if it is not."""
+    return misfit(preparation, said.table) if said.table else "it has no table, the others have"
+
+
+def majority(guests: Sequence[Introduction]) -> tuple[tuple[int, ...], int]:
+    """The shape of a sample and the number of classes that most nodes say.
+
+    Of as many nodes, those with more users. A device may have seen only some of the classes: if no
+    number is said by more than half of the nodes, it is the largest that two of them say, or else
+    the largest.
+    """
+    nodes, users = Counter[Kind](), Counter[Kind]()
+    for said in guests:
+        kind = said.shape, said.num_classes > 0
+        nodes[kind] += 1
+        users[kind] += len(said.users)
+    kind = max(sorted(nodes), key=lambda kind: (nodes[kind], users[kind]))
+    counts = Counter(s.num_classes for s in guests if (s.shape, s.num_classes > 0) == kind)
+    often = [n for n, count in counts.items() if 2 * count > counts.total()]
+    twice = [n for n, count in counts.items() if count > 1]
+    return kind[0], max(often or twice or counts)
+
+
+def fitting(num_classes: int, model: int) -> bool:
+    """True if labels fit a model: numbers one for numbers, classes one for as many or more."""
+    return num_classes == model if 0 in (num_classes, model) else num_classes <= model
+
+
+def labels(num_classes: int) -> str:
+    """Labels in words."""
+    return f"{num_classes} classes" if num_classes else "numbers as labels"

@@ -1,0 +1,59 @@
+"""A run's data are those of its first start, also when it is resumed; asked before round 1."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from corsage.core.errors import ConfigError, DataError, NodeError
+from corsage.core.tables.preparation import Preparation
+from corsage.datasets.dealing.federated import NO_TESTS
+from corsage.strategies.rounds.opening.agreed import fitting, labels
+
+if TYPE_CHECKING:
+    from corsage.strategies.rounds.job import Job
+
+
+def check_data(job: Job) -> None:
+    """The model is built for the data of the first start, also when the run is resumed."""
+    progress, agreed = job.progress, job.agreed
+    if not progress.shape:  # nothing is built yet
+        progress.shape, progress.num_classes = agreed.shape, agreed.num_classes
+        progress.preparation = json.dumps(agreed.preparation.json()) if agreed.preparation else ""
+    elif progress.preparation:  # a resumed run's tables are prepared as they were
+        preparation = Preparation.read(json.loads(progress.preparation))
+        job.members.reception.adopt(preparation, progress.num_classes)
+    check_same(job)
+    agreed.num_classes = progress.num_classes
+    job.members.roster.reclaim()  # a resumed run remembers whose ids are
+    if job.members.devices is not None:
+        job.members.devices.number = progress.round
+    job.measures  # noqa: B018 - those that such labels have, or a ConfigError
+    if not any(member.test for member in job.members.everybody.values()):
+        raise DataError(NO_TESTS)
+    job.members.rest()
+    check_new_users(job)
+
+
+def check_same(job: Job) -> None:
+    """NodeError for nodes whose samples are not what the run began with."""
+    progress, agreed = job.progress, job.agreed
+    fits = fitting(agreed.num_classes, progress.num_classes)
+    if progress.shape != agreed.shape or not fits:
+        raise NodeError(
+            f"the nodes have samples of shape {agreed.shape} with {labels(agreed.num_classes)},"
+            f" the run began with {progress.shape} and {labels(progress.num_classes)}."
+        )
+
+
+def check_new_users(job: Job) -> None:
+    """ConfigError if some users are to come after training, and all or none would."""
+    if job.config.new.wanted and not (job.members.users and job.members.new_users):
+        roster = job.members.roster
+        known = sorted({m.cluster for m in roster.members.values()} - {""})
+        keys, count = job.config.new, len(job.members.new_users)
+        raise ConfigError(
+            f"new-users={keys.new_users:g} new-cluster={keys.new_cluster}: {count} of "
+            f"{len(roster.users)} users would be new; some must be, and some not. "
+            f"Known clusters: {', '.join(known) or 'none'}."
+        )

@@ -1,0 +1,77 @@
+"""Keys of local training that would do nothing: refused before anything runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from corsage.core.configuration.train_keys import LEARNING
+from corsage.core.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
+    from corsage.strategies.rounds.base import Strategy
+
+
+def check_learning(strategy: Strategy[Any, Any]) -> None:
+    """ConfigError for a key that the strategy's users have no use for."""
+    for name, value in strategy.config.train.changed(LEARNING).items():
+        if why := strategy.unused(name):
+            raise ConfigError(f"{name}={value}: not for strategy={strategy.name}: {why}.")
+
+
+def check_fits(strategy: Strategy[Any, Any], network: Network) -> None:
+    """ModelError for keys that neither the model's loss nor its samples have a use for."""
+    from corsage.networks.augment import check_images
+    from corsage.networks.objective import check_loss
+
+    check_learning(strategy)  # of some strategies it is the labels that say what is of no use
+    train = strategy.config.train
+    check_loss(train, network.criterion)
+    check_images(train, strategy.job.agreed.shape)
+    check_samples(strategy, network)
+    if train.changed(LEARNING):
+        note_slower(strategy, network)
+
+
+def check_samples(strategy: Strategy[Any, Any], network: Network) -> None:
+    """ModelError if nobody's samples are enough for a layer that normalises by the batch.
+
+    Where some are, the others are dropped, and named, when they are to train.
+    """
+    from torch import zeros
+
+    from corsage.networks.running import refuses_one
+
+    job, train = strategy.job, strategy.config.train
+    steps = strategy.epochs(train, strategy.keys)
+    if not steps or not network.batch_statistics:
+        return
+    enough = (2,) if train.batch_size == 1 else range(2, 2**62)  # two are one batch in any case
+    if any(member.train in enough for member in job.members.everybody.values()):
+        return
+    example = zeros((1, *job.agreed.shape), device=network.device)
+    if refuses_one(network.module, example, network.still):
+        what = "batch-size=1" if train.batch_size == 1 else "every user has one training sample"
+        raise ModelError(
+            f"{what}, too few for BatchNorm, which normalises by the samples of a batch: take "
+            "more, set batch-norm=frozen, or take a model without it."
+        )
+
+
+def note_slower(strategy: Strategy[Any, Any], network: Network) -> None:
+    """Say which keys make a quick path one that is not as quick."""
+    train, note = strategy.config.train, strategy.job.note
+    if not network.stackable:
+        pass  # users train one after the other in any case
+    elif train.mixed_precision != "none":
+        note(f"mixed-precision={train.mixed_precision}: users train one after the other")
+    elif slow := train.changed(SLOWER):
+        said = ", ".join(f"{name}={value}" for name, value in slow.items())
+        note(f"{said}: steps are taken apart from gradients, which is slower than plain SGD")
+    if train.augment and network.cacheable:
+        kinds = ",".join(train.augment)
+        note(f"features are not cached: augment={kinds} makes others at each step")
+
+
+SLOWER = ("optimizer", "nesterov", "clip_gradient", "label_smoothing", "class_weights", "augment")
+"""Keys that the quickest kernels do not know."""
