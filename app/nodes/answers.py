@@ -20,7 +20,7 @@ from flwr.supercore import log
 from corsage.app.nodes.deployed import is_device
 from corsage.app.nodes.device import admitted, experiment_of, frozen_of, read_task
 from corsage.app.nodes.identity import proof_of
-from corsage.app.nodes.node import Node, Nodes
+from corsage.app.nodes.node import Node, Nodes, Order
 from corsage.app.nodes.outward import describe, outward
 from corsage.app.nodes.patience import TimeUp, time_limit
 from corsage.app.nodes.places import Places
@@ -33,12 +33,14 @@ from corsage.core.messages.fields import BELIEVING, Doubt
 from corsage.core.messages.introduction import Introduction, counted, encode_introduction
 from corsage.core.messages.limits import limits_of
 from corsage.core.messages.replies import encode_reply
-from corsage.core.messages.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, decode_task
+from corsage.core.messages.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, Task, decode_task
 from corsage.core.version import untested
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own
     from corsage.app.nodes.work import Report
+    from corsage.app.states.models import ModelShelf
+    from corsage.app.states.store import PersonalStore
 
 
 class Answers:
@@ -73,14 +75,9 @@ def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: 
             options_of(options, client_class(task.algorithm).takes, BELIEVING)
         node = nodes.of(context, task)
         limit_threads(task.train.torch_threads)
-        report = work(
-            kind,
-            task,
-            node,
-            places.of(context, node, task),
-            decode(content["arrays"]),
-            decode(content["rows"]) if "rows" in content else {},
-        )
+        rows = decode(content["rows"]) if "rows" in content else {}
+        order = Order(task, decode(content["arrays"]), rows)
+        report = work(kind, order, node, *kept(kind, context, node, task, places))
     except (StorageError, CheckpointError) as error:  # of simulated users
         damaged = isinstance(error, CheckpointError)
         return _failure(message, str(error), ENDS_THE_STRATEGY if damaged else ENDS_THE_RUN)
@@ -113,9 +110,17 @@ def do(kind: str, message: Message, context: Context, nodes: Nodes, places: Plac
     limit_threads(node.threads or limits.threads(task.train.torch_threads))
     from corsage.app.nodes.work import work
 
-    store = places.of(context, node, replace(task, experiment=experiment_of(task)))
-    report = work(kind, order.task, node, store, order.arrays, order.rows)
+    keeping = kept(kind, context, node, replace(task, experiment=experiment_of(task)), places)
+    report = work(kind, order, node, *keeping)
     return _answered(message, report, task.exchange)
+
+
+def kept(
+    kind: str, context: Context, node: Node, task: Task, places: Places
+) -> tuple[PersonalStore | None, ModelShelf | None]:
+    """The places of states and of models for the work on a message, as far as it needs them."""
+    store = places.states(context, node, task) if client_class(task.algorithm).personal else None
+    return store, places.models(context, node, task) if kind == "evaluate" else None
 
 
 def guarded(phase: str, message: Message, context: Context, work: Callable[[], Message]) -> Message:

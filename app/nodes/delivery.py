@@ -23,25 +23,29 @@ from corsage.datasets.dealing.federated import FederatedData
 from corsage.networks.network import Network
 
 
+def delivers(task: Task, node: Node) -> bool:
+    """True if an evaluation is one whose models are kept."""
+    if not node.simulated:
+        return ROW in task.options
+    return bool(task.options.get(DELIVER)) and ROOM in task.options
+
+
 class ModelDelivery:
     """Leaves the models of one message's users where they are to be.
 
     Parameters
     ----------
     task, node : the message, and who it is to.
-    shelf : where they go; None: nowhere.
+    shelf : where they go.
     """
 
-    def __init__(self, task: Task, node: Node, shelf: ModelShelf | None) -> None:
+    def __init__(self, task: Task, node: Node, shelf: ModelShelf) -> None:
         self.task, self.node, self.shelf, self.count = task, node, shelf, 0
-        options = task.options
-        due = bool(options.get(DELIVER)) if node.simulated else ROW in options
-        self.wanted = due and (not node.simulated or ROOM in options)
-        self.room = int(options.get(ROOM, 0)) if node.simulated else None
+        self.room = int(task.options.get(ROOM, 0)) if node.simulated else None
 
     def add(self, client: Client[Any]) -> None:
         """Keep the models that a client judged last."""
-        if self.shelf is None or not self.wanted or client.judged is None:
+        if client.judged is None:
             return
         users = list(client.users)
         groups = [[i] for i in range(len(users))] if self.shelf.each_alone else [range(len(users))]
@@ -51,7 +55,6 @@ class ModelDelivery:
     def _put(self, client: Client[Any], models: Models, places: Sequence[int]) -> None:
         users, row = [client.users[i] for i in places], str(self.task.options[ROW])
         head, arrays = self.file(client, models, places)
-        assert self.shelf is not None
         try:
             self.shelf.put(row, self.task.exchange, self.count, users[0], encoded(head, arrays))
         except OSError as error:
@@ -71,7 +74,7 @@ class ModelDelivery:
         kept = self.room is None or own <= self.room
         if not kept:
             arrays = {n: a for n, a in arrays.items() if not n.startswith(USERS)}
-        if not self.count or (self.shelf and self.shelf.each_alone):
+        if not self.count or self.shelf.each_alone:
             arrays |= fixed(client.full)  # of the pieces of a row, its file takes the first's
         head = Header(
             strategy=task.algorithm,

@@ -9,14 +9,13 @@ folders and what is computed on are the device's own words, and never a message'
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord
 
-from corsage.app.nodes.node import Node
+from corsage.app.nodes.node import Node, Order
 from corsage.clients import client_class
-from corsage.core.arrays import Arrays
 from corsage.core.configuration.held import is_name
 from corsage.core.errors import ConfigError, ModelError, Refused
 from corsage.core.keys import EPOCHS, STEPS, Keys
@@ -28,15 +27,6 @@ from corsage.core.registry import ALGORITHMS
 
 if TYPE_CHECKING:
     from corsage.clients.base import Client
-
-
-@dataclass(frozen=True)
-class Order:
-    """An order that a device was given, and will carry out."""
-
-    task: Task
-    arrays: Arrays
-    rows: Arrays
 
 
 def read_task(content: Any, limits: Limits) -> Task:

@@ -16,6 +16,7 @@ from corsage.app.nodes.deployed import is_device
 from corsage.app.nodes.resident.lair import SECONDS, worker_seconds
 from corsage.app.states.state_dir import KEEP_RUNS, state_folder
 from corsage.clients import client_class
+from corsage.core.arrays import Arrays
 from corsage.core.cache import Cache
 from corsage.core.configuration.config import check_data
 from corsage.core.configuration.groups import DataKeys
@@ -98,6 +99,15 @@ class Node:
             start, middle, _ = data.bounds[data.index[user]].tolist()
             train[start:middle] = True
         return summed(data.facts, data.x, data.y, train, self.sums, self.shares)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A task, and the arrays that came with it: for all users alike, and with a row for each."""
+
+    task: Task
+    arrays: Arrays
+    rows: Arrays
 
 
 class Nodes:

@@ -18,8 +18,8 @@ import numpy as np
 from flwr.supercore import log
 from numpy.typing import NDArray
 
-from corsage.app.nodes.delivery import ModelDelivery
-from corsage.app.nodes.node import Node
+from corsage.app.nodes.delivery import ModelDelivery, delivers
+from corsage.app.nodes.node import Node, Order
 from corsage.app.nodes.outward import (
     EMBEDDING,
     REMEDY,
@@ -27,6 +27,7 @@ from corsage.app.nodes.outward import (
     outward,
     raised_at,
 )
+from corsage.app.states.models import ModelShelf
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
@@ -95,11 +96,18 @@ class Report(Reply):
 
 
 def work(
-    kind: str, task: Task, node: Node, store: PersonalStore, arrays: Arrays, rows: Arrays
+    kind: str,
+    order: Order,
+    node: Node,
+    store: PersonalStore | None = None,
+    models: ModelShelf | None = None,
 ) -> Report:
-    """Do what the task says for all its participants; what needs no network needs not wait."""
+    """Do what a message says for all its participants; what needs no network needs not wait.
+
+    `store` has what they keep, if they keep anything, and `models` takes what they are judged by.
+    """
     with ALONE:
-        worker = Worker(kind, task, node, store, arrays, rows)
+        worker = Worker(kind, order, node, store, models)
         if not worker.convex:
             return worked(worker)
     return worked(worker)
@@ -128,14 +136,15 @@ class Worker:
     def __init__(
         self,
         kind: str,
-        task: Task,
+        order: Order,
         node: Node,
-        store: PersonalStore,
-        arrays: Arrays,
-        rows: Arrays,
+        store: PersonalStore | None = None,
+        models: ModelShelf | None = None,
     ) -> None:
-        self.kind, self.task, self.node, self.store = kind, task, node, store
-        self.arrays, self.rows, self.report = arrays, rows, Report(device=not node.simulated)
+        self.kind, self.node, self.store = kind, node, store
+        self.task, self.arrays, self.rows = order.task, order.arrays, order.rows
+        task = self.task
+        self.report = Report(device=not node.simulated)
         self.single: set[str] = set()  # the means of what is in single precision
         self.rows_sent: dict[str, list[Array]] = {}  # of each group, put together at the end
         self.cls = client_class(task.algorithm)
@@ -143,7 +152,9 @@ class Worker:
         facts = task.shape, task.num_classes, task.seed, device
         self.network = network_on_its_path(task.model, *facts)
         check_frozen(task, self.network)
-        self.delivery = ModelDelivery(task, node, store.models)
+        self.delivery = None
+        if models is not None and delivers(task, node):
+            self.delivery = ModelDelivery(task, node, models)
         new = task.members.items()
         self.members = {name: read_members(write_members(users)) for name, users in new}
         self.stored: dict[str, Array] = {}  # the same of cohorts that are known, as they are kept
@@ -172,7 +183,8 @@ class Worker:
         client, got = self.client(group), self.got(group)
         if self.kind == "evaluate":
             metrics = client.judge(got)
-            self.delivery.add(client)
+            if self.delivery is not None:
+                self.delivery.add(client)
             self.add_evaluation(client.users, metrics)
             return
         sent = client.respond(got)
@@ -187,7 +199,7 @@ class Worker:
         """A client for a group, with what its participants kept."""
         task, names = self.task, [self.task.users[i] for i in group]
         states = [
-            self.store.load(name, task.versions[i]) if self.cls.personal else {}
+            self.store.load(name, task.versions[i]) if self.store is not None else {}
             for name, i in zip(names, group, strict=True)
         ]
         users: Sequence[str] = names
@@ -233,6 +245,7 @@ class Worker:
         """Write new states; one that cannot be written takes its participant out."""
         if not kept:
             return
+        assert self.store is not None
         task, states = self.task, []
         places: dict[str, int] = {}
         for place in np.flatnonzero(good):

@@ -1,4 +1,4 @@
-"""Personal states in a node's Flower context, which last as long as the node."""
+"""Personal states in a node's Flower context, which last as long as the node: without a folder."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from corsage.core.arrays import Arrays
 from corsage.core.messages.encoding import decode, encode
 
 OTHERS = 3
-"""Other experiments whose states stay in a memory that is their only place: those that take turns
-on one grid. The oldest go first."""
+"""Other experiments whose states stay: those that take turns on one grid. The oldest go first."""
 
 
 class InContext:
@@ -23,16 +22,15 @@ class InContext:
     ----------
     context : the node's, whose `state` is used.
     experiment : whose states they are.
-    others : of so many other experiments, the newest, states stay; the rest is let go.
     """
 
-    def __init__(self, context: Context, experiment: str, others: int = 0) -> None:
+    def __init__(self, context: Context, experiment: str) -> None:
         self._records = context.state
         self._prefix = f"{safe_name(experiment)}/"
         self._versions: dict[str, set[int]] = {}
         known = dict.fromkeys(name.partition("/")[0] for name in reversed(list(self._records)))
         known.pop(safe_name(experiment), None)
-        gone = set(list(known)[others:])
+        gone = set(list(known)[OTHERS:])
         for name in list(self._records):
             if name.startswith(self._prefix):
                 user, version = name.removeprefix(self._prefix).split("/")

@@ -333,7 +333,7 @@ def test_what_a_process_has_open_stays_in_it(tmp_path: Path) -> None:
     """Ray sends the client app to its workers, also when this process has open databases."""
     task = Task("fedrep", "fedrep-0123456789ab", 0, (2,), 2, state_dir=str(tmp_path))
     places, node = Places(), Node(cast(Any, None), ("0",), simulated=True)
-    places.of(Context(1, 1, {}, RecordDict(), {}), node, task).save(
+    places.states(Context(1, 1, {}, RecordDict(), {}), node, task).save(
         1, [Kept("0", {"head": np.zeros(2)}, frozenset())]
     )
     assert list(tmp_path.iterdir())
