@@ -133,9 +133,8 @@ class Algorithm(Generic[K, S]):
         """Ask what must be known before the first round; a resumed run knows it."""
         yield from ()
 
-    def round(self, number: int) -> Script[Replies]:
-        """One round: by default one exchange, and the server's step."""
-        return exchange_once(self, number)
+    round = exchange_once
+    """One round: by default one exchange, and the server's step."""
 
     def closing(self) -> Script[None]:
         """Ask what is needed after the last round, before the final evaluation."""

@@ -74,7 +74,8 @@ def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = N
         number = strategy.progress.round + 1
         if riding is None or riding.waiting is None:
             tell(strategy, "on_round_start", number)
-        job.refresh()
+        if members.devices is not None:
+            job.refresh()
 
         # Choose, send, wait, merge.
         training = play(strategy, one_round, riding.exchange if riding else members.exchange)
@@ -167,8 +168,7 @@ def whole(strategy: Strategy[Any, Any], what: str) -> Iterator[None]:
     job, before, updates = strategy.job, strategy.snapshot(), replace(strategy.job.updates)
     versions = job.begin()
     try:
-        with failing(f"{strategy.name}: {what}"):
-            yield
+        yield
         if name := not_finite(strategy.state):
             raise RoundFailed(
                 f"{strategy.name}: {what} would make {name} not finite; nothing of it is kept. "
@@ -177,46 +177,53 @@ def whole(strategy: Strategy[Any, Any], what: str) -> Iterator[None]:
     except BaseException as error:
         strategy.state, job.updates = before, updates
         gone = job.go_back(versions)
+        if isinstance(error, NUMERIC):
+            error = not_computed(f"{strategy.name}: {what}", error)
         if not (gone and isinstance(error, RoundFailed)):
-            raise
+            raise error
         job.note(f"{name_users(gone)} to start anew: the round is tried again")
     finally:
         job.before = {}
 
 
-@contextmanager
-def failing(what: str) -> Iterator[None]:
-    """Numbers that cannot be worked with make `what` fail, in one line."""
-    try:
-        yield
-    except NUMERIC as error:
-        log(DEBUG, "%s failed:\n%s", what, traceback.format_exc())
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
-        raise RoundFailed(
-            f"{what} cannot be computed from what users sent, nothing of it is kept: "
-            f"{type(error).__name__}: {line(error)} ({where})"
-        ) from error
+def not_computed(what: str, error: BaseException) -> RoundFailed:
+    """Numbers that cannot be worked with, as an error in one line."""
+    log(DEBUG, "%s failed:\n%s", what, traceback.format_exc())
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+    failed = RoundFailed(
+        f"{what} cannot be computed from what users sent, nothing of it is kept: "
+        f"{type(error).__name__}: {line(error)} ({where})"
+    )
+    failed.__cause__ = error
+    return failed
 
 
 def exchange_once(strategy: Algorithm[Any, Any], number: int) -> Script[Replies]:
     """A round as most methods have it: users train on what they are sent, and the server merges."""
-    job, config, averaging = strategy.job, strategy.config, strategy.averaging
+    job, averaging, server = strategy.job, strategy.averaging, strategy.server_step
+
+    # Choose users, and declare what they may reply.
     users = strategy.choose(number, job.members.users)
     options = {**strategy.train_options, **strategy.options(number)}
-    numbers, sent = (*strategy.numbers("train"), GRADIENT_STEPS), Arrays()
+    numbers = (*strategy.numbers("train"), GRADIENT_STEPS)
     schema = Schema(strategy.template(), strategy.by_user, numbers)
-    if config.robust.on or config.server.on:
-        sent = averaged(strategy)
-    if config.robust.on:
+    if averaging.on:
         averaging.check_enough(len(users))
         schema = replace(schema, by_user=tuple(schema.arrays))
         options[BY_USER] = True
-    parcel = strategy.send(users)
-    question = question_to(job, "train", users, parcel, schema, options, number)
+
+    # Send, and wait.
+    sent = averaged(strategy) if averaging.on or server.on else {}
+    question = question_to(job, "train", users, strategy.send(users), schema, options, number)
     replies = yield question
+
+    # Merge.
     job.accept(number, replies)
-    replies = strategy.server_step.taken(averaging.merged(replies, sent), sent)
+    if averaging.on:
+        replies = averaging.merged(replies, sent)
+    if server.on:
+        replies = server.taken(replies, sent)
     strategy.state = lean(strategy.merge(replies))
     job.count(question, replies)
     return replies

@@ -111,9 +111,8 @@ class Members:
         self.roster.owners = self.devices.owners if self.devices else None
 
     def refresh(self, number: int, task: Callable[[], ConfigRecord]) -> None:
-        """Before a round: learn which devices came and went; if none is left, wait for one."""
-        if self.devices is None:
-            return
+        """Before a round on devices: learn who came and went; if none is left, wait for one."""
+        assert self.devices is not None
         patience, self.devices.number = self.config.federation.node_timeout, number
         self.reception.refresh(self.devices.grid, patience, number, task)
         if not self.roster.members:
@@ -143,11 +142,6 @@ class Members:
     def go_without(self) -> bool:
         """Ask silent users of the last turn no more; False if that was nobody."""
         return self.devices is not None and self.devices.go_without()
-
-    def judge(self, replies: Replies) -> None:
-        """Note how the nodes behaved in a turn."""
-        if self.devices:
-            self.devices.judge(replies)
 
     def set_aside(self) -> list[tuple[str, str]]:
         """Lines on nodes that were set aside or not let in, and why."""
@@ -211,7 +205,8 @@ class Members:
     def exchange(self, turn: Turn) -> Replies:
         """Send and wait until a turn is over; note how devices behaved."""
         replies = self.exchanged(turn)
-        self.judge(replies)
+        if self.devices:
+            self.devices.judge(replies)
         return replies
 
     def exchanged(self, turn: Turn) -> Replies:

@@ -48,25 +48,26 @@ class ServerStep:
     Parameters
     ----------
     job : whose users' mean it is.
+
+    Attributes
+    ----------
+    keys : which step it is.
+    on : whether the server has one, and does not take the mean as it is.
     """
 
     def __init__(self, job: Job) -> None:
-        self.job = job
-
-    @property
-    def keys(self) -> ServerKeys:
-        """Which step it is."""
-        return self.job.config.server
+        self.job, self.keys = job, job.config.server
+        self.on = self.keys.on
 
     def check(self, strategy: str, none: str) -> None:
         """ConfigError if the server has no such step."""
         name = self.keys.server_optimizer
-        if self.keys.on and none:
+        if self.on and none:
             raise ConfigError(f"server-optimizer={name}: not for strategy={strategy}: {none}.")
 
     def taken(self, replies: Replies, sent: Mapping[str, Array]) -> Replies:
         """Replies with where the server goes in the place of the mean; `sent` is where it stood."""
-        if not self.keys.on or not replies.users:
+        if not replies.users:
             return replies
         network, names = self.job.network, [n for n in sent if n in PARTS]
         stepped = {
@@ -89,7 +90,7 @@ class ServerStep:
         `parents[i]` is the cluster that was cut when the i-th new one came, which goes on from what
         is remembered of that.
         """
-        if not self.keys.on:
+        if not self.on:
             return means
         before = self._remembered("models", x, parents)
         moments, found = step(self.keys, x, means, before)

@@ -90,7 +90,8 @@ class Steps:
             if self._ready:
                 return None
             found = turn.replies()
-            self._strategy.members.judge(found)
+            if (devices := self._strategy.members.devices) is not None:
+                devices.judge(found)
             self._go_on(found)
             return found
         except BaseException:
@@ -116,7 +117,8 @@ class Steps:
         ):
             return None
         tell(strategy, "on_round_start", number + 1)
-        strategy.job.refresh()
+        if strategy.members.devices is not None:
+            strategy.job.refresh()
         return one_round(strategy)
 
     def _go_on(self, replies: Replies | None) -> None:
@@ -157,7 +159,8 @@ class Steps:
         strategy, (question, messages) = self._strategy, under_way
         question.answered(answers(messages, replies))
         found = question.replies()
-        strategy.members.judge(found)
+        if strategy.members.devices is not None:
+            strategy.members.devices.judge(found)
         noted(strategy, self._options, question.down, question.tokens.values(), found)
         self._end_round(found)
         return found

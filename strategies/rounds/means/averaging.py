@@ -41,20 +41,21 @@ class Averaging:
     Parameters
     ----------
     job : whose users they are.
+
+    Attributes
+    ----------
+    keys : the rule.
+    on : whether there is one, and not the mean.
     """
 
     def __init__(self, job: Job) -> None:
-        self.job = job
-
-    @property
-    def keys(self) -> RobustKeys:
-        """The rule."""
-        return self.job.config.robust
+        self.job, self.keys = job, job.config.robust
+        self.on = self.keys.on
 
     def check(self, strategy: str, unprotected: str) -> None:
         """ConfigError if the rule would do nothing, or other than what it says."""
-        keys, name = self.keys, self.keys.robust
-        if not keys.on:
+        name = self.keys.robust
+        if not self.on:
             return
         if unprotected:
             raise ConfigError(f"robust={name}: not for strategy={strategy}: {unprotected}.")
@@ -67,7 +68,7 @@ class Averaging:
 
     def check_enough(self, users: int) -> None:
         """ConfigError if all users of the first round are too few for the rule."""
-        if not self.keys.on or self.job.progress.round:
+        if not self.on or self.job.progress.round:
             return
         keep, most = self.keys.krum_keep, users - bad_of(self.keys, users)
         if self.keys.robust == "krum" and keep > most:
@@ -86,7 +87,7 @@ class Averaging:
 
         `sent` has what the users were sent, or zeros where they send a change.
         """
-        if not self.keys.on or not replies.users:
+        if not replies.users:
             return replies
         config = self.job.config
         weights = user_weights(replies, config.train.weighting, config.federation.max_share)
@@ -105,7 +106,7 @@ class Averaging:
         self, name: str, rows: Array, labels: Sequence[int], weights: Floats, origins: Array
     ) -> Array:
         """The average over the users of each cluster; without any it has its row of `origins`."""
-        if not self.keys.on:
+        if not self.on:
             return cluster_means(rows, labels, weights, origins)
         found, own = origins.copy(), np.asarray(labels, np.int64)
         limit = self._limit(name, rows, origins[own])
