@@ -8,7 +8,7 @@ work is done by a worker that stays (`nodes/resident`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message
@@ -62,19 +62,9 @@ def make_client_app(
 
         own = own_of(data, model, train, client_fn, Columns(label, tuple(feature_columns)))
     app, desk = ClientApp(mods=list(mods)), Desk(own, private(train_mods))
-
-    @app.train(mods=list(train_mods))
-    def on_train(message: Message, context: Context) -> Message:
-        return desk.answer("train", message, context)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        return desk.answer("evaluate", message, context)
-
-    @app.query()
-    def query(message: Message, context: Context) -> Message:
-        return desk.answer("query", message, context)
-
+    app.train(mods=list(train_mods))(partial(desk.answer, "train"))
+    app.evaluate()(partial(desk.answer, "evaluate"))
+    app.query()(partial(desk.answer, "query"))
     return app
 
 

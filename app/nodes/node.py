@@ -118,6 +118,7 @@ class Nodes:
 
     def __init__(self, app: Own | None = None) -> None:
         self.app, self._nodes = app, Cache()
+        self._now: dict[Facts, tuple[Facts, Node]] = {}  # of the run that each is in
         self._devices: dict[Facts, tuple[Facts, Node]] = {}
 
     def __reduce__(self) -> tuple[type[Nodes], tuple[Own | None]]:
@@ -133,9 +134,16 @@ class Nodes:
             return self._device(own, task)
         together = client_class(task.algorithm).cohorts
         facts = task.data, task.device_data, task.num_users, task.seed, together
-        key = own, *facts, source_marks(task.data)  # a file may have been rewritten since
+        now = own, task.experiment, *facts, task.preparation
+        known = self._now.get(own)
+        if known is None or known[0] != now or not task.users:  # an introduction looks anew
+            known = self._now[own] = now, self._simulated(own, facts, task.preparation)
+        return known[1]
+
+    def _simulated(self, own: Facts, facts: Any, agreed: Preparation | None) -> Node:
+        """A node with a share of a data set; of a file that was rewritten since, anew."""
+        key = own, *facts, source_marks(facts[0])
         make = partial(self._nodes.get, key, lambda: simulated_node(dict(own), *facts))
-        agreed = task.preparation
         if agreed is None:
             return make()
         return self._nodes.get((*key, agreed), lambda: make().prepared(agreed))

@@ -46,8 +46,8 @@ from corsage.core.errors import (
 )
 from corsage.core.messages.introduction import other_frozen
 from corsage.core.messages.replies import Reply
-from corsage.core.messages.wire import BY_USER, MEMBERS, Task
-from corsage.networks.network import ALONE, Network
+from corsage.core.messages.wire import BY_USER, MEMBERS
+from corsage.networks.network import ALONE
 from corsage.networks.together import network_on_its_path
 
 # Rows of one group of users take at most this much memory.
@@ -109,11 +109,11 @@ def work(
     with ALONE:
         worker = Worker(kind, order, node, store, models)
         if not worker.convex:
-            return worked(worker)
-    return worked(worker)
+            return all_groups(worker)
+    return all_groups(worker)
 
 
-def worked(worker: Worker) -> Report:
+def all_groups(worker: Worker) -> Report:
     """Group by group; a group of which somebody fails one by one."""
     todo = worker.groups()
     while todo:
@@ -151,7 +151,9 @@ class Worker:
         device = node.device or task.train.device
         facts = task.shape, task.num_classes, task.seed, device
         self.network = network_on_its_path(task.model, *facts)
-        check_frozen(task, self.network)
+        frozen = self.network.vector.fixed.fingerprint
+        if task.frozen != frozen:  # nobody would notice
+            raise Refused(other_frozen(frozen, task.frozen))
         self.delivery = None
         if models is not None and delivers(task, node):
             self.delivery = ModelDelivery(task, node, models)
@@ -192,7 +194,8 @@ class Worker:
         if self.task.options.get(BY_USER):
             sent = replace(sent, mean={}, rows={**sent.mean, **sent.rows})
         good = self.judged([self.task.users[place] for place in group], sent)
-        self.keep(group, good, sent.keep)
+        if sent.keep:
+            self.keep(group, good, sent.keep)
         self.add(group, good, sent)
 
     def client(self, group: list[int]) -> Client[Any]:
@@ -243,8 +246,6 @@ class Worker:
 
     def keep(self, group: list[int], good: Bools, kept: Arrays) -> None:
         """Write new states; one that cannot be written takes its participant out."""
-        if not kept:
-            return
         assert self.store is not None
         task, states = self.task, []
         places: dict[str, int] = {}
@@ -311,12 +312,6 @@ class Worker:
             like = np.empty(0, np.float32)
             report.mean[name] = mean_of([(report.weight, report.mean.pop(name))], like)
         return report
-
-
-def check_frozen(task: Task, network: Network) -> None:
-    """Refuse to train under another frozen part than the server's: nobody would notice."""
-    if task.frozen != network.vector.fixed.fingerprint:
-        raise Refused(other_frozen(network.vector.fixed.fingerprint, task.frozen))
 
 
 def write_members(users: Sequence[str]) -> NDArray[np.uint8]:

@@ -14,6 +14,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from corsage.app.nodes import answers
+from corsage.app.nodes.places import Places
 from corsage.benchmarks.device.attacks import Attack, attack
 from corsage.benchmarks.device.messages import ALL, honest
 from corsage.benchmarks.device.target import SECRET, Target
@@ -47,7 +48,8 @@ def test_hostile_messages_do_no_harm(struck: Target, part: int) -> None:
 def test_without_its_guard_a_device_obeys(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same attacks do harm, and the watch sees it: it is the guard that keeps them out."""
     monkeypatch.setattr(answers, "is_device", lambda context: False)
-    monkeypatch.setattr(answers, "kept", lambda *_: (None, None))
+    for place in ("states", "models"):
+        monkeypatch.setattr(Places, place, lambda *_: None)
     draft = honest("fedavg", "train")
     draft.settings["keys"]["model"] = "planted:leak"
     target.strike(Attack("code", draft.message()))

@@ -155,5 +155,5 @@ def test_a_device_says_it_if_its_flower_was_not_tested(
     for node_config in (device, {"partition-id": 0, "num-partitions": 1}):
         message = Message(RecordDict({"config": question()}), 1, "query")
         context = Context(1, 2, node_config, RecordDict(), {})
-        assert not answers.introduce(message, context, Nodes()).has_error()
+        assert not answers.Answers().answer("query", message, context).has_error()
     assert ["1.999.0 was not tested" in line for line in lines] == [True] * (version == "1.999.0")
