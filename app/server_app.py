@@ -21,7 +21,7 @@ from corsage.app.run.status import watched
 from corsage.core.configuration.catalogue import defaults
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError, StatesGone
-from corsage.strategies.rounds.grids import is_at_home
+from corsage.strategies.rounds.turns import is_at_home
 
 
 def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:

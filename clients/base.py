@@ -43,7 +43,7 @@ from corsage.networks.own_training import OwnTraining
 from corsage.networks.pull import Pull
 from corsage.networks.together import train_bodies, train_heads, train_models
 from corsage.networks.training import SINGLE, Types
-from corsage.strategies.work import effort, pace
+from corsage.strategies.effort import effort, pace
 
 __all__ = ["Client", "Got", "K", "Models", "Sent"]
 

@@ -123,6 +123,7 @@ DEVICE = "csv"
 ATTACHED: dict[str, str] = {
     "devices": "strategies.devices.network",
     "riding": "strategies.devices.riding",
+    "sizes": "strategies.devices.sizes",
 }
 """What attaches to a run only where it is of use, by the name of its place: a simulation loads none
 of it, and who reads a round need not know it."""

@@ -108,7 +108,7 @@ from corsage.app.local_grid import LocalGrid
 from corsage.strategies.fedavg import FedAvg
 FedAvg(num_users=4, num_rounds=1).start(LocalGrid(app, 2))
 """
-DEVICES = "import corsage.strategies.devices.network"
+DEVICES = "import corsage.strategies.devices.devices"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ DEVICES = "import corsage.strategies.devices.network"
     [
         (SIMULATION, "corsage.strategies.devices"),
         (SIMULATION, "corsage.strategies.devices.riding"),
-        (SIMULATION, "corsage.strategies.rounds.sizes"),
+        (SIMULATION, "corsage.strategies.devices.sizes"),
         (DEVICES, "corsage.strategies.rounds"),
     ],
 )

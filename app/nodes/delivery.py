@@ -14,7 +14,7 @@ from flwr.supercore import log
 from corsage.app.nodes.node import Node
 from corsage.app.results.header import Header, spec
 from corsage.app.results.rowfile import CODES, MODELS, PICKED, SCALES, SHARED, USERS, encoded
-from corsage.app.states.models import ModelShelf
+from corsage.app.states.pieces import ModelShelf
 from corsage.clients.base import Client, Models
 from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import StorageError

@@ -27,7 +27,7 @@ from corsage.app.nodes.outward import (
     outward,
     raised_at,
 )
-from corsage.app.states.models import ModelShelf
+from corsage.app.states.pieces import ModelShelf
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class

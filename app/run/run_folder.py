@@ -64,9 +64,9 @@ from corsage.core.errors import (
 from corsage.core.files import clear_temporaries, delete, guarded, write_atomically
 from corsage.core.version import VERSION, warn_if_untested
 from corsage.strategies import strategy_class
+from corsage.strategies.effort import with_budget
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.work import with_budget
 
 AnyStrategy = Strategy[Any, Any]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from corsage.app.states import behind
 from corsage.app.states.database import Database
-from corsage.app.states.files import safe_name
 from corsage.app.states.shelf import Kept, Shelf, whole
+from corsage.app.states.state_files import safe_name
 from corsage.core.arrays import Arrays
 from corsage.core.errors import StateLost, StorageError
 

@@ -8,7 +8,7 @@ from corsage.core.arrays import Ints
 from corsage.core.seeding import generator
 from corsage.networks.batches import Order
 from corsage.networks.training import batches, steps_of
-from corsage.strategies.work import whole_steps
+from corsage.strategies.effort import whole_steps
 
 if TYPE_CHECKING:
     from corsage.clients.base import Client

@@ -20,12 +20,12 @@ from flwr.supercore import log
 from corsage.core.messages.aboard import packed, split
 from corsage.core.messages.encoding import payload
 from corsage.core.messages.replies import Replies
-from corsage.strategies.rounds.evaluation import accepted, options_of, round_over, tell
+from corsage.strategies.rounds.evaluations import accepted, options_of, round_over, tell
 from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Done, Turn
 
 if TYPE_CHECKING:
-    from corsage.strategies.devices.network import Devices
+    from corsage.strategies.devices.devices import Devices
     from corsage.strategies.rounds.base import Strategy
     from corsage.strategies.rounds.results import Result
 

@@ -16,15 +16,14 @@ from corsage.core.messages.replies import Replies
 from corsage.core.messages.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY
 from corsage.core.registry import attached
 from corsage.core.seeding import generator, some_of
-from corsage.strategies.rounds.grids import is_at_home, is_closed
 from corsage.strategies.rounds.opening.agreed import Agreed
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Member, Roster
-from corsage.strategies.rounds.turns import Done, Line, Turn
+from corsage.strategies.rounds.turns import Done, Line, Turn, is_at_home, is_closed
 
 if TYPE_CHECKING:
-    from corsage.strategies.devices.network import Devices
-    from corsage.strategies.rounds.sizes import Scales
+    from corsage.strategies.devices.devices import Devices
+    from corsage.strategies.devices.sizes import Scales
 
 A_DAY = 86_400.0
 """Seconds that nodes on Ray have to start: on a busy machine that takes long, and an engine that
@@ -104,9 +103,8 @@ class Members:
             self.devices = attached("devices").Devices(grid, keys, self.roster, known, self.note)
         carrier = getattr(grid, "carrier", None)
         if carrier is not None or not is_at_home(grid):
-            from corsage.strategies.rounds.sizes import Scales, wire
-
-            self.scales = Scales(self.note, carrier or wire)
+            sizes = attached("sizes")
+            self.scales = sizes.Scales(self.note, carrier or sizes.wire)
         self.reception.devices = self.devices
         self.roster.owners = self.devices.owners if self.devices else None
 

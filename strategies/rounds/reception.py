@@ -20,13 +20,12 @@ from corsage.core.known_devices import NOBODY
 from corsage.core.messages.introduction import read_introduction
 from corsage.core.tables.preparation import Preparation
 from corsage.core.text import line
-from corsage.strategies.rounds.grids import is_at_home, is_closed
 from corsage.strategies.rounds.opening.agreed import Agreed
 from corsage.strategies.rounds.roster import Guest, Member, Roster
-from corsage.strategies.rounds.turns import Line
+from corsage.strategies.rounds.turns import Line, is_at_home, is_closed
 
 if TYPE_CHECKING:
-    from corsage.strategies.devices.network import Devices
+    from corsage.strategies.devices.devices import Devices
 
 NO_DOOR = "No query function registered"
 OWN_APP = (

@@ -15,7 +15,7 @@ from flwr.app import Context, Message, RecordDict
 
 from corsage.app.client_app import make_client_app
 from corsage.app.nodes import deployed
-from corsage.app.nodes.patience import TimeUp, time_limit
+from corsage.app.nodes.time_limit import TimeUp, time_limit
 from corsage.benchmarks.device.attacks import Attack
 from corsage.benchmarks.device.messages import honest
 from corsage.benchmarks.device.target import LIMITS, SECRET, Target

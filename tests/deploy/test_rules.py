@@ -19,8 +19,8 @@ from corsage.app.nodes.node import Node, Nodes
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, NodeError
 from corsage.core.messages.wire import Task, encode_task
+from corsage.strategies.devices.devices import Devices
 from corsage.strategies.devices.exchange import exchange
-from corsage.strategies.devices.network import Devices
 from corsage.strategies.rounds.opening.agreed import Agreed
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Roster

@@ -23,8 +23,7 @@ from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.configuration.groups import RobustKeys
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
-from corsage.strategies.rounds.means.cluster_means import cluster_means
-from corsage.strategies.rounds.means.rows import user_weights
+from corsage.strategies.rounds.means.user_rows import cluster_means, user_weights
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.job import Job

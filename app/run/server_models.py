@@ -20,7 +20,7 @@ from corsage.core.errors import CorsageError
 from corsage.core.messages.wire import Task, decode_task
 from corsage.core.tables.preparation import BY_USER
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.delivery import AUTO_BYTES, Delivery
+from corsage.strategies.rounds.evaluations import AUTO_BYTES, Delivery
 from corsage.strategies.rounds.outgoing import task_for
 
 

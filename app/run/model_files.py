@@ -13,11 +13,11 @@ from corsage.app.local_grid import LocalGrid
 from corsage.app.output.summary import human_bytes
 from corsage.app.results.header import Header
 from corsage.app.results.rowfile import RowFile, joined
-from corsage.app.run.held import held
-from corsage.app.states.models import FOLDER, pieces_in, taken_from
+from corsage.app.run.server_models import held
+from corsage.app.states.pieces import FOLDER, pieces_in, taken_from
 from corsage.core.files import clear_temporaries, delete, sync_folder, write_atomically
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.delivery import Delivery
+from corsage.strategies.rounds.evaluations import Delivery
 
 ENDING = ".safetensors"
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from flwr.app import ArrayRecord, Context
 
-from corsage.app.states.files import safe_name
 from corsage.app.states.shelf import Kept
+from corsage.app.states.state_files import safe_name
 from corsage.core.arrays import Arrays
 from corsage.core.messages.encoding import decode, encode
 
