@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from corsage.app import keys
-from corsage.core.configuration.catalogue import defaults
 from corsage.core.configuration.config import Config
+from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError
 
 
@@ -60,7 +60,7 @@ def test_written_where_it_differs(
     assert (tmp_path / "corsage.py").read_text() == door
     assert project.read_text() == f"{keys.toml()}\n[tool.x]\n"
     assert (tmp_path / "docs" / "keys.md").read_text() == keys.markdown()
-    assert (tmp_path / "core" / "keywords.py").read_text() == keys.keywords()
+    assert (tmp_path / "core" / "configuration" / "keywords.py").read_text() == keys.keywords()
     assert keys.run(["--write"]) == 0
     assert not capsys.readouterr().out
 
