@@ -93,8 +93,11 @@ class Absorbed:
 
     def summed(self) -> Sums:
         """What the units above say."""
-        parts = [block.summed(level.parent, level.above) for level, block in self.blocks()]
-        return Sums(*map(sum, zip(*parts, strict=True))) if self.many else parts[0]
+        parts = (block.summed(level.parent, level.above) for level, block in self.blocks())
+        total = next(parts)
+        for part in parts:
+            total = Sums(*map(np.add, total, part))
+        return total
 
     def own(self, centre: Known) -> Known:
         """What is known of each unit's x, from what is known of its centre."""
