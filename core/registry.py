@@ -12,7 +12,7 @@ Nothing is imported before it is named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -180,3 +180,16 @@ def data_keys(name: str) -> type[DataKeys]:
 def users_of(key: str) -> list[str]:
     """The data sets that read a key."""
     return [name for name in DATASETS if key in names(data_keys(name))]
+
+
+def idle_keys(strategies: Collection[str]) -> set[str]:
+    """The keys of algorithms that none of these strategies uses.
+
+    An algorithm may use others of its family on its way.
+    """
+    own = algorithm_keys()
+    families = {ALGORITHMS[source(name)].family for name in strategies} - {""}
+    used = {source(name) for name in strategies}
+    used |= {name for name in own if ALGORITHMS[name].family in families}
+    busy = {key for name in used & {*own} for key in names(own[name])}
+    return {key for name in {*own} - used for key in names(own[name])} - busy

@@ -14,7 +14,7 @@ import pytest
 
 from corsage import simulate
 from corsage.app.command import run
-from corsage.app.run.recorder import read_rows
+from corsage.app.results.metrics import read_rows
 from corsage.app.tracking import tools
 from corsage.app.tracking.csv_file import Csv
 from corsage.app.tracking.numbers import Numbers, of_round
