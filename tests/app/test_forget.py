@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corsage.app import forget as command
 from corsage.app.command import run
-from corsage.app.run import forget as command
 from corsage.app.run.loaded import load
 from corsage.core.arrays import Floats
 
