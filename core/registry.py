@@ -12,13 +12,13 @@ Nothing is imported before it is named.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from corsage.core.errors import ConfigError
-from corsage.core.keys import Keys, NoKeys, names
+from corsage.core.keys import Keys, NoKeys
 
 if TYPE_CHECKING:
     from corsage.core.configuration.groups import DataKeys
@@ -116,9 +116,6 @@ DATASETS: dict[str, str] = {
 }
 """Each data set's file."""
 
-DEVICE = "csv"
-"""The data set whose keys say how a device reads a file of its own."""
-
 
 ATTACHED: dict[str, str] = {
     "devices": "strategies.devices.network",
@@ -177,19 +174,7 @@ def data_keys(name: str) -> type[DataKeys]:
     return declared
 
 
-def users_of(key: str) -> list[str]:
-    """The data sets that read a key."""
-    return [name for name in DATASETS if key in names(data_keys(name))]
-
-
-def idle_keys(strategies: Collection[str]) -> set[str]:
-    """The keys of algorithms that none of these strategies uses.
-
-    An algorithm may use others of its family on its way.
-    """
-    own = algorithm_keys()
-    families = {ALGORITHMS[source(name)].family for name in strategies} - {""}
-    used = {source(name) for name in strategies}
-    used |= {name for name in own if ALGORITHMS[name].family in families}
-    busy = {key for name in used & {*own} for key in names(own[name])}
-    return {key for name in {*own} - used for key in names(own[name])} - busy
+def device_keys() -> type[DataKeys]:
+    """The keys that say how a device reads a file of its own: those of CSV files."""
+    declared: type[DataKeys] = import_module("corsage.datasets.shared_keys").CsvKeys
+    return declared

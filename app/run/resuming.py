@@ -8,10 +8,11 @@ from typing import Any
 
 from corsage.app.run.checkpoint import found, opened
 from corsage.core.configuration.config import Config
+from corsage.core.configuration.known_keys import idle_keys
 from corsage.core.errors import CannotResume, CheckpointError
 from corsage.core.files import parsed, sealed, unsealed
 from corsage.core.keys import Value
-from corsage.core.registry import ALGORITHMS, idle_keys
+from corsage.core.registry import ALGORITHMS
 
 OF_ONE_CALL: dict[str, Value] = {"resume": "", "from-round": -1}
 """Keys that say how to go on, and not what the run is."""

@@ -130,7 +130,7 @@ def is_study(folder: Path) -> bool:
     return (folder / STUDY).is_file()
 
 
-def study_of(folder: Path) -> str:
-    """The name of the study that a run is of; `` if it is of none."""
+def group_of(folder: Path) -> str:
+    """The name of the study that a run is of; its own name if it is of none."""
     study = folder.resolve().parent.parent
-    return study.name if is_study(study) else ""
+    return study.name if is_study(study) else folder.name

@@ -15,9 +15,9 @@ from corsage.app.studies.folder import StudyFolder, config_of, read_study
 from corsage.app.studies.grid import Grid
 from corsage.app.studies.rows import Done
 from corsage.app.studies.study import Study
+from corsage.core.configuration.known_keys import idle_keys
 from corsage.core.errors import ConfigError
 from corsage.core.measures import measure_of
-from corsage.core.registry import idle_keys
 
 ALONE = FREE - {"num-rounds"} | {"seed"}
 """Keys by which runs are not told apart: they do not change what is compared, or are its seed."""
