@@ -60,7 +60,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
 __version__ = VERSION
 
 PLACES = {
-    "Config": "core.config",
+    "Config": "core.configuration.config",
     "simulate": "app.simulation",
     "fit": "app.fitting",
     "load": "app.results.run",
