@@ -170,6 +170,10 @@ class Keywords(TypedDict, total=False):
     perfedavg_delta: float
     perfedavg_adapt_steps: int
     fedbabu_fine_tune: str
+    fedproto_lambda: float
+    fedamp_alpha: float
+    fedamp_sigma: float
+    fedamp_lambda: float
     known_gamma: str | float
     known_lambda: str | float
     known_refine: int
