@@ -13,7 +13,8 @@ from corsage.app import commands
 from corsage.app.output.complaint import exit_code
 from corsage.app.studies.grid import grid_of, is_study, is_study_of
 from corsage.core.clock import COMMAND, LOADED
-from corsage.core.configuration.config import AUTOMATIC, Config, exampled, read_words
+from corsage.core.configuration.command_line import exampled, read_words
+from corsage.core.configuration.config import AUTOMATIC, Config
 from corsage.core.errors import ConfigError, StrategiesFailed
 from corsage.core.files import guarded, write_atomically
 from corsage.core.version import VERSION

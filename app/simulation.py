@@ -25,7 +25,8 @@ from corsage.app.results.rowfile import RowFile
 from corsage.app.results.run import Run
 from corsage.app.run.endings import in_a_line
 from corsage.app.run.models import models_in_memory
-from corsage.core.configuration.config import AUTOMATIC, Config, exampled
+from corsage.core.configuration.command_line import exampled
+from corsage.core.configuration.config import AUTOMATIC, Config
 from corsage.core.configuration.keywords import Keywords
 from corsage.core.errors import FOR_ALL, CheckpointError, ConfigError
 from corsage.core.keys import flatten, kebab

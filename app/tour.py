@@ -20,7 +20,8 @@ from rich.table import Table
 from corsage.app.output.complaint import exit_code
 from corsage.app.output.summary import Result, human_seconds, shared_measure, summary_table
 from corsage.core.clock import COMMAND
-from corsage.core.configuration.config import Config, exampled, read_words
+from corsage.core.configuration.command_line import exampled, read_words
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.files import guarded, write_atomically
 

@@ -68,6 +68,7 @@ class Client(NumPyClient, Generic[K]):
     effort: float = 1.0  # what the epochs of a round are multiplied by (work=equal)
     own_training: ClassVar[bool] = False  # can an app's own training function do its steps?
     pace: float = 0.0  # steps that stand for an epoch (work=equal with local-steps); 0: all batches
+    by_arithmetic: ClassVar[bool] = False  # do convex losses stand for the network?
     cohorts: ClassVar[bool] = False  # are all users of a known cluster at a node one participant?
 
     def __init__(

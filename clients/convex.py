@@ -38,6 +38,7 @@ class ConvexClient(Client[K]):
     usual_question : what is asked where a message does not say.
     """
 
+    by_arithmetic = True
     usual_scale: ClassVar[Scale] = "sum"
     usual_question: ClassVar[str] = "step"
 

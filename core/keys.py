@@ -58,6 +58,22 @@ class NoKeys(Keys):
     """What has no keys of its own."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """A key that only some algorithms or data sets have, as keywords.py lists it.
+
+    Parameters
+    ----------
+    title : the heading of its group.
+    default : its value where nobody sets it.
+    owners : the algorithms or data sets that have it, with commas.
+    """
+
+    title: str
+    default: Value
+    owners: str
+
+
 @cache
 def kebab(name: str) -> str:
     """A field's name as a key."""

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from corsage.core.errors import ConfigError
-from corsage.core.keys import Keys, NoKeys, names
+from corsage.core.keys import Keys, NoKeys
 
 if TYPE_CHECKING:
     from corsage.core.configuration.groups import DataKeys
@@ -118,9 +118,6 @@ DATASETS: dict[str, str] = {
 }
 """Each data set's file."""
 
-DEVICE = "csv"
-"""The data set whose keys say how a device reads a file of its own."""
-
 
 ATTACHED: dict[str, str] = {
     "devices": "strategies.devices.network",
@@ -179,6 +176,7 @@ def data_keys(name: str) -> type[DataKeys]:
     return declared
 
 
-def users_of(key: str) -> list[str]:
-    """The data sets that read a key."""
-    return [name for name in DATASETS if key in names(data_keys(name))]
+def device_keys() -> type[DataKeys]:
+    """The keys that say how a device reads a file of its own: those of CSV files."""
+    declared: type[DataKeys] = import_module("corsage.datasets.shared_keys").CsvKeys
+    return declared

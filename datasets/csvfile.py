@@ -16,7 +16,6 @@ import numpy as np
 
 from corsage.core.arrays import Array, Floats
 from corsage.core.errors import DataError
-from corsage.core.keys import key
 from corsage.core.tables.columns import CATEGORY, LARGEST, ColumnFacts, TableFacts, is_missing
 from corsage.datasets.columns.cells import Cells, Place, locate, numeric, read_cells, text_of
 from corsage.datasets.columns.dialect import Dialect, dialect_of, rows
@@ -31,7 +30,7 @@ from corsage.datasets.columns.typed import (
     numbers,
 )
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.shared_keys import ColumnKeys, FeatureKeys, check_columns, own_file
+from corsage.datasets.shared_keys import CsvKeys, check_columns, own_file
 from corsage.datasets.table import (
     Table,
     check_users,
@@ -42,18 +41,6 @@ from corsage.datasets.table import (
 )
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-
-
-@dataclass(frozen=True)
-class CsvKeys(FeatureKeys, ColumnKeys):
-    """Keys of a CSV file."""
-
-    drop_columns: tuple[str, ...] = key(
-        (), "csv, frames: columns that are left out, with commas; all others are the input"
-    )
-    category_columns: tuple[str, ...] = key(
-        (), "csv, frames: columns that are categories though they look like numbers, with commas"
-    )
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,18 @@ class FeatureKeys(DataKeys):
 
 
 @dataclass(frozen=True)
+class CsvKeys(FeatureKeys, ColumnKeys):
+    """Keys of a CSV file."""
+
+    drop_columns: tuple[str, ...] = key(
+        (), "csv, frames: columns that are left out, with commas; all others are the input"
+    )
+    category_columns: tuple[str, ...] = key(
+        (), "csv, frames: columns that are categories though they look like numbers, with commas"
+    )
+
+
+@dataclass(frozen=True)
 class OwnKeys(DataKeys):
     """Data that have users of their own and cannot be dealt anew."""
 

@@ -26,7 +26,8 @@ from corsage.app.tour import STOPS
 from corsage.benchmarks import doors
 from corsage.benchmarks.__main__ import BENCHMARKS
 from corsage.benchmarks.chaos import command as chaos
-from corsage.core.configuration.config import Config, read_words
+from corsage.core.configuration.command_line import read_words
+from corsage.core.configuration.config import Config
 from corsage.core.registry import ALGORITHMS, DATASETS
 from corsage.experiments import EXPERIMENTS, experiment
 from corsage.experiments.__main__ import parse as parse_experiment

@@ -31,7 +31,6 @@ from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
-from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.blocks import add_weighted, finite_rows, mean_of
 from corsage.core.cache import Names
@@ -153,7 +152,7 @@ class Worker:
         """True if users are worked for by their losses' own arithmetic, without a network."""
         linear = self.task.model.model == "linear"
         of_one = self.network.criterion.name != "cross-entropy"
-        return linear and of_one and issubclass(self.cls, ConvexClient)
+        return linear and of_one and self.cls.by_arithmetic
 
     def groups(self) -> list[list[int]]:
         """The numbers of participants that are worked for at once; a cohort is alone.

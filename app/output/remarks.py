@@ -15,9 +15,9 @@ import numpy as np
 from corsage.app.output.notes import useless
 from corsage.core.arrays import along_channels
 from corsage.core.configuration.config import Config
-from corsage.core.keys import flatten, names
+from corsage.core.configuration.known_keys import defaults, keys_of_algorithms
 from corsage.core.measures import ACCURACY, MEASURES
-from corsage.core.registry import ALGORITHMS, algorithm_keys, source
+from corsage.core.registry import ALGORITHMS, source
 from corsage.datasets.columns.prepared import prepared
 from corsage.datasets.dealing.federated import FederatedData, simulated
 from corsage.strategies.rounds.base import Strategy
@@ -77,17 +77,13 @@ def idle(config: Config, name: str) -> list[str]:
 
     It is no mistake: another strategy is another word, and what is set for it may stay.
     """
-    declared = algorithm_keys()
     running = {source(other) for other in {name, *config.run.strategy} if other in ALGORITHMS}
-    read = {key for other in running & set(declared) for key in names(declared[other])}
-    found = []
-    for other, keys in config.algorithm.items():
-        plain = flatten(declared[other]())
-        for key, value in flatten(keys).items():
-            if key not in read and value != plain[key]:
-                whose = ", ".join(each for each in declared if key in names(declared[each]))
-                found.append(f"{key}={value}: nobody reads it in this run; it is for {whose}")
-    return list(dict.fromkeys(found))
+    values, usual = config.flat(), defaults()
+    return [
+        f"{key}={values[key]}: nobody reads it in this run; it is for {', '.join(owners)}"
+        for key, owners in keys_of_algorithms().items()
+        if not running & {*owners} and values[key] != usual[key]
+    ]
 
 
 def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:

@@ -11,8 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from corsage.core.configuration.catalogue import catalogue
-from corsage.core.configuration.config import Config, check_names, exampled
+from corsage.core.configuration.command_line import exampled
+from corsage.core.configuration.config import Config, check_names
+from corsage.core.configuration.known_keys import known_keys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import word
 
@@ -131,17 +132,13 @@ def several(key: str, value: Any) -> list[str]:
 @cache
 def single() -> frozenset[str]:
     """The keys of which no value has a comma: numbers, true or false, one of some choices."""
-    kinds = {key.name: key.kind for keys in catalogue().values() for key in keys}
-    return frozenset(
-        name for name, kind in kinds.items() if kind in ("int", "float", "bool", "str")
-    )
+    return frozenset(n for n, key in known_keys().items() if key.kind in (int, float, bool, str))
 
 
 @cache
 def lists() -> frozenset[str]:
     """The keys that are lists themselves."""
-    kinds = {key.name: key.kind for keys in catalogue().values() for key in keys}
-    return frozenset(name for name, kind in kinds.items() if "Sequence" in kind)
+    return frozenset(name for name, key in known_keys().items() if "Sequence" in str(key.kind))
 
 
 def is_study_of(values: Mapping[str, Any]) -> bool:

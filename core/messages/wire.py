@@ -42,7 +42,7 @@ from corsage.core.messages.fields import (
     take,
 )
 from corsage.core.messages.limits import Limits
-from corsage.core.registry import ALGORITHMS, DEVICE, data_keys, keys_class
+from corsage.core.registry import ALGORITHMS, data_keys, device_keys, keys_class
 from corsage.core.tables.columns import BadColumns
 from corsage.core.tables.preparation import Preparation
 
@@ -189,7 +189,7 @@ class Settings:
     num_classes: int = said(Whole(high=MOST_CLASSES), at="settings")
     num_users: int = said(Whole(), 0, at="settings", device=False)
     device_data: DataKeys = said(
-        Group(lambda record: data_keys(DEVICE), COLUMNS), DataKeys(), name="keys", at="settings",
+        Group(lambda record: device_keys(), COLUMNS), DataKeys(), name="keys", at="settings",
         needed=True,
     )  # fmt: skip
     data: DataKeys = said(

@@ -20,12 +20,11 @@ from corsage.core.tables.columns import TableFacts, read_facts
 from corsage.core.tables.preparation import Preparation
 from corsage.datasets import csvfile, npzfile
 from corsage.datasets.columns.prepared import OwnScales
-from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import data_set, load_table, source_files
 from corsage.datasets.dealing import cache, clustermap, partitions
 from corsage.datasets.dealing.deal import Dealt, check_partition, deal, known_clusters
 from corsage.datasets.dealing.split import split_rows
-from corsage.datasets.shared_keys import check_clusters
+from corsage.datasets.shared_keys import CsvKeys, check_clusters
 from corsage.datasets.table import Table
 
 Facts = dict[str, Any]

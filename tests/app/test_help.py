@@ -11,7 +11,8 @@ from corsage.app.command import main, run
 from corsage.app.commands import COMMANDS
 from corsage.app.help.facts import FACTS
 from corsage.app.run.checks import check_simulation
-from corsage.core.configuration.config import Config, read_words
+from corsage.core.configuration.command_line import read_words
+from corsage.core.configuration.config import Config
 from corsage.core.registry import ALGORITHMS, DATASETS
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from corsage.app import keys
-from corsage.core.configuration.catalogue import defaults
 from corsage.core.configuration.config import Config
+from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError
 
 
@@ -49,7 +49,8 @@ def test_written_where_it_differs(
     (tmp_path / "corsage.py").write_text(
         door.replace("    from corsage.strategies.ditto import", "    #")
     )
-    (tmp_path / "docs").mkdir()
+    for folder in ("docs", "core/configuration"):
+        (tmp_path / folder).mkdir(parents=True)
     page = tmp_path / "docs" / "strategies.md"
     page.write_text(
         "# All\n\n| strategy | sent | other |\n|---|---|---|\n| `x` | y | z |\n\nEach\n"
@@ -60,7 +61,7 @@ def test_written_where_it_differs(
     assert (tmp_path / "corsage.py").read_text() == door
     assert project.read_text() == f"{keys.toml()}\n[tool.x]\n"
     assert (tmp_path / "docs" / "keys.md").read_text() == keys.markdown()
-    assert (tmp_path / "core" / "keywords.py").read_text() == keys.keywords()
+    assert (tmp_path / "core/configuration/keywords.py").read_text() == keys.keywords()
     assert keys.run(["--write"]) == 0
     assert not capsys.readouterr().out
 

