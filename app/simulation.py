@@ -213,7 +213,8 @@ def compared(made: list[AnyStrategy], progress: bool) -> Comparison:
         count = sum(strategy.name == name.partition("#")[0] for name in (*results, *failed))
         label = f"{strategy.name}#{count + 1}" if count else strategy.name
         try:
-            found, models = run(strategy, progress, app, first=strategy is made[0])
+            names = [one.name for one in made] if strategy is made[0] else []
+            found, models = run(strategy, progress, app, names)
             results[label] = renamed(found, strategy.name, label)
             rows |= rows_of(strategy, results[label], models)
         except FOR_ALL:
@@ -360,14 +361,19 @@ def there(row: str, file: RowFile | None) -> RowFile:
 
 
 def run(
-    strategy: AnyStrategy, progress: bool, app: ClientApp, first: bool
+    strategy: AnyStrategy, progress: bool, app: ClientApp, strategies: list[str]
 ) -> tuple[Result, list[RowFile | None]]:
-    """One strategy on nodes of its own, and the models of each of its rows."""
+    """One strategy on nodes of its own, and the models of each of its rows.
+
+    Parameters
+    ----------
+    strategies : all that are compared, by name, for the first of them.
+    """
     config = strategy.config
     check_users(simulated(config.data, config.federation.num_users, config.run.seed))
     if progress:
         strategy.callbacks.append(Watcher(strategy.config.run.num_rounds))
-    strategy.callbacks.append(Remarks(first))
+    strategy.callbacks.append(Remarks(strategies))
     strategy.job.collects = True
     grid = LocalGrid(app, number_of_nodes(strategy.config))
     result = strategy.start(grid)

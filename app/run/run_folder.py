@@ -197,7 +197,8 @@ class RunFolder:
         recorder = Recorder(
             self.folder / name, identity(self.run, name, self.config.flat()), self.config
         )
-        remarks = Remarks(first=name == self.config.run.strategy[0])
+        several = self.config.run.strategy
+        remarks = Remarks(several if name == several[0] else ())
         watching = [recorder, Watcher(self.config.run.num_rounds), remarks]
         return [*watching, *self.trackers.of(name)]
 
