@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
-from corsage.core.arrays import Arrays, Floats32
+from corsage.core.arrays import Arrays, Floats, Floats32
 from corsage.core.keys import Keys, key
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
@@ -92,8 +92,8 @@ class FedAMP(Strategy[FedAMPKeys, FedAMPState]):
         first, models = self.job.network.initial, self.state.models
         at = places(self.state.users, users)
         own = np.concatenate([models, first[None]])[at]  # the last row is of those at -1
-        changes = (without_statistics(self.job.network, rows - first) for rows in (own, models))
-        xi = attention(*changes, at.tolist(), self.keys.fedamp_alpha, self.keys.fedamp_sigma)
+        mine, all_ = (without_statistics(self.job.network, rows - first) for rows in (own, models))
+        xi = attention(mine, all_, at.tolist(), self.keys.fedamp_alpha, self.keys.fedamp_sigma)
         return Parcel(rows={"message": own + (xi @ models - xi.sum(1, keepdims=True) * own)})
 
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
@@ -108,7 +108,8 @@ class FedAMP(Strategy[FedAMPKeys, FedAMPState]):
         """Take over the users' w_i."""
         state, new = self.state, replies.rows["model"]
         first = self.job.network.initial
-        return FedAMPState(*enter(state.users, state.models, replies.users, new, first))
+        users, models = enter(state.users, state.models, replies.users, new, first)
+        return FedAMPState(users, models)
 
     def named_arrays(self) -> ArrayRecord:
         """W in the order of the state's users."""
@@ -127,7 +128,7 @@ def attention(
     known = torch.from_numpy(models)
     mean = 2 * float(known.var(0).sum()) if len(known) > 1 else 0.0  # over i != j
     apart = torch.cdist(torch.from_numpy(own), known).square().numpy()
-    xi: Floats32 = alpha * np.exp(-apart / np.float32(sigma * mean or 1.0))
+    xi: Floats = alpha * np.exp(-apart / (sigma * mean or 1.0))
     mine = np.array(at)[:, None] == np.arange(len(known))
     xi[mine] = 0.0
-    return xi / np.maximum((~mine).sum(1, keepdims=True), 1).astype(np.float32)
+    return (xi / np.maximum((~mine).sum(1, keepdims=True), 1)).astype(np.float32)
