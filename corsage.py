@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.app.client_app import make_client_app
     from corsage.app.fitting import fit
     from corsage.app.local_grid import LocalGrid
-    from corsage.app.results.run import load
+    from corsage.app.run.loaded import load
     from corsage.app.simulation import simulate
     from corsage.app.study import study
     from corsage.core.configuration.config import Config
@@ -65,7 +65,7 @@ PLACES = {
     "Config": "core.configuration.config",
     "simulate": "app.simulation",
     "fit": "app.fitting",
-    "load": "app.results.run",
+    "load": "app.run.loaded",
     "study": "app.study",
     "LocalGrid": "app.local_grid",
     "client_app": "app.client_app",
