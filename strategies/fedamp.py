@@ -131,4 +131,5 @@ def attention(
     xi: Floats = alpha * np.exp(-apart / (sigma * mean or 1.0))
     mine = np.array(at)[:, None] == np.arange(len(known))
     xi[mine] = 0.0
-    return (xi / np.maximum((~mine).sum(1, keepdims=True), 1)).astype(np.float32)
+    shared: Floats32 = (xi / np.maximum((~mine).sum(1, keepdims=True), 1)).astype(np.float32)
+    return shared
