@@ -1,4 +1,4 @@
-"""`corsage clean`: remove old runs, what they left in a device's state-dir, or prepared data."""
+"""`corsage clean`: remove old runs, what they left in a state-dir, or prepared data."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from corsage.datasets.dealing.cache import prepared_folders
 USAGE = f"""\
 usage: corsage clean FOLDER [--keep N] [--unfinished] [--dry-run]
 
-  FOLDER        where run folders are (runs), a device's state-dir, or the cache of prepared
-                data ({cache_root("")} unless cache-dir says another)
-  --keep N      keep the N runs, or prepared data sets, that were used last ({KEEP_RUNS} unless told)
+  FOLDER        where run folders are (runs), a device's state-dir, or prepared data
+                ({cache_root("")} unless cache-dir says another folder)
+  --keep N      keep the N runs, or prepared data sets, that were used last
+                ({KEEP_RUNS} unless told)
   --unfinished  remove unfinished runs, too, which could be resumed
   --dry-run     only say what would be removed
 
