@@ -31,10 +31,12 @@ if TYPE_CHECKING:  # what type checkers and editors see
     )
     from corsage.strategies.convex_clustering.local_clusters import LocalClusters
     from corsage.strategies.ditto import Ditto
+    from corsage.strategies.fedamp import FedAMP
     from corsage.strategies.fedavg import FedAvg
     from corsage.strategies.fedbabu import FedBABU
     from corsage.strategies.fedmtl import FedMTL
     from corsage.strategies.fedper import FedPer
+    from corsage.strategies.fedproto import FedProto
     from corsage.strategies.fedprox import FedProx
     from corsage.strategies.fedrep.fedrep import FedRep
     from corsage.strategies.fedrep.fedrep_convex import FedRepConvex
@@ -89,10 +91,12 @@ __all__ = [
     "ExactCluster",
     "ExactGlobal",
     "ExactLocal",
+    "FedAMP",
     "FedAvg",
     "FedBABU",
     "FedMTL",
     "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
     "FedRepConvex",
