@@ -17,13 +17,13 @@ from corsage.app.client_app import make_client_app
 from corsage.app.engines import number_of_nodes
 from corsage.app.given import Data, data_of, moved
 from corsage.app.local_grid import LocalGrid
+from corsage.app.output.complaint import in_a_line
 from corsage.app.output.notebook import calm_log
 from corsage.app.output.progress import Watcher, is_tty
 from corsage.app.output.remarks import Remarks
 from corsage.app.results.row import Row
 from corsage.app.results.rowfile import RowFile
 from corsage.app.results.run import Run
-from corsage.app.run.endings import in_a_line
 from corsage.app.run.model_files import models_in_memory
 from corsage.core.configuration.command_line import exampled
 from corsage.core.configuration.config import AUTOMATIC, Config
@@ -377,5 +377,5 @@ def run(
     strategy.job.collects = True
     grid = LocalGrid(app, number_of_nodes(strategy.config))
     result = strategy.start(grid)
-    models = models_in_memory(strategy, grid)
+    models = models_in_memory(strategy, grid.contexts)
     return result, [models.get(summary.strategy) for summary in result.summaries]
