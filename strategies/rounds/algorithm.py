@@ -18,10 +18,10 @@ from corsage.core.seeding import drawn_count, generator, some_of
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.loop import exchange_once
 from corsage.strategies.rounds.means.averaging import Averaging
-from corsage.strategies.rounds.means.server_step import ServerStep
 from corsage.strategies.rounds.members import Members
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.server_step import ServerStep
 from corsage.strategies.rounds.state import Progress, arrays_of
 from corsage.strategies.rounds.turns import Parcel, Question, Script
 

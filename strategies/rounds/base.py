@@ -29,7 +29,6 @@ from corsage.strategies.rounds.evaluations import Deliveries
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.loop import Evaluate, refuse_no_rounds, run
 from corsage.strategies.rounds.means.averaging import Averaging
-from corsage.strategies.rounds.means.server_step import ServerStep
 from corsage.strategies.rounds.model_arrays import (
     by_parameter,
     check_numbers,
@@ -42,6 +41,7 @@ from corsage.strategies.rounds.opening.local_training import check_fits, check_l
 from corsage.strategies.rounds.outside import Steps
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Result, weighted_metrics
+from corsage.strategies.rounds.server_step import ServerStep
 from corsage.strategies.rounds.state import ModelState, arrays_of
 from corsage.strategies.rounds.wrappers import around, check, correct, note_fewer
 

@@ -13,7 +13,7 @@ import torch
 from corsage.app.run.checkpoint import read_checkpoint, write_checkpoint
 from corsage.core.configuration.server_keys import ServerKeys
 from corsage.core.errors import ConfigError
-from corsage.strategies.rounds.means.server_step import ServerStep, step
+from corsage.strategies.rounds.server_step import ServerStep, step
 from corsage.strategies.rounds.state import Updates
 from tests.support.federations import federate, reference, same_arrays
 from tests.support.reference import (
