@@ -8,10 +8,10 @@ import numpy as np
 
 from corsage.core.arrays import Bools
 from corsage.core.messages.replies import name_users
+from corsage.solvers.convex_clustering.halves import Facts
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.probing import ask_all
 from corsage.strategies.convex_clustering.questions import Questions
-from corsage.strategies.convex_clustering.solver import Facts
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
