@@ -34,6 +34,7 @@ from corsage.solvers.convex_clustering.halves import Rules, moved_users
 from corsage.solvers.convex_clustering.newton import Newton
 from corsage.solvers.convex_clustering.pdmm import Pdmm
 from corsage.solvers.convex_clustering.splitting import Splitting
+from corsage.solvers.convex_clustering.summary import Reading
 from corsage.strategies.convex_clustering.certificate import Certificate, certify, of_newton
 from corsage.strategies.convex_clustering.choice import Choice, Found, choose
 from corsage.strategies.convex_clustering.graph import Graph
@@ -51,6 +52,7 @@ from corsage.strategies.convex_clustering.opening import (
     ask_facts,
     ask_local,
     ask_neighbours,
+    check_bounded,
     name_free,
 )
 from corsage.strategies.convex_clustering.probing import (
@@ -60,8 +62,7 @@ from corsage.strategies.convex_clustering.probing import (
     template_of,
 )
 from corsage.strategies.convex_clustering.questions import Questions, in_order
-from corsage.strategies.convex_clustering.recession import check_bounded
-from corsage.strategies.convex_clustering.report import ClusterReport, Reading, Solved
+from corsage.strategies.convex_clustering.report import ClusterReport, Solved
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import Finding
@@ -304,7 +305,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """The clusters' own models, without any pull between them; what did best of all."""
         state, found = self.state, dict[str, dict[str, Any]]()
         reading, choice = state.reading, state.choice or Choice(0.0)
-        if state.refit is not None and reading is not None and reading.clustered(choice):
+        if state.refit is not None and reading is not None and reading.clustered(choice.for_models):
             found[f"{self.name}+refit"] = {"refit": True}
         if state.chosen is not None:
             found[f"{self.name}+chosen"] = {"chosen": True}
