@@ -35,7 +35,7 @@ from corsage.core.messages.wire import DELIVER, Task
 from corsage.datasets.dealing.federated import FederatedData
 from corsage.networks.augment import views_of
 from corsage.networks.batches import Examples, Loss, Order
-from corsage.networks.evaluation import Scores, outputs_of_each, score
+from corsage.networks.evaluation import Scores, features_of_each, outputs_of_each, score
 from corsage.networks.network import Network
 from corsage.networks.objective import objective_of
 from corsage.networks.outputs import Arithmetic
@@ -108,11 +108,11 @@ class Client(NumPyClient, Generic[K]):
         self._remember(self.train(got, data).keep)
         return self.models(got)
 
-    def loss(self, user: str, labels: Tensor) -> Loss:
+    def loss(self, got: Got, user: str, labels: Tensor) -> Loss:
         """A user's own loss, a function of a batch's (features, outputs, labels).
 
-        `labels` are those of all its training samples; features are what goes into the head. A
-        client that does not override this is trained on the model's loss.
+        `got` is what came, `labels` are those of all the user's training samples; features are what
+        goes into the head. A client that does not override this is trained on the model's loss.
         """
         raise NotImplementedError
 
@@ -239,6 +239,10 @@ class Client(NumPyClient, Generic[K]):
         self.count(map(len, orders))
         return train_bodies(self.network, body, heads, data.on("body"), orders, self.settings)
 
+    def features(self, models: Floats32, data: Examples) -> Tensor:
+        """The inputs of each user's head (samples, F), under whole models (users, P)."""
+        return features_of_each(self.network, models, data)
+
     def local_orders(self, purpose: str, data: Examples, epochs: int | None = None) -> list[Order]:
         """The batches of a round: of so many epochs, else of `local-steps` or `local-epochs`."""
         keys = self.settings
@@ -273,7 +277,7 @@ class Client(NumPyClient, Generic[K]):
         """The users' training examples, one user after the other; new users may have fewer."""
         limit = int(got.options.get("adapt-samples", 0))
         rows = self.samples.training(limit)
-        data = self._with_losses(self.samples.examples(*rows, f"train {limit}", self.types))
+        data = self._with_losses(got, self.samples.examples(*rows, f"train {limit}", self.types))
         keys = self.settings
         labels = (data.user(u)[1] for u in range(len(self.users)))
         classes, criterion = self.task.num_classes, self.network.criterion
@@ -344,9 +348,9 @@ class Client(NumPyClient, Generic[K]):
 
         return self.cache.get(key, make)
 
-    def _with_losses(self, data: Examples) -> Examples:
+    def _with_losses(self, got: Got, data: Examples) -> Examples:
         """The examples with each user's own loss, if the algorithm has any."""
         if type(self).loss is Client.loss:
             return data
-        found = [self.loss(user, data.user(u)[1]) for u, user in enumerate(self.users)]
+        found = [self.loss(got, user, data.user(u)[1]) for u, user in enumerate(self.users)]
         return replace(data, losses=found)

@@ -103,7 +103,7 @@ class Network:
         found = inspection.inspect(self, example, uncut)
         self.split_exact, self.cacheable, self.why = found.split_exact, found.cacheable, found.why
         self.stochastic = found.stochastic
-        self.linear_head = found.linear_head
+        self.linear_head, self.width = found.linear_head, found.width
         self.layers = chain_of(self.module, example)
         self.chains = stackable(self)
         self.head_layers = head_layers(self, example)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import Context
 
-from corsage.app.nodes.deployed import is_device
-from corsage.app.nodes.resident.lair import SECONDS, worker_seconds
+from corsage.app.nodes.deployed import SECONDS, is_device, worker_seconds
 from corsage.app.states.state_dir import KEEP_RUNS, state_folder
 from corsage.clients import client_class
 from corsage.core.cache import Cache

@@ -114,8 +114,7 @@ class Row:
     def summary(self) -> str:
         """What the method found, as the terminal shows it: of a linear model its coefficients with
         standard errors, the components of variance, and how far users are shrunken."""
-        from corsage.app.output.findings import findings_tables
-        from corsage.app.output.plain import plain
+        from corsage.app.output.summary import findings_tables, plain
 
         return plain(*findings_tables([self.numbers])).strip()
 

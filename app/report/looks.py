@@ -6,9 +6,12 @@ and with a grey; for dark paper a little lighter.
 
 from __future__ import annotations
 
+import itertools
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 LIGHT_LINES = ("#0072b2", "#d55e00", "#5f6b76", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
 DARK_LINES = ("#4aa8e0", "#f0803c", "#a3adb8", "#f0b93a", "#35c79c", "#e59cc6", "#8fd0f5")
@@ -42,3 +45,15 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
         free = [i for i in free if i != place]
         found[name] = Look(place % COLOURS, place // COLOURS, len(found) % MARKS)
     return found
+
+
+def spaced(heights: Sequence[float], gap: float, high: float) -> list[float]:
+    """Heights moved apart to at least `gap`, in their order, the highest at most at `high`."""
+    placed = np.array(heights, dtype=float)
+    order = np.argsort(placed, kind="stable")
+    for below, above in itertools.pairwise(order):
+        placed[above] = max(placed[above], placed[below] + gap)
+    for index in order[::-1]:
+        placed[index] = min(placed[index], high)
+        high = placed[index] - gap
+    return [float(height) for height in placed]

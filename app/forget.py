@@ -203,7 +203,7 @@ def replayed(place: Path, config: Config, memory: Memory) -> None:
     """The run anew, in an empty place: the sums are there, so users are told and judged."""
     from corsage.app.client_app import app
     from corsage.app.local_grid import LocalGrid
-    from corsage.app.run.checks import check_simulation
+    from corsage.app.preflight import check_simulation
     from corsage.app.run.run_folder import RunFolder
     from corsage.app.run.status import watched
 

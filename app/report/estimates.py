@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from corsage.app.output.page.chart import Axis, Chart, Series, limits, thinned
-from corsage.app.output.page.words import wide
 from corsage.app.output.summary import Result
+from corsage.app.report.chart import Axis, Chart, Series, limits, thinned
+from corsage.app.report.words import wide
 from corsage.core.measures import NONE, four_digits
 
 WIDE = 1.959964

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from corsage.app.output.page import fields
-from corsage.app.output.page.chart import Axis, Chart, Series, kind_of, limits, thinned
-from corsage.app.output.page.fields import named
 from corsage.app.output.summary import Result, Row, curve_of, evaluated, shared_measure
+from corsage.app.report import fields
+from corsage.app.report.chart import Axis, Chart, Series, kind_of, limits, thinned
+from corsage.app.report.fields import named
 from corsage.core.measures import Measure, measure_of
 
 BANDS = 4

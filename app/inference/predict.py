@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from corsage.app.inference.sample_file import Rows, features, read_rows
+from corsage.app.inference.source import Models, Words, models_in, only, read
 from corsage.app.output.complaint import complain
 from corsage.app.results.csv_files import plain
-from corsage.app.results.source import Models, models_in
-from corsage.app.results.table import Rows, features, read_rows
-from corsage.app.results.words import Words, only, read
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
 

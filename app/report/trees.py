@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from corsage.app.output.page import fields
-from corsage.app.output.page.chart import Axis
-from corsage.app.output.page.drawing import WIDTH
 from corsage.app.output.summary import Result
+from corsage.app.report import fields
+from corsage.app.report.chart import Axis
+from corsage.app.report.drawing import WIDTH
 from corsage.app.results.rowfile import RowFile
 from corsage.core.arrays import Floats
 from corsage.core.errors import CheckpointError

@@ -11,9 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from corsage.app.output.looks import Look
-from corsage.app.output.page.chart import Chart, Series, written
-from corsage.app.output.spacing import spaced
+from corsage.app.report.chart import Chart, Series, written
+from corsage.app.report.looks import Look, spaced
 
 WIDTH, HEIGHT = 1000, 300
 LABEL = 16

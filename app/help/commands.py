@@ -39,13 +39,13 @@ GROUPS: dict[str, dict[str, Command]] = {
         "sweep": Command("app.study", "a study: several seeds, several values of keys", "sweep"),
         "compare": Command("app.study", "finished runs and studies in one table", "compare"),
         "report": Command("app.run.report_again", "make the report of a run anew from its files"),
-        "forget": Command("app.run.forget", "a run's model as if a user had never been there"),
+        "forget": Command("app.forget", "a run's model as if a user had never been there"),
         "wait": Command("app.run.wait", "until a run is over; leave with its exit code"),
         "clean": Command("app.run.clean", "remove old runs, or old states in a device's state-dir"),
     },
     "Models": {
-        "predict": Command("app.results.predict", "what a user's model says of the rows of a file"),
-        "export": Command("app.results.export", "a user's model as safetensors, torch or ONNX"),
+        "predict": Command("app.inference.predict", "what a user's model says of a file's rows"),
+        "export": Command("app.inference.export", "a user's model as safetensors, torch or ONNX"),
     },
     "Devices": {
         "deploy": Command("app.deployment.site", "make keys, the signed app, a folder a machine"),

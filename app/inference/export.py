@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corsage.app.inference.source import models_in, only, read
 from corsage.app.output.complaint import complain
-from corsage.app.results.source import models_in
-from corsage.app.results.words import only, read
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
 from corsage.core.keys import nearest
@@ -67,7 +66,7 @@ def format_of(word: str, target: Path) -> str:
 def content(model: UserModel, kind: str) -> bytes:
     """A model as a file of some format."""
     if kind == "onnx":
-        from corsage.app.results.onnx_file import onnx_of
+        from corsage.app.inference.onnx_file import onnx_of
 
         return onnx_of(model)
     if kind == "torch":

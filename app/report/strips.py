@@ -8,10 +8,10 @@ from dataclasses import replace
 from html import escape
 from typing import Any
 
-from corsage.app.output.page.chart import Axis, Series, kind_of, limits, written
-from corsage.app.output.page.drawing import WIDTH, Looks, mark, sample
-from corsage.app.output.page.people import WORDS, spreads
 from corsage.app.output.summary import Result
+from corsage.app.report.chart import Axis, Series, kind_of, limits, written
+from corsage.app.report.drawing import WIDTH, Looks, mark, sample
+from corsage.app.report.people import WORDS, spreads
 from corsage.core.measures import Measure
 
 TALL = 38

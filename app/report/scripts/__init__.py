@@ -4,9 +4,9 @@ All essentials are on the page without it. It only ever writes text into the pag
 the page lets no other script run. It is kept in Python for an app bundle takes no other files.
 """
 
-from corsage.app.output.page.scripts.basics import BASICS
-from corsage.app.output.page.scripts.pointer import POINTER
-from corsage.app.output.page.scripts.table import TABLE
-from corsage.app.output.page.scripts.toggles import TOGGLES
+from corsage.app.report.scripts.basics import BASICS
+from corsage.app.report.scripts.pointer import POINTER
+from corsage.app.report.scripts.table import TABLE
+from corsage.app.report.scripts.toggles import TOGGLES
 
 SCRIPT = '"use strict";\n{\n' + BASICS + TOGGLES + POINTER + TABLE + "}\n"

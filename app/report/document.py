@@ -15,20 +15,19 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.findings import findings_section
-from corsage.app.output.looks import Look, looks
-from corsage.app.output.page import estimates, fields, groups, words
-from corsage.app.output.page.chart import Chart
-from corsage.app.output.page.drawing import definitions, figure, legend
-from corsage.app.output.page.learning import learning_charts
-from corsage.app.output.page.people import people_charts, table
-from corsage.app.output.page.scripts import SCRIPT
-from corsage.app.output.page.settings import command, settings
-from corsage.app.output.page.strips import strips
-from corsage.app.output.page.style import SHEET
-from corsage.app.output.page.trees import Tree, trees
-from corsage.app.output.page.usertable import user_table
-from corsage.app.output.summary import Result, Row
+from corsage.app.output.summary import Result, Row, findings_section
+from corsage.app.report import estimates, fields, groups, words
+from corsage.app.report.chart import Chart
+from corsage.app.report.drawing import definitions, figure, legend
+from corsage.app.report.learning import learning_charts
+from corsage.app.report.looks import Look, looks
+from corsage.app.report.people import people_charts, table
+from corsage.app.report.scripts import SCRIPT
+from corsage.app.report.settings import command, settings
+from corsage.app.report.strips import strips
+from corsage.app.report.style import SHEET
+from corsage.app.report.trees import Tree, trees
+from corsage.app.report.usertable import user_table
 from corsage.core.files import write_atomically
 from corsage.core.keys import Value
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.output.page import fields
-from corsage.app.output.page.chart import (
+from corsage.app.output.summary import Result
+from corsage.app.report import fields
+from corsage.app.report.chart import (
     Axis,
     Chart,
     Series,
@@ -18,7 +19,6 @@ from corsage.app.output.page.chart import (
     short,
     thinned,
 )
-from corsage.app.output.summary import Result
 from corsage.core.measures import Measure, measure_of, worst_share
 
 NAMED = 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corsage.app.output.looks import COLOURS, DARK_LINES, LIGHT_LINES
+from corsage.app.report.looks import COLOURS, DARK_LINES, LIGHT_LINES
 
 
 def colours(lines: Sequence[str]) -> str:

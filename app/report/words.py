@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from corsage.app.output.page import fields
-from corsage.app.output.page.drawing import Looks, sample
 from corsage.app.output.summary import (
     Result,
     best,
@@ -17,6 +15,8 @@ from corsage.app.output.summary import (
     never_drawn,
     shared_measure,
 )
+from corsage.app.report import fields
+from corsage.app.report.drawing import Looks, sample
 from corsage.core.measures import NONE, Measure
 
 NOISE = (

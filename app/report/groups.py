@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from corsage.app.output.looks import COLOURS
-from corsage.app.output.page import fields
-from corsage.app.output.page.trees import Tree, drawing
 from corsage.app.output.summary import Result
+from corsage.app.report import fields
+from corsage.app.report.looks import COLOURS
+from corsage.app.report.trees import Tree, drawing
 from corsage.core.measures import measure_of
 
 SQUARES = 2000

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from corsage.app.output.page.chart import written
+from corsage.app.report.chart import written
 
 STANDING = 100
 """Users that are in the table without the script."""
