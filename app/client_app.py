@@ -95,7 +95,7 @@ class Desk:
 
     @cached_property
     def here(self) -> Answers:
-        """What this process answers itself; its code is loaded when it is needed."""
+        """The answers of this process itself; their code is loaded when it is needed."""
         from corsage.app.nodes.answers import Answers
 
         return Answers(self.own, self.guard)

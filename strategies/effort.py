@@ -65,7 +65,7 @@ def said(config: Config) -> str:
 
 
 def effort(name: str, train: TrainKeys, keys: Keys) -> float:
-    """What all epochs of a strategy's round are multiplied by."""
+    """The factor of all epochs of a strategy's round."""
     if train.work != EQUAL or not train.work_epochs:
         return 1.0
     own = strategy_class(name).epochs(train, keys)

@@ -98,7 +98,7 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
         return {"model": self.state.models[0]}
 
     def numbers(self, kind: str) -> tuple[Number, ...]:
-        """Which model a user picked."""
+        """The number of the model that a user picked."""
         return (Number("cluster", low=0.0, high=self.keys.ifca_clusters - 1.0, whole=True),)
 
     def merge(self, replies: Replies) -> IFCAState:

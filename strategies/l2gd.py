@@ -160,7 +160,7 @@ def coins(seed: int, p: float, first: int, limit: int) -> tuple[int, int]:
 
 
 def falls(seed: int, p: float, number: int) -> bool:
-    """Whether a coin says aggregation step."""
+    """True if a coin says aggregation step."""
     return bool(_block(seed, number // BLOCK)[number % BLOCK] < p)
 
 

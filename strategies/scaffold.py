@@ -69,7 +69,7 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
     changes = ("variate",)
 
     def unused(self, name: str) -> str:
-        """What makes c_i+ no mean of gradients."""
+        """The reason why c_i+ would be no mean of gradients."""
         if name in ("optimizer", "clip-gradient"):
             return "its variates are means of gradients, of which x - y_i must be the sum"
         return ""

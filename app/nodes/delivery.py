@@ -1,4 +1,4 @@
-"""What a node does with the models that it judged: a file of them, for whoever loads it later."""
+"""Delivery of the models that a node judged: a file of them, for whoever loads it later."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class ModelDelivery:
 
 
 def fixed(network: Network) -> Arrays:
-    """What nobody trains, by name, as far as a file can hold it."""
+    """The frozen arrays by name, as far as a file can hold them."""
     kept = network.vector.fixed.arrays.items()
     return {SHARED + name: array for name, array in kept if str(array.dtype) in CODES}
 

@@ -20,7 +20,7 @@ USUAL = 900.0
 
 
 def is_device(context: Context) -> bool:
-    """Whether a node has data of its own, or is a SuperNode, which must have some.
+    """True if a node has data of its own, or is a SuperNode, which must have some.
 
     Else it is one of a simulation, whose server is its user's own: it may name files.
     """
@@ -28,7 +28,7 @@ def is_device(context: Context) -> bool:
 
 
 def is_client() -> bool:
-    """Whether this is the process that a SuperNode has started for one message."""
+    """True if this is the process that a SuperNode has started for one message."""
     return CLIENT in sys.modules
 
 

@@ -88,7 +88,7 @@ class Node:
 
     @property
     def table(self) -> TableFacts | None:
-        """What the node says of the columns of its table, by its own users' training rows."""
+        """Facts of the columns of the node's table, by its own users' training rows."""
         data = self.data
         if data.facts is None:
             return None
@@ -147,7 +147,7 @@ class Nodes:
         return self._nodes.get((*key, agreed), lambda: make().prepared(agreed))
 
     def limits(self, context: Context) -> Limits:
-        """What a device allows: as its owner says, and the model of its own app."""
+        """The limits of a device: those that its owner set, and the model of its own app."""
         limits = limits_of(context.node_config)
         return limits if self.app is None else self.app.allowed(limits)
 
@@ -198,7 +198,7 @@ def simulated_node(
 
 
 def wants_sums(keys: DataKeys) -> bool:
-    """Whether the federation's means and spreads are needed."""
+    """True if the federation's means and spreads are needed."""
     return isinstance(keys, TableKeys) and keys.sums
 
 
@@ -250,7 +250,7 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
 
 
 def marks(node_config: Mapping[str, Any]) -> Facts:
-    """What tells whether a device's files are still those that were read."""
+    """Marks by which a device's files are known to be those that were read."""
     found: list[tuple[int, ...]] = []
     for name in FILES:
         try:
@@ -271,7 +271,7 @@ def check_room(data: FederatedData, preparation: Preparation | None, limits: Lim
 
 
 def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a device keeps states, and what it computes on, as its node config says."""
+    """The fields of a node that a device's node config sets, such as where it keeps states."""
     state_dir = str(node_config.get("state-dir", ""))
     worker_seconds(node_config)  # or an error
     return {
@@ -285,7 +285,7 @@ def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def runs_to_keep(value: Any) -> int:
-    """What the node config says of it: at least the run that is going on."""
+    """The number of runs whose states stay; at least that of the one that is going on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(
             f"node config: keep-runs={value!r:.40}: must be a whole number from 1 on."

@@ -1,4 +1,4 @@
-"""What an error of a device says to the server: never what is in its files, nor where they are.
+"""Errors of a device in words for the server: nothing of its files, nor of where they are.
 
 The whole error is in the device's own log. What may leave it is what Corsage itself said of the
 message and of the model; of all else only its type and the line of code where it was raised.

@@ -44,7 +44,7 @@ def write_models(strategy: Strategy[Any, Any], folder: Path) -> None:
 
 
 def write_held(strategy: Strategy[Any, Any], folder: Path) -> None:
-    """What the server of a deployed run has of its users' models."""
+    """Write the users' models that the server of a deployed run has."""
     for row, delivery in strategy.deliveries.items():
         data = held(strategy, delivery)
         write_atomically(folder / f"{row}{ENDING}", data, durable=True)

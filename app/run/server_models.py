@@ -1,4 +1,4 @@
-"""What the server of a deployed run holds of its users' models: of some methods all, or nothing."""
+"""Users' models that the server of a deployed run has itself: of some methods all, or none."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def held(strategy: Strategy[Any, Any], delivery: Delivery) -> bytes:
 def models_of(
     strategy: Strategy[Any, Any], delivery: Delivery, client: Client[Any]
 ) -> Models | None:
-    """What the users are judged by, where that follows from what the server sends alone."""
+    """The models that users are judged by, where they follow from what the server sends alone."""
     options, users, prepared = delivery.options, list(delivery.users), client.task.preparation
     if options.get("adapt") or client.cohorts or (prepared and prepared.scaling == BY_USER):
         return None
@@ -82,7 +82,7 @@ def models_of(
 
 
 def header_of(task: Task, delivery: Delivery, kept: bool, size: int) -> Header:
-    """What the file says of itself; samples on devices come as the model takes them."""
+    """The header of the file; samples on devices come as the model takes them."""
     return Header(
         strategy=task.algorithm,
         row=delivery.row,

@@ -1,4 +1,4 @@
-"""What simulated users keep between two checkpoints: in memory, where nodes are in this process.
+"""States of simulated users between two checkpoints: in memory, where nodes are in this process.
 
 A run that is killed goes on from a checkpoint, so states that no checkpoint names are of no use to
 it. They are written when a checkpoint is, in one go, or when they take much memory. Nodes in other
@@ -71,12 +71,12 @@ class Behind:
                 self.write()
 
     def users(self) -> list[str]:
-        """Who has a state here."""
+        """The users that have a state here."""
         with self._turn:
             return [*{**dict.fromkeys(self.file.users()), **self._held}]
 
     def versions(self, user: str) -> list[int]:
-        """Which versions a user has here, in order."""
+        """The versions that a user has here, in order."""
         with self._turn:
             found, held = self.file.versions(user), self._held.get(user)
             if held is None:
@@ -123,7 +123,7 @@ def together(folder: Path) -> Iterator[None]:
 
 
 def behind(path: Path) -> Behind | None:
-    """What is held of a file of states, if it is of a run whose nodes are in this process."""
+    """The states held of a file, if it is of a run whose nodes are in this process."""
     with _turn:
         for folder, files in _runs.items():
             if path in files or folder in path.parents:

@@ -93,14 +93,14 @@ class Database:
                     self._put(connection, version, state)
 
     def users(self) -> list[str]:
-        """Who has a state here."""
+        """The users that have a state here."""
         with self._reading() as connection:
             if connection is None:
                 return []
             return [row[0] for row in connection.execute("SELECT DISTINCT user FROM states")]
 
     def versions(self, user: str) -> list[int]:
-        """Which versions a user has here, in order."""
+        """The versions that a user has here, in order."""
         with self._reading() as connection:
             if connection is None:
                 return []
@@ -352,7 +352,7 @@ def page_size(row: int) -> int:
 
 
 def bytes_of_row(row: int, page: int) -> float:
-    """What a row takes in a file of such pages, as SQLite lays it out: "Database File Format"."""
+    """Bytes of a row in a file of such pages, as SQLite lays it out: "Database File Format"."""
     inside, beyond = row, 0
     if row > page - 35:
         least = (page - 12) * 32 // 255 - 23

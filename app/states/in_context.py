@@ -55,11 +55,11 @@ class InContext:
             versions.add(version)
 
     def users(self) -> list[str]:
-        """Who has a state here, by names that are safe."""
+        """The users that have a state here, by names that are safe."""
         return sorted(self._versions)
 
     def versions(self, user: str) -> list[int]:
-        """Which versions a user has here."""
+        """The versions that a user has here."""
         return sorted(self._versions.get(safe_name(user), ()))
 
     def _key(self, name: str, version: int) -> str:

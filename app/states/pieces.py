@@ -1,4 +1,4 @@
-"""Where a node puts the models that it judged: pieces for the run's own process, or a device's own.
+"""Places for the models that a node judged: pieces for the run's own process, or a device's own.
 
 A piece is a file of models (`app/results/rowfile.py`) of some users, named by the message that it
 answers: pieces of messages that came to nothing are never taken.

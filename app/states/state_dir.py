@@ -76,13 +76,13 @@ def state_folder(path: str) -> Path:
 
 
 def experiments(folder: Path) -> list[Stored]:
-    """Whose states are in a state-dir, those used last first; what is not ours is passed over."""
+    """The experiments with states in a state-dir, those used last first."""
     found = [stored(path) for path in folder.iterdir() if is_ours(path)]
     return sorted(found, key=lambda one: (-one.used, one.folder.name))
 
 
 def stored(folder: Path) -> Stored:
-    """What there is to know of an experiment's folder."""
+    """Facts of an experiment's folder."""
     infos = [path.lstat() for path in folder.rglob("*") if path.name == MARK or is_state(path)]
     name = name_of(folder)
     runs = _RUN.findall(name)

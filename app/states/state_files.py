@@ -107,13 +107,13 @@ class Files:
             old.unlink(missing_ok=True)
 
     def users(self) -> list[str]:
-        """Who has a state here, by the names of their folders (see `safe_name`)."""
+        """The users that have a state here, by the names of their folders (see `safe_name`)."""
         if not self.folder.is_dir():
             return []
         return sorted(path.name for path in self.folder.iterdir() if _versions(path))
 
     def versions(self, user: str) -> list[int]:
-        """Which versions a user has here."""
+        """The versions that a user has here."""
         return sorted(_versions(self._path(user, 0).parent))
 
     def _begin(self) -> None:
@@ -129,7 +129,7 @@ class Files:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a folder is an experiment's: it says so, or holds nothing but states."""
+    """True if a folder is an experiment's: it says so, or holds nothing but states."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     if (folder / MARK).is_file():
@@ -139,7 +139,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def is_state(path: Path) -> bool:
-    """Whether a file is called as states are, or as what a killed write leaves."""
+    """True if a file is called as states are, or as what a killed write leaves."""
     return any(kind.fullmatch(path.name) for kind in (_STATE, _MODEL, _TORN))
 
 
@@ -152,7 +152,7 @@ def predictors(folder: Path) -> list[Path]:
 
 
 def _inside(path: Path) -> list[Path]:
-    """What is in a folder; a file is something else."""
+    """The content of a folder; a file is something else."""
     return list(path.iterdir()) if path.is_dir() and not path.is_symlink() else [path]
 
 

@@ -1,4 +1,4 @@
-"""Personal state: what a user keeps between rounds, and never sends.
+"""Personal state, which a user keeps between rounds and never sends.
 
 Each is kept in one place. A device has files, if it has a `state-dir`: they survive a restart of
 the node. Simulated users have a database in the run folder, or files where they are on many
@@ -61,11 +61,11 @@ class PersonalStore:
         return causes
 
     def users(self) -> list[str]:
-        """Who has a state."""
+        """The users that have a state."""
         return sorted(self._shelf.users())
 
     def versions(self, user: str) -> list[int]:
-        """Which versions a user has, in order."""
+        """The versions that a user has, in order."""
         return self._shelf.versions(user)
 
     def _unreadable(self, error: OSError) -> Exception:
@@ -95,7 +95,7 @@ def secure(folder: Path, last: bool = False) -> None:
 
 
 def states_of(folder: Path, strategy: str, run: str) -> PersonalStore:
-    """What the simulated users of a run folder keep, to be read only.
+    """The states of the simulated users of a run folder, to be read only.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How large messages are, and whether what carries them takes them: said before they are sent.
+"""Sizes of messages, weighed against what carries them before they are sent.
 
 A run's largest messages are known when its users are, before anybody trains; those of methods whose
 rounds are conversations are looked at one by one. A simulation in this process carries nothing.
@@ -49,13 +49,13 @@ class Load:
 
     @property
     def words(self) -> str:
-        """How much it is, and of what."""
+        """The size in words, and of what it is."""
         of = f" for {self.users:,} users of a node" if self.each else ""
         return f"a message{of} and its reply take {self.total / MB:,.1f} MB"
 
     @property
     def remedy(self) -> str:
-        """Which key makes it smaller."""
+        """The key that makes it smaller."""
         rest = "a model of which less travels (frozen, personal, hidden)"
         if self.each * self.users > self.common:
             return f"fewer users in a message (more nodes: num-nodes; fraction-train), or {rest}"
@@ -69,7 +69,7 @@ class Carrier(Protocol):
         """Why it does not take a message, if it does not."""
 
     def warning(self, load: Load) -> str:
-        """What is worth a line though it does."""
+        """A line that is worth saying though it is taken."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Scales:
 
     @cached_property
     def carrier(self) -> Carrier:
-        """What messages go through."""
+        """The way that messages go."""
         return self._carrier()
 
     def weigh(self, load: Load) -> None:

@@ -175,7 +175,7 @@ class Delivery:
 
 
 def row_options(row: str, deliver: bool, config: Config, users: int) -> Mapping[str, Any]:
-    """What an evaluation says besides what is asked; 0 users: nobody would take the models."""
+    """Options of an evaluation besides what is asked; 0 users: nobody would take the models."""
     limits = {"auto": AUTO_BYTES // max(users, 1), "all": NO_LIMIT, "none": 0}
     room = {ROOM: limits[config.run.keep_models]} if deliver and users else {}
     return {ROW: row, DELIVER: deliver, **room}

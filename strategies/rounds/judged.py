@@ -1,4 +1,4 @@
-"""An evaluation, read: what every user is judged by, who has no test samples, what a guess scores.
+"""An evaluation, read: each user's measures, the users without test samples, a guess's score.
 
 Users without test samples take part in training and are asked as all others are; they count in no
 mean, and are named.
@@ -41,7 +41,7 @@ class Scored:
 
     @property
     def users(self) -> int:
-        """How many users are counted."""
+        """The number of users that are counted."""
         return len(self.per_user)
 
     def json(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What no model at all would score: one answer a user, the best for its training labels.
+    """The score of no model at all: one answer a user, the best for its training labels.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Judged:
 
     @property
     def counted(self) -> Bools:
-        """Which users have the row's measure."""
+        """Mark the users that have the row's measure."""
         return np.isfinite(self.values[self.own.name])
 
     @property
@@ -118,7 +118,7 @@ class Judged:
         return Scored(spread(values[there]), measure.pooled(self.counts), each, known)
 
     def baseline(self) -> Baseline | None:
-        """What one answer a user scores; None if a node did not say."""
+        """The score of one answer a user; None if a node did not say."""
         means = {}
         for measure in self.measures:
             there = np.isfinite(self.values[measure.name])

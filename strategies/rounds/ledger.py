@@ -1,4 +1,4 @@
-"""What is remembered of every user of a run, however many there are: one array, and one text.
+"""A run's memory of each of its users, however many there are: one array, and one text.
 
 A run copies it before each round and writes it into each checkpoint, so both are to cost next to
 nothing: a copy is that of an array, and a million ids are written as one text.
@@ -86,7 +86,7 @@ class Ledger(MutableMapping[str, int]):
 
     @classmethod
     def of(cls, name: str, arrays: Mapping[str, Array]) -> Ledger:
-        """What `arrays` made."""
+        """The inverse of `arrays`."""
         users, found = unpacked(arrays[f"{name}.users"]), cls()
         numbers = np.asarray(arrays[f"{name}.numbers"], np.int64)
         if len(users) != len(numbers) or (numbers < 0).any():
@@ -134,7 +134,7 @@ class Crowd(MutableSet[str]):
 
     @classmethod
     def of(cls, name: str, arrays: Mapping[str, Array]) -> Crowd:
-        """What `arrays` made."""
+        """The inverse of `arrays`."""
         return cls(unpacked(arrays[f"{name}.users"]))
 
 

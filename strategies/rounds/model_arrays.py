@@ -21,12 +21,12 @@ PARTS = ("body", "head", "model")  # arrays of these names are parts of the mode
 
 
 def part(network: Network, name: str) -> slice:
-    """Where an array called body, head or model lies in a network's flat vector."""
+    """The slice of a network's flat vector of an array called body, head or model."""
     return {"body": network.body, "head": network.head, "model": network.whole}[name]
 
 
 def learned(network: Network, name: str) -> Bools:
-    """Which numbers of a part of the model are trained, and not running statistics."""
+    """Mark the numbers of a part of the model that are trained, and not running statistics."""
     found = np.zeros(network.whole.stop, dtype=bool)
     for block in network.blocks:
         found[block.where] = block.trained

@@ -1,4 +1,4 @@
-"""What a strategy reports: one row a round, and one summary a row of the final table.
+"""Reports of a strategy: one row a round, and one summary a row of the final table.
 
 Both name the users' measure: accuracy, or RMSE where labels are numbers.
 """
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a method has to say at its end: a small table of text, label and value."""
+    """A small table of a method's own at its end: text, label and value."""
 
     title: str
     rows: list[tuple[str, str]]
@@ -247,7 +247,7 @@ def summarised(
 
 
 def chosen(strategy: Strategy[Any, Any]) -> list[str]:
-    """What keys that nobody set came to for few users, or for a table; nothing where usual."""
+    """Values of keys that nobody set, for few users or for a table; nothing where usual."""
     config, job, found = strategy.config, strategy.job, []
     users = len(job.members.users)
     share = config.federation.share(users)
@@ -278,13 +278,13 @@ def steps_taken(strategy: Strategy[Any, Any], found: Judged) -> float | None:
 
 
 def set_aside(strategy: Strategy[Any, Any]) -> list[Finding]:
-    """Which nodes were not asked for a while, or not let in."""
+    """A table of nodes that were not asked for a while, or not let in."""
     rows = strategy.members.set_aside()
     return [Finding("Set aside", rows)] if rows else []
 
 
 def few_rows(job: Job, coefficients: int, how: str) -> list[tuple[str, str]]:
-    """How many users have fewer training rows than a model has coefficients, and what that does."""
+    """The number of users with fewer training rows than coefficients, and the effect of that."""
     members, users = job.members.everybody, job.members.users
     few = sum(members[user].train < coefficients for user in users)
     if not few:

@@ -1,4 +1,4 @@
-"""Where the worker of a SuperNode is found: a socket that only its user can reach.
+"""The place of a SuperNode's worker: a socket that only its user can reach.
 
 It lies in a folder of the user's own, beside the secret that a worker was started with and a mark
 of the code that it runs. Both are of one SuperNode, known by its process and when that began.
@@ -39,12 +39,12 @@ class Owner:
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended."""
+        """True if it has ended."""
         return not lives(self.pid) or birth(self.pid) != self.birth
 
 
 def lives(pid: int) -> bool:
-    """Whether there is a process of that number."""
+    """True if there is a process of that number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -95,17 +95,17 @@ class Lair:
 
     @property
     def socket(self) -> Path:
-        """Where the worker listens."""
+        """The socket at which the worker listens."""
         return self.folder / f"{self.owner.pid}-{self.owner.birth}.sock"
 
     @property
     def note(self) -> Path:
-        """What a client app must know of the worker."""
+        """The file with all that a client app must know of the worker."""
         return self.socket.with_suffix(".json")
 
     @property
     def turn(self) -> Path:
-        """What the client app has locked whose message the worker is at."""
+        """The file that the client app has locked whose message the worker is at."""
         return self.socket.with_suffix(".turn")
 
     def secret(self) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What a client app and a worker say to each other: bytes, as Flower serialises them.
+"""Messages between a client app and a worker: bytes, as Flower serialises them.
 
 Nothing is unpickled. Before the first word each shows that it knows the secret, and runs the same
 code.
@@ -57,7 +57,7 @@ def meet(line: Connection, secret: bytes, me: bytes, other: bytes) -> None:
 
 
 def proof(secret: bytes, who: bytes, own: bytes, others: bytes) -> bytes:
-    """What only they can say who know the secret, and only once."""
+    """A proof that only they can give who know the secret, and only once."""
     return blake2b(who + own + others, key=secret, digest_size=NONCE).digest()
 
 

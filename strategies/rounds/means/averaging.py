@@ -1,4 +1,4 @@
-"""How the users' arrays become one: their mean, or by `robust` an average that bad ones cannot own.
+"""The average of the users' arrays: their mean, or by `robust` one that bad users cannot own.
 
 The rules are those of core/robust.py. Under a rule every user's array comes as a row, also from a
 node that hosts several, and is compared with what was sent to it. An average of fewer users than
@@ -149,12 +149,12 @@ class Averaging:
 
 
 def bad_of(keys: RobustKeys, users: int) -> int:
-    """How many of so many users may be bad: the share, rounded down, but at least one."""
+    """The number of bad users among so many: the share, rounded down, but at least one."""
     return max(int(keys.robust_share * users + 1e-9), 1)
 
 
 def needed(keys: RobustKeys, users: int) -> int:
-    """How many users an average of so many needs."""
+    """The number of users that an average of so many needs."""
     bad = bad_of(keys, users)
     if keys.robust == "krum":
         return 2 * bad + 3

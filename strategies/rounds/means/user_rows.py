@@ -1,4 +1,4 @@
-"""What a server knows of each user: arrays with one row a user, in an order that only grows.
+"""Arrays with one row a user, in an order that only grows, and their sums by clusters.
 
 A user that leaves keeps its row, one that comes later gets the last.
 """

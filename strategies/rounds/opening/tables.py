@@ -1,4 +1,4 @@
-"""What a federation of tables agrees on when its first nodes have said what their columns are."""
+"""The preparation that a federation of tables agrees on, by the columns of its first nodes."""
 
 from __future__ import annotations
 
