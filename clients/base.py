@@ -36,12 +36,12 @@ from corsage.datasets.dealing.federated import FederatedData
 from corsage.networks.augment import views_of
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.evaluation import Scores, outputs_of_each, score
+from corsage.networks.local_training import train_bodies, train_heads, train_models
 from corsage.networks.network import Network
 from corsage.networks.objective import objective_of
 from corsage.networks.outputs import Arithmetic
 from corsage.networks.own_training import OwnTraining
 from corsage.networks.pull import Pull
-from corsage.networks.together import train_bodies, train_heads, train_models
 from corsage.networks.training import SINGLE, Types
 from corsage.strategies.work import effort, pace
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.paths import AUTO, LAYERS, PATHS, Path
+from corsage.core.registry import attachment
 from corsage.networks import batch_norm, inspection
 from corsage.networks.answers import output_of
-from corsage.networks.chain import chain_of, head_layers, stackable, widest_convolution
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion
 from corsage.networks.cut import Cut, Uncut, cut
 from corsage.networks.groups import Words
@@ -104,12 +104,11 @@ class Network:
         self.split_exact, self.cacheable, self.why = found.split_exact, found.cacheable, found.why
         self.stochastic = found.stochastic
         self.linear_head = found.linear_head
-        self.layers = chain_of(self.module, example)
-        self.chains = stackable(self)
-        self.head_layers = head_layers(self, example)
+        several = attachment("together")
+        plain = several.plain_layers(self, example) if several else ([], [], False, 0)
+        self.layers, self.head_layers, self.chains, self.widest_convolution = plain
         self.takes_channels_last = found.channels_last
         self.batch_statistics = batch_norm.needs_two(self.module)
-        self.widest_convolution = widest_convolution(self.module)
 
     def _take(self, path: str) -> None:
         """Take a path by its name."""

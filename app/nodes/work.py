@@ -45,8 +45,8 @@ from corsage.core.errors import (
 from corsage.core.messages.introduction import other_frozen
 from corsage.core.messages.replies import Reply
 from corsage.core.messages.wire import BY_USER, MEMBERS, Task
+from corsage.networks.local_training import network_on_its_path
 from corsage.networks.network import ALONE, Network
-from corsage.networks.together import network_on_its_path
 
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20

@@ -18,15 +18,15 @@ from corsage.core.errors import ModelError
 from corsage.datasets.dealing.federated import FederatedData
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
-from corsage.networks.network import Network
-from corsage.networks.objective import Objective
-from corsage.networks.together import stacked
-from corsage.networks.together.gradients import (
+from corsage.networks.gradients import (
     AutogradLosses,
     hessian_product,
     second_derivatives,
     training,
 )
+from corsage.networks.network import Network
+from corsage.networks.objective import Objective
+from corsage.networks.together import stacked
 from corsage.networks.together.stacked_gradients import StackedLosses
 from corsage.strategies.perfedavg import PerFedAvgKeys
 from corsage.strategies.rounds.base import Strategy
