@@ -143,6 +143,7 @@ def remembered(folder: Path, config: Config, run: str, user: str) -> Memory:
     from corsage.app.run.checkpoint import found, read_checkpoint
     from corsage.app.run.endings import read_result
     from corsage.app.run.resuming import identity
+    from corsage.strategies.rounds.state import Built
 
     check_exact(folder, config)
     own = folder / MixedModel.name
@@ -154,9 +155,10 @@ def remembered(folder: Path, config: Config, run: str, user: str) -> Memory:
             "here can reach; start a new run without the one that is to be forgotten."
         )
     kind = identity(run, MixedModel.name, config.flat())
-    progress, state = read_checkpoint(found(own)[-1][1], kind, MixedModelState)
+    kinds = {"built": Built, "state": MixedModelState}
+    parts = read_checkpoint(found(own)[-1][1], kind, kinds)
+    state, said = parts["state"], parts["built"].preparation
     check_kept(folder, state, user)
-    said = progress.preparation
     return Memory(state.sums.without(user), Preparation.read(json.loads(said)) if said else None)
 
 

@@ -21,6 +21,7 @@ from corsage.core.messages.encoding import decode
 from corsage.core.paths import CHOICES
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.ledger import Ledger
 from corsage.strategies.rounds.loop import is_over
 from corsage.strategies.rounds.results import Summary
 
@@ -41,18 +42,23 @@ class Recorder(Callback):
     def __init__(self, folder: Path, identity: dict[str, Any], config: Config) -> None:
         self.folder, self.config = folder, config
         self.checkpoints = Checkpoints(folder, identity, config.flat(), config.run.keep_checkpoints)
+        self.versions: dict[int, Ledger] = {}  # of users' states, as each kept checkpoint has them
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Take over the newest sane checkpoint, if there is one, and the metrics up to it."""
         guarded(self.folder.mkdir, parents=True, exist_ok=True)
         self.checkpoints.note = strategy.job.note
-        if found := self.checkpoints.newest(type(strategy.state)):
-            strategy.restore(*found)
-        strategy.job.hold(list(self.checkpoints.held.values()))
+        kinds = {name: type(part) for name, part in strategy.parts.items()}
+        self.versions = {}
+        for number, parts in self.checkpoints.sane(kinds):
+            if not self.versions:
+                strategy.restore(parts)
+            self.versions = {number: parts["progress"].versions.copy(), **self.versions}
+        strategy.job.hold([*self.versions.values()])
         kept, damaged = readable_rows(self.folder)
         if damaged:
             strategy.job.note(f"metrics.jsonl: {damaged} damaged lines are left out")
-        keep_path(self.folder.parent, strategy.progress.training_path)
+        keep_path(self.folder.parent, strategy.job.built.training_path)
         rows = [row for row in kept if row["round"] <= strategy.progress.round]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         guarded(write_atomically, self.folder / "metrics.jsonl", text)
@@ -65,8 +71,10 @@ class Recorder(Callback):
         if due:
             # What it names must be there whatever happens: first the states, then the checkpoint.
             secure_states(strategy, last)
-            guarded(self.checkpoints.write, strategy.progress, strategy.state)
-            strategy.job.hold(list(self.checkpoints.held.values()))
+            guarded(self.checkpoints.write, row["round"], strategy.parts)
+            self.versions[row["round"]] = strategy.progress.versions.copy()
+            self.versions = {number: self.versions[number] for number in self.checkpoints.kept}
+            strategy.job.hold([*self.versions.values()])
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """The models, the result, and the shared arrays under their names in the model."""

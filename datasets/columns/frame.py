@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from corsage.core.arrays import Array, Floats
+from corsage.core.errors import DataError
 from corsage.core.tables.cells import empty, word_of
 from corsage.core.tables.columns import ColumnFacts
-from corsage.datasets.columns.typed import Source, categories, numbers
+from corsage.datasets.columns.typed import FREE_TEXT, Source, categories, numbers
 
 
 def typed_columns(
@@ -43,10 +45,16 @@ def typed_column(
     if is_numeric(column) and not forced:
         return numbers(name, np.asarray(column.to_numpy(np.float64, na_value=np.nan)), source)
     words = ["" if empty(cell) else word_of(cell) for cell in column]
+    text = any(isinstance(cell, str) for cell in column)  # "1" is a word, 1 among None is not
+    if not forced and not text and all(map(is_plain, words)):
+        return numbers(name, np.array([float(word or "nan") for word in words]), source)
     codes: dict[str, int] = {}
     cells = np.array([float(codes.setdefault(word, len(codes))) for word in words])
-    if not forced and all(is_plain(word) for word in codes):  # numbers that are written as words
-        return numbers(name, np.array([float(word or "nan") for word in words]), source)
+    if not forced and len(codes) > FREE_TEXT and all(map(is_plain, codes)):
+        raise DataError(
+            f"{where}: column {name!r} has {len(codes)} different numbers that are text; make "
+            f"numbers of it (pandas.to_numeric), or set category-columns={name}."
+        )
     return categories(name, cells, list(codes), source, forced)
 
 
@@ -107,6 +115,9 @@ def label_column(
     numbers as they are, unless they are `forced` to be words."""
     if not forced and (is_date(column) or is_numeric(column)):
         return np.asarray(column.to_numpy()), None
+    if as_numbers and not forced and all(is_plain("" if empty(c) else word_of(c)) for c in column):
+        forced_numbers = np.array([math.nan if empty(cell) else float(cell) for cell in column])
+        return numbers(name, forced_numbers, Source(where, locator(column), gaps=False))[0], None
     found, facts = typed_column(column, name, where, forced)
     if not facts.levels:
         return found, None

@@ -41,7 +41,7 @@ BARE = (
 )
 FREE_TEXT = 50
 """Words beyond so many that differ in more than half of the rows are no categories."""
-IDS = re.compile(r"(.*[_ .-])?(id|index|nr|no|key)|unnamed.*", re.IGNORECASE)
+IDS = re.compile(r"(.*[_ .-])?(?i:id|index|nr|no|key)|.*[a-z](Id|ID|Key)|(?i:unnamed.*)")
 SOME_ROWS = 20
 TRUTHS = ("true", "false")
 
@@ -203,11 +203,17 @@ def class_note(label: ColumnFacts, y: Array) -> list[str]:
 
 
 def id_note(name: str, column: Floats) -> str:
-    """What is to be said of numbers that seem to number the rows."""
+    """A line on numbers that seem to number the rows, or to be names of something."""
     if len(column) < SOME_ROWS or not np.isfinite(column).all():
         return ""
-    counts_up = (np.diff(column) == 1).all()
-    named = IDS.fullmatch(name) and (column % 1 == 0).all()
-    if not counts_up and not (named and len(np.unique(column)) == len(column)):
-        return ""
-    return f"the column {name!r} seems to number the rows; drop-columns={name} leaves it out"
+    whole = bool(IDS.fullmatch(name)) and bool((column % 1 == 0).all())
+    different = len(np.unique(column))
+    if (np.diff(column) == 1).all() or (whole and different == len(column)):
+        return f"the column {name!r} seems to number the rows; drop-columns={name} leaves it out"
+    if whole and different > FREE_TEXT:
+        return (
+            f"the column {name!r} is taken as a number, though it seems to name something "
+            f"({different} whole numbers); drop-columns={name} leaves it out, "
+            f"category-columns={name} makes words of it"
+        )
+    return ""

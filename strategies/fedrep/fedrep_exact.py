@@ -143,7 +143,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         from corsage.networks.exact.projection import first_layer, projected, sketched
 
         job, network = self.job, self.job.network
-        layer = first_layer(network, job.progress.shape)
+        layer = first_layer(network, job.built.shape)
         p = layer[0].shape[1]
         rank = min(self.keys.fedrep_exact_components, p)
         template: Arrays = {
@@ -229,7 +229,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         if wanted == "initial":
             return False
         try:
-            first_layer(self.job.network, self.job.progress.shape)
+            first_layer(self.job.network, self.job.built.shape)
         except ModelError as error:
             if wanted == "pca":
                 raise

@@ -149,7 +149,7 @@ def judging(solution: MixedSolution) -> Series:
 def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
     """A neighbour's loss at each user; what its exchanges cost is not the mixed model's."""
     own = solution.job.beside("mixed-model", neighbour.strategy)
-    own.progress.traffic = Traffic()
+    own.traffic = Traffic()
     keys = replace(solution.keys, known_gamma=neighbour.gamma, known_lambda=neighbour.lam)
     keys = replace(keys, mixed_random="all")
     state: MixedModelState = type(solution.state).of_size(solution.size)

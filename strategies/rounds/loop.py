@@ -164,8 +164,7 @@ def whole(strategy: Strategy[Any, Any], what: str) -> Iterator[None]:
 
     Where it fails because users' states are gone, they start anew, and it is to be played again.
     """
-    before, progress, job = strategy.snapshot(), strategy.progress, strategy.job
-    lengths, moments = dict(progress.lengths), progress.moments
+    job, before, updates = strategy.job, strategy.snapshot(), replace(strategy.job.updates)
     versions = job.begin()
     try:
         with failing(f"{strategy.name}: {what}"):
@@ -176,7 +175,7 @@ def whole(strategy: Strategy[Any, Any], what: str) -> Iterator[None]:
                 "If training diverges: a smaller lr."
             )
     except BaseException as error:
-        strategy.state, progress.lengths, progress.moments = before, lengths, moments
+        strategy.state, job.updates = before, updates
         gone = job.go_back(versions)
         if not (gone and isinstance(error, RoundFailed)):
             raise

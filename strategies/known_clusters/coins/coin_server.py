@@ -124,7 +124,7 @@ class CoinServer(Generic[S]):
 
     def count(self, cohorts: list[Cohort], trips: int, down: int, up: int) -> None:
         """Count round trips, and the bytes of each user in all of them."""
-        traffic, users = self.job.progress.traffic, sum(len(c.users) for c in cohorts)
+        traffic, users = self.job.traffic, sum(len(c.users) for c in cohorts)
         traffic.bytes_down += users * down
         traffic.bytes_up += users * up
         traffic.messages += 2 * trips * users

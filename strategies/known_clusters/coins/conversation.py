@@ -206,7 +206,7 @@ def ask_each(
 
 def count_exchange(job: Job, requests: Iterable[Request]) -> None:
     """Count what devices of one user would exchange: the rows down, an answer up."""
-    traffic = job.progress.traffic
+    traffic = job.traffic
     for request in requests:
         users = len(request.cohort.users)
         down, up = size_of(request.rows.values()), size_of(request.template.values())

@@ -36,7 +36,7 @@ FEWEST = 3
 
 
 class Averaging:
-    """The rule of a run, and what it has to remember: `progress.lengths`.
+    """The rule of a run, and what it has to remember: `updates.lengths`.
 
     Parameters
     ----------
@@ -141,10 +141,11 @@ class Averaging:
         """C of `clip`; the norms of this round count for it."""
         if self.keys.robust != "clip" or self.keys.clip_norm != "median":
             return self.keys.limit
-        known = self.job.progress.lengths
+        updates = self.job.updates
         now = float(np.median(robust.lengths(rows, origin)))
-        known[name] = [*known.get(name, []), now][-ROUNDS:]
-        return middle(known[name])
+        lengths = [*updates.lengths.get(name, []), now][-ROUNDS:]
+        updates.lengths = {**updates.lengths, name: lengths}
+        return middle(lengths)
 
 
 def bad_of(keys: RobustKeys, users: int) -> int:

@@ -68,7 +68,7 @@ def test_rounds_of_many_exchanges_come_to_the_same(
     assert same_arrays(strategy.named_arrays(), wanted.arrays, tolerance=1e-12)
     assert found["loss"] == pytest.approx(wanted.json()[0]["loss"]["mean"], rel=1e-12)
     for count in ("bytes_up", "bytes_down", "messages"):
-        assert getattr(strategy.progress.traffic, count) == wanted.json()[0][count]
+        assert getattr(strategy.job.traffic, count) == wanted.json()[0][count]
 
 
 @pytest.mark.parametrize("gamma", ["number", "user"])
