@@ -32,7 +32,7 @@ from corsage.core.keys import Keys
 from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL, Measure, chosen
 from corsage.core.messages.asked import Takes
 from corsage.core.messages.wire import DELIVER, Task
-from corsage.datasets.dealing.federated import FederatedData
+from corsage.datasets.user_data import FederatedData
 from corsage.networks.augment import views_of
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.evaluation import Scores, outputs_of_each, score

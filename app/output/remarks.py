@@ -19,7 +19,8 @@ from corsage.core.configuration.known_keys import defaults, keys_of_algorithms
 from corsage.core.measures import ACCURACY, MEASURES
 from corsage.core.registry import ALGORITHMS, source
 from corsage.datasets.columns.prepared import prepared
-from corsage.datasets.dealing.federated import FederatedData, simulated
+from corsage.datasets.dealing.federated import simulated
+from corsage.datasets.user_data import FederatedData
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import Summary

@@ -22,7 +22,7 @@ from corsage.strategies.rounds.results import Summary
 
 if TYPE_CHECKING:
     from corsage.app.results.user_model import UserModel
-    from corsage.datasets.dealing.federated import FederatedData
+    from corsage.datasets.user_data import FederatedData
 
 Json = dict[str, Any]
 Data = Callable[[], "FederatedData"]

@@ -16,7 +16,7 @@ from corsage.core.hurt import hurts
 
 if TYPE_CHECKING:
     from corsage.core.arrays import Arrays
-    from corsage.datasets.dealing.federated import FederatedData
+    from corsage.datasets.user_data import FederatedData
 
 
 class Run:

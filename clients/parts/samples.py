@@ -16,7 +16,7 @@ from corsage.core.arrays import Array, Ints
 from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.seeding import generator
-from corsage.datasets.dealing.federated import FederatedData, UserData
+from corsage.datasets.user_data import FederatedData, UserData
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
 from corsage.networks.training import Types, to_tensors

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from corsage.datasets.dealing.federated import FederatedData
+from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Units
 
 

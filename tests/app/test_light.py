@@ -155,7 +155,13 @@ def copied(place: Path) -> Path:
 
 def results_of(package: Path, place: Path, strategy: str = "fedavg") -> list[dict[str, Any]]:
     """The rows of a run by the package in a folder, but for their seconds."""
-    words = [f"strategy={strategy}", *FIRST.split(), f"run-dir={place / 'runs'}", "--json", str(place / "found.json")]
+    words = [
+        f"strategy={strategy}",
+        *FIRST.split(),
+        f"run-dir={place / 'runs'}",
+        "--json",
+        str(place / "found.json"),
+    ]
     code = f"import sys; sys.path.insert(0, {str(package)!r}); from corsage.app.command import run"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nsys.exit(run({words!r}, ''))"],

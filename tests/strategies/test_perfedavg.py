@@ -15,7 +15,7 @@ from corsage.clients import perfedavg
 from corsage.clients.perfedavg import meta_steps
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
-from corsage.datasets.dealing.federated import FederatedData
+from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.gradients import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from corsage.core.errors import ConfigError, DataError, NodeError
 from corsage.core.tables.preparation import Preparation
-from corsage.datasets.dealing.federated import NO_TESTS
+from corsage.datasets.user_data import NO_TESTS
 from corsage.strategies.rounds.opening.agreed import fitting, labels
 
 if TYPE_CHECKING:
