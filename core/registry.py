@@ -121,6 +121,7 @@ DATASETS: dict[str, str] = {
 ATTACHED: dict[str, str] = {
     "devices": "strategies.devices.network",
     "riding": "strategies.devices.riding",
+    "tables": "core.tables",
     "together": "networks.together",
 }
 """What attaches to a run only where it is of use, by the name of its place: who reads a round need

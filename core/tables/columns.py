@@ -79,6 +79,11 @@ class TableFacts:
         return json.dumps([_plain(column) for column in (self.label, *self.columns)])
 
     @property
+    def of_numbers(self) -> bool:
+        """Tell whether the labels are numbers."""
+        return self.label.kind == NUMBER
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the columns that are inputs."""
         return tuple(column.name for column in self.columns)

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from corsage.core.arrays import Array, Floats
+from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.errors import DataError
 from corsage.core.tables.columns import CATEGORY, CLASSES, EMPTY
-from corsage.core.tables.preparation import BY_USER, Preparation
+from corsage.core.tables.preparation import Preparation
 from corsage.datasets.user_data import FederatedData, OwnScales
 
 

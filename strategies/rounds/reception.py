@@ -18,7 +18,6 @@ from flwr.serverapp import Grid
 from corsage.core.errors import DataError, NodeError, Refused
 from corsage.core.known_devices import NOBODY
 from corsage.core.messages.introduction import read_introduction
-from corsage.core.tables.preparation import Preparation
 from corsage.core.text import line
 from corsage.strategies.rounds.grids import is_at_home, is_closed
 from corsage.strategies.rounds.opening.agreed import Agreed
@@ -26,6 +25,7 @@ from corsage.strategies.rounds.roster import Guest, Member, Roster
 from corsage.strategies.rounds.turns import Line
 
 if TYPE_CHECKING:
+    from corsage.core.tables.preparation import Preparation
     from corsage.strategies.devices.network import Devices
 
 NO_DOOR = "No query function registered"
