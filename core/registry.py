@@ -119,7 +119,9 @@ DATASETS: dict[str, str] = {
 
 
 ATTACHED: dict[str, str] = {
+    "augment": "networks.augment",
     "devices": "strategies.devices.network",
+    "objective": "networks.objective",
     "riding": "strategies.devices.riding",
     "tables": "core.tables",
     "together": "networks.together",
