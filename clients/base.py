@@ -18,8 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corsage.clients.parts.baseline import baselines
-from corsage.clients.parts.contract import Got, Models, Sent, averages, named, whole_models
-from corsage.clients.parts.judging import outputs_of, report
+from corsage.clients.parts.contract import (
+    Got,
+    Models,
+    Sent,
+    averages,
+    named,
+    outputs_of,
+    report,
+    whole_models,
+)
 from corsage.clients.parts.orders import orders_of
 from corsage.clients.parts.samples import Samples
 from corsage.core.arrays import Array, Arrays, Floats32
@@ -34,10 +42,9 @@ from corsage.core.messages.wire import DELIVER, Task
 from corsage.core.registry import attached
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples, Loss, Order
-from corsage.networks.evaluation import outputs_of_each, score
+from corsage.networks.evaluation import Arithmetic, outputs_of_each, score
 from corsage.networks.local_training import train_bodies, train_heads, train_models
 from corsage.networks.network import Network
-from corsage.networks.outputs import Arithmetic
 from corsage.networks.pull import Pull
 from corsage.networks.training import SINGLE, Types
 from corsage.strategies.work import effort, pace

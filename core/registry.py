@@ -120,9 +120,11 @@ DATASETS: dict[str, str] = {
 
 ATTACHED: dict[str, str] = {
     "augment": "networks.augment",
+    "cut": "networks.cut",
     "devices": "strategies.devices.network",
     "objective": "networks.objective",
     "riding": "strategies.devices.riding",
+    "robust": "core.robust",
     "tables": "core.tables",
     "together": "networks.together",
 }

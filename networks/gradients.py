@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Floats32
 from corsage.core.configuration.groups import TrainKeys
-from corsage.core.errors import ModelError
-from corsage.core.text import line
+from corsage.core.errors import ModelError, line
 from corsage.networks.batches import Examples, Order, Plan, steps_on
 from corsage.networks.local_training import together
 from corsage.networks.network import Network

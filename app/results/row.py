@@ -228,7 +228,7 @@ class Row:
         return {user: value for user, value in found.items() if math.isfinite(value)}
 
     def _judged(self, user: str, data: FederatedData) -> float:
-        from corsage.clients.parts.units import units_of
+        from corsage.clients.parts.samples import units_of
         from corsage.networks.evaluation import score
 
         model, own, measure = self.user(user), data[user], MEASURES[self.measure]

@@ -16,8 +16,8 @@ from corsage.app.run.endings import in_a_line
 from corsage.app.run.recorder import read_rows
 from corsage.app.run.resuming import idle_keys
 from corsage.app.tracking.numbers import Numbers, of_round, of_summary
+from corsage.core.errors import line
 from corsage.core.keys import Value
-from corsage.core.text import line
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import Summary

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corsage.core.text import line
+from corsage.core.errors import line
 
 NUMBER, CATEGORY, EMPTY = "number", "category", "empty"
 KINDS = (NUMBER, CATEGORY, EMPTY)
