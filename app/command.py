@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from corsage.app import commands
+from corsage.app.help import commands
 from corsage.app.output.complaint import exit_code
-from corsage.app.studies.grid import grid_of, is_study, is_study_of
+from corsage.app.run.status import is_study
+from corsage.app.studies.grid import grid_of, is_study_of
 from corsage.core.clock import COMMAND, LOADED
 from corsage.core.configuration.command_line import exampled, read_words
 from corsage.core.configuration.config import AUTOMATIC, Config
@@ -39,7 +40,7 @@ def run_and_leave(words: list[str], title: str = "") -> NoReturn:
 def run(words: list[str], title: str = "") -> int:
     """Do what the words say; 0, or 2 for a user's mistake, 1 for a failed run.
 
-    `title` heads the short help. A subcommand in front has words of its own (`app/commands.py`);
+    `title` heads the short help. A subcommand in front has words of its own (app/help/commands.py);
     without one it is a run.
     """
     if command := commands.named(words):
@@ -82,7 +83,7 @@ def run_or_study(values: dict[str, Any], json_file: str) -> None:
     """One run, or several: where a key has several values, such as seed=0,1,2."""
     values = decided(values)
     if is_study_of(values):
-        from corsage.app.study import run_study
+        from corsage.app.studies.running import run_study
 
         run_study(values, json_file)
     else:

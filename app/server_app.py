@@ -14,7 +14,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from corsage.app.run.checks import check_simulation
+from corsage.app.preflight import check_simulation
 from corsage.app.run.resuming import resumed
 from corsage.app.run.run_folder import AnyStrategy, RunFolder
 from corsage.app.run.status import watched

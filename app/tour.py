@@ -144,9 +144,9 @@ def brief(results: Sequence[Result]) -> Table:
 
 def page(shown: Sequence[tuple[Stop, Sequence[Result]]]) -> str:
     """The tables with their sentences, each with a link to its report."""
-    from corsage.app.output.looks import looks
-    from corsage.app.output.page.style import SHEET
-    from corsage.app.output.page.words import headline
+    from corsage.app.report.looks import looks
+    from corsage.app.report.style import SHEET
+    from corsage.app.report.words import headline
 
     parts = [
         f"<h2>{escape(stop.title)}</h2>\n<p>{escape(stop.sentence(results))}</p>\n"

@@ -42,7 +42,7 @@ from corsage.core.messages.wire import DELIVER, Task
 from corsage.core.registry import attached
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples, Loss, Order
-from corsage.networks.evaluation import Arithmetic, outputs_of_each, score
+from corsage.networks.evaluation import Arithmetic, features_of_each, outputs_of_each, score
 from corsage.networks.local_training import train_bodies, train_heads, train_models
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
@@ -115,11 +115,11 @@ class Client(NumPyClient, Generic[K]):
         self._remember(self.train(got, data).keep)
         return self.models(got)
 
-    def loss(self, user: str, labels: Tensor) -> Loss:
+    def loss(self, got: Got, user: str, labels: Tensor) -> Loss:
         """A user's own loss, a function of a batch's (features, outputs, labels).
 
-        `labels` are those of all its training samples; features are what goes into the head. A
-        client that does not override this is trained on the model's loss.
+        `got` is what came, `labels` are those of all the user's training samples; features are what
+        goes into the head. A client that does not override this is trained on the model's loss.
         """
         raise NotImplementedError
 
@@ -249,6 +249,10 @@ class Client(NumPyClient, Generic[K]):
         self.count(map(len, orders))
         return train_bodies(self.network, body, heads, data.on("body"), orders, self.settings)
 
+    def features(self, models: Floats32, data: Examples) -> Tensor:
+        """The inputs of each user's head (samples, F), under whole models (users, P)."""
+        return features_of_each(self.network, models, data)
+
     def local_orders(self, purpose: str, data: Examples, epochs: int | None = None) -> list[Order]:
         """The batches of a round: of so many epochs, else of `local-steps` or `local-epochs`."""
         keys = self.settings
@@ -285,7 +289,7 @@ class Client(NumPyClient, Generic[K]):
         rows = self.samples.training(limit)
         data = self.samples.examples(*rows, f"train {limit}", self.types)
         if type(self).loss is not Client.loss:
-            own = [self.loss(user, data.user(u)[1]) for u, user in enumerate(self.users)]
+            own = [self.loss(got, user, data.user(u)[1]) for u, user in enumerate(self.users)]
             data = replace(data, losses=own)
         if changed := keys.changed(LOSS):
             labels = (data.user(u)[1] for u in range(len(self.users)))
@@ -298,10 +302,8 @@ class Client(NumPyClient, Generic[K]):
                 )
             data = replace(data, objective=aim)
         if keys.augment:
-            draws, units = (
-                (self.task.seed, self.task.round, self.users),
-                (self.data.shift, self.data.scale),
-            )
+            draws = self.task.seed, self.task.round, self.users
+            units = self.data.shift, self.data.scale
             views = attached("augment").views_of(keys, *draws, units, data.x)
             data = replace(data, views=views)
         return data

@@ -71,6 +71,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "apfl": Algorithm("APFL"),
     "perfedavg": Algorithm("PerFedAvg"),
     "fedbabu": Algorithm("FedBABU"),
+    "fedproto": Algorithm("FedProto"),
+    "fedamp": Algorithm("FedAMP"),
     "async-l2gd": Algorithm("AsyncL2GD", "known_clusters"),
     "async-al2sgd": Algorithm("AsyncAL2SGD", "known_clusters"),
     "mixed-model": Algorithm("MixedModel", "known_clusters"),

@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.core.measures import NONE
 
 

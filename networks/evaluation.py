@@ -104,6 +104,15 @@ def all_features(network: Network, x: Tensor) -> Tensor:
     return chunks(network.features, x)
 
 
+def features_of_each(network: Network, models: Iterable[Array], data: Examples) -> Tensor:
+    """The features (samples, F) of all users' samples, each under its user's whole model."""
+    parts = []
+    for u, model in enumerate(models):
+        network.set(network.whole, model)
+        parts.append(all_features(network, data.user(u)[0]).flatten(1))
+    return torch.cat(parts)
+
+
 def linear_logits(network: Network, features: Tensor, heads: Floats32, data: Examples) -> Tensor:
     """Each user's own linear head on its own features: batched products over users of like size."""
     weight, bias = split_heads(network, torch.from_numpy(np.ascontiguousarray(heads)))

@@ -41,6 +41,7 @@ class Findings:
     stochastic: bool = False
     channels_last: bool = False
     linear_head: bool = False
+    width: int = 0
 
 
 class HeadReached(BaseException):
@@ -167,6 +168,7 @@ def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
     before = [b.clone() for b in network.module.buffers()]
     with running(network, False), Asked() as asked:
         calm = network.features(example)
+        found.width = calm[0].numel()
         # A batch norm may refuse one sample, and has been found out by now.
         alone = network.features(example[:1]) if found.cacheable else calm[:1]
         many = network.features(torch.cat([example] * MORE)) if found.cacheable else calm

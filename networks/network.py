@@ -106,7 +106,7 @@ class Network:
         found = inspection.inspect(self, example, uncut)
         self.split_exact, self.cacheable, self.why = found.split_exact, found.cacheable, found.why
         self.stochastic = found.stochastic
-        self.linear_head = found.linear_head
+        self.linear_head, self.width = found.linear_head, found.width
         several = attachment("together")
         plain = several.plain_layers(self, example) if several else ([], [], False, 0)
         self.layers, self.head_layers, self.chains, self.widest_convolution = plain

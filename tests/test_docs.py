@@ -19,8 +19,8 @@ import pytest
 from corsage.app import keys
 from corsage.app.command import parse as parse_run
 from corsage.app.command import run
-from corsage.app.commands import COMMANDS
 from corsage.app.help import pages
+from corsage.app.help.commands import COMMANDS
 from corsage.app.studies.grid import grid_of
 from corsage.app.tour import STOPS
 from corsage.benchmarks import doors

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corsage.app import commands
+from corsage.app.help import commands
 from corsage.app.help.facts import FACTS
 from corsage.core.configuration.groups import GROUPS
 from corsage.core.configuration.known_keys import OF_SOME, known_keys

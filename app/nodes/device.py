@@ -63,6 +63,7 @@ def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
     limits.check_space("the models of all users", size * members)
     limits.check_space("matrices of all parameters by all", cls.takes.squares * size**2 * members)
     sizes = {"P": size, "B": network.body.stop, "H": size - network.head.start}
+    sizes |= {"F": network.width, "C": task.num_classes}
     rows = content.get("rows")
     found = {} if rows is None else arrays_as(rows, cls.takes.rows, sizes, len(task.users))
     if cls.takes.many in found:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +25,8 @@ Result = Mapping[str, Any]
 
 FAILED = "failed"
 """What stands where the measure would."""
+WIDE = 120
+"""Columns of a table that is printed as text."""
 NAME = 12
 """Columns of a strategy's name that the table has at least."""
 
@@ -216,3 +220,46 @@ def evaluated(rows: Iterable[Row], strategy: str) -> list[Row]:
     own = (row for row in rows if row["strategy"] == strategy)
     latest = {int(row["round"]): row for row in own if measure_of(row).name in row}
     return [latest[number] for number in sorted(latest)]
+
+
+def plain(*parts: RenderableType) -> str:
+    """Tables one below the other, as the terminal shows them, without colours."""
+    file = io.StringIO()
+    console = Console(
+        file=file, width=WIDE, force_jupyter=False, force_terminal=False, color_system=None
+    )
+    for part in parts:
+        console.print(part, crop=False)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def findings(results: Sequence[Result]) -> Iterator[tuple[str, list[list[str]]]]:
+    """What methods have to say at their ends: titles after the strategy's name, and their rows.
+
+    A result may have `findings`, a list of `{"title": ..., "rows": [[label, text], ...]}`.
+    """
+    for result in results:
+        for found in result.get("findings", []):
+            yield f"{result['strategy']}: {found['title']}", found["rows"]
+
+
+def findings_tables(results: Sequence[Result]) -> list[Group]:
+    """The findings for the terminal; text, not markup: it is printed as it is."""
+    tables: list[Group] = []
+    for title, rows in findings(results):
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        tables.append(Group(Text(f"\n{title}", style="bold"), table))
+    return tables
+
+
+def findings_section(results: Sequence[Result]) -> str:
+    """The findings for the report; empty if there are none."""
+    parts = []
+    for title, rows in findings(results):
+        lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+        body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+        table = f'<div class="wide"><table><tbody>{body}</tbody></table></div>'
+        parts.append(f'<section class="findings"><h3>{escape(title)}</h3>\n{table}</section>')
+    return "\n".join(["<h2>Findings</h2>", *parts]) if parts else ""

@@ -114,8 +114,7 @@ class Row:
     def summary(self) -> str:
         """What the method found, as the terminal shows it: of a linear model its coefficients with
         standard errors, the components of variance, and how far users are shrunken."""
-        from corsage.app.output.findings import findings_tables
-        from corsage.app.output.plain import plain
+        from corsage.app.output.summary import findings_tables, plain
 
         return plain(*findings_tables([self.numbers])).strip()
 
@@ -216,7 +215,7 @@ class Row:
 
         Users whose test data have no such value are left out.
         """
-        from corsage.datasets.columns.prepared import prepared
+        from corsage.datasets.dealing.prepared import prepared
 
         if self.file.header.devices:
             raise NoModel(f"{self.name}: the users' test data are on their devices.")

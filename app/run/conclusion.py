@@ -10,12 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from corsage.app.output.findings import findings_tables
 from corsage.app.output.notes import measures_table
-from corsage.app.output.summary import Result, summary_table
+from corsage.app.output.summary import Result, findings_tables, summary_table
+from corsage.app.results.metrics import read_rows
 from corsage.app.run.columns import thinned
 from corsage.app.run.endings import read_failure, read_result
-from corsage.app.run.recorder import read_rows
 from corsage.core.configuration.config import Config
 from corsage.core.files import guarded, write_atomically
 from corsage.core.hurt import hurts
@@ -25,7 +24,7 @@ from corsage.strategies.work import said
 
 def conclude(folder: Path, config: Config, times: Callable[[], str]) -> None:
     """Write the summary and the report, print the table, where the time went, and the folder."""
-    from corsage.app.output.report import write_report
+    from corsage.app.report.document import write_report
     from corsage.app.results.csv_files import write_tables
 
     found, rows = results(folder, config), all_rows(folder, config)

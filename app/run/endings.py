@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from corsage.app.output.complaint import in_a_line
 from corsage.app.output.summary import Result, human_seconds
 from corsage.app.run.columns import put_together, taken_apart
 from corsage.core.clock import COMMAND
@@ -125,16 +126,6 @@ def read_failure(folder: Path) -> str:
         return str(unsealed(folder / FAILURE)["error"])
     except (OSError, ValueError, KeyError):
         return ""
-
-
-def in_a_line(error: BaseException) -> str:
-    """An error in one line; what nobody foresaw with its type and place."""
-    text = " ".join(str(error).split())
-    if isinstance(error, CorsageError):
-        return text
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {text}{where}"
 
 
 class Attempts:

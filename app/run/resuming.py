@@ -8,11 +8,11 @@ from typing import Any
 
 from corsage.app.run.checkpoint import found, opened
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.known_keys import keys_of_algorithms
+from corsage.core.configuration.known_keys import idle_keys
 from corsage.core.errors import CannotResume, CheckpointError
 from corsage.core.files import parsed, sealed, unsealed
 from corsage.core.keys import Value
-from corsage.core.registry import ALGORITHMS, source
+from corsage.core.registry import ALGORITHMS
 
 OF_ONE_CALL: dict[str, Value] = {"resume": "", "from-round": -1}
 """Keys that say how to go on, and not what the run is."""
@@ -165,17 +165,6 @@ def identity(run: str, name: str, flat: Mapping[str, Any]) -> dict[str, Any]:
     """What makes a strategy's part of a run what it is: its checkpoints have it."""
     kept = {key for key in flat if key not in FREE} - idle_keys([name])
     return {"run": run, "strategy": name, **{key: flat[key] for key in sorted(kept)}}
-
-
-def idle_keys(strategies: Collection[str]) -> set[str]:
-    """The keys of algorithms that none of these strategies uses.
-
-    An algorithm may use others of its family on its way.
-    """
-    families = {ALGORITHMS[source(name)].family for name in strategies} - {""}
-    used = {source(name) for name in strategies}
-    used |= {name for name, entry in ALGORITHMS.items() if entry.family in families}
-    return {key for key, owners in keys_of_algorithms().items() if not used & {*owners}}
 
 
 def text_of(stored: Mapping[str, Any]) -> str:

@@ -50,6 +50,7 @@ from corsage.app.run.resuming import (
     spelled,
     text_of,
 )
+from corsage.app.run.status import group_of
 from corsage.app.tracking.tools import Trackers, check_tools
 from corsage.core.configuration.config import Config
 from corsage.core.errors import (
@@ -96,7 +97,7 @@ class RunFolder:
         self.lock, self.simulated = lock, simulated
         self.attempts = Attempts(folder, alone=len(config.run.strategy) == 1)
         self.fresh = fresh
-        self.trackers = Trackers(config.run.log_to, folder)
+        self.trackers = Trackers(config.run.log_to, folder, group_of(folder))
 
     @classmethod
     def open(cls, config: Config, nodes: int = 0, at: Path | None = None) -> RunFolder:
@@ -197,7 +198,8 @@ class RunFolder:
         recorder = Recorder(
             self.folder / name, identity(self.run, name, self.config.flat()), self.config
         )
-        remarks = Remarks(first=name == self.config.run.strategy[0])
+        several = self.config.run.strategy
+        remarks = Remarks(several if name == several[0] else ())
         watching = [recorder, Watcher(self.config.run.num_rounds), remarks]
         return [*watching, *self.trackers.of(name)]
 

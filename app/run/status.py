@@ -22,6 +22,8 @@ from corsage.core.errors import UNUSABLE, CheckpointError, CorsageError
 from corsage.core.files import guarded, parsed, write_atomically
 
 FILE = "status.json"
+STUDY = "study.json"
+"""The file that a study's folder has, above those of its runs."""
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 
 
@@ -121,3 +123,14 @@ def there(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def is_study(folder: Path) -> bool:
+    """Whether a folder is a study's."""
+    return (folder / STUDY).is_file()
+
+
+def group_of(folder: Path) -> str:
+    """The name of the study that a run is of; its own name if it is of none."""
+    study = folder.resolve().parent.parent
+    return study.name if is_study(study) else folder.name

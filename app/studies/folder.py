@@ -19,7 +19,8 @@ from typing import Any
 from corsage.app.run.conclusion import failures, results
 from corsage.app.run.lock import RunLock
 from corsage.app.run.resuming import FREE, begun, read_config
-from corsage.app.studies.grid import FILE, Cell, Grid, grid_of, several
+from corsage.app.run.status import STUDY
+from corsage.app.studies.grid import Cell, Grid, grid_of, several
 from corsage.app.studies.rows import Done
 from corsage.app.studies.study import Study
 from corsage.app.studies.workers import Job
@@ -69,7 +70,7 @@ class StudyFolder:
     def write(self, found: Mapping[str, Any]) -> None:
         """What the study is, and what it has found so far."""
         content = {"corsage": VERSION, **self.grid.json(), **found}
-        guarded(write_atomically, self.folder / FILE, sealed(content), durable=True)
+        guarded(write_atomically, self.folder / STUDY, sealed(content), durable=True)
 
     def place(self, cell: Cell) -> Path:
         """A run's folder."""
@@ -145,14 +146,14 @@ def check_again(folder: Path, stored: Mapping[str, Any], new: Grid) -> None:
 def read_study(folder: Path) -> dict[str, Any]:
     """What `study.json` says."""
     try:
-        stored = unsealed(folder / FILE)
+        stored = unsealed(folder / STUDY)
         if isinstance(stored["keys"], dict) and isinstance(stored["varied"], dict):
             return stored
     except (OSError, ValueError, KeyError):
         pass
     raise CheckpointError(
-        f"{folder}: {FILE} is damaged. Its runs are whole: corsage compare {folder / RUNS}/* shows "
-        "them, and each can be finished with --resume."
+        f"{folder}: {STUDY} is damaged. Its runs are whole: corsage compare {folder / RUNS}/* "
+        "shows them, and each can be finished with --resume."
     )
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from corsage.app.run.status import is_study
 from corsage.core.configuration.command_line import exampled
 from corsage.core.configuration.config import Config, check_names
 from corsage.core.configuration.known_keys import known_keys
@@ -19,8 +20,6 @@ from corsage.core.keys import word
 
 FIXED = ("resume", "from-round", "run-dir", "study-workers")
 """Keys that say how a study is run, and not what."""
-FILE = "study.json"
-"""What says of a folder that it is a study's."""
 MOST = 10_000
 """Runs that a study may have."""
 
@@ -90,11 +89,6 @@ class Grid:
 def is_plain(value: Any) -> bool:
     """Whether JSON has such a value."""
     return isinstance(value, (bool, int, float, str))
-
-
-def is_study(folder: Path) -> bool:
-    """Whether a folder is a study's."""
-    return (folder / FILE).is_file()
 
 
 def grid_of(values: Mapping[str, Any]) -> Grid:

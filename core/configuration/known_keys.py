@@ -6,6 +6,7 @@ data sets that it names, and a mistake in the file of another one is none of its
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
@@ -13,7 +14,7 @@ from typing import Any, get_args
 from corsage.core.configuration.groups import GROUPS
 from corsage.core.configuration.keywords import Keywords
 from corsage.core.keys import Own, Value, flatten, kebab
-from corsage.core.registry import ALGORITHMS, DATASETS
+from corsage.core.registry import ALGORITHMS, DATASETS, source
 
 OF_SOME = "Some data sets"
 """The title of the keys that only some data sets have."""
@@ -66,3 +67,14 @@ def keys_of_algorithms() -> dict[str, tuple[str, ...]]:
 def keys_of_data_sets() -> dict[str, tuple[str, ...]]:
     """The keys that only some data sets have, and which of them."""
     return {n: k.owners for n, k in known_keys().items() if set(k.owners) & set(DATASETS)}
+
+
+def idle_keys(strategies: Collection[str]) -> set[str]:
+    """The keys of algorithms that none of these strategies uses.
+
+    An algorithm may use others of its family on its way.
+    """
+    families = {ALGORITHMS[source(name)].family for name in strategies} - {""}
+    used = {source(name) for name in strategies}
+    used |= {name for name, entry in ALGORITHMS.items() if entry.family in families}
+    return {key for key, owners in keys_of_algorithms().items() if not used & {*owners}}

@@ -36,7 +36,8 @@ class Form:
 
     Parameters
     ----------
-    sides : lengths; P, B, H are those of the model, its body and its head, K is any.
+    sides : lengths; P, B, H are those of the model, its body and its head, F is of the features
+        that go into the head, C the number of classes, K is any.
     kind : of its numbers, as NumPy has it: `f` is float32 or float64, `i` int64.
     """
 

@@ -32,8 +32,7 @@ def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
     if keep := data_set(keys.dataset).keep:
         return in_memory(keep(keys), keys, num_users, seed)
     if data_set(keys.dataset).arranged:
-        stamps = tuple(map(tuple, cache.fingerprint(source_files(keys))))
-        return as_arranged(keys, num_users, seed, stamps)
+        return as_arranged(keys, num_users, seed, cache.marks(source_files(keys)))
     facts = {k: v for k, v in dataclasses.asdict(keys).items() if k != "cache_dir"}
     facts["partition"] = keys.dealing
     files = cache.fingerprint(source_files(keys))
@@ -43,16 +42,16 @@ def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
     return opened(cache_root(keys.cache_dir) / name, keys, num_users, seed)
 
 
-def source_marks(keys: DataKeys) -> tuple[tuple[str | int, ...], ...]:
+def source_marks(keys: DataKeys) -> tuple[cache.Mark, ...]:
     """What tells whether the files of a data set are still those that were read."""
     chosen = data_set(keys.dataset)
     files = [] if chosen.keep else chosen.files(keys)
-    return tuple(tuple(mark) for mark in cache.fingerprint(files))
+    return cache.marks(files)
 
 
 @lru_cache(maxsize=4)
 def as_arranged(
-    keys: DataKeys, num_users: int, seed: int, stamps: tuple[tuple[str | int, ...], ...]
+    keys: DataKeys, num_users: int, seed: int, stamps: tuple[cache.Mark, ...]
 ) -> FederatedData:
     """Data that are user by user already, or so many users of them; `stamps` tell changed files."""
     arranged = data_set(keys.dataset).arranged

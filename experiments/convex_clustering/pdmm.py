@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure as Drawing
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import generator
 from corsage.experiments.convex_clustering.problem import curvature, objective, problem, slope

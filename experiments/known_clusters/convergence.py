@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import LogLocator, NullLocator
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.core.losses import LOGISTIC, SQUARED
 from corsage.datasets import ellipses, hierarchical
 from corsage.experiments.known_clusters.problem import (

@@ -9,7 +9,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import uniforms, user_keys
-from corsage.solvers.known_clusters.absorbed import Sums
+from corsage.solvers.known_clusters.blocks import Sums
 from corsage.solvers.known_clusters.lanes import AT_ONCE, WIDEST
 from corsage.solvers.known_clusters.mixed_model import by_cluster, unpack
 from corsage.solvers.known_clusters.standard import Standard

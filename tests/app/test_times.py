@@ -16,7 +16,7 @@ import pytest
 
 from corsage import simulate
 from corsage.app.command import run
-from corsage.app.output import report
+from corsage.app.report import document as report
 from corsage.app.run import endings
 from corsage.benchmarks.silent import Clock
 from corsage.core import clock as clocks

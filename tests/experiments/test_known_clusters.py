@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.benchmarks import known_clusters as benchmark
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.datasets.hierarchical import draw
 from corsage.experiments.known_clusters.methods import P0, STEP, Data, exact, one_coin
 from corsage.experiments.known_clusters.settings import (

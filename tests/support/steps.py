@@ -22,6 +22,13 @@ class Steps:
     count: int = 0
     on: bool = True
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count nothing of what has been counted."""
+        before, self.on = self.on, False
+        yield
+        self.on = before
+
 
 @contextmanager
 def counted() -> Iterator[Steps]:
@@ -32,7 +39,8 @@ def counted() -> Iterator[Steps]:
 
         def of_group(job: Any, rows: Any, users: list[int], out: Any) -> None:
             found.count += found.on * sum(len(job.orders[u]) for u in users)
-            group(job, rows, users, out)
+            with found.paused():  # losses of the users' own take gradients that count as well
+                group(job, rows, users, out)
 
         def of_one(job: Any, u: int) -> None:
             found.count += found.on * len(job.orders[u])

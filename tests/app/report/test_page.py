@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from corsage.app.command import run
-from corsage.app.output import report
-from corsage.app.output.page import fields, settings
-from corsage.app.output.page.words import without_tests
+from corsage.app.report import document as report
+from corsage.app.report import fields, settings
+from corsage.app.report.words import without_tests
 from corsage.core.configuration.groups import GROUPS
 from corsage.core.configuration.known_keys import OF_SOME, known_keys
 from corsage.core.keys import Value
@@ -208,7 +208,7 @@ def test_a_folder_without_results_is_refused_in_one_line(
 
 
 def test_the_end_of_a_run_loads_no_drawing_library() -> None:
-    code = "import sys, corsage.app.run.conclusion, corsage.app.output.report; "
+    code = "import sys, corsage.app.run.conclusion, corsage.app.report.document; "
     code += "assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
