@@ -37,7 +37,7 @@ from corsage.strategies.rounds.model_arrays import (
     lean,
     parts_of,
 )
-from corsage.strategies.rounds.opening.local_training import check_fits, check_learning, settle
+from corsage.strategies.rounds.opening.training_keys import check_fits, check_learning, settle
 from corsage.strategies.rounds.outside import Steps
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Result, weighted_metrics

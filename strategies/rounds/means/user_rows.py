@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from corsage.core.arrays import Array, Arrays, Floats, Floats32, Ints
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
-from corsage.core.messages.weights import capped
+from corsage.core.messages.schema import capped
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
