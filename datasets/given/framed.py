@@ -72,7 +72,7 @@ def all_names(frame: Any) -> list[str]:
 
 
 def labelled(column: Any, name: str, gaps: bool) -> tuple[Array, tuple[str, ...]]:
-    """Mark the rows that have a label, with notes on the others: without `gaps` they are refused."""
+    """Mark the rows with a label, with notes on the others; without `gaps` they are refused."""
     known = np.array([not empty(cell) for cell in column], dtype=bool)
     if known.all():
         return known, ()
