@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Where an algorithm is found.
+    """The place of an algorithm.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def algorithm_keys() -> dict[str, type[Keys]]:
 
 
 def data_set(name: str) -> Any:
-    """What a data set's file says of it."""
+    """The declaration of a data set in its file."""
     return import_module(f"corsage.datasets.{DATASETS[name]}").DATASET
 
 
