@@ -28,8 +28,9 @@ from corsage.strategies.known_clusters.coins.conversation import (
     ask_each,
     check_enough,
 )
-from corsage.strategies.known_clusters.mixed_model import MixedModel, MixedModelKeys
+from corsage.strategies.known_clusters.mixed_model import MixedModel
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
+from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
