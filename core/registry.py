@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from corsage.core.errors import ConfigError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Where an algorithm is found.
+    """The place of an algorithm.
 
     Parameters
     ----------
@@ -120,16 +121,28 @@ DATASETS: dict[str, str] = {
 
 
 ATTACHED: dict[str, str] = {
+    "augment": "networks.augment",
+    "cut": "networks.cut",
     "devices": "strategies.devices.network",
+    "objective": "networks.objective",
     "riding": "strategies.devices.riding",
+    "robust": "core.robust",
+    "tables": "core.tables",
+    "together": "networks.together",
 }
-"""What attaches to a run only where it is of use, by the name of its place: a simulation loads none
-of it, and who reads a round need not know it."""
+"""What attaches to a run only where it is of use, by the name of its place: who reads a round need
+not know it."""
 
 
 def attached(place: str) -> Any:
     """The module that attaches at a place."""
     return import_module(f"corsage.{ATTACHED[place]}")
+
+
+def attachment(place: str) -> Any:
+    """The module that attaches at a place, or None where its folder was taken out."""
+    module = f"corsage.{ATTACHED[place]}"
+    return import_module(module) if find_spec(module) else None
 
 
 def found(name: str, floor: str, suffix: str = "") -> Any:
@@ -166,7 +179,7 @@ def algorithm_keys() -> dict[str, type[Keys]]:
 
 
 def data_set(name: str) -> Any:
-    """What a data set's file says of it."""
+    """The declaration of a data set in its file."""
     return import_module(f"corsage.datasets.{DATASETS[name]}").DATASET
 
 
