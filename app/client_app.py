@@ -55,13 +55,13 @@ def make_client_app(
     """
     if found := private(mods):
         raise ConfigError(f"make_client_app: mods={found}: give it as one of train_mods.")
-    own = None
+    parts = None
     if (data, model, train, client_fn, label, *feature_columns) != (None, None, None, None, ""):
         from corsage.app.nodes.own import own_of
         from corsage.datasets.given.samples import Columns
 
-        own = own_of(data, model, train, client_fn, Columns(label, tuple(feature_columns)))
-    app, desk = ClientApp(mods=list(mods)), Desk(own, private(train_mods))
+        parts = own_of(data, model, train, client_fn, Columns(label, tuple(feature_columns)))
+    app, desk = ClientApp(mods=list(mods)), Desk(parts, private(train_mods))
     app.train(mods=list(train_mods))(partial(desk.answer, "train"))
     app.evaluate()(partial(desk.answer, "evaluate"))
     app.query()(partial(desk.answer, "query"))

@@ -109,13 +109,13 @@ class Answers:
             log(WARNING, line)
         limits = self.nodes.limits(context)
         options_of(task.options, Takes(), Doubt(limits))
-        own = replace(
+        about = replace(
             introduction(node),
             proof=proof_of(node.state_dir, task.experiment),
             frozen=frozen_of(task, node, limits),
             most=limits.max_parameters,
         )
-        return introduced(message, own, self.guard)
+        return introduced(message, about, self.guard)
 
     def _obey(self, kind: str, message: Message, context: Context) -> Message:
         """Train or evaluate; an evaluation on board comes first: it is of the models before."""
@@ -165,15 +165,15 @@ def too_long(phase: str, message: Message, context: Context) -> Message:
     return failure(message, outward(phase, Refused(f"the work took {why}")))
 
 
-def introduced(message: Message, own: Introduction, guard: str) -> Message:
+def introduced(message: Message, who: Introduction, guard: str) -> Message:
     """A node's introduction, or why it cannot take part: a guard of nodes protects no user."""
-    if guard and len(own.users) > 1:
+    if guard and len(who.users) > 1:
         return failure(
             message,
-            f"{guard} protects what a node sends, and this node hosts {len(own.users)} users: "
+            f"{guard} protects what a node sends, and this node hosts {len(who.users)} users: "
             "give each user a node of its own, in a simulation by num-nodes as large as num-users",
         )
-    return Message(encode_introduction(own), reply_to=message)
+    return Message(encode_introduction(who), reply_to=message)
 
 
 def introduction(node: Node) -> Introduction:

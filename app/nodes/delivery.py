@@ -70,8 +70,8 @@ class ModelDelivery:
         """The header and the tensors of some of the client's users."""
         task, data, form = self.task, self.node.data, client.arithmetic
         arrays = tensors(client.full, models, list(places))
-        own = sum(a[:1].nbytes for name, a in arrays.items() if name.startswith(USERS))
-        kept = self.room is None or own <= self.room
+        size = sum(a[:1].nbytes for name, a in arrays.items() if name.startswith(USERS))
+        kept = self.room is None or size <= self.room
         if not kept:
             arrays = {n: a for n, a in arrays.items() if not n.startswith(USERS)}
         if not self.count or self.shelf.each_alone:
@@ -82,7 +82,7 @@ class ModelDelivery:
             round=task.round,
             users=tuple(client.users[i] for i in places),
             kept=kept,
-            size=own * len(places),
+            size=size * len(places),
             model=spec(task.model),
             shape=task.shape,
             num_classes=task.num_classes,

@@ -121,17 +121,20 @@ class Nodes:
 
     def of(self, context: Context, task: Task) -> Node:
         """The node that a context belongs to, with the data that the task means."""
-        own = tuple(sorted(context.node_config.items()))
+        node_config = tuple(sorted(context.node_config.items()))
         if self.app is not None:
-            return self._own(self.app, (context.node_id, *own), context, task)
+            return self._own(self.app, (context.node_id, *node_config), context, task)
         if is_device(context):
-            return self._device(own, task)
+            return self._device(node_config, task)
         together = client_class(task.algorithm).cohorts
         facts = task.data, task.device_data, task.num_users, task.seed, together
-        now = own, task.experiment, *facts, task.preparation
-        known = self._now.get(own)
+        now = node_config, task.experiment, *facts, task.preparation
+        known = self._now.get(node_config)
         if known is None or known[0] != now or not task.users:  # an introduction looks anew
-            known = self._now[own] = now, self._simulated(own, facts, task.preparation)
+            known = self._now[node_config] = (
+                now,
+                self._simulated(node_config, facts, task.preparation),
+            )
         return known[1]
 
     def _simulated(self, own: Facts, facts: Any, agreed: Preparation | None) -> Node:
@@ -147,26 +150,26 @@ class Nodes:
         limits = limits_of(context.node_config)
         return limits if self.app is None else self.app.allowed(limits)
 
-    def _own(self, app: Own, own: Facts, context: Context, task: Task) -> Node:
+    def _own(self, app: Own, key: Facts, context: Context, task: Task) -> Node:
         """The same where the data are the app's own."""
         facts = task.device_data, task.seed, task.model, task.algorithm
-        if own not in self._devices or self._devices[own][0] != facts:
-            self._devices.pop(own, None)
-            self._devices[own] = facts, app.node(context, task)
-        return self._devices[own][1]
+        if key not in self._devices or self._devices[key][0] != facts:
+            self._devices.pop(key, None)
+            self._devices[key] = facts, app.node(context, task)
+        return self._devices[key][1]
 
-    def _device(self, own: Facts, task: Task) -> Node:
+    def _device(self, mine: Facts, task: Task) -> Node:
         """A device, as the last message had it: others that a server thinks of are let go.
 
         Its files may have changed since.
         """
-        facts = task.device_data, task.seed, task.preparation, marks(dict(own))
-        if own not in self._devices or self._devices[own][0] != facts:
-            self._devices.pop(own, None)
-            made = _device(dict(own), task.device_data, task.seed)
-            check_room(made.data, task.preparation, limits_of(dict(own)))
-            self._devices[own] = facts, made.prepared(task.preparation)
-        node = self._devices[own][1]
+        facts = task.device_data, task.seed, task.preparation, marks(dict(mine))
+        if mine not in self._devices or self._devices[mine][0] != facts:
+            self._devices.pop(mine, None)
+            made = _device(dict(mine), task.device_data, task.seed)
+            check_room(made.data, task.preparation, limits_of(dict(mine)))
+            self._devices[mine] = facts, made.prepared(task.preparation)
+        node = self._devices[mine][1]
         if node.state_dir is not None:
             state_folder(str(node.state_dir))  # made again if it is gone since, or an error
         return node
@@ -226,13 +229,13 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
     if unknown:
         known = ", ".join((*DEVICE_KEYS, *names(Limits)))
         raise ConfigError(f"node config: {', '.join(sorted(unknown))}: unknown. Known: {known}.")
-    own = {name: value for name, value in node_config.items() if name in readable}
-    if "scale" in own:
+    mine = {name: value for name, value in node_config.items() if name in readable}
+    if "scale" in mine:
         raise ConfigError(
             "node config: scale: the run says by what columns are scaled; share-columns=false "
             "keeps the sums of this device here."
         )
-    file = read(CsvKeys, {**flatten(keys), **own})
+    file = read(CsvKeys, {**flatten(keys), **mine})
     user, cluster = str(node_config.get("user", "")), str(node_config.get("cluster", ""))
     data = on_device(str(node_config["data"]), user, cluster, file, seed)
     if "num-classes" in node_config and not data.num_classes:
@@ -247,14 +250,14 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
 
 def marks(node_config: Mapping[str, Any]) -> Facts:
     """Marks by which a device's files are known to be those that were read."""
-    found: list[tuple[int, ...]] = []
+    stamps: list[tuple[int, ...]] = []
     for name in FILES:
         try:
             info = Path(str(node_config[name])).expanduser().stat()
         except (KeyError, OSError):
             continue
-        found.append((info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
-    return tuple(found)
+        stamps.append((info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
+    return tuple(stamps)
 
 
 def check_room(data: FederatedData, preparation: Preparation | None, limits: Limits) -> None:

@@ -170,9 +170,11 @@ def check_sane(path: Path, parts: Parts) -> None:
         raise CheckpointError(f"{path}: {name} is not finite.")
 
 
-def check_identity(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def check_identity(path: Path, written: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Refuse a checkpoint that was written under other settings, and say which differ."""
-    differ = [k for k in sorted({*found, *wanted}) if found.get(k) != wanted.get(k)]
+    differ = [k for k in sorted({*written, *wanted}) if written.get(k) != wanted.get(k)]
     if differ:
-        changes = ", ".join(f"{k} was {found.get(k)!r}, now {wanted.get(k)!r}" for k in differ[:3])
+        changes = ", ".join(
+            f"{k} was {written.get(k)!r}, now {wanted.get(k)!r}" for k in differ[:3]
+        )
         raise CheckpointError(f"{path}: of another run: {changes}.")

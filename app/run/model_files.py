@@ -31,8 +31,8 @@ def write_models(strategy: Strategy[Any, Any], folder: Path) -> None:
     if not folder.is_dir():
         return
     clear_temporaries(folder)
-    found = pieces_in(folder)
-    for row, pieces in of_rows(strategy, found).items():
+    left = pieces_in(folder)
+    for row, pieces in of_rows(strategy, left).items():
         target = folder / f"{row}{ENDING}"
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
         joined(head_of(strategy, strategy.deliveries[row], pieces), pieces, temporary)
@@ -40,7 +40,7 @@ def write_models(strategy: Strategy[Any, Any], folder: Path) -> None:
             os.fsync(file.fileno())
         temporary.replace(target)
         sync_folder(folder)
-    delete(*(path for paths in found.values() for path in paths))
+    delete(*(path for paths in left.values() for path in paths))
 
 
 def write_held(strategy: Strategy[Any, Any], folder: Path) -> None:
@@ -54,21 +54,21 @@ def models_in_memory(
     strategy: Strategy[Any, Any], contexts: Iterable[Context]
 ) -> dict[str, RowFile]:
     """The same of a run without a folder, by the rows' names."""
-    found: dict[str, list[bytes]] = {}
+    left: dict[str, list[bytes]] = {}
     for context in contexts:
-        found |= taken_from(context)
+        left |= taken_from(context)
     return {
         row: RowFile(joined(head_of(strategy, strategy.deliveries[row], pieces), pieces, None))
-        for row, pieces in of_rows(strategy, found).items()
+        for row, pieces in of_rows(strategy, left).items()
     }
 
 
 def of_rows(
-    strategy: Strategy[Any, Any], found: Mapping[str, Sequence[Path | bytes]]
+    strategy: Strategy[Any, Any], left: Mapping[str, Sequence[Path | bytes]]
 ) -> dict[str, list[RowFile]]:
     """The pieces of each row that was delivered: those that answer its messages."""
     rows = {
-        row: [RowFile(piece) for token in delivery.tokens for piece in found.get(token, [])]
+        row: [RowFile(piece) for token in delivery.tokens for piece in left.get(token, [])]
         for row, delivery in strategy.deliveries.items()
     }
     return {row: pieces for row, pieces in rows.items() if pieces}

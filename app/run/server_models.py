@@ -49,15 +49,15 @@ def held(strategy: Strategy[Any, Any], delivery: Delivery) -> bytes:
     client = client_class(strategy.name)(task, users, absent, job.network, [])
     client.states = absent
     models = models_of(strategy, delivery, client)
-    found = Arrays() if models is None else tensors(client.network, models, [*range(len(users))])
-    own = sum(array.nbytes for name, array in found.items() if name.startswith(USERS))
-    if own > {"auto": AUTO_BYTES, "none": 0}.get(strategy.config.run.keep_models, own):
-        found = Arrays()
-    found |= fixed(job.network) if found else {}
+    arrays = Arrays() if models is None else tensors(client.network, models, [*range(len(users))])
+    size = sum(array.nbytes for name, array in arrays.items() if name.startswith(USERS))
+    if size > {"auto": AUTO_BYTES, "none": 0}.get(strategy.config.run.keep_models, size):
+        arrays = Arrays()
+    arrays |= fixed(job.network) if arrays else {}
     clusters = strategy.user_clusters(delivery.row)
     known = {user: clusters[user] for user in users if user in clusters}
-    head = header_of(task, delivery, bool(found), own)
-    return encoded(replace(head, **asdict(client.arithmetic), clusters=known), found)
+    head = header_of(task, delivery, bool(arrays), size)
+    return encoded(replace(head, **asdict(client.arithmetic), clusters=known), arrays)
 
 
 def models_of(

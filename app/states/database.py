@@ -364,10 +364,10 @@ def bytes_of_row(row: int, page: int) -> float:
 
 def unpacked(parts: Parts, content: bytes) -> Arrays:
     """The arrays whose bytes these are."""
-    found: Arrays = {}
+    arrays: Arrays = {}
     start = 0
     for name, kind, shape in parts:
         count = math.prod(shape)
-        found[name] = np.frombuffer(content, kind, count, start).reshape(shape).copy()
+        arrays[name] = np.frombuffer(content, kind, count, start).reshape(shape).copy()
         start += count * kind.itemsize
-    return found
+    return arrays

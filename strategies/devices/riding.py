@@ -111,14 +111,14 @@ class Together:
 
     def messages(self) -> list[Message]:
         """One to each node that trains or evaluates; [] once they are sent."""
-        found, pairs = [], self._pairs()
+        joined, pairs = [], self._pairs()
         self._trains, self._rides = [], []
         for train, ride in pairs:
             message = self._joined(train, ride) if train and ride else train or ride
             assert message is not None
             self._parts[id(message)] = train, ride
-            found.append(message)
-        return found
+            joined.append(message)
+        return joined
 
     def _joined(self, train: Message, ride: Message) -> Message:
         """One message out of two: what both of them had is sent once."""
@@ -153,19 +153,19 @@ class Together:
     @contextmanager
     def before_training(self) -> Iterator[None]:
         """Count without the training's own messages: who resumes sends those once more."""
-        traffic, own = self._traffic, self._own
-        traffic.wire_messages -= own.wire_messages
-        traffic.wire_bytes_down -= own.wire_bytes_down
+        traffic, training = self._traffic, self._own
+        traffic.wire_messages -= training.wire_messages
+        traffic.wire_bytes_down -= training.wire_bytes_down
         yield
-        traffic.wire_messages += own.wire_messages
-        traffic.wire_bytes_down += own.wire_bytes_down
+        traffic.wire_messages += training.wire_messages
+        traffic.wire_bytes_down += training.wire_bytes_down
 
-    def bystanders(self, found: Replies) -> Replies:
+    def bystanders(self, evaluation: Replies) -> Replies:
         """The behaviour of nodes that were asked for the evaluation alone."""
         return Replies(
-            silent={n: users for n, users in found.silent.items() if n not in self._trained},
-            refused=[n for n in found.refused if n not in self._trained],
-            answered=[n for n in found.answered if n not in self._trained],
+            silent={n: users for n, users in evaluation.silent.items() if n not in self._trained},
+            refused=[n for n in evaluation.refused if n not in self._trained],
+            answered=[n for n in evaluation.answered if n not in self._trained],
         )
 
 

@@ -208,12 +208,12 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
 
     def take(self, arrays: Arrays) -> None:
         """Take over arrays from outside: a wrapper's, or a model to begin with."""
-        own = self.shared()
+        shared = self.shared()
         if not arrays:
             return
         check_numbers(self.name, arrays)
-        if set(arrays) <= set(own):
-            changed = fitted(self.name, arrays, own)
+        if set(arrays) <= set(shared):
+            changed = fitted(self.name, arrays, shared)
             self.state = cast(S, replace(cast(Any, self.state), **changed))
         else:
             self.state = self.accept(arrays)

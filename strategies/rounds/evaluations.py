@@ -113,13 +113,13 @@ def noted(
 
 def rows(strategy: Strategy[Any, Any], last: Replies) -> list[Summary]:
     """The rows of the table: that of the last evaluation, and those of further ones."""
-    found = [summarised(strategy.name, strategy, last, LAST)]
+    summaries = [summarised(strategy.name, strategy, last, LAST)]
     for name, more in strategy.extra_evaluations().items():
         extra = evaluate(strategy, options_of(strategy, name, True, more))
-        found.append(summarised(name, strategy, extra))
+        summaries.append(summarised(name, strategy, extra))
     if strategy.config.new.wanted:
-        found.append(adapted(strategy))
-    return found
+        summaries.append(adapted(strategy))
+    return summaries
 
 
 def last_evaluation(strategy: Strategy[Any, Any]) -> Replies:

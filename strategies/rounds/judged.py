@@ -109,13 +109,13 @@ class Judged:
     def scored(self, measure: Measure) -> Scored:
         """One measure over the users."""
         values = self.values[measure.name]
-        there = np.isfinite(values)
-        if not there.any():
+        finite = np.isfinite(values)
+        if not finite.any():
             return Scored(None, None)
-        each = self._by_user(values, there)
+        each = self._by_user(values, finite)
         errors = measure.error(self.counts)
-        known = {} if errors is None else self._by_user(errors, there & np.isfinite(errors))
-        return Scored(spread(values[there]), measure.pooled(self.counts), each, known)
+        known = {} if errors is None else self._by_user(errors, finite & np.isfinite(errors))
+        return Scored(spread(values[finite]), measure.pooled(self.counts), each, known)
 
     def baseline(self) -> Baseline | None:
         """The score of one answer a user; None if a node did not say."""
@@ -148,7 +148,7 @@ def judged(replies: Replies, measures: Sequence[Measure]) -> Judged:
     tested = n > 0
     places = np.flatnonzero(tested)
     counts = {name: values[places] for name, values in replies.metrics.items()}
-    found = Judged(
+    result = Judged(
         measures=tuple(measures),
         users=[replies.users[place] for place in places],
         sizes=n[places],
@@ -161,13 +161,13 @@ def judged(replies: Replies, measures: Sequence[Measure]) -> Judged:
             f"no user that could be evaluated has test samples ({len(n)} have none): set "
             "test-fraction above 0, or give users more samples."
         )
-    if not found.counted.any():
-        own = found.own
+    if not result.counted.any():
+        own = result.own
         raise RoundFailed(
             f"measures={own.name}: no user's test samples have {own.needs}; put another measure "
             "first."
         )
-    return found
+    return result
 
 
 def with_others(replies: Replies, before: Replies | None, users: Collection[str]) -> Replies:

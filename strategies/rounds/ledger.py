@@ -87,15 +87,15 @@ class Ledger(MutableMapping[str, int]):
     @classmethod
     def of(cls, name: str, arrays: Mapping[str, Array]) -> Ledger:
         """The inverse of `arrays`."""
-        users, found = unpacked(arrays[f"{name}.users"]), cls()
+        users, ledger = unpacked(arrays[f"{name}.users"]), cls()
         numbers = np.asarray(arrays[f"{name}.numbers"], np.int64)
         if len(users) != len(numbers) or (numbers < 0).any():
             raise ValueError(f"{name}: {len(numbers)} numbers of {len(users)} users")
-        found._places = {user: place for place, user in enumerate(users)}
-        if len(found._places) != len(users):
+        ledger._places = {user: place for place, user in enumerate(users)}
+        if len(ledger._places) != len(users):
             raise ValueError(f"{name}: a user is named twice")
-        found._values = np.concatenate([numbers, np.full(ROOM, ABSENT)])
-        return found
+        ledger._values = np.concatenate([numbers, np.full(ROOM, ABSENT)])
+        return ledger
 
 
 class Crowd(MutableSet[str]):

@@ -167,15 +167,15 @@ class Members:
     @property
     def sample(self) -> list[str]:
         """The users who are evaluated after a round: all of them, or so many drawn by the seed."""
-        found = self._sorted_out()
-        if not found.sample:
-            count, users = self.config.run.evaluate_users, found.users
+        parts = self._sorted_out()
+        if not parts.sample:
+            count, users = self.config.run.evaluate_users, parts.users
             rng = generator(self.config.run.seed, "evaluated users")
             few = count and len(users) > count
-            found.sample = (
-                [users[i] for i in some_of(rng, len(users), count)] if few else found.users
+            parts.sample = (
+                [users[i] for i in some_of(rng, len(users), count)] if few else parts.users
             )
-        return found.sample
+        return parts.sample
 
     def judged(self, options: Mapping[str, Any]) -> list[str]:
         """Users whom an evaluation is about: those that train, or those that come only after."""

@@ -56,12 +56,12 @@ def by_parameter(network: Network, arrays: Mapping[str, Array]) -> Arrays:
 
 def parts_of(strategy: str, network: Network, named: Arrays, names: Sequence[str]) -> Arrays:
     """Those parts of the model that a state has, out of a model's state dict."""
-    own = [name for name in names if name in PARTS]
-    if not own:
+    held = [name for name in names if name in PARTS]
+    if not held:
         raise ModelError(
             f"{strategy}: initial_arrays cannot be given: users begin with the run's own."
         )
-    return {name: network.flatten(named, part(network, name)) for name in own}
+    return {name: network.flatten(named, part(network, name)) for name in held}
 
 
 def check_whole(strategy: str, network: Network) -> None:
@@ -82,11 +82,11 @@ def check_numbers(strategy: str, arrays: Mapping[str, Array]) -> None:
             raise ModelError(f"{strategy}: {name} is not finite: it cannot take the model's place.")
 
 
-def fitted(strategy: str, arrays: Arrays, own: Arrays) -> Arrays:
+def fitted(strategy: str, arrays: Arrays, like: Arrays) -> Arrays:
     """Arrays from outside as a state has them; ModelError if their shapes are others."""
     for name, array in arrays.items():
-        if array.shape != own[name].shape:
+        if array.shape != like[name].shape:
             raise ModelError(
-                f"{strategy}: {name} has shape {array.shape}, the model {own[name].shape}."
+                f"{strategy}: {name} has shape {array.shape}, the model {like[name].shape}."
             )
-    return {name: array.astype(own[name].dtype) for name, array in arrays.items()}
+    return {name: array.astype(like[name].dtype) for name, array in arrays.items()}

@@ -43,14 +43,14 @@ def question_to(
     schema = expected(job, kind, job.members.roster.samples(kind, users), schema)
     messages, tokens = [], {node: new_token() for node in asked}
     options = {**(options or {}), **(job.judging if kind == "evaluate" else {})}
-    said: dict[str, Any] = {"sole": len(asked) == 1}
+    common: dict[str, Any] = {"sole": len(asked) == 1}
     if kind == "train":
-        said["train"] = job.task.train.of_round(number, job.config.run.num_rounds)
+        common["train"] = job.task.train.of_round(number, job.config.run.num_rounds)
     for node, group in asked.items():
         places = [place[user] for user in group]
-        rows = parcel.rows if said["sole"] else parcel.pick(places)
+        rows = parcel.rows if common["sole"] else parcel.pick(places)
         weights = [schema.cut[user] for user in group] if schema.cut else []
-        own = {**said, "exchange": tokens[node], "weights": weights}
+        own = {**common, "exchange": tokens[node], "weights": weights}
         task = task_for(job, number, group, options, **own)
         messages.append(message_to(job, kind, node, shared, rows, task))
     return Question(messages, asked, schema, down, tokens)

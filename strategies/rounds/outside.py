@@ -89,11 +89,11 @@ class Steps:
             self._ready, self._sent = turn.messages(), []
             if self._ready:
                 return None
-            found = turn.replies()
+            merged = turn.replies()
             if (devices := self._strategy.members.devices) is not None:
-                devices.judge(found)
-            self._go_on(found)
-            return found
+                devices.judge(merged)
+            self._go_on(merged)
+            return merged
         except BaseException:
             self.close()
             raise
@@ -158,12 +158,12 @@ class Steps:
             return None
         strategy, (question, messages) = self._strategy, under_way
         question.answered(answers(messages, replies))
-        found = question.replies()
+        evaluation = question.replies()
         if strategy.members.devices is not None:
-            strategy.members.devices.judge(found)
-        noted(strategy, self._options, question.down, question.tokens.values(), found)
-        self._end_round(found)
-        return found
+            strategy.members.devices.judge(evaluation)
+        noted(strategy, self._options, question.down, question.tokens.values(), evaluation)
+        self._end_round(evaluation)
+        return evaluation
 
     def _end_round(self, evaluation: Replies | None) -> None:
         """Tell the callbacks of a round, and of the results after the last one."""

@@ -47,12 +47,12 @@ class Parameters:
 
     def __get__(self, _: object, cls: StrategyClass) -> inspect.Signature:
         """Made when somebody asks."""
-        own, foreign = set(names(cls.keys_class)), foreign_keys(cls)
+        mine, foreign = set(names(cls.keys_class)), foreign_keys(cls)
         config = inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
         keys = [
             inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=value)
             for name, value in defaults().items()
-            if (name in own or name not in foreign) and name.replace("-", "_") not in ELSEWHERE
+            if (name in mine or name not in foreign) and name.replace("-", "_") not in ELSEWHERE
         ]
         callbacks = inspect.Parameter(
             "callbacks", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=()

@@ -100,15 +100,15 @@ class ServerStep:
 
     def _remembered(self, name: str, x: Floats32, parents: Sequence[int] = ()) -> Moments:
         """m_{t-1} and v_{t-1}, with rows for clusters that are new."""
-        known, found = self.job.updates.moments, {}
+        known, moments = self.job.updates.moments, {}
         for kind, first in STARTS.items():
             rows = known.get(f"{name}.{kind}")
             if rows is None:
                 rows = np.full_like(x, first(self.keys))
             if missing := len(x) - len(rows):
                 rows = grown(rows, parents[-missing:])
-            found[kind] = rows
-        return found
+            moments[kind] = rows
+        return moments
 
     def _keep(self, name: str, moments: Moments) -> None:
         """In a dictionary of their own: a round that fails goes back to the one before."""

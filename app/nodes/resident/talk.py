@@ -38,12 +38,12 @@ class Stranger(OSError):
     """Who does not know the secret, or runs other code."""
 
 
-def line_of(found: socket.socket, silence: float = SILENCE) -> Connection:
+def line_of(way: socket.socket, silence: float = SILENCE) -> Connection:
     """A line over a socket, of which reading fails after so many seconds of silence."""
-    found.setblocking(True)
+    way.setblocking(True)
     parts = divmod(int(1e6 * silence), 1_000_000)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", *parts))
-    return Connection(found.detach())
+    way.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", *parts))
+    return Connection(way.detach())
 
 
 def meet(line: Connection, secret: bytes, me: bytes, other: bytes) -> None:

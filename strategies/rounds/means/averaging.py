@@ -107,12 +107,12 @@ class Averaging:
         """The average over the users of each cluster; without any it has its row of `origins`."""
         if not self.on:
             return cluster_means(rows, labels, weights, origins)
-        found, own = origins.copy(), np.asarray(labels, np.int64)
-        limit = self._limit(name, rows, origins[own])
-        for cluster in np.unique(own):
-            mine = own == cluster
-            found[cluster] = self._average(rows[mine], weights[mine], origins[cluster], limit)
-        return found
+        means, picked = origins.copy(), np.asarray(labels, np.int64)
+        limit = self._limit(name, rows, origins[picked])
+        for cluster in np.unique(picked):
+            mine = picked == cluster
+            means[cluster] = self._average(rows[mine], weights[mine], origins[cluster], limit)
+        return means
 
     def _average(self, rows: Array, weights: Floats, origin: Array, limit: float) -> Array:
         keys, n = self.keys, len(rows)
