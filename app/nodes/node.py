@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import Context
 
-from corsage.app.nodes.deployed import SECONDS, is_device, worker_seconds
+from corsage.app.nodes.deployed import WORKER_SECONDS, is_device, worker_seconds
 from corsage.app.states.state_dir import KEEP_RUNS, state_folder
 from corsage.clients import client_class
 from corsage.core.arrays import Arrays
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 DEVICE_KEYS = (
     *("data", "user", "cluster", "num-classes", "state-dir", "keep-runs", "device"),
-    *("torch-threads", "share-columns", SECONDS),
+    *("torch-threads", "share-columns", WORKER_SECONDS),
 )
 NO_DATA = 'this node has no data: give it --node-config "data=FILE user=NAME state-dir=FOLDER".'
 Facts = tuple[Any, ...]
-FILES = ("data", "cluster-map")
+FILE_WORDS = ("data", "cluster-map")
 """Words of a node config that name files."""
 CACHED = 16
 """What a device prepares and keeps for later messages, at most."""
@@ -251,7 +251,7 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
 def marks(node_config: Mapping[str, Any]) -> Facts:
     """Marks by which a device's files are known to be those that were read."""
     stamps: list[tuple[int, ...]] = []
-    for name in FILES:
+    for name in FILE_WORDS:
         try:
             info = Path(str(node_config[name])).expanduser().stat()
         except (KeyError, OSError):

@@ -18,11 +18,11 @@ REMEDY = (
     "for users who have no more"
 )
 EMBEDDING = "index out of range in self"
-WORDS = (
+EMBEDDING_REMEDY = (
     "an embedding got a number that is no index of its table; set scale=none where whole numbers "
     "are words, or they are standardised as columns of a table are"
 )
-LOG = "the device's own log says more"
+DEVICE_LOG = "the device's own log says more"
 
 
 def outward(phase: str, error: BaseException) -> str:
@@ -42,7 +42,7 @@ def told(phase: str, error: BaseException) -> str:
     if str(error).startswith(ONE_SAMPLE):
         return f"{phase}: {REMEDY}"
     cause = error.__cause__ if isinstance(error, UserError) and error.__cause__ else error
-    return f"{phase}: {type(cause).__name__}{raised_at(error)}; {LOG}"
+    return f"{phase}: {type(cause).__name__}{raised_at(error)}; {DEVICE_LOG}"
 
 
 def describe(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from corsage.app.states.state_files import Files
 from corsage.app.states.store import PersonalStore, database_of
 from corsage.core.messages.wire import Task
 
-OPEN = 4
+OPEN_DATABASES = 4
 """A strategy may have users that keep other states beside their own, in a file of their own."""
 
 
@@ -60,7 +60,7 @@ class Places:
         database = behind(path) or self._databases.get(path) or Database(path)
         self._databases.pop(path, None)
         self._databases[path] = database
-        while len(self._databases) > OPEN:
+        while len(self._databases) > OPEN_DATABASES:
             self._databases.pop(next(iter(self._databases))).close()
         return database
 

@@ -22,8 +22,8 @@ from corsage.app.nodes.delivery import ModelDelivery, delivers
 from corsage.app.nodes.node import Node, Order
 from corsage.app.nodes.outward import (
     EMBEDDING,
+    EMBEDDING_REMEDY,
     REMEDY,
-    WORDS,
     outward,
     raised_at,
 )
@@ -52,7 +52,7 @@ from corsage.networks.network import ALONE
 
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
-GROUP_USERS, FEW = 256, 4
+GROUP_USERS, FEW_USERS = 256, 4
 Numbers = Mapping[str, NDArray[Any]]
 DIVERGED = "; if training diverges: a smaller lr, or inputs scaled to about 1"
 
@@ -91,7 +91,7 @@ class Report(Reply):
         if text.startswith(ONE_SAMPLE):
             text += f"; {REMEDY}"
         elif isinstance(error, IndexError) and text == EMBEDDING:
-            text += f"; {WORDS}"
+            text += f"; {EMBEDDING_REMEDY}"
         self.failed[user] = f"{phase}: {type(error).__name__}: {text}{raised_at(error)}"
 
 
@@ -174,7 +174,7 @@ class Worker:
         Where only few fit, no more are in memory than are trained together.
         """
         fit = GROUP_BYTES // (4 * max(self.network.whole.stop, 1))
-        if fit < FEW:
+        if fit < FEW_USERS:
             fit = min(fit, self.network.path.users)
         size = 1 if self.cls.cohorts else max(1, min(GROUP_USERS, fit))
         places = list(range(len(self.task.users)))

@@ -20,7 +20,7 @@ from corsage.core.files import clear_temporaries, delete, sync_folder, write_ato
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.evaluations import Delivery
 
-ENDING = ".safetensors"
+MODEL_ENDING = ".safetensors"
 
 
 def write_models(strategy: Strategy[Any, Any], folder: Path) -> None:
@@ -33,7 +33,7 @@ def write_models(strategy: Strategy[Any, Any], folder: Path) -> None:
     clear_temporaries(folder)
     left = pieces_in(folder)
     for row, pieces in of_rows(strategy, left).items():
-        target = folder / f"{row}{ENDING}"
+        target = folder / f"{row}{MODEL_ENDING}"
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
         joined(head_of(strategy, strategy.deliveries[row], pieces), pieces, temporary)
         with temporary.open("rb+") as file:
@@ -47,7 +47,7 @@ def write_held(strategy: Strategy[Any, Any], folder: Path) -> None:
     """Write the users' models that the server of a deployed run has."""
     for row, delivery in strategy.deliveries.items():
         data = held(strategy, delivery)
-        write_atomically(folder / f"{row}{ENDING}", data, durable=True)
+        write_atomically(folder / f"{row}{MODEL_ENDING}", data, durable=True)
 
 
 def models_in_memory(

@@ -43,9 +43,9 @@ FREE = {
 """Keys that may change when a run is resumed: they do not change a strategy's numbers."""
 
 
-FORGOTTEN = "forgotten"
+FORGOTTEN_MARK = "forgotten"
 """What stands in `config.json` of a run that has forgotten users."""
-EMPTY = "no config.json in it: there is nothing to go on with, start a new run"
+EMPTY_FOLDER = "no config.json in it: there is nothing to go on with, start a new run"
 """What is wrong with the folder of a run that was killed before it began."""
 
 
@@ -56,7 +56,7 @@ def description(run: str, version: str, config: Config) -> dict[str, Any]:
 
 def marks(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Further entries of `config.json`: that users were forgotten."""
-    return {FORGOTTEN: True} if stored.get(FORGOTTEN) else {}
+    return {FORGOTTEN_MARK: True} if stored.get(FORGOTTEN_MARK) else {}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             return {**stored, "config": with_work(stored["config"])}
     except FileNotFoundError:
         if not folder.is_dir() or not begun(folder):
-            raise not_a_run(folder, EMPTY) from None
+            raise not_a_run(folder, EMPTY_FOLDER) from None
     except OSError as error:
         raise not_a_run(folder, f"config.json cannot be read: {error.strerror}") from error
     except ValueError:

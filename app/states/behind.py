@@ -17,7 +17,7 @@ from corsage.app.states.database import Database
 from corsage.app.states.shelf import Kept
 from corsage.core.arrays import Arrays
 
-MOST = 2**24
+HELD_BYTES = 2**24
 """Bytes that are held, at most."""
 
 
@@ -67,7 +67,7 @@ class Behind:
                     self._size -= size_of(held.states.pop(old))
                 held.states[version] = owned(state.arrays)
                 self._size += size_of(state.arrays)
-            if self._size > MOST:
+            if self._size > HELD_BYTES:
                 self.write()
 
     def users(self) -> list[str]:

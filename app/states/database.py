@@ -27,17 +27,17 @@ from corsage.app.states.shelf import Kept
 from corsage.core.arrays import Arrays
 from corsage.core.errors import CheckpointError, StateLost, StorageError
 
-PATIENCE = 120.0
+LOCK_SECONDS = 120.0
 """Seconds for which a process waits for another one that writes."""
-BATCH = 2**20
+BATCH_BYTES = 2**20
 """About as many bytes are written at once."""
-LOG = 2**21
+LOG_BYTES = 2**21
 """Bytes after which the log is emptied into the file, if that is more than a fourth of the file."""
 PAGES = (4096, 8192, 16384, 32768, 65536)
-MARK = 0x436F7273
+DATABASE_MARK = 0x436F7273
 """What says in the file's head that it is one of these."""
 LAYOUT = 1
-TABLES = """
+STATE_TABLES = """
 CREATE TABLE IF NOT EXISTS layouts (id INTEGER PRIMARY KEY, arrays TEXT UNIQUE NOT NULL);
 CREATE TABLE IF NOT EXISTS states (
     id INTEGER PRIMARY KEY, user TEXT NOT NULL, version INTEGER NOT NULL,
@@ -46,7 +46,7 @@ CREATE TABLE IF NOT EXISTS states (
 CREATE UNIQUE INDEX IF NOT EXISTS whose ON states (user, version);
 """
 FIND = "SELECT layout, checksum, content FROM states WHERE user = ? AND version = ?"
-ROWS = "SELECT id, version FROM states WHERE user = ?"
+ROWS_OF_USER = "SELECT id, version FROM states WHERE user = ?"
 REUSE = "UPDATE states SET version = ?, layout = ?, checksum = ?, content = ? WHERE id = ?"
 ADD = "INSERT INTO states (version, layout, checksum, content, user) VALUES (?, ?, ?, ?, ?)"
 
@@ -104,7 +104,7 @@ class Database:
         with self._reading() as connection:
             if connection is None:
                 return []
-            return sorted(version for _, version in connection.execute(ROWS, (user,)))
+            return sorted(version for _, version in connection.execute(ROWS_OF_USER, (user,)))
 
     def secure(self) -> None:
         """Wait until all that was kept is on the disk itself.
@@ -135,7 +135,7 @@ class Database:
     def _put(self, connection: sqlite3.Connection, version: int, state: Kept) -> None:
         """Write a state over one that is not wanted any more, and remove what else is not."""
         row = (version, *self._packed(connection, state.arrays))
-        rows = connection.execute(ROWS, (state.user,)).fetchall()
+        rows = connection.execute(ROWS_OF_USER, (state.user,)).fetchall()
         free = [place for place, old in rows if old not in state.others or old == version]
         if free:
             same = [place for place, old in rows if old == version]
@@ -256,9 +256,9 @@ def working(path: Path, page: int) -> sqlite3.Connection:
             patiently(connection, "PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("BEGIN IMMEDIATE")
-            for statement in TABLES.split(";")[:-1]:
+            for statement in STATE_TABLES.split(";")[:-1]:
                 connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {MARK}")
+            connection.execute(f"PRAGMA application_id = {DATABASE_MARK}")
             connection.execute(f"PRAGMA user_version = {LAYOUT}")
             connection.execute("COMMIT")
         check(path, connection)
@@ -288,7 +288,7 @@ def connect(target: Path | str) -> sqlite3.Connection:
     """A connection that begins transactions only when it is told to."""
     return sqlite3.connect(
         target,
-        timeout=PATIENCE,
+        timeout=LOCK_SECONDS,
         isolation_level=None,
         check_same_thread=False,
         uri=isinstance(target, str),
@@ -297,7 +297,7 @@ def connect(target: Path | str) -> sqlite3.Connection:
 
 def patiently(connection: sqlite3.Connection, statement: str) -> None:
     """Execute what SQLite itself does not wait with, while another process is at it."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + LOCK_SECONDS
     while True:
         try:
             connection.execute(statement)
@@ -312,7 +312,7 @@ def check(path: Path, connection: sqlite3.Connection) -> None:
     """Refuse a file of something else, or of another version."""
     (mark,) = connection.execute("PRAGMA application_id").fetchone()
     (layout,) = connection.execute("PRAGMA user_version").fetchone()
-    if (mark, layout) != (MARK, LAYOUT):
+    if (mark, layout) != (DATABASE_MARK, LAYOUT):
         raise CheckpointError(
             f"{path}: not personal states as this version of Corsage keeps them: finish the run "
             "with the version that began it, or start it anew."
@@ -326,7 +326,7 @@ def limit_log(connection: sqlite3.Connection) -> None:
     """
     (page,) = connection.execute("PRAGMA page_size").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    most = max(LOG, page * pages // 4)
+    most = max(LOG_BYTES, page * pages // 4)
     connection.execute(f"PRAGMA wal_autocheckpoint = {most // page}")
     connection.execute(f"PRAGMA journal_size_limit = {most}")
 
@@ -338,7 +338,7 @@ def batches(states: Sequence[Kept]) -> Iterator[list[Kept]]:
     for state in states:
         batch.append(state)
         size += sum(array.nbytes for array in state.arrays.values())
-        if size >= BATCH:
+        if size >= BATCH_BYTES:
             yield batch
             batch, size = [], 0
     if batch:

@@ -11,7 +11,7 @@ from corsage.app.states.state_files import safe_name
 from corsage.core.arrays import Arrays
 from corsage.core.messages.encoding import decode, encode
 
-OTHERS = 3
+OTHER_EXPERIMENTS = 3
 """Other experiments whose states stay: those that take turns on one grid. The oldest go first."""
 
 
@@ -30,7 +30,7 @@ class InContext:
         self._versions: dict[str, set[int]] = {}
         known = dict.fromkeys(name.partition("/")[0] for name in reversed(list(self._records)))
         known.pop(safe_name(experiment), None)
-        gone = set(list(known)[OTHERS:])
+        gone = set(list(known)[OTHER_EXPERIMENTS:])
         for name in list(self._records):
             if name.startswith(self._prefix):
                 user, version = name.removeprefix(self._prefix).split("/")

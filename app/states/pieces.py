@@ -17,7 +17,7 @@ from corsage.core.arrays import Array
 from corsage.core.files import write_atomically
 from corsage.core.messages.encoding import decode, encode
 
-PIECE = re.compile(r"(?P<token>[0-9a-f]{32})-\d+\.piece")
+PIECE_NAME = re.compile(r"(?P<token>[0-9a-f]{32})-\d+\.piece")
 FOLDER = "models"
 """In a strategy's folder."""
 
@@ -64,7 +64,7 @@ def pieces_in(folder: Path) -> dict[str, list[Path]]:
     """The pieces in a folder, by the message that they answer, in order."""
     pieces: dict[str, list[Path]] = {}
     for path in sorted(folder.glob("*.piece"), key=lambda p: (len(p.name), p.name)):
-        if match := PIECE.fullmatch(path.name):
+        if match := PIECE_NAME.fullmatch(path.name):
             pieces.setdefault(match["token"], []).append(path)
     return pieces
 
@@ -75,7 +75,7 @@ def taken_from(context: Context) -> dict[str, list[bytes]]:
     names = [name for name in context.state if name.startswith(f"{FOLDER}/")]
     for name in sorted(names, key=lambda name: (len(name), name)):
         record = context.state[name]
-        match = PIECE.fullmatch(name.removeprefix(f"{FOLDER}/"))
+        match = PIECE_NAME.fullmatch(name.removeprefix(f"{FOLDER}/"))
         if match and isinstance(record, ArrayRecord):
             array: Array = decode(record)["piece"]
             pieces.setdefault(match["token"], []).append(array.tobytes())

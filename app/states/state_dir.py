@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from corsage.app.states.state_files import MARK, is_ours, is_state, remove_states
+from corsage.app.states.state_files import EXPERIMENT_FILE, is_ours, is_state, remove_states
 from corsage.core.errors import ConfigError
 from corsage.core.files import parsed
 from corsage.core.rights import KNOWN, OTHERS, WRITE, private_folder
@@ -83,7 +83,9 @@ def experiments(folder: Path) -> list[Stored]:
 
 def stored(folder: Path) -> Stored:
     """Facts of an experiment's folder."""
-    infos = [path.lstat() for path in folder.rglob("*") if path.name == MARK or is_state(path)]
+    infos = [
+        path.lstat() for path in folder.rglob("*") if path.name == EXPERIMENT_FILE or is_state(path)
+    ]
     name = name_of(folder)
     runs = _RUN.findall(name)
     return Stored(
@@ -97,7 +99,7 @@ def stored(folder: Path) -> Stored:
 def name_of(folder: Path) -> str:
     """The experiment's own name; a folder may be called otherwise, see `safe_name`."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(parsed((folder / MARK).read_text(encoding="utf-8"))["experiment"])
+        return str(parsed((folder / EXPERIMENT_FILE).read_text(encoding="utf-8"))["experiment"])
     return folder.name
 
 
@@ -121,13 +123,13 @@ def remove(folder: Path) -> None:
     for path in [*folder.iterdir()]:
         if not path.is_symlink() and path.is_dir():
             remove_states(path)
-    (folder / MARK).unlink(missing_ok=True)
+    (folder / EXPERIMENT_FILE).unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
 
 
 SECRET = "identity"
-BYTES = 32
+SECRET_BYTES = 32
 
 
 def proof_of(folder: Path | None, experiment: str) -> str:
@@ -144,13 +146,13 @@ def secret_of(folder: Path) -> bytes:
     """The device's secret, made when it is first needed; nobody else may read it."""
     path = folder / SECRET
     with contextlib.suppress(FileNotFoundError):
-        if len(found := path.read_bytes()) == BYTES:
+        if len(found := path.read_bytes()) == SECRET_BYTES:
             return found
         path.unlink()  # a loss of power cut it short
     temporary = folder / f".{SECRET}.{secrets.token_hex(6)}"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
-        file.write(secrets.token_bytes(BYTES))
+        file.write(secrets.token_bytes(SECRET_BYTES))
         file.flush()
         os.fsync(file.fileno())
     try:

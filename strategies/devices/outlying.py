@@ -14,7 +14,7 @@ from statistics import median
 from corsage.core.errors import line
 from corsage.core.tables.columns import MOST_COLUMNS, MOST_LEVELS, ColumnFacts, TableFacts
 
-FAR = 1e6
+OUTLYING_TIMES = 1e6
 """Numbers so many times as large as those of most nodes are of another unit, or of none."""
 Tables = Mapping[int, TableFacts]
 
@@ -35,7 +35,7 @@ def far_off(tables: Tables) -> dict[int, str]:
     for name, said in by_column(tables).items():
         sizes = {node: size(column) for node, column in said.items() if column.moments.count}
         usual = median(sizes.values()) if sizes else 0.0
-        for node in [node for node in sizes if usual and sizes[node] > FAR * usual]:
+        for node in [node for node in sizes if usual and sizes[node] > OUTLYING_TIMES * usual]:
             why = f"has numbers of the size {sizes[node]:.3g}, the others' {usual:.3g}"
             whys.setdefault(node, f"its column {line(repr(name), 60)} {why}")
     return whys

@@ -180,10 +180,10 @@ def rides(strategy: Strategy[Any, Any]) -> bool:
     So it is where an algorithm has the round of the base, and sends what all users share; more
     users than are asked at once have exchanges of their own.
     """
-    from corsage.strategies.rounds.algorithm import AT_ONCE, Algorithm
+    from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE, Algorithm
 
     names, kind = ("round", "send", "show", "evaluation"), type(strategy)
-    few = len(strategy.members.sample) <= AT_ONCE
+    few = len(strategy.members.sample) <= EVALUATED_AT_ONCE
     if found := few and all(getattr(kind, name) is getattr(Algorithm, name) for name in names):
         return found
     told = "%s: evaluations have messages of their own: its rounds are not of one exchange"

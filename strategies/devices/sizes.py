@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MB = 1e6
 PROTOBUF = 2**31 - 1
 """Bytes of what protobuf, and gRPC as Flower sets it, takes at once."""
-MEAN = 8
+MEAN_BYTES = 8
 """Bytes of a number of a mean: nodes may send sums in double precision."""
 
 
@@ -112,7 +112,7 @@ def load_of(parcel: Parcel, reply: Arrays, by_user: Collection[str], users: int)
     rows = [array[:1] for array in parcel.rows.values()]
     rows += [array for name, array in reply.items() if name in by_user]
     means = [array for name, array in reply.items() if name not in by_user]
-    sums = [MEAN * array.size for array in means]
+    sums = [MEAN_BYTES * array.size for array in means]
     common = [int(array.nbytes) for array in parcel.shared.values()] + sums
     each = [int(array.nbytes) for array in rows]
     largest = max([*common, *(users * size for size in each)], default=0)
@@ -121,7 +121,7 @@ def load_of(parcel: Parcel, reply: Arrays, by_user: Collection[str], users: int)
 
 def loads(strategy: Strategy[Any, Any]) -> Iterator[Load]:
     """The largest messages of a run whose rounds and evaluations are one exchange each."""
-    from corsage.strategies.rounds.algorithm import AT_ONCE, Algorithm
+    from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE, Algorithm
 
     job, kind = strategy.job, type(strategy)
     if kind.round is Algorithm.round:
@@ -130,7 +130,7 @@ def loads(strategy: Strategy[Any, Any]) -> Iterator[Load]:
         rows = tuple(reply) if strategy.config.robust.on else strategy.by_user
         yield load_of(strategy.send(chosen[:1]), reply, rows, most(strategy, chosen))
     if kind.evaluation is Algorithm.evaluation:
-        users = job.members.users[:AT_ONCE]
+        users = job.members.users[:EVALUATED_AT_ONCE]
         yield load_of(strategy.show(users[:1], {}), {}, (), most(strategy, users))
 
 

@@ -28,7 +28,7 @@ from corsage.strategies.rounds.turns import Parcel, Question, Script
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
-AT_ONCE = 20_000
+EVALUATED_AT_ONCE = 20_000
 """Users that are evaluated in one exchange: what it takes in memory is of so many."""
 K = TypeVar("K", bound=Keys)
 S = TypeVar("S")
@@ -155,7 +155,9 @@ class Algorithm(Generic[K, S]):
     ) -> Iterable[Callable[[], Question]]:
         """The same as questions of so many users at a time; with `some` of a sample alone."""
         users = self.members.sample if some else self.members.judged(options)
-        groups = [users[i : i + AT_ONCE] for i in range(0, len(users), AT_ONCE)] or [users]
+        groups = [
+            users[i : i + EVALUATED_AT_ONCE] for i in range(0, len(users), EVALUATED_AT_ONCE)
+        ] or [users]
         return [partial(self.evaluation, options, group) for group in groups]
 
     def length(self, rounds: int) -> int:

@@ -13,7 +13,7 @@ from corsage.core.messages.replies import Replies, by_cause
 from corsage.core.messages.wire import DELIVER, ROOM, ROW
 from corsage.strategies.rounds.judged import judged, with_others
 from corsage.strategies.rounds.results import (
-    LAST,
+    LAST_ROUNDS,
     NewUsers,
     Result,
     Summary,
@@ -113,7 +113,7 @@ def noted(
 
 def rows(strategy: Strategy[Any, Any], last: Replies) -> list[Summary]:
     """The rows of the table: that of the last evaluation, and those of further ones."""
-    summaries = [summarised(strategy.name, strategy, last, LAST)]
+    summaries = [summarised(strategy.name, strategy, last, LAST_ROUNDS)]
     for name, more in strategy.extra_evaluations().items():
         extra = evaluate(strategy, options_of(strategy, name, True, more))
         summaries.append(summarised(name, strategy, extra))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from corsage.core.arrays import Array, Arrays, Ints
 
 ABSENT = -1
-ROOM = 64
+FIRST_ROOM = 64
 """Users for whom there is room at first."""
 
 
@@ -31,7 +31,7 @@ class Ledger(MutableMapping[str, int]):
 
     def __init__(self, entries: Mapping[str, int] | None = None) -> None:
         self._places: dict[str, int] = {}
-        self._values: Ints = np.full(ROOM, ABSENT, np.int64)
+        self._values: Ints = np.full(FIRST_ROOM, ABSENT, np.int64)
         for user, value in (entries or {}).items():
             self[user] = value
 
@@ -94,7 +94,7 @@ class Ledger(MutableMapping[str, int]):
         ledger._places = {user: place for place, user in enumerate(users)}
         if len(ledger._places) != len(users):
             raise ValueError(f"{name}: a user is named twice")
-        ledger._values = np.concatenate([numbers, np.full(ROOM, ABSENT)])
+        ledger._values = np.concatenate([numbers, np.full(FIRST_ROOM, ABSENT)])
         return ledger
 
 

@@ -36,7 +36,7 @@ from corsage.strategies.rounds.evaluations import (
 from corsage.strategies.rounds.model_arrays import lean
 from corsage.strategies.rounds.opening.first_data import check_data
 from corsage.strategies.rounds.outgoing import question_to
-from corsage.strategies.rounds.results import LAST, Result, Summary, weighted_metrics
+from corsage.strategies.rounds.results import LAST_ROUNDS, Result, Summary, weighted_metrics
 from corsage.strategies.rounds.state import not_finite
 from corsage.strategies.rounds.turns import Script, T, Turn, played
 
@@ -86,7 +86,7 @@ def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = N
 
         # Evaluate: every so many rounds, and in the last ones.
         last = is_over(strategy, rounds)
-        due = last or number % every == 0 or number > rounds - LAST
+        due = last or number % every == 0 or number > rounds - LAST_ROUNDS
         if evaluate and (metrics := evaluate(number, strategy.named_arrays())) is not None:
             result.evaluate_metrics_serverapp[number] = metrics
         if due and not last and riding is not None:

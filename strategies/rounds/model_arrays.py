@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corsage.networks.network import Network
 
 S = TypeVar("S")
-PARTS = ("body", "head", "model")  # arrays of these names are parts of the model
+MODEL_PARTS = ("body", "head", "model")  # arrays of these names are parts of the model
 
 
 def part(network: Network, name: str) -> slice:
@@ -41,7 +41,7 @@ def without_statistics(network: Network, models: Floats32) -> Floats32:
 
 def lean(state: S) -> S:
     """A state whose large parts of the model are those of the message that will be sent."""
-    own = {n: as_sent(a) for n, a in arrays_of(state).items() if n in PARTS}
+    own = {n: as_sent(a) for n, a in arrays_of(state).items() if n in MODEL_PARTS}
     return cast(S, replace(cast(Any, state), **own)) if own else state
 
 
@@ -49,14 +49,14 @@ def by_parameter(network: Network, arrays: Mapping[str, Array]) -> Arrays:
     """The parts of the model among some arrays, parameter by parameter."""
     named = Arrays()
     for name, array in arrays.items():
-        if name in PARTS:
+        if name in MODEL_PARTS:
             named |= network.named(array, part(network, name))
     return named
 
 
 def parts_of(strategy: str, network: Network, named: Arrays, names: Sequence[str]) -> Arrays:
     """Those parts of the model that a state has, out of a model's state dict."""
-    held = [name for name in names if name in PARTS]
+    held = [name for name in names if name in MODEL_PARTS]
     if not held:
         raise ModelError(
             f"{strategy}: initial_arrays cannot be given: users begin with the run's own."

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
     from corsage.strategies.rounds.job import Job
 
-LAST = 10  # the paper reports the mean accuracy of the last ten rounds
+LAST_ROUNDS = 10  # the paper reports the mean accuracy of the last ten rounds
 Json = dict[str, Any]
 """What is written to a file."""
 

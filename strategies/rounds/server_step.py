@@ -28,14 +28,14 @@ from corsage.core.arrays import Array, Bools, Floats32
 from corsage.core.configuration.server_keys import ServerKeys
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
-from corsage.strategies.rounds.model_arrays import PARTS, learned
+from corsage.strategies.rounds.model_arrays import MODEL_PARTS, learned
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.job import Job
 
 
 Moments = Mapping[str, Floats32]
-STARTS: Mapping[str, Callable[[ServerKeys], float]] = {
+FIRST_MOMENTS: Mapping[str, Callable[[ServerKeys], float]] = {
     "m": lambda keys: 0.0,
     "v": lambda keys: keys.server_tau**2,
 }
@@ -69,7 +69,7 @@ class ServerStep:
         """Replies with where the server goes in the place of the mean; `sent` is where it stood."""
         if not replies.users:
             return replies
-        network, names = self.job.network, [n for n in sent if n in PARTS]
+        network, names = self.job.network, [n for n in sent if n in MODEL_PARTS]
         stepped = {
             name: self.of(name, sent[name], replies.mean[name], learned(network, name))
             for name in names
@@ -101,7 +101,7 @@ class ServerStep:
     def _remembered(self, name: str, x: Floats32, parents: Sequence[int] = ()) -> Moments:
         """m_{t-1} and v_{t-1}, with rows for clusters that are new."""
         known, moments = self.job.updates.moments, {}
-        for kind, first in STARTS.items():
+        for kind, first in FIRST_MOMENTS.items():
             rows = known.get(f"{name}.{kind}")
             if rows is None:
                 rows = np.full_like(x, first(self.keys))

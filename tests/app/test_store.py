@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corsage.app.states.database import Database
-from corsage.app.states.in_context import OTHERS, InContext
+from corsage.app.states.in_context import OTHER_EXPERIMENTS, InContext
 from corsage.app.states.shelf import Kept
 from corsage.app.states.state_dir import clear, state_folder
 from corsage.app.states.state_files import Files, safe_name
@@ -120,7 +120,7 @@ def test_names_of_experiments_may_be_any_text() -> None:
     for number, name in enumerate(("e/f", "e", "", "a b/c/", "E"), 1):
         save(PersonalStore(InContext(ctx, name)), "u/v", 1, number)
         assert PersonalStore(InContext(ctx, name)).load("u/v", 1)["head"][0] == number
-        assert len(ctx.state) == min(number, OTHERS + 1)  # the oldest goes
+        assert len(ctx.state) == min(number, OTHER_EXPERIMENTS + 1)  # the oldest goes
     for number, name in enumerate(("e", "", "a b/c/", "E"), 2):
         store = PersonalStore(InContext(ctx, name))
         assert store.load("u/v", 1)["head"][0] == number

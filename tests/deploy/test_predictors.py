@@ -16,7 +16,7 @@ from corsage.app.results.row import NoModel
 from corsage.app.run.loaded import load
 from corsage.app.run.run_folder import RunFolder
 from corsage.app.states.state_dir import experiments, remove
-from corsage.app.states.state_files import ROWS, Files, predictors
+from corsage.app.states.state_files import PREDICTORS, Files, predictors
 from corsage.core.errors import Refused
 from corsage.core.files import write_atomically
 from tests.support.devices import Devices
@@ -98,7 +98,7 @@ def test_a_server_cannot_fill_the_disk_with_rows(tmp_path: Path) -> None:
     place = Files(tmp_path, "fedrep-x")
     for letter in "abcdefghijk":
         place.put(f"fedrep+{letter}", "", 0, "7", b"x")
-    assert len(predictors(place.folder / "7")) == ROWS
+    assert len(predictors(place.folder / "7")) == PREDICTORS
     with pytest.raises(ValueError, match="cannot be part"):
         place.put("../fedrep", "", 0, "7", b"x")
 

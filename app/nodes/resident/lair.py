@@ -19,8 +19,8 @@ from pathlib import Path
 
 import flwr
 
-ROOT = Path(__file__).parents[3]
-ENDINGS = (".sock", ".json", ".turn")
+CODE_ROOT = Path(__file__).parents[3]
+WORKER_FILES = (".sock", ".json", ".turn")
 """Of the files that a worker has."""
 FLOORS = ("core", "networks", "solvers", "datasets", "strategies", "clients", "app")
 
@@ -127,7 +127,7 @@ class Lair:
 
     def sweep(self) -> None:
         """Remove what SuperNodes that have ended left behind, and this one's last worker."""
-        for path in [path for path in self.folder.iterdir() if path.suffix in ENDINGS]:
+        for path in [path for path in self.folder.iterdir() if path.suffix in WORKER_FILES]:
             pid, _, born = path.stem.partition("-")
             last = path in (self.socket, self.note)
             if last or (pid.isdigit() and Owner(int(pid), born).gone):
@@ -137,8 +137,10 @@ class Lair:
 def code() -> str:
     """A mark of what a worker runs: all of this package's code, Python and Flower."""
     mark = blake2b(digest_size=16)
-    mark.update(json.dumps([str(ROOT), sys.executable, sys.version, flwr.__version__]).encode())
-    for path in sorted(p for floor in FLOORS for p in (ROOT / floor).rglob("*.py")):
+    mark.update(
+        json.dumps([str(CODE_ROOT), sys.executable, sys.version, flwr.__version__]).encode()
+    )
+    for path in sorted(p for floor in FLOORS for p in (CODE_ROOT / floor).rglob("*.py")):
         content = path.read_bytes()
         mark.update(f"{path} {len(content)} ".encode() + content)
     return mark.hexdigest()

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from corsage.app.nodes.answers import Answers
-from corsage.app.nodes.resident.lair import ENDINGS, Owner
+from corsage.app.nodes.resident.lair import WORKER_FILES, Owner
 from corsage.app.nodes.resident.talk import CLIENT, WORKER, line_of, meet, put_reply, take_question
 
 TICK = 0.5
@@ -103,6 +103,6 @@ class Worker:
     def leave(self) -> None:
         """Remove the socket, if it is still its own, and what is beside it."""
         if not self.replaced():
-            for ending in ENDINGS:
+            for ending in WORKER_FILES:
                 with suppress(OSError):
                     self.path.with_suffix(ending).unlink()

@@ -28,9 +28,9 @@ from corsage.strategies.rounds.means.user_rows import cluster_means, user_weight
 if TYPE_CHECKING:
     from corsage.strategies.rounds.job import Job
 
-ROUNDS = 10
+ROUNDS_OF_NORMS = 10
 """Rounds whose norms count for C."""
-FEWEST = 3
+FEWEST_USERS = 3
 """Two users cannot outvote one."""
 
 
@@ -145,7 +145,7 @@ class Averaging:
             return self.keys.limit
         updates = self.job.updates
         now = float(np.median(attached("robust").lengths(rows, origin)))
-        lengths = [*updates.lengths.get(name, []), now][-ROUNDS:]
+        lengths = [*updates.lengths.get(name, []), now][-ROUNDS_OF_NORMS:]
         updates.lengths = {**updates.lengths, name: lengths}
         return middle(lengths)
 
@@ -162,4 +162,4 @@ def needed(keys: RobustKeys, users: int) -> int:
         return 2 * bad + 3
     if keys.robust == "clip" and keys.clip_norm != "median":
         return 1
-    return max(2 * bad + 1, FEWEST) if keys.robust == "trimmed-mean" else FEWEST
+    return max(2 * bad + 1, FEWEST_USERS) if keys.robust == "trimmed-mean" else FEWEST_USERS
