@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from corsage.clients.base import Client, Got, K, Models, Sent
+from corsage.clients.parts.contract import whole_models
 from corsage.core.arrays import Array, Ints
 from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
-from corsage.networks.outputs import Arithmetic, linear_outputs_of_each
+from corsage.networks.evaluation import Arithmetic, linear_outputs_of_each
 from corsage.networks.training import SINGLE, Types
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.linear_losses import Scale
@@ -118,10 +119,10 @@ class ConvexClient(Client[K]):
             intercept=keys.intercept,
         )
 
-    @property
-    def tested(self) -> Examples:
-        """The examples that models are judged on, prepared once a node."""
-        return self.prepared("test", self.test_data) if self.convex else super().tested
+    def test_data(self) -> Examples:
+        """The examples that models are judged on, made once where the losses are convex."""
+        usual = super().test_data
+        return self.prepared("test", usual) if self.convex else usual()
 
     def outputs(self, models: Models, data: Examples) -> Tensor:
         """What models put out; convex ones in the precision of the keys."""
@@ -139,7 +140,7 @@ class ConvexClient(Client[K]):
         """The outputs on all users' samples, as each user's alone."""
         whole = models.whole
         if models.heads is not None or models.picked is not None:
-            whole = np.stack(list(self.each(models)))
+            whole = np.stack(list(whole_models(models, len(self.users))))
         each = np.broadcast_to(whole, (len(self.users), whole.shape[-1]))
         return linear_outputs_of_each(self.tensor(each), data.x, data.sizes)
 

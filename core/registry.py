@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from corsage.core.errors import ConfigError, NotInstalled
@@ -121,14 +122,20 @@ DATASETS: dict[str, str] = {
 
 
 ATTACHED: dict[str, str] = {
+    "augment": "networks.augment",
+    "cut": "networks.cut",
     "devices": "strategies.devices.network",
+    "objective": "networks.objective",
     "riding": "strategies.devices.riding",
-    "studies": "app.studies.running",
-    "tracking": "app.tracking.tools",
     "report": "app.report.document",
+    "robust": "core.robust",
+    "studies": "app.studies.running",
+    "tables": "core.tables",
+    "together": "networks.together",
+    "tracking": "app.tracking.tools",
 }
-"""What attaches to a run only where it is of use, by the name of its place: a simulation loads none
-of it, and who reads a round need not know it."""
+"""What attaches to a run only where it is of use, by the name of its place: who reads a round need
+not know it."""
 
 
 def attached(place: str) -> Any:
@@ -152,6 +159,12 @@ def not_installed(error: ModuleNotFoundError) -> str | None:
     if floor != "corsage":
         return None
     return f"{place.replace('.', '/')} is not in this installation of Corsage."
+
+
+def attachment(place: str) -> Any:
+    """The module that attaches at a place, or None where its folder was taken out."""
+    module = f"corsage.{ATTACHED[place]}"
+    return import_module(module) if find_spec(module) else None
 
 
 def found(name: str, floor: str, suffix: str = "") -> Any:

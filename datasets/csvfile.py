@@ -253,4 +253,4 @@ def check_named(path: Path, keys: CsvKeys, names: list[str]) -> None:
         raise DataError("feature-columns and drop-columns: set one of them; the other follows.")
 
 
-DATASET = DataSet(load, CsvKeys, own_file, check_columns, users="either")
+DATASET = DataSet(load, CsvKeys, own_file, check_columns, users="either", read=read)

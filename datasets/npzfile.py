@@ -213,4 +213,4 @@ def refuse_table_keys(keys: ColumnKeys) -> None:
             raise ConfigError(f"{name}={value}: is for tables, and x are images; leave it out.")
 
 
-DATASET = DataSet(load, ColumnKeys, own_file, check_columns, users="either")
+DATASET = DataSet(load, ColumnKeys, own_file, check_columns, users="either", read=read)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from corsage.core.configuration.data_keys import FEDERATED, MISSING, SCALES
 from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.keys import key
-from corsage.core.tables.preparation import FEDERATED, MISSING, SCALES
 
 
 @dataclass(frozen=True)

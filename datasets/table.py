@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Floats32, Ints, PerChannel, along_channels
 from corsage.core.errors import ConfigError, DataError
-from corsage.core.tables.columns import TableFacts
+
+if TYPE_CHECKING:
+    from corsage.core.tables.columns import TableFacts
 
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from corsage.clients.base import Client, Got, Models, Sent
-from corsage.clients.parts.features import HeldFeatures
+from corsage.clients.parts.samples import HeldFeatures
 from corsage.core.arrays import Array, Floats, Floats32
 from corsage.core.errors import UserError
 from corsage.core.messages.asked import Takes, floats

@@ -169,6 +169,10 @@ class TrainKeys(Keys):
         way = (1 + math.cos(math.pi * done / max(rounds, 1))) / 2
         return replace(self, lr=self.lr_end + (self.lr - self.lr_end) * way)
 
+    def of_tables(self) -> TrainKeys:
+        """The settings for scaled tables of numbers: with their weight decay if nobody set one."""
+        return replace(self, weight_decay=TABLE_DECAY) if self.weight_decay < 0 else self
+
     def check(self) -> None:
         """Refuse a weight decay that would make weights grow, and keys that others leave idle."""
         if -1 < self.weight_decay < 0:

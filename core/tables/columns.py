@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corsage.core.text import line
+from corsage.core.errors import line
 
 NUMBER, CATEGORY, EMPTY = "number", "category", "empty"
 KINDS = (NUMBER, CATEGORY, EMPTY)
@@ -77,6 +77,11 @@ class TableFacts:
     def json(self) -> str:
         """As the introduction has it."""
         return json.dumps([_plain(column) for column in (self.label, *self.columns)])
+
+    @property
+    def of_numbers(self) -> bool:
+        """Tell whether the labels are numbers."""
+        return self.label.kind == NUMBER
 
     @property
     def names(self) -> tuple[str, ...]:

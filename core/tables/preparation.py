@@ -18,13 +18,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from corsage.core.arrays import Array, Floats, Ints
+from corsage.core.configuration.data_keys import UNSCALED
 from corsage.core.errors import DataError
 from corsage.core.tables.cells import coded, number, word_of
 from corsage.core.tables.columns import CATEGORY, MISSING_LEVEL, NUMBER, Moments
 
-FEDERATED, BY_USER, UNSCALED = "federated", "user", "none"
-SCALES = (FEDERATED, BY_USER, UNSCALED)
-MISSING = ("refuse", "mean", "flag")
 MOST_SCALE = 1e300
 """No scale is larger."""
 CONSTANT = 1e-12
@@ -105,6 +103,11 @@ class Preparation:
     def features(self) -> tuple[str, ...]:
         """The names of the model's inputs."""
         return tuple(name for column in self.columns for name in column.features)
+
+    @property
+    def scaled_numbers(self) -> bool:
+        """Tell whether labels are numbers of a table that is standardised."""
+        return self.numbers and self.scaling != UNSCALED
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from corsage.core.configuration.data_keys import MISSING, SCALES
 from corsage.core.tables.columns import (
     CATEGORY,
     MOST_COLUMNS,
@@ -13,7 +14,7 @@ from corsage.core.tables.columns import (
     read_levels,
     read_word,
 )
-from corsage.core.tables.preparation import MISSING, MOST_SCALE, SCALES, Column, Label, Preparation
+from corsage.core.tables.preparation import MOST_SCALE, Column, Label, Preparation
 
 
 def read_preparation(plain: object) -> Preparation:

@@ -62,10 +62,15 @@ def content(mark: Mark) -> str:
         return file_digest(file, "blake2b").hexdigest()
 
 
+def prepared_folders(root: Path) -> list[Path]:
+    """The prepared data in a cache, half made ones of killed processes, too."""
+    return [path for path in root.iterdir() if PREPARED.match(path.name) and path.is_dir()]
+
+
 def close_others_out(root: Path) -> None:
     """Let nobody else read what an earlier version left in the cache."""
     with suppress(OSError):
-        tighten(folder for folder in root.iterdir() if PREPARED.match(folder.name))
+        tighten(prepared_folders(root))
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Array]] | None:

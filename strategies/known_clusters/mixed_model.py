@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 import numpy as np
 from flwr.app import ArrayRecord
 
-from corsage.core.arrays import Array, Arrays, Floats
+from corsage.core.arrays import INFINITE, Array, Arrays, Floats
 from corsage.core.keys import Keys, key
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
@@ -55,7 +55,7 @@ from corsage.strategies.rounds.algorithm import AT_ONCE
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.state import INFINITE, copied
+from corsage.strategies.rounds.state import copied
 from corsage.strategies.rounds.turns import Question, Script
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from corsage.benchmarks import known_clusters as benchmark
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.losses import LOGISTIC, SQUARED
-from corsage.datasets.dealing.federated import FederatedData, simulated
+from corsage.datasets.dealing.federated import simulated
+from corsage.datasets.user_data import FederatedData
 from corsage.experiments import __main__ as command
 from corsage.experiments.known_clusters import chem97, convergence, donors, figure2, grid, nested
 from corsage.experiments.known_clusters import problem as problems
