@@ -99,7 +99,7 @@ class Client(NumPyClient, Generic[K]):
     # What an algorithm overrides.
 
     def train(self, got: Got, data: Examples) -> Sent:
-        """What a user does in a round."""
+        """A user's work of a round."""
         raise NotImplementedError
 
     def models(self, got: Got) -> Models:
@@ -185,7 +185,7 @@ class Client(NumPyClient, Generic[K]):
         return self.full if whole else self.full.rear
 
     def remembered(self, name: str, initial: Array) -> Array:
-        """What the users kept under a name, one row a user; `initial` for those that have none."""
+        """Arrays that the users kept under a name, one row a user; `initial` for those without."""
         rows = [state.get(name, initial) for state in self.states]
         for user, row in zip(self.users, rows, strict=True):
             if row.shape != initial.shape:
@@ -274,12 +274,12 @@ class Client(NumPyClient, Generic[K]):
 
     @property
     def types(self) -> Types:
-        """What inputs, and labels that are numbers, are held as."""
+        """The types of inputs, and of labels that are numbers."""
         return SINGLE
 
     @property
     def samples(self) -> Samples:
-        """What the users have."""
+        """The users' samples."""
         own = self.users, self.data, self.full, self.network
         return Samples(*own, self.task.seed, self.cache)
 
@@ -319,28 +319,28 @@ class Client(NumPyClient, Generic[K]):
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """What the users are judged by."""
+        """The measures that the users are judged by."""
         words = str(self.task.options.get("measures", USUAL))
         return chosen(words, self.task.num_classes, self.network.criterion.name)
 
     def outputs(self, models: Models, data: Examples) -> Tensor:
-        """What models put out for the users' samples."""
+        """The outputs of models for the users' samples."""
         if self.alone:
             return outputs_of_each(self.full, whole_models(models, len(self.users)), data)
         return outputs_of(self.network, models, data)
 
     @property
     def alone(self) -> bool:
-        """Whether users are judged one by one, as their models will be when they are loaded."""
+        """Tell whether users are judged one by one, as their models are when they are loaded."""
         return bool(self.task.options.get(DELIVER))
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """What a prediction is computed in."""
+        """The arithmetic of a prediction."""
         return Arithmetic(str(self.types[0]).removeprefix("torch."))
 
     def baselines(self, got: Got, data: Examples) -> Mapping[str, NDArray[Any]]:
-        """What the users would score by one answer each, the best for their training labels."""
+        """The users' scores by one answer each, the best for their training labels."""
         limit, measures = int(got.options.get("adapt-samples", 0)), self.measures
         key = id(self.data), self.names, limit, measures, self.task.seed, "baselines"
 

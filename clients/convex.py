@@ -44,7 +44,7 @@ class ConvexClient(Client[K]):
     usual_question: ClassVar[str] = "step"
 
     def answers(self) -> Mapping[str, Answer]:
-        """What the server may ask, and who answers: nothing else is ever called."""
+        """The questions that the server may ask, and who answers: nothing else is ever called."""
         raise NotImplementedError
 
     def respond(self, got: Got) -> Sent:
@@ -62,7 +62,7 @@ class ConvexClient(Client[K]):
 
     @property
     def convex(self) -> bool:
-        """Whether the model is linear with one output."""
+        """Tell whether the model is linear with one output."""
         return self.task.model.model == "linear" and self.network.criterion.name != "cross-entropy"
 
     @property
@@ -72,7 +72,7 @@ class ConvexClient(Client[K]):
 
     @property
     def limits(self) -> Got:
-        """What limits the training samples of new users."""
+        """The limit of the training samples of new users."""
         return Got(options=self.task.options)
 
     def prepared(self, what: Any, make: Callable[[], T]) -> T:
@@ -83,12 +83,12 @@ class ConvexClient(Client[K]):
 
     @cached_property
     def _own(self) -> Cache:
-        """What is kept for these users: the names of thousands are hashed once a message."""
+        """The cache of these users: the names of thousands are hashed once a message."""
         return self.cache.get((id(self.data), self.names), Cache)
 
     @property
     def dtype(self) -> torch.dtype:
-        """What convex losses are computed with; torch models are float32."""
+        """The type that convex losses are computed in; torch models are float32."""
         return PRECISIONS[self.task.model.precision] if self.convex else torch.float32
 
     @property
@@ -100,7 +100,7 @@ class ConvexClient(Client[K]):
 
     @property
     def scale(self) -> Scale:
-        """Whether f_i is a sum or a mean."""
+        """The scale of f_i: a sum or a mean."""
         asked = {"sum": SUM, "mean": MEAN}
         return asked.get(self.task.model.loss_scale, self.usual_scale)
 
@@ -125,7 +125,7 @@ class ConvexClient(Client[K]):
         return self.prepared("test", usual) if self.convex else usual()
 
     def outputs(self, models: Models, data: Examples) -> Tensor:
-        """What models put out; convex ones in the precision of the keys."""
+        """The outputs of models; of convex ones in the precision of the keys."""
         if not self.convex:
             return super().outputs(models, data)
         if self.alone:

@@ -18,7 +18,7 @@ class NotInstalled(ConfigError):
 
 
 class Refused(ConfigError):
-    """What another party said or asked and is not believed or done, in words that it may hear."""
+    """A word or wish of another party that is not believed or done, in words that it may hear."""
 
 
 class DataError(CorsageError):
@@ -70,7 +70,7 @@ FOR_ALL = (NodeError, StorageError)
 
 
 class UserError(CorsageError):
-    """What went wrong at one user: who, in which phase, and why."""
+    """A failure at one user: who, in which phase, and why."""
 
     def __init__(self, user: str, phase: str, cause: str) -> None:
         super().__init__(f"user {user}: {phase}: {cause}")

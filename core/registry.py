@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Where an algorithm is found.
+    """The place of an algorithm.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def algorithm_keys() -> dict[str, type[Keys]]:
 
 
 def data_set(name: str) -> Any:
-    """What a data set's file says of it."""
+    """The declaration of a data set in its file."""
     return part(f"datasets.{DATASETS[name]}", f"dataset={name}").DATASET
 
 

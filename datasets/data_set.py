@@ -1,4 +1,4 @@
-"""What a data set's file says of it, and what is done with what it says.
+"""Declarations of data sets, and what is done with them.
 
 A new data set is a file with a `DATASET` like the others', and a line in `DATASETS` of
 `core/registry.py`.

@@ -60,7 +60,7 @@ class Table:
 
     @cached_property
     def strata(self) -> Ints:
-        """What splits and partitions balance: the classes; numbers are all of one kind."""
+        """Strata that splits and partitions balance: the classes; numbers are all of one kind."""
         classes = self.balanced and self.num_classes
         return self.y if classes else np.zeros(len(self.y), np.int64)
 
@@ -150,7 +150,7 @@ def number_labels(values: Array, where: str) -> Numbers:
 
 
 def held(x: Array) -> Mask:
-    """Which samples a float32 model can hold."""
+    """Mark the samples that a float32 model can hold."""
     with np.errstate(over="ignore"):
         finite = np.isfinite(x.astype(np.float32))
     return np.asarray(finite.reshape(len(x), -1).all(axis=1))

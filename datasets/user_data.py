@@ -67,7 +67,7 @@ class FederatedData:
     numbers of its rows, which are the model's input. With `num_classes` 0, `y` are numbers.
 
     Of a table of one's own, `facts` name the columns, and `x` are raw cells until the federation
-    has agreed on a `preparation` (`columns.prepared`); `own` are then the users' own scales, if
+    has agreed on a `preparation` (`dealing.prepared`); `own` are then the users' own scales, if
     each has one. Images and tokens have nothing of that. `notes` are worth a line each.
     """
 
@@ -91,7 +91,7 @@ class FederatedData:
         return tuple(self.x.shape[1:]) + (() if self.vectors is None else self.vectors.shape[1:])
 
     def preparation_of(self, user: str) -> Preparation | None:
-        """What was made of a user's columns."""
+        """The preparation of a user's columns."""
         if self.own is None or self.preparation is None:
             return self.preparation
         return self.own.of(self.index[user], self.preparation)
@@ -125,7 +125,7 @@ class FederatedData:
         return self.x[rows], self.y[rows], sizes
 
     def rows(self, users: Sequence[str], test: bool) -> tuple[Ints, Ints]:
-        """Where these samples are, and each one's number."""
+        """The places of these samples, and each user's number of them."""
         own = self.bounds[self.places(users)]
         start, end = own[:, int(test)], own[:, int(test) + 1]
         sizes = np.asarray(end - start, np.int64)
@@ -133,5 +133,5 @@ class FederatedData:
         return rows, sizes
 
     def places(self, users: Sequence[str]) -> Ints:
-        """Where users are among all of them."""
+        """The places of users among all of them."""
         return np.fromiter(map(self.index.__getitem__, users), np.int64, len(users))

@@ -45,7 +45,7 @@ class Job:
 
 @cache
 def together() -> Any:
-    """What trains several users at once; None where it was taken out."""
+    """The attachment that trains several users at once; None where it was taken out."""
     return attachment("together")
 
 

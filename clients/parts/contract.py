@@ -1,4 +1,4 @@
-"""What comes to a client and goes from it, and how Flower's own messages are read as that."""
+"""Arrays that come to a client and go from it, and Flower's own messages read as such."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from corsage.networks.network import Network
 
 @dataclass(frozen=True)
 class Got:
-    """What came: arrays that all users get, arrays with one row a user, and options."""
+    """A message as it came: arrays for all users, arrays with one row a user, and options."""
 
     shared: Arrays = field(default_factory=dict)
     rows: Arrays = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Got:
 
 @dataclass(frozen=True)
 class Sent:
-    """What goes up and what stays, one row a user.
+    """Arrays that go up and arrays that stay, one row a user.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def averages(metrics: Mapping[str, NDArray[Any]]) -> dict[str, float]:
 
 
 def outputs_of(network: Network, models: Models, data: Examples) -> Tensor:
-    """What models put out for the users' samples."""
+    """The outputs of models for the users' samples."""
     if models.heads is not None:
         return outputs_of_heads(network, models.whole, models.heads, data)
     if models.picked is not None:

@@ -28,7 +28,7 @@ Rows = tuple[Array, Array, Ints]
 
 @dataclass(frozen=True)
 class Samples:
-    """What some users have.
+    """The samples of some users.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Samples:
     cache: Cache
 
     def training(self, limit: int) -> Rows:
-        """Which of the users' samples are for training, and how many each has; at most a limit."""
+        """The users' training samples, at most a limit, and how many each has."""
         if limit:
             return self.some(limit)
         x, y, sizes = self.part(test=False)
@@ -83,7 +83,7 @@ class Samples:
         return self._known(lambda: self.data.part(self.users, test))
 
     def _known(self, get: Callable[[], T]) -> T:
-        """What the data have of the users."""
+        """Get something of the users out of the data."""
         try:
             return get()
         except KeyError:
@@ -92,7 +92,7 @@ class Samples:
             raise
 
     def user(self, user: str) -> UserData:
-        """What one user has, or whose data cannot be loaded and why."""
+        """The data of one user, or UserError with the reason why they cannot be loaded."""
         try:
             return self.data[user]
         except Exception as error:
@@ -120,7 +120,7 @@ class Samples:
         return to_tensors(x, y, shift, scale, self.full.device, types)
 
     def features(self, user: str, part: str, x: Array, types: Types) -> Tensor:
-        """What the frozen front makes of some of a user's samples, computed once."""
+        """Features of some of a user's samples by the frozen front, computed once."""
         key = id(self.data), self.seed, user, part
         held = self.cache.get("features", FeaturesByModel).of(self.full)
         labels = np.zeros(len(x), np.int64)
@@ -192,5 +192,5 @@ class HeldFeatures:
 
 @torch.no_grad()
 def features_of(network: Network, x: Tensor) -> Tensor:
-    """What the frozen front makes of one user's samples: alike, whoever else is at the node."""
+    """Features of one user's samples by the frozen front: alike, whoever else is at the node."""
     return chunks(network.rear.in_front_of, x)

@@ -17,7 +17,7 @@ MISSING = ("refuse", "mean", "flag")
 
 @dataclass(frozen=True)
 class DataKeys(Keys):
-    """Which data, and how they are dealt to the users; what a data set adds is in its file."""
+    """The data, and how they are dealt to the users; keys of one data set are in its file."""
 
     title = "Data"
 
@@ -62,12 +62,12 @@ class DataKeys(Keys):
 
     @property
     def usual(self) -> str:
-        """What `partition=auto` is."""
+        """The partition that `auto` stands for."""
         return "shards"
 
     @property
     def dealing(self) -> str:
-        """How samples are dealt."""
+        """The partition by which samples are dealt."""
         return self.usual if self.partition == AUTO else self.partition
 
 
@@ -90,7 +90,7 @@ class NewUserKeys(Keys):
 
     @property
     def wanted(self) -> bool:
-        """Whether there are new users at all."""
+        """Tell whether there are new users at all."""
         return self.new_users > 0 or bool(self.new_cluster)
 
     @property

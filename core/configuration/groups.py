@@ -36,7 +36,7 @@ mean over one user of eight would be no mean."""
 
 @dataclass(frozen=True)
 class RunKeys(Keys):
-    """What is run and what is written down."""
+    """Keys of the run and of its records."""
 
     title = "Run"
 
@@ -100,7 +100,7 @@ class RunKeys(Keys):
 
 @dataclass(frozen=True)
 class FederationKeys(Keys):
-    """Who takes part, and how long the server waits for them."""
+    """Participants, and how long the server waits for them."""
 
     title = "Users and nodes"
 

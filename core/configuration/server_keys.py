@@ -13,7 +13,7 @@ ADAPTIVE = ("adam", "yogi", "adagrad")
 
 @dataclass(frozen=True)
 class ServerKeys(Keys):
-    """How the server goes from the model that it sent towards the users' mean."""
+    """The server's step from the model that it sent towards the users' mean."""
 
     title = "The server's step"
 
@@ -39,7 +39,7 @@ class ServerKeys(Keys):
 
     @property
     def on(self) -> bool:
-        """Whether the server has a step of its own."""
+        """Tell whether the server has a step of its own."""
         return self.server_optimizer != "none"
 
     @property
@@ -67,7 +67,7 @@ class ServerKeys(Keys):
 
 @dataclass(frozen=True)
 class RobustKeys(Keys):
-    """How the server averages what users send if some of them may be bad."""
+    """Averages of the users' arrays if some of the users may be bad."""
 
     title = "Robust averages"
 
@@ -98,7 +98,7 @@ class RobustKeys(Keys):
 
     @property
     def on(self) -> bool:
-        """Whether there is a rule at all."""
+        """Tell whether there is a rule at all."""
         return self.robust != "none"
 
     @property

@@ -145,7 +145,7 @@ class TrainKeys(Keys):
 
     @property
     def plain(self) -> bool:
-        """Whether a step is SGD's, with momentum and nothing else, in single precision."""
+        """Tell whether a step is SGD's, with momentum and nothing else, in single precision."""
         simple = self.optimizer == "sgd" and not self.nesterov and not self.clip_gradient
         return simple and self.mixed_precision == "none"
 

@@ -1,4 +1,4 @@
-"""What a federation agrees on, out of what each node says of its table: one preparation for all."""
+"""The agreement of a federation on one preparation, from what each node says of its table."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def levels_of(name: str, said: Sequence[ColumnFacts], most: int, remedy: str) ->
 
 
 def kind_of(said: Sequence[ColumnFacts]) -> str:
-    """What most nodes say that a column is; an empty one may be anything, and counts as numbers."""
+    """The kind of a column at most nodes; an empty one may be anything, and counts as numbers."""
     kinds = Counter(column.kind for column in said if column.kind != EMPTY)
     return max(sorted(kinds), key=kinds.__getitem__) if kinds else NUMBER
 
@@ -140,7 +140,7 @@ def misfit(preparation: Preparation, said: TableFacts) -> str:
 
 @dataclass(frozen=True)
 class Policy:
-    """How tables are prepared, as the keys say it.
+    """The preparation of tables that the keys ask for.
 
     Parameters
     ----------

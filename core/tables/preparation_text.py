@@ -18,7 +18,7 @@ from corsage.core.tables.preparation import MOST_SCALE, Column, Label, Preparati
 
 
 def read_preparation(plain: object) -> Preparation:
-    """What `Preparation.json` gave, every field of it in its bounds; else BadColumns."""
+    """The inverse of `Preparation.json`, every field in its bounds; else BadColumns."""
     found = record(plain, Preparation, "preparation")
     if type(found["columns"]) not in (list, tuple) or len(found["columns"]) > MOST_COLUMNS:
         raise BadColumns(f"columns: no list of at most {MOST_COLUMNS}")

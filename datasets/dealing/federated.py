@@ -43,7 +43,7 @@ def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
 
 
 def source_marks(keys: DataKeys) -> tuple[cache.Mark, ...]:
-    """What tells whether the files of a data set are still those that were read."""
+    """Marks of a data set's files, which change if the files do."""
     chosen = data_set(keys.dataset)
     files = [] if chosen.keep else chosen.files(keys)
     return cache.marks(files)

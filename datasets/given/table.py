@@ -142,7 +142,7 @@ def ids_of(given: Any, where: str) -> NDArray[np.str_]:
 
 
 def gone(cell: Any) -> bool:
-    """Whether an id is missing; of words none says so, since a user may be called NA."""
+    """Tell whether an id is missing; of words none says so, since a user may be called NA."""
     return not isinstance(cell, str) and empty(cell)
 
 
@@ -155,7 +155,7 @@ def as_it_is(given: Table) -> Table:
 
 
 def are_numbers(y: Array, labels: str) -> bool:
-    """Whether labels are numbers to predict; where that cannot be told, it has to be said."""
+    """Tell whether labels are numbers to predict; where that cannot be seen, a key must say it."""
     if labels:
         return labels == "numbers"
     check_labels(y, f"{WHERE}: labels", "classes are 0, 1, 2, ..., and numbers are numbers")
@@ -210,7 +210,7 @@ def partitions(given: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_many(given: Any) -> bool:
-    """Whether something holds users, each with samples of its own: not one pool of samples."""
+    """Tell whether something holds users, each with samples of its own: not one pool of samples."""
     if isinstance(given, Mapping):
         names = set(map(str, given))
         return not names & {"x", "y", "x_train", "train"}
