@@ -20,8 +20,8 @@ from flwr.supercore import log
 from corsage.app.nodes.deployed import is_device
 from corsage.app.nodes.device import admitted, experiment_of, frozen_of, read_task
 from corsage.app.nodes.node import Node, Nodes, Order
-from corsage.app.nodes.outward import describe, outward
 from corsage.app.nodes.places import Places
+from corsage.app.nodes.reporting import describe, outward
 from corsage.app.nodes.time_limit import TimeUp, time_limit
 from corsage.app.states.state_dir import proof_of
 from corsage.clients import client_class

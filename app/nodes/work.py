@@ -8,25 +8,17 @@ participants are tried one by one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from logging import DEBUG
 from typing import Any
 
 import numpy as np
-from flwr.supercore import log
 from numpy.typing import NDArray
 
 from corsage.app.nodes.delivery import ModelDelivery, delivers
 from corsage.app.nodes.node import Node, Order
-from corsage.app.nodes.outward import (
-    EMBEDDING,
-    EMBEDDING_REMEDY,
-    REMEDY,
-    outward,
-    raised_at,
-)
+from corsage.app.nodes.reporting import Numbers, Report
 from corsage.app.states.pieces import ModelShelf
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
@@ -37,15 +29,11 @@ from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.blocks import add_weighted, finite_rows, mean_of
 from corsage.core.cache import Names
 from corsage.core.errors import (
-    ONE_SAMPLE,
     CheckpointError,
     Refused,
-    StateLost,
     StorageError,
-    UserError,
 )
 from corsage.core.messages.introduction import other_frozen
-from corsage.core.messages.replies import Reply
 from corsage.core.messages.wire import BY_USER, MEMBERS
 from corsage.networks.local_training import network_on_its_path
 from corsage.networks.network import ALONE
@@ -53,46 +41,7 @@ from corsage.networks.network import ALONE
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
 GROUP_USERS, FEW_USERS = 256, 4
-Numbers = Mapping[str, NDArray[Any]]
 DIVERGED = "; if training diverges: a smaller lr, or inputs scaled to about 1"
-
-
-@dataclass
-class Report(Reply):
-    """The results of a node's participants.
-
-    `mean` is the weighted mean over `users` of what they returned, in double precision if they are
-    several, so that the server's result does not depend on how users are dealt to nodes.
-    """
-
-    weight: float = 0.0
-    device: bool = False  # what its errors say leaves somebody's machine
-
-    def add_numbers(self, users: list[str], good: Bools, metrics: Numbers) -> None:
-        """Add users and their numbers."""
-        chosen = np.flatnonzero(good)
-        self.users += [users[i] for i in chosen]
-        for name, values in metrics.items():
-            column = np.asarray(values, dtype=np.float64)[chosen]
-            self.metrics.setdefault(name, []).extend(column.tolist())
-
-    def name_failure(self, user: str, phase: str, error: Exception) -> None:
-        """Note why a participant has no result."""
-        log(DEBUG, "user %s failed", user, exc_info=error)
-        if isinstance(error, StateLost):
-            self.lost.append(user)
-        if self.device:
-            self.failed[user] = outward(phase, error)
-            return
-        if isinstance(error, UserError):
-            self.failed[user] = f"{error.phase}: {error.cause}"
-            return
-        text = " ".join(str(error).split())
-        if text.startswith(ONE_SAMPLE):
-            text += f"; {REMEDY}"
-        elif isinstance(error, IndexError) and text == EMBEDDING:
-            text += f"; {EMBEDDING_REMEDY}"
-        self.failed[user] = f"{phase}: {type(error).__name__}: {text}{raised_at(error)}"
 
 
 def work(
