@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.output.complaint import exit_code, in_a_line
-from corsage.app.studies.grid import Cell, Grid, grid_of, is_study_of
+from corsage.app.run.status import is_study_of
+from corsage.app.studies.grid import Cell, Grid, grid_of
 from corsage.app.studies.rows import Done
 from corsage.app.studies.running import perform, run_study, write_json
 from corsage.app.studies.study import Study

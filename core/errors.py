@@ -13,6 +13,10 @@ class ConfigError(CorsageError):
     """A key, a value or a combination of them that cannot be used."""
 
 
+class NotInstalled(ConfigError):
+    """A part of Corsage that was taken out, named where something needs it."""
+
+
 class Refused(ConfigError):
     """A word or wish of another party that is not believed or done, in words that it may hear."""
 

@@ -198,6 +198,8 @@ def line(name: str) -> str:
 def docstring(name: str) -> str:
     """What the file of an algorithm says at its top; it is not imported for that."""
     file = ROOT.joinpath(*place_of(source(name)).split(".")).with_suffix(".py")
+    if not file.is_file():
+        return "Not in this installation."
     return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or name
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from corsage.core.errors import UNUSABLE, CorsageError
+from corsage.core.registry import not_installed
 
 
 def complain(error: object, code: int) -> int:
@@ -24,6 +25,10 @@ def exit_code(work: Callable[[], int | None]) -> int:
         return work() or 0
     except UNUSABLE as error:
         return complain(error, 2)
+    except ModuleNotFoundError as error:  # a part of Corsage that was taken out
+        if not_installed(error) is None:
+            raise
+        return complain(not_installed(error), 2)
     except CorsageError as error:
         return complain(error, 1)
     except KeyboardInterrupt:

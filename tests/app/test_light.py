@@ -38,7 +38,7 @@ def test_a_run_says_what_it_is_before_anything_heavy_is_loaded() -> None:
     """Also one that is resumed, or might be a study."""
     found = loaded(
         "from corsage.app.command import announce, parse\n"
-        "from corsage.app.studies.grid import is_study_of\n"
+        "from corsage.app.run.status import is_study_of\n"
         "from corsage.core.configuration.config import Config\n"
         "values, _ = parse(['strategy=fedrep,local'])\n"
         "assert not is_study_of(values)\n"
