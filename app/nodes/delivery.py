@@ -18,7 +18,7 @@ from corsage.app.states.pieces import ModelShelf
 from corsage.clients.base import Client, Models
 from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import StorageError
-from corsage.core.messages.wire import DELIVER, ROOM, ROW, Task
+from corsage.core.messages.wire import DELIVER_OPTION, ROOM_OPTION, ROW_OPTION, Task
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.network import Network
 
@@ -26,8 +26,8 @@ from corsage.networks.network import Network
 def delivers(task: Task, node: Node) -> bool:
     """True if an evaluation is one whose models are kept."""
     if not node.simulated:
-        return ROW in task.options
-    return bool(task.options.get(DELIVER)) and ROOM in task.options
+        return ROW_OPTION in task.options
+    return bool(task.options.get(DELIVER_OPTION)) and ROOM_OPTION in task.options
 
 
 class ModelDelivery:
@@ -41,7 +41,7 @@ class ModelDelivery:
 
     def __init__(self, task: Task, node: Node, shelf: ModelShelf) -> None:
         self.task, self.node, self.shelf, self.count = task, node, shelf, 0
-        self.room = int(task.options.get(ROOM, 0)) if node.simulated else None
+        self.room = int(task.options.get(ROOM_OPTION, 0)) if node.simulated else None
 
     def add(self, client: Client[Any]) -> None:
         """Keep the models that a client judged last."""
@@ -53,7 +53,7 @@ class ModelDelivery:
             self._put(client, client.judged, [*group])
 
     def _put(self, client: Client[Any], models: Models, places: Sequence[int]) -> None:
-        users, row = [client.users[i] for i in places], str(self.task.options[ROW])
+        users, row = [client.users[i] for i in places], str(self.task.options[ROW_OPTION])
         head, arrays = self.file(client, models, places)
         try:
             self.shelf.put(row, self.task.exchange, self.count, users[0], encoded(head, arrays))
@@ -78,7 +78,7 @@ class ModelDelivery:
             arrays |= fixed(client.full)  # of the pieces of a row, its file takes the first's
         head = Header(
             strategy=task.algorithm,
-            row=str(task.options[ROW]),
+            row=str(task.options[ROW_OPTION]),
             round=task.round,
             users=tuple(client.users[i] for i in places),
             kept=kept,

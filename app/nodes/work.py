@@ -34,9 +34,9 @@ from corsage.core.errors import (
     StorageError,
 )
 from corsage.core.messages.introduction import other_frozen
-from corsage.core.messages.wire import BY_USER, MEMBERS
+from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER
 from corsage.networks.local_training import network_on_its_path
-from corsage.networks.network import ALONE
+from corsage.networks.network import NETWORK_LOCK
 
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
@@ -55,7 +55,7 @@ def work(
 
     `store` has what they keep, if they keep anything, and `models` takes what they are judged by.
     """
-    with ALONE:
+    with NETWORK_LOCK:
         worker = Worker(kind, order, node, store, models)
         if not worker.convex:
             return all_groups(worker)
@@ -140,7 +140,7 @@ class Worker:
             return
         sent = client.respond(got)
         self.network.vector.fixed.check()
-        if self.task.options.get(BY_USER):
+        if self.task.options.get(ROWS_BY_USER):
             sent = replace(sent, mean={}, rows={**sent.mean, **sent.rows})
         good = self.judged([self.task.users[place] for place in group], sent)
         if sent.keep:
@@ -156,7 +156,7 @@ class Worker:
         ]
         users: Sequence[str] = names
         if self.cls.cohorts:
-            stored, name = states[0].pop(MEMBERS, None), names[0]
+            stored, name = states[0].pop(COHORT_MEMBERS, None), names[0]
             if stored is not None:
                 self.members[name], self.stored[name] = read_members(stored), stored
             users = self.members.setdefault(name, Names(names))
@@ -205,7 +205,9 @@ class Worker:
             state = {key: rows[place] for key, rows in kept.items()}
             if self.members.get(name, (name,)) != (name,):
                 known = self.stored.get(name)
-                state[MEMBERS] = write_members(self.members[name]) if known is None else known
+                state[COHORT_MEMBERS] = (
+                    write_members(self.members[name]) if known is None else known
+                )
             states.append(Kept(name, state, frozenset({task.versions[i], *task.kept(i)})))
             places[name] = int(place)
         for name, cause in self.store.save(task.round, states).items():

@@ -10,7 +10,7 @@ import numpy as np
 
 from corsage.core.configuration.config import Config
 from corsage.core.messages.replies import Replies, by_cause
-from corsage.core.messages.wire import DELIVER, ROOM, ROW
+from corsage.core.messages.wire import DELIVER_OPTION, ROOM_OPTION, ROW_OPTION
 from corsage.strategies.rounds.judged import judged, with_others
 from corsage.strategies.rounds.results import (
     LAST_ROUNDS,
@@ -177,8 +177,8 @@ class Delivery:
 def row_options(row: str, deliver: bool, config: Config, users: int) -> Mapping[str, Any]:
     """Options of an evaluation besides what is asked; 0 users: nobody would take the models."""
     limits = {"auto": AUTO_BYTES // max(users, 1), "all": NO_LIMIT, "none": 0}
-    room = {ROOM: limits[config.run.keep_models]} if deliver and users else {}
-    return {ROW: row, DELIVER: deliver, **room}
+    room = {ROOM_OPTION: limits[config.run.keep_models]} if deliver and users else {}
+    return {ROW_OPTION: row, DELIVER_OPTION: deliver, **room}
 
 
 class Deliveries(dict[str, Delivery]):
@@ -188,6 +188,6 @@ class Deliveries(dict[str, Delivery]):
         self, options: Mapping[str, Any], number: int, tokens: Iterable[str], replies: Replies
     ) -> None:
         """Remember an evaluation after round `number`, if it is one that delivers."""
-        if options.get(DELIVER):
-            row = str(options[ROW])
+        if options.get(DELIVER_OPTION):
+            row = str(options[ROW_OPTION])
             self[row] = Delivery(row, number, (*tokens,), (*replies.users,), dict(options))

@@ -24,7 +24,7 @@ from corsage.core.errors import ConfigError, RoundFailed, line
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
-from corsage.core.messages.wire import BY_USER
+from corsage.core.messages.wire import ROWS_BY_USER
 from corsage.core.registry import attached
 from corsage.strategies.rounds.evaluations import (
     evaluated,
@@ -116,7 +116,7 @@ def exchange_once(strategy: Algorithm[Any, Any], number: int) -> Script[Replies]
     if averaging.on:
         averaging.check_enough(len(users))
         schema = replace(schema, by_user=tuple(schema.arrays))
-        options[BY_USER] = True
+        options[ROWS_BY_USER] = True
 
     # Send, and wait.
     origins = averaged(strategy) if averaging.on or server.on else {}
