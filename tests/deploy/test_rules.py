@@ -18,6 +18,7 @@ from corsage.app.nodes import answers
 from corsage.app.nodes.node import Node, Nodes
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, NodeError
+from corsage.core.known_devices import KnownDevices
 from corsage.core.messages.wire import Task, encode_task
 from corsage.strategies.devices.devices import Devices
 from corsage.strategies.devices.exchange import exchange
@@ -75,7 +76,7 @@ def test_the_word_of_the_superlink_is_no_reply_of_the_node() -> None:
 def at_the_door(grid: LocalGrid, roster: Roster) -> Reception:
     """Devices come in."""
     config = Config.parse()
-    devices = Devices(grid, config.federation, roster, {}, {}, roster.note)
+    devices = Devices(grid, config.federation, roster, KnownDevices(), roster.note)
     return Reception(roster, Agreed(config), devices)
 
 
