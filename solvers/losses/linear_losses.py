@@ -198,7 +198,7 @@ class LinearLosses:
         return torch.from_numpy((ones > 0) & (ones < self.counts)).to(self.device)
 
     def coercive(self) -> Tensor:
-        """Whether f_i is known to grow to infinity in all directions.
+        """True if f_i is known to grow to infinity in all directions.
 
         It does if rows span the space and the labels are numbers; if there are both classes (or no
         intercept) and a ridge; or if no plane separates the classes, not even weakly.

@@ -1,4 +1,4 @@
-"""What exact heads are drawn to under the multinomial loss: two exchanges after the squared loss.
+"""Centres of exact heads under the multinomial loss: two exchanges after the squared loss.
 
 The squared loss gave w_j, gamma and the heat that scores are multiplied by. Under the multinomial
 loss a pull of gamma/heat towards heat w_j has the same force, which is where it begins:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 VOTERS = 32
 """So many users say which heat and which pull is best; they have hundreds of records and more."""
 LOOSE = 1.01
-"""What rounding may add to a norm."""
+"""The part of a norm that rounding may add."""
 
 
 def refine(strategy: FedRepExact, number: int, limits: Mapping[str, float]) -> Script[None]:
