@@ -85,13 +85,6 @@ def test_fedmtl_descends_its_objective(relations: str, inner: int) -> None:
     assert agrees(result, models, data)
 
 
-def test_without_weights_it_is_local_training_to_the_last_bit() -> None:
-    _, mtl = run("fedmtl", fedmtl_lambda1=0.0, fedmtl_lambda2=0.0)
-    _, local = run("local")
-    assert mtl.json()[0]["per_user"] == local.json()[0]["per_user"]
-    assert mtl.json()[0]["loss"] == local.json()[0]["loss"]
-
-
 def test_omega_is_the_inverse_of_the_closed_form() -> None:
     w = np.random.default_rng(0).normal(size=(30, 6))
     root = sqrtm(w.T @ w).real
