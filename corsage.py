@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.app.client_app import make_client_app
     from corsage.app.fitting import fit
     from corsage.app.local_grid import LocalGrid
-    from corsage.app.results.run import load
+    from corsage.app.run.loaded import load
     from corsage.app.simulation import simulate
     from corsage.app.study import study
     from corsage.core.configuration.config import Config
@@ -31,10 +31,12 @@ if TYPE_CHECKING:  # what type checkers and editors see
     )
     from corsage.strategies.convex_clustering.local_clusters import LocalClusters
     from corsage.strategies.ditto import Ditto
+    from corsage.strategies.fedamp import FedAMP
     from corsage.strategies.fedavg import FedAvg
     from corsage.strategies.fedbabu import FedBABU
     from corsage.strategies.fedmtl import FedMTL
     from corsage.strategies.fedper import FedPer
+    from corsage.strategies.fedproto import FedProto
     from corsage.strategies.fedprox import FedProx
     from corsage.strategies.fedrep.fedrep import FedRep
     from corsage.strategies.fedrep.fedrep_convex import FedRepConvex
@@ -63,7 +65,7 @@ PLACES = {
     "Config": "core.configuration.config",
     "simulate": "app.simulation",
     "fit": "app.fitting",
-    "load": "app.results.run",
+    "load": "app.run.loaded",
     "study": "app.study",
     "LocalGrid": "app.local_grid",
     "client_app": "app.client_app",
@@ -89,10 +91,12 @@ __all__ = [
     "ExactCluster",
     "ExactGlobal",
     "ExactLocal",
+    "FedAMP",
     "FedAvg",
     "FedBABU",
     "FedMTL",
     "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
     "FedRepConvex",

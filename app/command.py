@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from corsage.app import commands
+from corsage.app.help import commands
 from corsage.app.output.complaint import exit_code
-from corsage.app.studies.grid import grid_of, is_study, is_study_of
-from corsage.core.clock import COMMAND, LOADED
-from corsage.core.configuration.config import AUTOMATIC, Config, exampled, read_words
+from corsage.app.run.status import is_study, is_study_of
+from corsage.core.clock import COMMAND_START, LOADED
+from corsage.core.configuration.command_line import each_of, exampled, read_words
+from corsage.core.configuration.config import AUTOMATIC, Config
 from corsage.core.errors import ConfigError, StrategiesFailed
 from corsage.core.files import guarded, write_atomically
+from corsage.core.registry import attached
 from corsage.core.version import VERSION
 
 NEEDED = {"--resume": "folder", "--json": "file", "--from-round": "round"}
@@ -29,7 +31,7 @@ def main() -> None:
 
 def run_and_leave(words: list[str], title: str = "") -> NoReturn:
     """Run a command that the process is there for, and leave with its exit code."""
-    COMMAND.set(LOADED)
+    COMMAND_START.set(LOADED)
     code = run(words, title)
     gc.freeze()  # else Python looks through all modules for garbage at its end: half a second
     sys.exit(code)
@@ -38,7 +40,7 @@ def run_and_leave(words: list[str], title: str = "") -> NoReturn:
 def run(words: list[str], title: str = "") -> int:
     """Do what the words say; 0, or 2 for a user's mistake, 1 for a failed run.
 
-    `title` heads the short help. A subcommand in front has words of its own (`app/commands.py`);
+    `title` heads the short help. A subcommand in front has words of its own (app/help/commands.py);
     without one it is a run.
     """
     if command := commands.named(words):
@@ -81,9 +83,7 @@ def run_or_study(values: dict[str, Any], json_file: str) -> None:
     """One run, or several: where a key has several values, such as seed=0,1,2."""
     values = decided(values)
     if is_study_of(values):
-        from corsage.app.study import run_study
-
-        run_study(values, json_file)
+        attached("studies").run_study(values, json_file)
     else:
         simulate_and_report(Config.parse(values), json_file)
 
@@ -103,8 +103,7 @@ def decided(values: dict[str, Any]) -> dict[str, Any]:
     if AUTOMATIC in named(values):
         from corsage.app.automatic import chosen
 
-        grid = grid_of(values)
-        found, line = chosen({**values, **grid.keys(grid.cells[0])})
+        found, line = chosen({key: each[0] for key, each in each_of(values).items()})
         found = {**found, **values, "strategy": found["strategy"]}
     else:
         found, line = exampled(values)

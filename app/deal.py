@@ -18,7 +18,8 @@ import numpy as np
 from corsage.app.output.complaint import complain
 from corsage.app.states.files import safe_name
 from corsage.core.arrays import Array, Ints
-from corsage.core.configuration.config import Config, read_words
+from corsage.core.configuration.command_line import read_words
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
 from corsage.datasets.data_set import load_table

@@ -17,7 +17,7 @@ from pathlib import Path
 from corsage.app.help.facts import FACTS
 from corsage.app.help.pages import cells
 from corsage.app.output.complaint import complain
-from corsage.core.configuration.catalogue import catalogue, defaults
+from corsage.core.configuration.catalogue import catalogue, printed_as
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
 from corsage.core.keys import Value
@@ -55,13 +55,17 @@ those of an algorithm or a data set in its file, the others in `core/configurati
 KEYWORDS = '''\
 """Every key as a keyword argument, `FedRep(num_users=20)`: what type checkers and editors read.
 
-Printed by `python -m corsage.app.keys --python`; keys are declared where they are used.
+Printed by `python -m corsage.app.keys --write`; keys are declared where they are used. A key that
+only some algorithms or data sets have comes with its default, so that none is imported for it.
 """
 
-from __future__ import annotations
+# fmt: off
+# ruff: noqa: E501
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
+
+from corsage.core.keys import Own
 
 
 class Keywords(TypedDict, total=False):
@@ -72,7 +76,8 @@ class Keywords(TypedDict, total=False):
 
 def toml() -> str:
     """The block of `pyproject.toml`: every key with its default."""
-    lines = [f"{name} = {literal(value)}\n" for name, value in defaults().items()]
+    keys = [key for listed in catalogue().values() for key in listed]
+    lines = [f"{key.name} = {literal(key.default)}\n" for key in keys]
     return HEADER + "".join(lines)
 
 
@@ -106,8 +111,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def keywords() -> str:
     """The module of keyword arguments: every key with its type."""
     lines = [
-        f"    {key.name.replace('-', '_')}: {key.kind}\n"
-        for keys in catalogue().values()
+        f"    {key.name.replace('-', '_')}: {printed_as(title, key)}\n"
+        for title, keys in catalogue().items()
         for key in keys
     ]
     return KEYWORDS + "".join(lines)

@@ -14,12 +14,12 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from corsage.app.run.checks import check_simulation
+from corsage.app.preflight import check_simulation
 from corsage.app.run.resuming import resumed
 from corsage.app.run.run_folder import AnyStrategy, RunFolder
 from corsage.app.run.status import watched
-from corsage.core.configuration.catalogue import defaults
 from corsage.core.configuration.config import Config
+from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import CorsageError, StatesGone
 from corsage.strategies.rounds.grids import is_at_home
 

@@ -17,21 +17,23 @@ from corsage.app.client_app import make_client_app
 from corsage.app.engines import number_of_nodes
 from corsage.app.given import Data, data_of, moved
 from corsage.app.local_grid import LocalGrid
+from corsage.app.output.complaint import in_a_line
 from corsage.app.output.notebook import calm_log
 from corsage.app.output.progress import Watcher, is_tty
 from corsage.app.output.remarks import Remarks
 from corsage.app.results.row import Row
 from corsage.app.results.rowfile import RowFile
 from corsage.app.results.run import Run
-from corsage.app.run.endings import in_a_line
 from corsage.app.run.models import models_in_memory
-from corsage.core.configuration.config import AUTOMATIC, Config, exampled
+from corsage.core.configuration.command_line import exampled
+from corsage.core.configuration.config import AUTOMATIC, Config
 from corsage.core.configuration.keywords import Keywords
 from corsage.core.errors import FOR_ALL, CheckpointError, ConfigError
 from corsage.core.keys import flatten, kebab
 from corsage.core.messages.encoding import decode
 from corsage.core.version import warn_if_untested
-from corsage.datasets.dealing.federated import FederatedData, check_users, simulated
+from corsage.datasets.dealing.federated import check_users, simulated
+from corsage.datasets.user_data import FederatedData
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
@@ -212,7 +214,8 @@ def compared(made: list[AnyStrategy], progress: bool) -> Comparison:
         count = sum(strategy.name == name.partition("#")[0] for name in (*results, *failed))
         label = f"{strategy.name}#{count + 1}" if count else strategy.name
         try:
-            found, models = run(strategy, progress, app, first=strategy is made[0])
+            names = [one.name for one in made] if strategy is made[0] else []
+            found, models = run(strategy, progress, app, names)
             results[label] = renamed(found, strategy.name, label)
             rows |= rows_of(strategy, results[label], models)
         except FOR_ALL:
@@ -359,16 +362,21 @@ def there(row: str, file: RowFile | None) -> RowFile:
 
 
 def run(
-    strategy: AnyStrategy, progress: bool, app: ClientApp, first: bool
+    strategy: AnyStrategy, progress: bool, app: ClientApp, strategies: list[str]
 ) -> tuple[Result, list[RowFile | None]]:
-    """One strategy on nodes of its own, and the models of each of its rows."""
+    """One strategy on nodes of its own, and the models of each of its rows.
+
+    Parameters
+    ----------
+    strategies : all that are compared, by name, for the first of them.
+    """
     config = strategy.config
     check_users(simulated(config.data, config.federation.num_users, config.run.seed))
     if progress:
         strategy.callbacks.append(Watcher(strategy.config.run.num_rounds))
-    strategy.callbacks.append(Remarks(first))
+    strategy.callbacks.append(Remarks(strategies))
     strategy.job.collects = True
     grid = LocalGrid(app, number_of_nodes(strategy.config))
     result = strategy.start(grid)
-    models = models_in_memory(strategy, grid)
+    models = models_in_memory(strategy, grid.contexts)
     return result, [models.get(summary.strategy) for summary in result.summaries]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import exit_code
-from corsage.app.studies.grid import Grid, completed, grid_of, is_study_of
+from corsage.app.output.complaint import exit_code, in_a_line
+from corsage.app.run.status import is_study_of
+from corsage.app.studies.grid import Cell, Grid, grid_of
+from corsage.app.studies.rows import Done
+from corsage.app.studies.running import perform, run_study, write_json
 from corsage.app.studies.study import Study
-from corsage.app.tracking.tools import check_tools
-from corsage.core.configuration.config import Config, named_objects
-from corsage.core.errors import ConfigError, CorsageError
-from corsage.core.files import guarded, write_atomically
+from corsage.core.configuration.config import named_objects
+from corsage.core.errors import FOR_ALL, UNUSABLE, ConfigError
 from corsage.core.keys import kebab
 
 SWEEP = """\
@@ -91,112 +93,6 @@ def split(words: Sequence[str]) -> tuple[list[Path], str]:
     return folders, target
 
 
-def run_study(values: Mapping[str, Any], json_file: str = "") -> Study:
-    """Run a study, or what is left of one; write it down and print it."""
-    from corsage.app.studies.table import show
-
-    target = Path(json_file).expanduser() if json_file else None
-    if target and not target.parent.is_dir():
-        raise ConfigError(f"--json {json_file}: its folder does not exist.")
-    study, errors = done(dict(values))
-    show(study)
-    if target:
-        write_json(study, str(target))
-    if errors:
-        raise CorsageError(
-            f"{errors} of {len(study.runs) + len(study.missing)} runs failed: see above, and "
-            f"{study.folder}/runs/*.log. --resume {study.folder} tries them again."
-        )
-    return study
-
-
-def done(values: dict[str, Any]) -> tuple[Study, int]:
-    """The study of these keys, when all its runs have been tried, and how many of them failed."""
-    from corsage.app.studies import workers
-    from corsage.app.studies.folder import StudyFolder
-
-    resume = Path(str(values.pop("resume", ""))).expanduser() if values.get("resume") else None
-    if not resume:
-        values, line = completed(values)
-        if line:
-            print(line, file=sys.stderr)
-        grid = grid_of(values)
-        grid.check()
-        check_data(grid)
-    made = StudyFolder.again(resume, values) if resume else StudyFolder.begin(grid)
-    made.grid.check()
-    with made as folder:
-        jobs = folder.jobs()
-        count = at_once(Config.parse(folder.grid.keys(folder.grid.cells[0])), len(jobs))
-        announce(folder.grid, folder.folder, len(jobs), count)
-        try:
-            ended = workers.play(jobs, count, Counter(len(jobs)))
-        except BaseException:
-            print(f"The study can be finished: --resume {folder.folder}", file=sys.stderr)
-            raise
-        wrong = [one for one in ended if one.code]
-        if wrong and not resume and folder.forget_if_nothing_began():
-            raise ConfigError(wrong[0].line)
-        study = folder.study({one.job.name: one.line for one in wrong})
-        folder.conclude(study)
-    return study, len(wrong)
-
-
-def check_data(grid: Grid) -> None:
-    """Prepare the data of the first run: what is wrong is known before a folder is made.
-
-    And what is prepared once need not be prepared by several runs at the same time.
-    """
-    from corsage.datasets.dealing.federated import check_users, simulated
-
-    config = Config.parse(grid.keys(grid.cells[0]))
-    check_tools(config.run.log_to)
-    check_users(simulated(config.data, config.federation.num_users, config.run.seed))
-
-
-def at_once(config: Config, jobs: int) -> int:
-    """How many runs go on at the same time; Ray uses all cores for each."""
-    from corsage.app.studies.workers import workers
-
-    asked = config.run.study_workers
-    ray = config.run.engine == "ray"
-    return workers(asked or int(ray), config.train.torch_threads, jobs)
-
-
-def announce(grid: Grid, folder: Path, jobs: int, at_once: int) -> None:
-    """What will be done, at once."""
-    varied = " ".join(f"{key}={','.join(values)}" for key, values in grid.varied.items())
-    left = "" if jobs == len(grid.cells) else f", {jobs} of them to do"
-    print(
-        f"Study of {len(grid.cells)} runs ({varied}){left}, {at_once} at a time: {folder}",
-        file=sys.stderr,
-        flush=True,
-    )
-
-
-class Counter:
-    """Says of each run how it ended."""
-
-    def __init__(self, jobs: int) -> None:
-        self.jobs, self.count = jobs, 0
-
-    def __call__(self, ended: Any) -> None:
-        """One more."""
-        from corsage.app.output.summary import human_seconds
-
-        self.count += 1
-        how = f"failed: {ended.line}" if ended.code else "done"
-        text = f"[{self.count}/{self.jobs}] {ended.job.name}: {how}, {human_seconds(ended.seconds)}"
-        print(text, file=sys.stderr, flush=True)
-
-
-def write_json(study: Study, target: str) -> None:
-    """The rows and their differences, where the user wants them."""
-    import json
-
-    guarded(write_atomically, Path(target).expanduser(), json.dumps(study.json(), indent=2))
-
-
 def study(
     strategies: str | Sequence[str],
     data: Any = None,
@@ -230,7 +126,6 @@ def study(
         Runs that failed are in `missing`.
     """
     from corsage.app.given import data_of
-    from corsage.app.studies.here import study_here
 
     listed = [strategies] if isinstance(strategies, str) else list(strategies)
     if others := [one for one in listed if not isinstance(one, str)]:
@@ -244,4 +139,48 @@ def study(
     found, objects = named_objects({kebab(n): v for n, v in given.among(keys).items()})
     if given.held or objects:
         return study_here(named, found, progress)
-    return done({**found, "strategy": named})[0]
+    return perform({**found, "strategy": named})[0]
+
+
+def study_here(strategies: str, values: Mapping[str, Any], progress: bool) -> Study:
+    """Every run of a study, one after the other; one that fails does not end the others."""
+    from corsage.app.output.notebook import calm_log
+    from corsage.app.output.progress import is_tty
+    from corsage.app.output.summary import human_seconds
+
+    grid = grid_of({**values, "strategy": strategies})
+    grid.check()
+    runs: list[Done] = []
+    missing: dict[str, str] = {}
+    with calm_log(watched=is_tty(sys.stderr)):
+        for number, cell in enumerate(grid.cells, 1):
+            begun, how = time.monotonic(), "done"
+            try:
+                runs.append(done_here(grid, cell))
+            except FOR_ALL:
+                raise
+            except Exception as error:
+                if isinstance(error, UNUSABLE) and number == 1:
+                    raise
+                missing[cell.name] = in_a_line(error)
+                how = f"failed: {missing[cell.name]}"
+            if progress:
+                took = human_seconds(time.monotonic() - begun)
+                print(f"[{number}/{len(grid.cells)}] {cell.name}: {how}, {took}", file=sys.stderr)
+    return Study(runs, None, missing)
+
+
+def done_here(grid: Grid, cell: Cell) -> Done:
+    """One run, as a study's folder would have it."""
+    from corsage.app.given import NONE
+    from corsage.app.simulation import compared, prepared
+
+    keys = {name.replace("-", "_"): value for name, value in grid.keys(cell).items()}
+    strategies = prepared([str(keys.pop("strategy"))], NONE, keys, progress=False)
+    config = strategies[0].config
+    found = compared(strategies, progress=False)
+    failed = {name: in_a_line(error) for name, error in found.failed.items()}
+    results = [summary.json() for summary in found.summaries]
+    settings = {key: value for key, value in cell.values.items() if key != "seed"}
+    seed = str(config.run.seed)
+    return Done(cell.name or "run", Path(), settings, seed, config, results, failed)

@@ -19,8 +19,9 @@ from rich.table import Table
 
 from corsage.app.output.complaint import exit_code
 from corsage.app.output.summary import Result, human_seconds, shared_measure, summary_table
-from corsage.core.clock import COMMAND
-from corsage.core.configuration.config import Config, exampled, read_words
+from corsage.core.clock import COMMAND_START
+from corsage.core.configuration.command_line import exampled, read_words
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.files import guarded, write_atomically
 
@@ -114,7 +115,7 @@ def take(runs: Path) -> Path:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     folder = runs / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_tour"
     guarded(folder.mkdir, parents=True)
-    console, shown, marks = Console(), [], [COMMAND.get(time.monotonic()), time.monotonic()]
+    console, shown, marks = Console(), [], [COMMAND_START.get(time.monotonic()), time.monotonic()]
     for stop in STOPS:
         print(stop.title, file=sys.stderr, flush=True)
         with contextlib.redirect_stdout(io.StringIO()):  # its findings are in its report
@@ -143,9 +144,9 @@ def brief(results: Sequence[Result]) -> Table:
 
 def page(shown: Sequence[tuple[Stop, Sequence[Result]]]) -> str:
     """The tables with their sentences, each with a link to its report."""
-    from corsage.app.output.looks import looks
-    from corsage.app.output.page.style import SHEET
-    from corsage.app.output.page.words import headline
+    from corsage.app.report.looks import looks
+    from corsage.app.report.style import SHEET
+    from corsage.app.report.words import headline
 
     parts = [
         f"<h2>{escape(stop.title)}</h2>\n<p>{escape(stop.sentence(results))}</p>\n"

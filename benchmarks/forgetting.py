@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from corsage.app.command import run as command
-from corsage.app.results.run import Run, load
+from corsage.app.results.run import Run
+from corsage.app.run.loaded import load
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.statistics import Schools, schools
 from corsage.core.arrays import Floats

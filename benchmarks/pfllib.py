@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.command import run as run_command
-from corsage.app.run.recorder import read_rows
+from corsage.app.results.metrics import read_rows
 from corsage.benchmarks import user_round
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated

@@ -18,8 +18,8 @@ import numpy as np
 
 from corsage.app.simulation import simulate
 from corsage.benchmarks.measure import Measure
-from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import load_table
+from corsage.datasets.shared_keys import CsvKeys
 
 SITES, DEALS = 8, 5
 METHODS = "fedrep,fedavg,local"

@@ -1,4 +1,4 @@
-"""What a node has prepared and keeps for the messages to come."""
+"""Results that a node has prepared and keeps for the messages to come."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-MOST = 4096
+MOST_ENTRIES = 4096
 
 
 class Names(tuple[str, ...]):
@@ -28,12 +28,12 @@ class Names(tuple[str, ...]):
 class Cache:
     """A bounded store; the oldest entries are let go. Several threads may share it."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST_ENTRIES) -> None:
         self._entries: dict[Hashable, Any] = {}
         self._most, self._turn = most, RLock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` makes, made once."""
+        """The result of `make`, made once."""
         with self._turn:
             if key not in self._entries:
                 while len(self._entries) >= self._most:

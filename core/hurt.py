@@ -1,4 +1,4 @@
-"""Who is worse off: users under one method beside themselves under another, such as on their own.
+"""Users who are worse off under one method than under another, such as on their own.
 
 A mean says nothing of that: a method may lift it and still leave a third of the users with a worse
 model than the one that they had alone.
@@ -15,16 +15,16 @@ from corsage.core.measures import Measure, measure_of
 
 TIE = 1e-6
 """Two values are a tie if they differ by no more than this share of them: rounding does that."""
-NOTHING = 1e-9
+NO_DIFFERENCE = 1e-9
 """Nor do they differ by less than this share of what one constant answer scores."""
 CERTAIN = 1.645
 """Standard errors of a difference that chance exceeds in one case of twenty."""
-ALONE, TOGETHER = "alone", "together"
-NEW = "+new"
+ROW_ALONE, ROW_TOGETHER = "alone", "together"
+NEW_SUFFIX = "+new"
 """How rows of new users end: they are compared with one another."""
 REFERENCES: Mapping[str, tuple[str, ...]] = {
-    ALONE: ("local", "exact-local"),
-    TOGETHER: ("fedavg", "exact-global"),
+    ROW_ALONE: ("local", "exact-local"),
+    ROW_TOGETHER: ("fedavg", "exact-global"),
 }
 """Rows that are what a user would have alone, and what one model for all is; the first counts."""
 
@@ -62,7 +62,7 @@ class Hurt:
 
 @dataclass(frozen=True)
 class Row:
-    """What is compared of a row: its name, measure, users' values and their standard errors.
+    """A row as it is compared: its name, measure, users' values and their standard errors.
 
     `guess` is what one constant answer a user scores: where models fit without error, errors are
     rounding, and nobody is better or worse off.
@@ -76,10 +76,10 @@ class Row:
 
 
 def hurt(row: Row, rows: Mapping[str, Row]) -> dict[str, Hurt]:
-    """Who is hurt in a row, beside each reference that is among the rows."""
+    """The users hurt in a row, beside each reference that is among the rows."""
     found = {}
     for kind, names in REFERENCES.items():
-        also = NEW if row.name.endswith(NEW) else ""
+        also = NEW_SUFFIX if row.name.endswith(NEW_SUFFIX) else ""
         there = [rows[name + also] for name in names if name + also in rows]
         if there and there[0].name != row.name and (one := compared(row, there[0])):
             found[kind] = one
@@ -87,7 +87,7 @@ def hurt(row: Row, rows: Mapping[str, Row]) -> dict[str, Hurt]:
 
 
 def hurts(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Hurt]]:
-    """Who is hurt in each row of a table, as files have these."""
+    """The users hurt in each row of a table, as files have these."""
     rows = {}
     for result in results:
         name, measure = str(result["strategy"]), measure_of(result)
@@ -98,7 +98,7 @@ def hurts(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Hurt]]:
 
 
 def compared(row: Row, other: Row) -> Hurt | None:
-    """Who is worse off in a row than in another one; None if no user is in both."""
+    """The users worse off in a row than in another one; None if no user is in both."""
     users = [user for user in row.values if user in other.values]
     if not users or row.measure != other.measure:
         return None
@@ -111,13 +111,13 @@ def compared(row: Row, other: Row) -> Hurt | None:
 
 
 def loss(row: Row, other: Row, user: str) -> float:
-    """How much worse a user is in a row than in another."""
+    """The difference by which users are worse in a row than in another."""
     return float(row.measure.merit(other.values[user]) - row.measure.merit(row.values[user]))
 
 
 def tie(row: Row, other: Row, user: str) -> float:
     """The difference up to which a user's two values are equal."""
-    least = max(NOTHING * abs(row.guess), TIE * 1e-12)
+    least = max(NO_DIFFERENCE * abs(row.guess), TIE * 1e-12)
     return max(TIE * abs(row.values[user]), TIE * abs(other.values[user]), least)
 
 

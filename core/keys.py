@@ -1,4 +1,4 @@
-"""What a key of the configuration is: declared in a dataclass, with its meaning and its limits."""
+"""Keys of the configuration: declared in dataclasses, with their meanings and limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 
 from corsage.core.errors import ConfigError
 
-EPOCHS, STEPS = "max-epochs", "max-steps"
+EPOCH_LIMIT, STEP_LIMIT = "max-epochs", "max-steps"
 """The limits that a device sets to keys; see core/messages/limits.py."""
 Value = bool | int | float | str
 K = TypeVar("K", bound="Keys")
@@ -55,7 +55,23 @@ class Keys:
 
 @dataclasses.dataclass(frozen=True)
 class NoKeys(Keys):
-    """What has no keys of its own."""
+    """No keys."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """A key that only some algorithms or data sets have, as keywords.py lists it.
+
+    Parameters
+    ----------
+    title : the heading of its group.
+    default : its value where nobody sets it.
+    owners : the algorithms or data sets that have it, with commas.
+    """
+
+    title: str
+    default: Value
+    owners: str
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -44,3 +44,17 @@ class Standing:
     level: int = 0
     until: int = 0
     pauses: int = 0
+
+
+@dataclass
+class KnownDevices:
+    """A run's memory of its devices.
+
+    Parameters
+    ----------
+    owners : whose each user's id is, where a device can be known again.
+    standings : how the nodes of users behaved that did not always do what they had to.
+    """
+
+    owners: dict[str, Owner] = field(default_factory=dict)
+    standings: dict[str, Standing] = field(default_factory=dict)

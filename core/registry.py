@@ -13,12 +13,14 @@ Nothing is imported before it is named.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from corsage.core.errors import ConfigError
-from corsage.core.keys import Keys, NoKeys, names
+from corsage.core.errors import ConfigError, NotInstalled
+from corsage.core.keys import Keys, NoKeys
 
 if TYPE_CHECKING:
     from corsage.core.configuration.groups import DataKeys
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Where an algorithm is found.
+    """The place of an algorithm.
 
     Parameters
     ----------
@@ -48,7 +50,7 @@ class Algorithm:
         return self.door or self.cls
 
 
-ALL = {"mixed_random": "all"}
+RANDOM_ALL = {"mixed_random": "all"}
 
 ALGORITHMS: dict[str, Algorithm] = {
     "fedrep": Algorithm("FedRep", "fedrep"),
@@ -70,6 +72,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "apfl": Algorithm("APFL"),
     "perfedavg": Algorithm("PerFedAvg"),
     "fedbabu": Algorithm("FedBABU"),
+    "fedproto": Algorithm("FedProto"),
+    "fedamp": Algorithm("FedAMP"),
     "async-l2gd": Algorithm("AsyncL2GD", "known_clusters"),
     "async-al2sgd": Algorithm("AsyncAL2SGD", "known_clusters"),
     "mixed-model": Algorithm("MixedModel", "known_clusters"),
@@ -77,17 +81,17 @@ ALGORITHMS: dict[str, Algorithm] = {
     "exact-cluster": Algorithm(
         "ExactCluster",
         of="mixed-model",
-        fixed={"known_gamma": "inf", "known_lambda": "0", "mixed_grouping": "known", **ALL},
+        fixed={"known_gamma": "inf", "known_lambda": "0", "mixed_grouping": "known", **RANDOM_ALL},
     ),
     "exact-global": Algorithm(
         "ExactGlobal",
         of="mixed-model",
-        fixed={"known_gamma": "inf", "known_lambda": "inf", "mixed_grouping": "all", **ALL},
+        fixed={"known_gamma": "inf", "known_lambda": "inf", "mixed_grouping": "all", **RANDOM_ALL},
     ),
     "exact-local": Algorithm(
         "ExactLocal",
         of="mixed-model",
-        fixed={"known_gamma": "0", "known_lambda": "0", "mixed_grouping": "all", **ALL},
+        fixed={"known_gamma": "0", "known_lambda": "0", "mixed_grouping": "all", **RANDOM_ALL},
     ),
     "convex-clustering": Algorithm(
         "ConvexClustering", "convex_clustering", door="ConvexClusteringStrategy"
@@ -116,26 +120,57 @@ DATASETS: dict[str, str] = {
 }
 """Each data set's file."""
 
-DEVICE = "csv"
-"""The data set whose keys say how a device reads a file of its own."""
-
 
 ATTACHED: dict[str, str] = {
+    "augment": "networks.augment",
+    "cut": "networks.cut",
     "devices": "strategies.devices.network",
+    "objective": "networks.objective",
+    "report": "app.report.document",
     "riding": "strategies.devices.riding",
+    "robust": "core.robust",
+    "studies": "app.studies.running",
+    "tables": "core.tables",
+    "together": "networks.together",
+    "tracking": "app.tracking.tools",
 }
-"""What attaches to a run only where it is of use, by the name of its place: a simulation loads none
-of it, and who reads a round need not know it."""
+"""What attaches to a run only where it is of use, by the name of its place: who reads a round need
+not know it."""
 
 
 def attached(place: str) -> Any:
-    """The module that attaches at a place."""
-    return import_module(f"corsage.{ATTACHED[place]}")
+    """The module that attaches at a place; NotInstalled if it was taken out."""
+    return part(ATTACHED[place], place)
+
+
+def part(module: str, what: str) -> Any:
+    """A module of Corsage, which `what` needs; NotInstalled if it, or what it needs, is gone."""
+    try:
+        return import_module(f"corsage.{module}")
+    except ModuleNotFoundError as error:
+        if not_installed(error) is None:
+            raise
+        raise NotInstalled(f"{what}: {not_installed(error)}") from error
+
+
+def not_installed(error: ModuleNotFoundError) -> str | None:
+    """The line on a part of Corsage that is gone; None if the module is somebody else's."""
+    floor, _, place = (error.name or "").partition(".")
+    if floor != "corsage":
+        return None
+    return f"{place.replace('.', '/')} is not in this installation of Corsage."
+
+
+def attachment(place: str) -> Any:
+    """The module that attaches at a place, or None where its folder was taken out."""
+    module = f"corsage.{ATTACHED[place]}"
+    return import_module(module) if find_spec(module) else None
 
 
 def found(name: str, floor: str, suffix: str = "") -> Any:
     """A class of an algorithm, out of its file on a floor: `strategies` or `clients`."""
-    module, cls = import_module(f"corsage.{place_of(name, floor)}"), ALGORITHMS[name].cls + suffix
+    module = part(place_of(name, floor), f"strategy={name}")
+    cls = ALGORITHMS[name].cls + suffix
     if not hasattr(module, cls):
         raise ConfigError(f"strategy={name}: no class {cls} in {module.__file__}; see ALGORITHMS.")
     return getattr(module, cls)
@@ -161,14 +196,17 @@ def keys_class(name: str) -> type[Keys]:
 
 
 def algorithm_keys() -> dict[str, type[Keys]]:
-    """The keys of each algorithm that has keys of its own; presets have none."""
-    classes = {name: keys_class(name) for name, entry in ALGORITHMS.items() if not entry.of}
+    """The keys of each algorithm that has some, and was not taken out; presets have none."""
+    classes: dict[str, type[Keys]] = {}
+    for name in (name for name, entry in ALGORITHMS.items() if not entry.of):
+        with suppress(NotInstalled):
+            classes[name] = keys_class(name)
     return {name: cls for name, cls in classes.items() if cls is not NoKeys}
 
 
 def data_set(name: str) -> Any:
-    """What a data set's file says of it."""
-    return import_module(f"corsage.datasets.{DATASETS[name]}").DATASET
+    """The declaration of a data set in its file."""
+    return part(f"datasets.{DATASETS[name]}", f"dataset={name}").DATASET
 
 
 def data_keys(name: str) -> type[DataKeys]:
@@ -177,6 +215,7 @@ def data_keys(name: str) -> type[DataKeys]:
     return declared
 
 
-def users_of(key: str) -> list[str]:
-    """The data sets that read a key."""
-    return [name for name in DATASETS if key in names(data_keys(name))]
+def device_keys() -> type[DataKeys]:
+    """The keys that say how a device reads a file of its own: those of CSV files."""
+    declared: type[DataKeys] = import_module("corsage.datasets.shared_keys").CsvKeys
+    return declared

@@ -16,8 +16,7 @@ import numpy as np
 
 from corsage.core.arrays import Array, Floats
 from corsage.core.errors import DataError
-from corsage.core.keys import key
-from corsage.core.tables.columns import CATEGORY, LARGEST, ColumnFacts, TableFacts, is_missing
+from corsage.core.tables.columns import CATEGORY, LARGEST_CELL, ColumnFacts, TableFacts, is_missing
 from corsage.datasets.columns.cells import Cells, Place, locate, numeric, read_cells, text_of
 from corsage.datasets.columns.dialect import Dialect, dialect_of, rows
 from corsage.datasets.columns.typed import (
@@ -31,7 +30,7 @@ from corsage.datasets.columns.typed import (
     numbers,
 )
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.shared_keys import ColumnKeys, FeatureKeys, check_columns, own_file
+from corsage.datasets.shared_keys import CsvKeys, check_columns, own_file
 from corsage.datasets.table import (
     Table,
     check_users,
@@ -42,18 +41,6 @@ from corsage.datasets.table import (
 )
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-
-
-@dataclass(frozen=True)
-class CsvKeys(FeatureKeys, ColumnKeys):
-    """Keys of a CSV file."""
-
-    drop_columns: tuple[str, ...] = key(
-        (), "csv, frames: columns that are left out, with commas; all others are the input"
-    )
-    category_columns: tuple[str, ...] = key(
-        (), "csv, frames: columns that are categories though they look like numbers, with commas"
-    )
 
 
 @dataclass(frozen=True)
@@ -119,7 +106,7 @@ class CsvFile:
         self.forced = [i for i, n in enumerate(columns.names) if n in keys.category_columns]
         self.source = Source(
             str(path), self.located, keys.missing != "refuse",
-            FLOAT32_MAX if keys.scaling == "none" else LARGEST,
+            FLOAT32_MAX if keys.scaling == "none" else LARGEST_CELL,
         )  # fmt: skip
 
     def table(self) -> Table:
@@ -202,7 +189,7 @@ class CsvFile:
 
 
 def same(word: str, value: float) -> bool:
-    """Whether a word is this number."""
+    """Tell whether a word is this number."""
     try:
         return not is_missing(word) and float(word.replace(",", ".")) == value
     except ValueError:
@@ -224,7 +211,7 @@ def read_header(path: Path, delimiter: str = ",") -> tuple[int, list[str]]:
 def find_columns(
     path: Path, keys: CsvKeys, optional: tuple[str, ...], delimiter: str = ","
 ) -> Columns:
-    """Which of the header's names are label, user, cluster and features."""
+    """Find label, user, cluster and features among the header's names."""
     line, names = read_header(path, delimiter)
     wanted = {"label": keys.label_column, "user": keys.user_column, "cluster": keys.cluster_column}
     at: dict[str, int] = {}
@@ -266,4 +253,4 @@ def check_named(path: Path, keys: CsvKeys, names: list[str]) -> None:
         raise DataError("feature-columns and drop-columns: set one of them; the other follows.")
 
 
-DATASET = DataSet(load, CsvKeys, own_file, check_columns, users="either")
+DATASET = DataSet(load, CsvKeys, own_file, check_columns, users="either", read=read)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from corsage.core.configuration.data_keys import FEDERATED, MISSING_CHOICES, SCALE_CHOICES
 from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.keys import key
-from corsage.core.tables.preparation import FEDERATED, MISSING, SCALES
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class FileKeys(DataKeys):
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """The place of the file."""
         return Path(self.data_file).expanduser()
 
 
@@ -44,41 +44,41 @@ class LabelKeys(DataKeys):
 
     @property
     def numbers(self) -> bool:
-        """Whether the labels are said to be numbers."""
+        """Tell whether the labels are said to be numbers."""
         return self.labels == "numbers"
 
 
 @dataclass(frozen=True)
 class TableKeys(DataKeys):
-    """How the columns of a table are prepared."""
+    """The preparation of a table's columns."""
 
     scale: str = key(
         "auto",
         "by whose mean and spread the columns of a table, and labels that are numbers, are "
         "standardised: the whole federation's, each user's own, or nobody's; auto: federated",
-        choices=("auto", *SCALES),
+        choices=("auto", *SCALE_CHOICES),
     )
     missing: str = key(
         "refuse",
         "what is done about missing cells: refuse them; put the federation's mean there, of words "
         "a level of their own; flag: that, and an input that says where it was",
-        choices=MISSING,
+        choices=MISSING_CHOICES,
     )
 
     @property
     def scaling(self) -> str:
-        """Whose mean and spread count."""
+        """The scope of means and spreads."""
         return FEDERATED if self.scale == "auto" else self.scale
 
     @property
     def sums(self) -> bool:
-        """Whether means and spreads are asked of the nodes."""
+        """Tell whether means and spreads are asked of the nodes."""
         return self.scaling == FEDERATED or self.missing != "refuse"
 
 
 @dataclass(frozen=True)
 class ColumnKeys(TableKeys, LabelKeys, FileKeys):
-    """What is where in a file of one's own."""
+    """The columns of a file of one's own."""
 
     user_column: str = key("user", "column that names each sample's user")
     label_column: str = key("label", "column of the class (npz: y is understood too)")
@@ -117,6 +117,18 @@ class FeatureKeys(DataKeys):
         "alone; empty: all that are left (chem97: gcsecnt,gender,age, of which the first may be "
         "gcsescore instead)"
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CsvKeys(FeatureKeys, ColumnKeys):
+    """Keys of a CSV file."""
+
+    drop_columns: tuple[str, ...] = key(
+        (), "csv, frames: columns that are left out, with commas; all others are the input"
+    )
+    category_columns: tuple[str, ...] = key(
+        (), "csv, frames: columns that are categories though they look like numbers, with commas"
+    )
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Floats32, Ints, PerChannel, along_channels
 from corsage.core.errors import ConfigError, DataError
-from corsage.core.tables.columns import TableFacts
+
+if TYPE_CHECKING:
+    from corsage.core.tables.columns import TableFacts
 
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 # A "class" beyond this is a measurement or an id in the label column; a model's last layer would
 # be allocated for it.
-MOST_CLASSES = 100_000
+MOST_LABEL_CLASSES = 100_000
 NO_FEATURES = ("none",)  # as feature-columns
 OR_NUMBERS = ", or set labels=numbers to predict numbers"
 
@@ -58,7 +60,7 @@ class Table:
 
     @cached_property
     def strata(self) -> Ints:
-        """What splits and partitions balance: the classes; numbers are all of one kind."""
+        """Strata that splits and partitions balance: the classes; numbers are all of one kind."""
         classes = self.balanced and self.num_classes
         return self.y if classes else np.zeros(len(self.y), np.int64)
 
@@ -112,10 +114,10 @@ def class_labels(values: Array, where: str, otherwise: str = "") -> tuple[Ints, 
             f"labels are whole numbers from 0: {remedy}"
         )
     top = int(values.max())
-    if top >= MOST_CLASSES:
+    if top >= MOST_LABEL_CLASSES:
         raise DataError(
-            f"{where}: a label of {top} would mean {top + 1} classes (at most {MOST_CLASSES}); "
-            f"is this the right label-column? If so, {remedy}"
+            f"{where}: a label of {top} would mean {top + 1} classes (at most "
+            f"{MOST_LABEL_CLASSES}); is this the right label-column? If so, {remedy}"
         )
     return values.astype(np.int64), top + 1
 
@@ -148,7 +150,7 @@ def number_labels(values: Array, where: str) -> Numbers:
 
 
 def held(x: Array) -> Mask:
-    """Which samples a float32 model can hold."""
+    """Mark the samples that a float32 model can hold."""
     with np.errstate(over="ignore"):
         finite = np.isfinite(x.astype(np.float32))
     return np.asarray(finite.reshape(len(x), -1).all(axis=1))

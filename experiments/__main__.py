@@ -14,7 +14,7 @@ from rich.table import Table
 
 from corsage.app.output.complaint import complain
 from corsage.app.output.summary import human_seconds
-from corsage.core.configuration.config import read_words
+from corsage.core.configuration.command_line import read_words
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
 from corsage.core.keys import nearest

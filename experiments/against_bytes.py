@@ -12,8 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from corsage.app.output import plots
 from corsage.app.output.summary import human_bytes
+from corsage.app.report import plots
 from corsage.experiments.measured import Point
 
 

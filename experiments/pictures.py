@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.core.arrays import Floats
 from corsage.core.errors import ConfigError
 from corsage.experiments.outcome import Figure, Options

@@ -32,8 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.output import plots
 from corsage.app.output.summary import human_bytes
+from corsage.app.report import plots
 from corsage.core.errors import ConfigError
 from corsage.core.files import write_atomically
 from corsage.experiments.against_bytes import Curve, Curves, drawing

@@ -19,14 +19,15 @@ import pytest
 from corsage.app import keys
 from corsage.app.command import parse as parse_run
 from corsage.app.command import run
-from corsage.app.commands import COMMANDS
 from corsage.app.help import pages
+from corsage.app.help.commands import COMMANDS
 from corsage.app.studies.grid import grid_of
 from corsage.app.tour import STOPS
 from corsage.benchmarks import doors
 from corsage.benchmarks.__main__ import BENCHMARKS
 from corsage.benchmarks.chaos import command as chaos
-from corsage.core.configuration.config import Config, read_words
+from corsage.core.configuration.command_line import read_words
+from corsage.core.configuration.config import Config
 from corsage.core.registry import ALGORITHMS, DATASETS
 from corsage.experiments import EXPERIMENTS, experiment
 from corsage.experiments.__main__ import parse as parse_experiment

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,26 @@ MAY: dict[str, list[str]] = {
     "app": [*LOW, "networks", "datasets", "solvers", "strategies", "clients", "app"],
 }
 """What each package may import; `from corsage import x` means nothing that is below the roof."""
+ROOMS = (
+    *("states", "output", "results", "report.scripts", "report", "nodes", "nodes.resident"),
+    *("tracking", "run", "inference", "studies", "help", "deployment", ""),
+)
+"""The rooms of the app, the lowest first; the app's own files are the roof of all."""
 FAMILIES = ("fedrep", "known_clusters", "convex_clustering")
 
 
-def imported(path: Path) -> list[str]:
+def nodes_of(tree: ast.AST, typing: bool) -> Iterator[ast.AST]:
+    """All nodes; without `typing` not those that only a type checker reads."""
+    for child in ast.iter_child_nodes(tree):
+        if typing or not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+            yield child
+            yield from nodes_of(child, typing)
+
+
+def imported(path: Path, typing: bool = True) -> list[str]:
     """The modules of Corsage that a file imports, anywhere in it, without the leading name."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(ast.parse(path.read_text(encoding="utf-8")), typing):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -52,6 +66,45 @@ def test_imports_go_down_only(package: str) -> None:
     ]
     assert files
     assert not wrong
+
+
+def room_of(name: str) -> str:
+    """The innermost folder that a module, or what is imported of it, lies in."""
+    parts = name.split(".")
+    while parts and not (ROOT / "/".join(parts)).is_dir():
+        parts.pop()
+    return ".".join(parts)
+
+
+def rooms_above(floor: str) -> dict[str, set[str]]:
+    """What each room of a floor imports of the floor's others as it runs, at the top or later."""
+    above: dict[str, set[str]] = {}
+    for file in (ROOT / floor).rglob("*.py"):
+        room = room_of(".".join(file.relative_to(ROOT).parent.parts))
+        names = imported(file, typing=False)
+        others = {room_of(name) for name in names if within(name, [floor])}
+        above.setdefault(room, set()).update(others - {room})
+    return above
+
+
+def test_rooms_of_the_app_are_in_order() -> None:
+    order = [f"app.{room}".rstrip(".") for room in ROOMS]
+    wrong = [
+        f"{room} imports {other}"
+        for room, others in rooms_above("app").items()
+        for other in others
+        if order.index(other) > order.index(room)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("floor", sorted({package.split(".")[0] for package in MAY}))
+def test_no_rooms_import_each_other_in_a_circle(floor: str) -> None:
+    above = rooms_above(floor)
+    while free := [room for room, others in above.items() if not others & above.keys()]:
+        for room in free:
+            del above[room]
+    assert not above
 
 
 @pytest.mark.parametrize("floor", ["strategies", "clients"])

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corsage.app import commands
+from corsage.app.help import commands
 from corsage.app.help.facts import FACTS
 from corsage.core.configuration.groups import GROUPS
+from corsage.core.configuration.known_keys import OF_SOME, known_keys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Value, kebab, names
 from corsage.core.registry import ALGORITHMS, DATASETS, data_keys, keys_class, place_of, source
@@ -132,7 +133,7 @@ def data_set(name: str) -> Iterator[RenderableType]:
 
 def group(title: str) -> Iterator[RenderableType]:
     """The keys of a group."""
-    from corsage.core.configuration.catalogue import OF_SOME, catalogue
+    from corsage.core.configuration.catalogue import catalogue
 
     found = catalogue()
     for heading in (title, OF_SOME) if title == GROUPS["data"].title else (title,):
@@ -172,20 +173,16 @@ def table_of(own: list[str]) -> Iterator[RenderableType]:
 
 def group_words() -> dict[str, str]:
     """The words that mean a group of keys, and its title."""
-    from corsage.core.configuration.catalogue import titled
-
     found = {name: group.title for name, group in GROUPS.items()}
     found |= {"training": GROUPS["train"].title, "users": GROUPS["federation"].title}
-    for title, _ in titled():
-        found.setdefault(title.lower().replace(" ", "-"), title)
+    for key in known_keys().values():
+        found.setdefault(key.title.lower().replace(" ", "-"), key.title)
     return found
 
 
 def key_names() -> list[str]:
     """All keys."""
-    from corsage.core.configuration.catalogue import defaults
-
-    return list(defaults())
+    return list(known_keys())
 
 
 def line(name: str) -> str:
@@ -201,6 +198,8 @@ def line(name: str) -> str:
 def docstring(name: str) -> str:
     """What the file of an algorithm says at its top; it is not imported for that."""
     file = ROOT.joinpath(*place_of(source(name)).split(".")).with_suffix(".py")
+    if not file.is_file():
+        return "Not in this installation."
     return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or name
 
 

@@ -1,15 +1,22 @@
-"""Whether this process is a device's; asked before anything is loaded."""
+"""This process is a device's, or a simulation's: asked before anything is loaded."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from flwr.app import Context
+
+from corsage.core.errors import ConfigError
 
 CLIENT = "flwr.supernode.runtime.run_clientapp"
 """What the process of a SuperNode's client app has loaded, and no other."""
 RESIDENT = "corsage.app.nodes.resident.process"
 """The same of a SuperNode's resident worker."""
+SECONDS = "worker-seconds"
+USUAL = 900.0
+"""Seconds for which a worker without work stays, if its owner says nothing."""
 
 
 def is_device(context: Context) -> bool:
@@ -23,3 +30,13 @@ def is_device(context: Context) -> bool:
 def is_client() -> bool:
     """Whether this is the process that a SuperNode has started for one message."""
     return CLIENT in sys.modules
+
+
+def worker_seconds(node_config: Mapping[str, Any]) -> float:
+    """For how long a device keeps a worker that has no work; 0: it keeps none."""
+    value = node_config.get(SECONDS, USUAL)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e6:
+        raise ConfigError(
+            f"node config: {SECONDS}={value!r:.40}: must be a number from 0 to 1000000."
+        )
+    return float(value)

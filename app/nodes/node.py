@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import Context
 
-from corsage.app.nodes.deployed import is_device
-from corsage.app.nodes.resident.lair import SECONDS, worker_seconds
+from corsage.app.nodes.deployed import SECONDS, is_device, worker_seconds
 from corsage.app.states.state_dir import KEEP_RUNS, state_folder
 from corsage.clients import client_class
 from corsage.core.cache import Cache
@@ -25,16 +24,11 @@ from corsage.core.messages.limits import Limits, limits_of
 from corsage.core.messages.wire import Task
 from corsage.core.tables.columns import TableFacts
 from corsage.core.tables.preparation import Preparation
-from corsage.datasets.columns.prepared import prepared
 from corsage.datasets.columns.summed import summed
-from corsage.datasets.csvfile import CsvKeys
-from corsage.datasets.dealing.federated import (
-    FederatedData,
-    on_device,
-    simulated,
-    source_marks,
-)
-from corsage.datasets.shared_keys import TableKeys
+from corsage.datasets.dealing.federated import on_device, simulated, source_marks
+from corsage.datasets.dealing.prepared import prepared
+from corsage.datasets.shared_keys import CsvKeys, TableKeys
+from corsage.datasets.user_data import FederatedData
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own

@@ -15,11 +15,12 @@ import numpy as np
 from corsage.app.output.notes import useless
 from corsage.core.arrays import along_channels
 from corsage.core.configuration.config import Config
-from corsage.core.keys import flatten, names
-from corsage.core.measures import ACCURACY, MEASURES
-from corsage.core.registry import ALGORITHMS, algorithm_keys, source
-from corsage.datasets.columns.prepared import prepared
-from corsage.datasets.dealing.federated import FederatedData, simulated
+from corsage.core.configuration.known_keys import defaults, keys_of_algorithms
+from corsage.core.measures import MEASURES
+from corsage.core.registry import ALGORITHMS, source
+from corsage.datasets.dealing.federated import simulated
+from corsage.datasets.dealing.prepared import prepared
+from corsage.datasets.user_data import FederatedData
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import Summary
@@ -43,20 +44,20 @@ class Remarks(Callback):
 
     Parameters
     ----------
-    first : what is so of the whole run is said by its first strategy alone.
+    strategies : of the run, by name, for its first one, which alone says what is so of all.
     """
 
-    def __init__(self, first: bool = True) -> None:
-        self.first = first
+    def __init__(self, strategies: Sequence[str] = ()) -> None:
+        self.strategies = strategies
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """A line on each thing that was noticed, and on inputs that SGD will not like."""
-        for note in idle(strategy.config, strategy.name) if self.first else ():
+        for note in idle(strategy.config, self.strategies) if self.strategies else ():
             strategy.job.note(note)
         data = dealt(strategy)
         if data is None:
             return
-        for note in data.notes if self.first else ():
+        for note in data.notes if self.strategies else ():
             strategy.job.note(note)
         if by_sgd(strategy) and (said := wild(as_inputs(data, strategy))):
             strategy.job.note(said)
@@ -72,22 +73,18 @@ class Remarks(Callback):
                 strategy.job.note(row + said + UNTRAINED * by_sgd(strategy))
 
 
-def idle(config: Config, name: str) -> list[str]:
-    """A line on each key that is set and belongs to strategies that do not run.
+def idle(config: Config, strategies: Sequence[str]) -> list[str]:
+    """A line on each key that is set and belongs to none of the strategies that run.
 
     It is no mistake: another strategy is another word, and what is set for it may stay.
     """
-    declared = algorithm_keys()
-    running = {source(other) for other in {name, *config.run.strategy} if other in ALGORITHMS}
-    read = {key for other in running & set(declared) for key in names(declared[other])}
-    found = []
-    for other, keys in config.algorithm.items():
-        plain = flatten(declared[other]())
-        for key, value in flatten(keys).items():
-            if key not in read and value != plain[key]:
-                whose = ", ".join(each for each in declared if key in names(declared[each]))
-                found.append(f"{key}={value}: nobody reads it in this run; it is for {whose}")
-    return list(dict.fromkeys(found))
+    running = {source(name) for name in strategies if name in ALGORITHMS}
+    values, usual = config.flat(), defaults()
+    return [
+        f"{key}={values[key]}: nobody reads it in this run; it is for {', '.join(owners)}"
+        for key, owners in keys_of_algorithms().items()
+        if not running & {*owners} and values[key] != usual[key]
+    ]
 
 
 def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:
@@ -129,7 +126,7 @@ def wild(data: FederatedData) -> str:
 def risen(result: Summary) -> str:
     """What is to be said of an error that rose over the run."""
     measure = MEASURES[result.measure]
-    if measure is ACCURACY or len(result.curve) < 2:
+    if measure.higher_is_better or len(result.curve) < 2:
         return ""
     (early, first), (late, last) = result.curve[0], result.curve[-1]
     if last <= WORSE * first:

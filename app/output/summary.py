@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from corsage.app.output.notes import notes
-from corsage.core.measures import ACCURACY, NONE, Measure, measure_of
+from corsage.core.measures import ACCURACY, DASH, Measure, measure_of
 
 Row = Mapping[str, Any]
 """One round of one strategy, as in `metrics.jsonl`."""
@@ -23,6 +25,8 @@ Result = Mapping[str, Any]
 
 FAILED = "failed"
 """What stands where the measure would."""
+WIDE = 120
+"""Columns of a table that is printed as text."""
 NAME = 12
 """Columns of a strategy's name that the table has at least."""
 
@@ -38,7 +42,7 @@ def three_digits(value: float) -> str:
 def human_bytes(count: float) -> str:
     """Bytes in decimal units and at most 7 characters: `999 B`, `12.3 kB`, `1.23 MB`."""
     if not math.isfinite(count):
-        return NONE
+        return DASH
     if count < 999.5:
         return f"{count:.0f} B"
     for unit in ("kB", "MB", "GB", "TB", "PB"):
@@ -62,7 +66,7 @@ def human_count(count: float) -> str:
 def human_seconds(seconds: float) -> str:
     """A duration in at most 6 characters up to 99 days: `120 ms`, `4.2 s`, `3m 20s`, `1h 05m`."""
     if not math.isfinite(seconds):
-        return NONE
+        return DASH
     seconds = max(seconds, 0.0)
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms" if seconds else "0 s"
@@ -108,7 +112,7 @@ def cells(result: Result) -> list[str]:
         text(result.get(f"{measure.name}_last10")),
         text(result.get("worst10")),
         text(found[measure.worst]),
-        NONE if (steps := result.get("gradient_steps")) is None else human_count(steps),
+        DASH if (steps := result.get("gradient_steps")) is None else human_count(steps),
         human_bytes(result.get("bytes_up", math.nan)),
         human_bytes(result.get("bytes_down", math.nan)),
         human_count(result.get("messages", 0)),
@@ -173,7 +177,7 @@ def summary_table(
             line[1].stylize("bold")
         table.add_row(*line)
     for name in failed:
-        table.add_row(Text(name), Text(FAILED, "red"), *[NONE] * (len(table.columns) - 2))
+        table.add_row(Text(name), Text(FAILED, "red"), *[DASH] * (len(table.columns) - 2))
     lines = [note for result in results if (note := dropped_note(result, names=3))]
     lines += [f"{name} failed: {why}" for name, why in failed.items()]
     lines += notes(results)
@@ -216,3 +220,46 @@ def evaluated(rows: Iterable[Row], strategy: str) -> list[Row]:
     own = (row for row in rows if row["strategy"] == strategy)
     latest = {int(row["round"]): row for row in own if measure_of(row).name in row}
     return [latest[number] for number in sorted(latest)]
+
+
+def plain(*parts: RenderableType) -> str:
+    """Tables one below the other, as the terminal shows them, without colours."""
+    file = io.StringIO()
+    console = Console(
+        file=file, width=WIDE, force_jupyter=False, force_terminal=False, color_system=None
+    )
+    for part in parts:
+        console.print(part, crop=False)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def findings(results: Sequence[Result]) -> Iterator[tuple[str, list[list[str]]]]:
+    """What methods have to say at their ends: titles after the strategy's name, and their rows.
+
+    A result may have `findings`, a list of `{"title": ..., "rows": [[label, text], ...]}`.
+    """
+    for result in results:
+        for found in result.get("findings", []):
+            yield f"{result['strategy']}: {found['title']}", found["rows"]
+
+
+def findings_tables(results: Sequence[Result]) -> list[Group]:
+    """The findings for the terminal; text, not markup: it is printed as it is."""
+    tables: list[Group] = []
+    for title, rows in findings(results):
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        tables.append(Group(Text(f"\n{title}", style="bold"), table))
+    return tables
+
+
+def findings_section(results: Sequence[Result]) -> str:
+    """The findings for the report; empty if there are none."""
+    parts = []
+    for title, rows in findings(results):
+        lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+        body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+        table = f'<div class="wide"><table><tbody>{body}</tbody></table></div>'
+        parts.append(f'<section class="findings"><h3>{escape(title)}</h3>\n{table}</section>')
+    return "\n".join(["<h2>Findings</h2>", *parts]) if parts else ""

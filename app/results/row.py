@@ -13,16 +13,16 @@ import numpy as np
 from corsage.app.results.prepared import preparation_of
 from corsage.app.results.rowfile import SHARED, RowFile
 from corsage.core.arrays import Arrays
+from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.errors import CorsageError, DataError
 from corsage.core.hurt import Hurt
 from corsage.core.keys import nearest
 from corsage.core.measures import MEASURES, Spread
-from corsage.core.tables.preparation import BY_USER
 from corsage.strategies.rounds.results import Summary
 
 if TYPE_CHECKING:
     from corsage.app.results.user_model import UserModel
-    from corsage.datasets.dealing.federated import FederatedData
+    from corsage.datasets.user_data import FederatedData
 
 Json = dict[str, Any]
 Data = Callable[[], "FederatedData"]
@@ -114,8 +114,7 @@ class Row:
     def summary(self) -> str:
         """What the method found, as the terminal shows it: of a linear model its coefficients with
         standard errors, the components of variance, and how far users are shrunken."""
-        from corsage.app.output.findings import findings_tables
-        from corsage.app.output.plain import plain
+        from corsage.app.output.summary import findings_tables, plain
 
         return plain(*findings_tables([self.numbers])).strip()
 
@@ -216,7 +215,7 @@ class Row:
 
         Users whose test data have no such value are left out.
         """
-        from corsage.datasets.columns.prepared import prepared
+        from corsage.datasets.dealing.prepared import prepared
 
         if self.file.header.devices:
             raise NoModel(f"{self.name}: the users' test data are on their devices.")
@@ -228,7 +227,7 @@ class Row:
         return {user: value for user, value in found.items() if math.isfinite(value)}
 
     def _judged(self, user: str, data: FederatedData) -> float:
-        from corsage.clients.parts.units import units_of
+        from corsage.clients.parts.samples import units_of
         from corsage.networks.evaluation import score
 
         model, own, measure = self.user(user), data[user], MEASURES[self.measure]

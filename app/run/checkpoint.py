@@ -1,4 +1,4 @@
-"""Checkpoints: the whole state of a strategy in one file that is either whole or not there.
+"""Checkpoints: all parts of a strategy in one file that is either whole or not there.
 
 The last few are kept. A run goes on from the newest that is sane, and may go back to any of them.
 """
@@ -9,11 +9,11 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -22,12 +22,13 @@ from safetensors.numpy import load, save
 from corsage.core.arrays import Arrays
 from corsage.core.errors import CheckpointError
 from corsage.core.files import delete, write_atomically
-from corsage.strategies.rounds.state import Progress, not_finite, restored, stored
+from corsage.strategies.rounds.state import not_finite, restored, stored
 
-PROGRESS = "/progress/"
-"""Before the names of the arrays that say where the run stands; the others are the algorithm's."""
-FORMAT = "corsage-checkpoint-4"
-S = TypeVar("S")
+FORMAT = "corsage-checkpoint-5"
+Parts = Mapping[str, Any]
+"""Dataclasses, by the names under which a strategy has them."""
+Kinds = Mapping[str, type]
+"""Their classes."""
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Checkpoints:
     config : all keys, by which the run folder's own file of them can be made anew.
     number : how many are kept.
     note : is told what was skipped.
+    kept : the rounds that there are checkpoints of, in order.
     """
 
     folder: Path
@@ -48,32 +50,32 @@ class Checkpoints:
     config: dict[str, Any] = field(default_factory=dict)
     number: int = 3
     note: Callable[[str], None] = print
-    held: dict[int, Mapping[str, int]] = field(default_factory=dict)
+    kept: list[int] = field(default_factory=list)
 
-    def write(self, progress: Progress, state: object) -> None:
-        """Write one, and only then delete the oldest."""
-        path = checkpoint_of(self.folder, progress.round)
-        write_checkpoint(path, progress, state, self.identity, self.config)
-        self.held[progress.round] = progress.versions.copy()
-        for old in sorted(self.held)[: -self.number]:
-            del self.held[old]
-        delete(*(path for number, path in found(self.folder) if number not in self.held))
+    def write(self, number: int, parts: Parts) -> None:
+        """Write that of a round, and only then delete the oldest."""
+        path = checkpoint_of(self.folder, number)
+        write_checkpoint(path, parts, self.identity, self.config)
+        self.kept = sorted({*self.kept, number})[-self.number :]
+        delete(*(path for number, path in found(self.folder) if number not in self.kept))
 
-    def newest(self, kind: type[S]) -> tuple[Progress, S] | None:
-        """The newest that is sane, None if there was never one; what is skipped is said."""
+    def sane(self, kinds: Kinds) -> Iterator[tuple[int, Parts]]:
+        """The rounds and parts of those that are sane, the newest first.
+
+        What is skipped is said; CheckpointError if none is of use, though there are some.
+        """
         skipped: list[tuple[Path, str]] = []
-        chosen: tuple[Progress, S] | None = None
+        self.kept = []
         for number, path in reversed(found(self.folder)):
             try:
-                progress, state = read_checkpoint(path, self.identity, kind)
-                check_sane(path, state)
+                parts = read_checkpoint(path, self.identity, kinds)
+                check_sane(path, parts)
             except CheckpointError as why:
                 skipped.append((path, str(why)))
                 continue
-            chosen = chosen or (progress, state)
-            self.held[number] = progress.versions.copy()  # a run goes on with its own
-        self.held = dict(sorted(self.held.items()))
-        if skipped and chosen is None:
+            self.kept = [number, *self.kept]
+            yield number, parts
+        if skipped and not self.kept:
             raise CheckpointError(
                 f"{skipped[0][1].rstrip('.')}; no other checkpoint is of use. Put a copy of one "
                 "back, or begin this strategy anew: --from-round 0."
@@ -81,7 +83,6 @@ class Checkpoints:
         for path, text in skipped:
             self.note(f"{path.name} is skipped: {text}")
             path.replace(path.with_name(f"unusable-{path.name}"))
-        return chosen
 
 
 def checkpoint_of(folder: Path, number: int) -> Path:
@@ -105,16 +106,16 @@ def go_back(folder: Path, number: int) -> None:
 
 def write_checkpoint(
     path: Path,
-    progress: Progress,
-    state: object,
+    parts: Parts,
     identity: dict[str, Any],
     config: dict[str, Any] | None = None,
 ) -> None:
-    """Write where a run stands and what its algorithm remembers; `identity` says which it is."""
-    (where, own), (plain, named) = stored(progress), stored(state)
-    named = {**named, **{PROGRESS + name: array for name, array in own.items()}}
-    body = {"format": FORMAT, "identity": identity, "progress": where, "state": plain}
-    head = json.dumps({**body, "config": config or {}}).encode()
+    """Write the parts of a strategy; `identity` says which run it is of."""
+    both = {name: stored(part) for name, part in parts.items()}
+    plain = {name: one for name, (one, _) in both.items()}
+    body = {"format": FORMAT, "identity": identity, "parts": plain, "config": config or {}}
+    named = {f"{part}/{name}": a for part, (_, own) in both.items() for name, a in own.items()}
+    head = json.dumps(body).encode()
     arrays = save({name: np.asarray(a, order="C") for name, a in named.items()})
     payload = struct.pack("<Q", len(head)) + head + arrays
     digest = hashlib.blake2b(payload, digest_size=32).digest()
@@ -122,19 +123,21 @@ def write_checkpoint(
     write_atomically(path, digest + payload, durable=True)
 
 
-def read_checkpoint(path: Path, identity: dict[str, Any], kind: type[S]) -> tuple[Progress, S]:
-    """Read both back; CheckpointError if the file is damaged or of another run or version."""
+def read_checkpoint(path: Path, identity: dict[str, Any], kinds: Kinds) -> dict[str, Any]:
+    """Read parts back; CheckpointError if the file is damaged or of another run or version."""
     body, arrays = opened(path)
     check_identity(path, body["identity"], identity)
-    own = {n.removeprefix(PROGRESS): a for n, a in arrays.items() if n.startswith(PROGRESS)}
+    named: dict[str, Arrays] = {name: {} for name in kinds}
+    for name, array in arrays.items():
+        part, _, own = name.partition("/")
+        named.setdefault(part, {})[own] = array
     try:
-        progress = restored(Progress, body["progress"], own)
-        state = restored(kind, body["state"], arrays)
+        plain = body["parts"]
+        return {name: restored(kind, plain[name], named[name]) for name, kind in kinds.items()}
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: written by another version of Corsage.") from error
-    return progress, state
 
 
 def opened(path: Path) -> tuple[dict[str, Any], Arrays]:
@@ -161,9 +164,9 @@ def opened(path: Path) -> tuple[dict[str, Any], Arrays]:
     return body, arrays
 
 
-def check_sane(path: Path, state: object) -> None:
-    """Refuse a state with a number that is not finite: no round would come of it."""
-    if name := not_finite(state):
+def check_sane(path: Path, parts: Parts) -> None:
+    """Refuse a part with a number that is not finite: no round would come of it."""
+    if name := not_finite(parts):
         raise CheckpointError(f"{path}: {name} is not finite.")
 
 

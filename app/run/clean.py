@@ -1,4 +1,4 @@
-"""`corsage clean`: remove old runs, or what they have left in a device's state-dir."""
+"""`corsage clean`: remove old runs, what they left in a state-dir, or prepared data."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from corsage.app.run.lock import RunLock
 from corsage.app.run.resuming import read_config
 from corsage.app.states.state_dir import KEEP_RUNS, experiments, remove, superfluous
 from corsage.core.errors import CheckpointError, ConfigError, CorsageError
-from corsage.core.files import guarded
+from corsage.core.files import cache_root, guarded
+from corsage.datasets.dealing.cache import prepared_folders
 
 USAGE = f"""\
 usage: corsage clean FOLDER [--keep N] [--unfinished] [--dry-run]
 
-  FOLDER        where run folders are (runs), or a device's state-dir
-  --keep N      keep the N runs that were used last ({KEEP_RUNS} unless told)
+  FOLDER        where run folders are (runs), a device's state-dir, or prepared data
+                ({cache_root("")} unless cache-dir says another folder)
+  --keep N      keep the N runs, or prepared data sets, that were used last
+                ({KEEP_RUNS} unless told)
   --unfinished  remove unfinished runs, too, which could be resumed
   --dry-run     only say what would be removed
 
@@ -59,8 +62,12 @@ def run(words: list[str]) -> int:
             clean_runs(asked, found)
         elif guarded(experiments, asked.folder):
             clean_states(asked)
+        elif ready := guarded(prepared_folders, asked.folder):
+            clean_prepared(asked, ready)
         else:
-            raise ConfigError(f"{asked.folder}: no runs of Corsage in it, and no states of users.")
+            raise ConfigError(
+                f"{asked.folder}: no runs of Corsage in it, no states of users, no prepared data."
+            )
     except ConfigError as error:
         return complain(error, 2)
     except CorsageError as error:
@@ -162,6 +169,21 @@ def clean_states(asked: Asked) -> None:
             if not asked.dry:
                 guarded(remove, one.folder)
         say(f"{one.folder.name} ({described(one.used, one.size)})", why)
+
+
+def clean_prepared(asked: Asked, found: list[Path]) -> None:
+    """Remove prepared data but those read last; they are made again when a run wants them."""
+    infos = {folder: [path.stat() for path in folder.iterdir()] for folder in found}
+    used = {folder: max((one.st_atime for one in infos[folder]), default=0.0) for folder in found}
+    for place, folder in enumerate(sorted(found, key=lambda folder: -used[folder])):
+        why = "kept"
+        if place >= asked.keep:
+            why = "would be removed" if asked.dry else "removed"
+            if not asked.dry:
+                guarded(shutil.rmtree, folder)
+        say(
+            f"{folder.name} ({described(used[folder], sum(i.st_size for i in infos[folder]))})", why
+        )
 
 
 def described(used: float, size: int) -> str:

@@ -12,9 +12,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from corsage.app.output.complaint import in_a_line
 from corsage.app.output.summary import Result, human_seconds
 from corsage.app.run.columns import put_together, taken_apart
-from corsage.core.clock import COMMAND
+from corsage.core.clock import COMMAND_START
 from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed
 from corsage.core.files import delete, guarded, sealed, unsealed, write_atomically
 from corsage.core.measures import MEASURES, Spread
@@ -127,16 +128,6 @@ def read_failure(folder: Path) -> str:
         return ""
 
 
-def in_a_line(error: BaseException) -> str:
-    """An error in one line; what nobody foresaw with its type and place."""
-    text = " ".join(str(error).split())
-    if isinstance(error, CorsageError):
-        return text
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {text}{where}"
-
-
 class Attempts:
     """Strategies that are tried one after the other: one that fails does not end the others.
 
@@ -150,7 +141,7 @@ class Attempts:
 
     def __init__(self, folder: Path, alone: bool = False) -> None:
         self.folder, self.alone = folder, alone
-        self.begin = COMMAND.get(time.monotonic())
+        self.begin = COMMAND_START.get(time.monotonic())
         self.first: float | None = None  # when the first strategy began
         self.seconds: dict[str, float] = {}
         self.errors: dict[str, Exception] = {}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from corsage.app.local_grid import LocalGrid
+from flwr.app import Context
+
 from corsage.app.output.summary import human_bytes
 from corsage.app.results.header import Header
 from corsage.app.results.rowfile import RowFile, joined
@@ -49,10 +50,12 @@ def write_held(strategy: Strategy[Any, Any], folder: Path) -> None:
         write_atomically(folder / f"{row}{ENDING}", data, durable=True)
 
 
-def models_in_memory(strategy: Strategy[Any, Any], grid: LocalGrid) -> dict[str, RowFile]:
+def models_in_memory(
+    strategy: Strategy[Any, Any], contexts: Iterable[Context]
+) -> dict[str, RowFile]:
     """The same of a run without a folder, by the rows' names."""
     found: dict[str, list[bytes]] = {}
-    for context in grid.contexts:
+    for context in contexts:
         found |= taken_from(context)
     return {
         row: RowFile(joined(head_of(strategy, strategy.deliveries[row], pieces), pieces, None))

@@ -10,23 +10,22 @@ from typing import Any
 
 from safetensors.numpy import save
 
+from corsage.app.results.metrics import readable_rows
 from corsage.app.run.checkpoint import Checkpoints
 from corsage.app.run.endings import write_result
 from corsage.app.run.models import write_models
 from corsage.app.states.store import secure
 from corsage.core.configuration.config import Config
-from corsage.core.errors import CorsageError
 from corsage.core.files import append_line, guarded, write_atomically
 from corsage.core.messages.encoding import decode
 from corsage.core.paths import CHOICES
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.ledger import Ledger
 from corsage.strategies.rounds.loop import is_over
 from corsage.strategies.rounds.results import Summary
 
 TRAINING_PATH = "training-path.json"
-COUNTS = ("round", "users", "dropped", "seconds", "bytes_up", "bytes_down", "messages")
-"""Numbers that every row of the metrics has."""
 
 
 class Recorder(Callback):
@@ -41,18 +40,23 @@ class Recorder(Callback):
     def __init__(self, folder: Path, identity: dict[str, Any], config: Config) -> None:
         self.folder, self.config = folder, config
         self.checkpoints = Checkpoints(folder, identity, config.flat(), config.run.keep_checkpoints)
+        self.versions: dict[int, Ledger] = {}  # of users' states, as each kept checkpoint has them
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Take over the newest sane checkpoint, if there is one, and the metrics up to it."""
         guarded(self.folder.mkdir, parents=True, exist_ok=True)
         self.checkpoints.note = strategy.job.note
-        if found := self.checkpoints.newest(type(strategy.state)):
-            strategy.restore(*found)
-        strategy.job.hold(list(self.checkpoints.held.values()))
+        kinds = {name: type(part) for name, part in strategy.parts.items()}
+        self.versions = {}
+        for number, parts in self.checkpoints.sane(kinds):
+            if not self.versions:
+                strategy.restore(parts)
+            self.versions = {number: parts["progress"].versions.copy(), **self.versions}
+        strategy.job.hold([*self.versions.values()])
         kept, damaged = readable_rows(self.folder)
         if damaged:
             strategy.job.note(f"metrics.jsonl: {damaged} damaged lines are left out")
-        keep_path(self.folder.parent, strategy.progress.training_path)
+        keep_path(self.folder.parent, strategy.job.built.training_path)
         rows = [row for row in kept if row["round"] <= strategy.progress.round]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         guarded(write_atomically, self.folder / "metrics.jsonl", text)
@@ -65,8 +69,10 @@ class Recorder(Callback):
         if due:
             # What it names must be there whatever happens: first the states, then the checkpoint.
             secure_states(strategy, last)
-            guarded(self.checkpoints.write, strategy.progress, strategy.state)
-            strategy.job.hold(list(self.checkpoints.held.values()))
+            guarded(self.checkpoints.write, row["round"], strategy.parts)
+            self.versions[row["round"]] = strategy.progress.versions.copy()
+            self.versions = {number: self.versions[number] for number in self.checkpoints.kept}
+            strategy.job.hold([*self.versions.values()])
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """The models, the result, and the shared arrays under their names in the model."""
@@ -96,38 +102,3 @@ def path_of(run: Path) -> str:
         name = json.loads((run / TRAINING_PATH).read_text(encoding="utf-8"))
         return name if name in CHOICES else ""
     return ""
-
-
-def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rounds in a strategy's metrics."""
-    return readable_rows(folder)[0]
-
-
-def readable_rows(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """The rounds in a strategy's metrics, in order, and how many lines are damaged.
-
-    A line that a crash cut short, at the end, is none.
-    """
-    try:
-        raw = (folder / "metrics.jsonl").read_bytes()
-    except FileNotFoundError:
-        return [], 0
-    except OSError as error:
-        raise CorsageError(f"{error.filename}: cannot be read ({error.strerror}).") from error
-    lines = raw.split(b"\n")[:-1]
-    rows: dict[int, dict[str, Any]] = {}
-    for line in lines:
-        row = read_row(line, folder.name)
-        if row and row["round"] > max(rows, default=0):
-            rows[row["round"]] = row
-    return list(rows.values()), len(lines) - len(rows)
-
-
-def read_row(line: bytes, strategy: str) -> dict[str, Any] | None:
-    """A line of metrics; None if it is damaged."""
-    try:
-        row = json.loads(line)
-        sound = row["strategy"] == strategy and all(row[name] >= 0 for name in COUNTS)
-        return row if sound and isinstance(row["round"], int) else None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None

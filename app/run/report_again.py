@@ -9,8 +9,8 @@ from typing import Any
 
 from corsage.app.output.complaint import complain
 from corsage.app.output.summary import Result
+from corsage.app.results.metrics import read_rows
 from corsage.app.run.endings import RESULT, is_sound, read_failure, results_in
-from corsage.app.run.recorder import read_rows
 from corsage.app.run.resuming import not_a_run, read_config
 from corsage.core.errors import UNUSABLE, CheckpointError, ConfigError, CorsageError
 from corsage.core.files import guarded, parsed, unsealed
@@ -65,7 +65,7 @@ def parse(words: list[str]) -> tuple[Path, bool]:
 
 def again(folder: Path, png: bool = False) -> list[Path]:
     """Write the report of a run, and pictures for a paper if they are wanted."""
-    from corsage.app.output.report import write_report
+    from corsage.app.report.document import write_report
 
     found = read(folder)
     try:
@@ -75,7 +75,7 @@ def again(folder: Path, png: bool = False) -> list[Path]:
             )
         ]
         if png:
-            from corsage.app.output.plots import write_plots  # matplotlib: only where it is needed
+            from corsage.app.report.plots import write_plots  # matplotlib: only where it is needed
 
             written += guarded(write_plots, folder, found.results, found.rows)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

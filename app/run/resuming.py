@@ -8,10 +8,11 @@ from typing import Any
 
 from corsage.app.run.checkpoint import found, opened
 from corsage.core.configuration.config import Config
+from corsage.core.configuration.known_keys import idle_keys
 from corsage.core.errors import CannotResume, CheckpointError
 from corsage.core.files import parsed, sealed, unsealed
-from corsage.core.keys import Value, names
-from corsage.core.registry import ALGORITHMS, algorithm_keys, source
+from corsage.core.keys import Value
+from corsage.core.registry import ALGORITHMS
 
 OF_ONE_CALL: dict[str, Value] = {"resume": "", "from-round": -1}
 """Keys that say how to go on, and not what the run is."""
@@ -164,19 +165,6 @@ def identity(run: str, name: str, flat: Mapping[str, Any]) -> dict[str, Any]:
     """What makes a strategy's part of a run what it is: its checkpoints have it."""
     kept = {key for key in flat if key not in FREE} - idle_keys([name])
     return {"run": run, "strategy": name, **{key: flat[key] for key in sorted(kept)}}
-
-
-def idle_keys(strategies: Collection[str]) -> set[str]:
-    """The keys of algorithms that none of these strategies uses.
-
-    An algorithm may use others of its family on its way.
-    """
-    own = algorithm_keys()
-    families = {ALGORITHMS[source(name)].family for name in strategies} - {""}
-    used = {source(name) for name in strategies}
-    used |= {name for name in own if ALGORITHMS[name].family in families}
-    busy = {key for name in used & {*own} for key in names(own[name])}
-    return {key for name in {*own} - used for key in names(own[name])} - busy
 
 
 def text_of(stored: Mapping[str, Any]) -> str:

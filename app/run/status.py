@@ -13,15 +13,18 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from corsage.core.configuration.command_line import each_of
 from corsage.core.errors import UNUSABLE, CheckpointError, CorsageError
 from corsage.core.files import guarded, parsed, write_atomically
 
 FILE = "status.json"
+STUDY = "study.json"
+"""The file that a study's folder has, above those of its runs."""
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 
 
@@ -121,3 +124,21 @@ def there(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def is_study(folder: Path) -> bool:
+    """Whether a folder is a study's."""
+    return (folder / STUDY).is_file()
+
+
+def is_study_of(values: Mapping[str, Any]) -> bool:
+    """Whether these keys are those of a study: several values of one, or an earlier study."""
+    resume = str(values.get("resume", ""))
+    several = any(len(each) > 1 for each in each_of(values).values())
+    return several or bool(resume and is_study(Path(resume).expanduser()))
+
+
+def group_of(folder: Path) -> str:
+    """The name of the study that a run is of; its own name if it is of none."""
+    study = folder.resolve().parent.parent
+    return study.name if is_study(study) else folder.name

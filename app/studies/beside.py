@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.run.conclusion import failures, results
-from corsage.app.run.resuming import FREE, idle_keys
+from corsage.app.run.resuming import FREE
+from corsage.app.run.status import is_study
 from corsage.app.studies.folder import StudyFolder, config_of, read_study
-from corsage.app.studies.grid import Grid, is_study
+from corsage.app.studies.grid import Grid
 from corsage.app.studies.rows import Done
 from corsage.app.studies.study import Study
+from corsage.core.configuration.known_keys import idle_keys
 from corsage.core.errors import ConfigError
 from corsage.core.measures import measure_of
 

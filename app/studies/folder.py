@@ -19,10 +19,12 @@ from typing import Any
 from corsage.app.run.conclusion import failures, results
 from corsage.app.run.lock import RunLock
 from corsage.app.run.resuming import FREE, begun, read_config
-from corsage.app.studies.grid import FILE, Cell, Grid, grid_of, several
+from corsage.app.run.status import STUDY
+from corsage.app.studies.grid import Cell, Grid, grid_of
 from corsage.app.studies.rows import Done
 from corsage.app.studies.study import Study
 from corsage.app.studies.workers import Job
+from corsage.core.configuration.command_line import each_of
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CheckpointError, CorsageError
 from corsage.core.files import guarded, sealed, unsealed, write_atomically
@@ -52,7 +54,7 @@ class StudyFolder:
     def again(cls, folder: Path, values: Mapping[str, Any]) -> StudyFolder:
         """An earlier one, to be finished; what it varies may get more values, such as seeds."""
         stored, new = read_study(folder), grid_of(values)
-        given = {key: several(key, value) for key, value in values.items()}
+        given = each_of(values)
         varied = {key: given.get(key, words) for key, words in stored["varied"].items()}
         check_again(folder, stored, new)
         base = {key: value for key, value in new.base.items() if key not in varied}
@@ -69,7 +71,7 @@ class StudyFolder:
     def write(self, found: Mapping[str, Any]) -> None:
         """What the study is, and what it has found so far."""
         content = {"corsage": VERSION, **self.grid.json(), **found}
-        guarded(write_atomically, self.folder / FILE, sealed(content), durable=True)
+        guarded(write_atomically, self.folder / STUDY, sealed(content), durable=True)
 
     def place(self, cell: Cell) -> Path:
         """A run's folder."""
@@ -145,14 +147,14 @@ def check_again(folder: Path, stored: Mapping[str, Any], new: Grid) -> None:
 def read_study(folder: Path) -> dict[str, Any]:
     """What `study.json` says."""
     try:
-        stored = unsealed(folder / FILE)
+        stored = unsealed(folder / STUDY)
         if isinstance(stored["keys"], dict) and isinstance(stored["varied"], dict):
             return stored
     except (OSError, ValueError, KeyError):
         pass
     raise CheckpointError(
-        f"{folder}: {FILE} is damaged. Its runs are whole: corsage compare {folder / RUNS}/* shows "
-        "them, and each can be finished with --resume."
+        f"{folder}: {STUDY} is damaged. Its runs are whole: corsage compare {folder / RUNS}/* "
+        "shows them, and each can be finished with --resume."
     )
 
 

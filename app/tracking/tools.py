@@ -8,9 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corsage.app.run.endings import in_a_line
-from corsage.core.errors import ConfigError
-from corsage.core.text import line
+from corsage.app.output.complaint import in_a_line
+from corsage.core.errors import ConfigError, line
 
 if TYPE_CHECKING:
     from corsage.app.tracking.tracker import Tracker
@@ -59,10 +58,11 @@ class Trackers:
     ----------
     names : the tools.
     folder : the run's.
+    group : of the runs that belong together.
     """
 
-    def __init__(self, names: Iterable[str], folder: Path) -> None:
-        self.names, self.folder = tuple(names), folder
+    def __init__(self, names: Iterable[str], folder: Path, group: str) -> None:
+        self.names, self.folder, self.group = tuple(names), folder, group
         self.made: dict[str, list[Tracker]] = {}
 
     def of(self, strategy: str) -> list[Tracker]:
@@ -75,21 +75,12 @@ class Trackers:
     def _made(self, name: str, strategy: str) -> Tracker:
         module, _, cls = TOOLS[name].partition(":")
         tracker: Tracker = getattr(import_module(f"corsage.app.tracking.{module}"), cls)()
-        study = study_of(self.folder)
         tracker.own = self.folder / strategy
         tracker.title = f"{strategy} {self.folder.name}"
-        tracker.group = study or self.folder.name
+        tracker.group = self.group
         return tracker
 
     def close(self, report: Path | None = None) -> None:
         """Nothing more comes; the report if there is one."""
         for tracker in (tracker for made in self.made.values() for tracker in made):
             tracker.close(report)
-
-
-def study_of(folder: Path) -> str:
-    """The name of the study that a run is of; `` if it is of none."""
-    from corsage.app.studies.grid import is_study
-
-    study = folder.resolve().parent.parent
-    return study.name if is_study(study) else ""

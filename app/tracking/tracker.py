@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corsage.app.run.endings import in_a_line
-from corsage.app.run.recorder import read_rows
-from corsage.app.run.resuming import idle_keys
+from corsage.app.output.complaint import in_a_line
+from corsage.app.results.metrics import read_rows
 from corsage.app.tracking.numbers import Numbers, of_round, of_summary
+from corsage.core.configuration.known_keys import idle_keys
+from corsage.core.errors import line
 from corsage.core.keys import Value
-from corsage.core.text import line
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import Summary

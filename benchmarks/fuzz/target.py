@@ -49,13 +49,13 @@ class Part:
     Parameters
     ----------
     kind : `train` or `evaluate`.
-    begin : progress and state before it; None: the strategy has none yet.
+    begin : the strategy's parts before it; None: it has none yet.
     replies : of each exchange, the records of each node's good reply.
     end : the state after it, in plain words.
     """
 
     kind: str
-    begin: tuple[Any, Any] | None
+    begin: dict[str, Any] | None
     replies: list[list[bytes]] = field(default_factory=list)
     end: bytes = b""
 
@@ -103,8 +103,8 @@ class Target:
         """The opening and the first round, a second round, and the evaluation after it."""
         parts = []
         for number in (1, 2):
-            before = deepcopy((strategy.progress, strategy.state))
-            part = Part("train", before if number > 1 else None)
+            before = deepcopy(strategy.parts) if number > 1 else None
+            part = Part("train", before)
             while strategy.progress.round < number:
                 messages = list(strategy.configure_train(number, NOTHING, NONE, self.grid))
                 if not messages:
@@ -114,7 +114,7 @@ class Target:
                 strategy.aggregate_train(number, replies)
             if part.replies:
                 parts.append(replace_end(part, strategy))
-        part = Part("evaluate", deepcopy((strategy.progress, strategy.state)))
+        part = Part("evaluate", deepcopy(strategy.parts))
         messages = list(strategy.configure_evaluate(2, NOTHING, NONE, self.grid))
         replies = list(self.grid.send_and_receive(messages))
         part.replies.append(packed(messages, replies))
@@ -152,7 +152,7 @@ class Target:
         strategy.job.agreed, own.reception = self.job.agreed, known.reception
         own.grid, own.roster = self.grid, known.roster
         if part.begin is not None:
-            strategy.restore(*deepcopy(part.begin))
+            strategy.restore(deepcopy(part.begin))
         return strategy
 
     def _play(
@@ -192,7 +192,9 @@ class Target:
             return Outcome("unclean", text)
         if hasattr(strategy, "state") and (name := not_finite(strategy.state)):
             return Outcome("not finite", f"{name} after {text}")
-        if part.begin is not None and state_words(strategy.state) != state_words(part.begin[1]):
+        if part.begin is not None and state_words(strategy.state) != state_words(
+            part.begin["state"]
+        ):
             return Outcome("unnamed", f"the state is another after {text}")
         return Outcome("failed", text)
 
@@ -208,7 +210,7 @@ class Target:
             return Outcome("unclean", "; ".join(notes.lines)[:200])
         if name := not_finite(strategy.state):
             return Outcome("not finite", name)
-        known = part.begin[0].dropped if part.begin else {}
+        known = part.begin["progress"].dropped if part.begin else {}
         if strategy.progress.dropped != known:
             lines = [line for line in notes.lines if "dropped" in line]
             return Outcome("dropped", lines[0]) if lines else Outcome("unnamed", "no line")

@@ -1,6 +1,7 @@
 """Print what a checkout looks like as a house: `python -m corsage.benchmarks house`.
 
-With `--against CHECKOUT` the numbers of another one stand beside them.
+With `--against CHECKOUT` the numbers of another one stand beside them. `--check` compares what may
+not grow with the limits in `benchmarks/house.toml`: a line for each figure beyond, exit code 1.
 
 What is counted: Python files of the packages that are installed (tests, experiments and benchmarks
 are left out). An import counts wherever it stands, unless it is for types only; what the registry
@@ -24,6 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from corsage.benchmarks.house.limits import beyond, figures, limits
 from corsage.benchmarks.house.sources import BELOW, KEYS_ASSERTED, Sources
 
 OWN = Path(__file__).resolve().parents[2]
@@ -39,6 +41,8 @@ COMMANDS = {
 def main(words: list[str]) -> int:
     """Measure one or two checkouts and print them side by side."""
     options = parser().parse_args(words)
+    if options.check:
+        return check(options.checkout.resolve())
     roots = [root.resolve() for root in (options.against, options.checkout) if root]
     houses = [measured(root, options.times) for root in roots]
     rows = [["what", *(str(root) for root in roots)]]
@@ -56,8 +60,20 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--against", type=Path, metavar="CHECKOUT", help="measured beside it")
     found.add_argument("--checkout", type=Path, default=OWN, metavar="FOLDER", help="measure this")
+    found.add_argument("--check", action="store_true", help="compare with the limits")
     found.add_argument("--times", type=int, default=5, help="runs of each timed command")
     return found
+
+
+def check(root: Path) -> int:
+    """Compare with the limits; 1 if a figure is beyond."""
+    found = figures(root, probe(root)["rounds"])
+    wrong = beyond(found, limits())
+    for line in wrong:
+        print(line)
+    if not wrong:
+        print(f"{len(found)} figures, none beyond its limit")
+    return bool(wrong)
 
 
 def aligned(rows: list[list[str]]) -> str:

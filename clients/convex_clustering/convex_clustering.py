@@ -24,7 +24,7 @@ from corsage.solvers.convex_clustering.expansions import Expansion, Probe, answe
 from corsage.solvers.losses.convex import SmoothLosses
 from corsage.solvers.losses.held_out import Fold
 
-POINTS, SLOPES = "points", "slopes"
+PROBE_POINTS, SLOPES = "points", "slopes"
 """Rows of probes: several points and slopes a user."""
 MOST_FOLDS, MOST_POINTS = 100, 10_000
 
@@ -35,7 +35,7 @@ class ConvexClusteringClient(FoldedClient):
     takes = Takes(
         shared={"known": floats("K", "P")},
         rows={name: floats("P") for name in ("p", "x", "v", "slope")}
-        | {"kappa": floats(), POINTS: floats("K", "P"), SLOPES: floats("K", "P")},
+        | {"kappa": floats(), PROBE_POINTS: floats("K", "P"), SLOPES: floats("K", "P")},
         options={
             "ask": Text(40),
             "fold": Text(100),
@@ -51,13 +51,13 @@ class ConvexClusteringClient(FoldedClient):
             "chosen": Flag(),
         },
         squares=4,
-        many=POINTS,
+        many=PROBE_POINTS,
     )
 
     usual_question = "prox"
 
     def answers(self) -> Mapping[str, Answer]:
-        """What the server may ask."""
+        """The questions that the server may ask."""
         return {
             "prox": self.prox,
             "gradient": self.gradient,
@@ -127,7 +127,7 @@ class ConvexClusteringClient(FoldedClient):
         return Sent(metrics=metrics)
 
     def facts(self, got: Got) -> Sent:
-        """What is known of f_i: curvature and slope at 0, bounds, and whether it is coercive."""
+        """Facts on f_i: curvature and slope at 0, bounds, and whether it is coercive."""
         losses = self.problem
         zero = torch.zeros(len(self.users), losses.d, dtype=losses.dtype, device=losses.device)
         trace = losses.hessian(zero).diagonal(dim1=1, dim2=2).sum(1) / losses.d
@@ -151,7 +151,8 @@ class ConvexClusteringClient(FoldedClient):
         """f_i and its derivatives near each of several points, and what makes duality gaps."""
         folds, probes = self.asked_folds(got), []
         points, slopes = (
-            np.moveaxis(np.asarray(got.rows[name], np.float64), 1, 0) for name in (POINTS, SLOPES)
+            np.moveaxis(np.asarray(got.rows[name], np.float64), 1, 0)
+            for name in (PROBE_POINTS, SLOPES)
         )
         words = (got.options[name] for name in ("of-fold", "shares", "bounds"))
         for x, v, fold, share, bound in zip(points, slopes, *words, strict=True):
@@ -168,7 +169,7 @@ class ConvexClusteringClient(FoldedClient):
         ]
 
     def lost_by(self, probe: Probe) -> Floats:
-        """What x_i loses on the samples that its probe leaves out."""
+        """The loss of x_i on the samples that its probe leaves out."""
         if probe.fold is None:
             return np.full(len(self.users), np.nan)
         return self.lost(self.tensor(probe.x), probe.fold)

@@ -16,7 +16,7 @@ from torch import Tensor
 from corsage.clients.base import Got, K, Models, Sent
 from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Array, Arrays
-from corsage.core.keys import STEPS
+from corsage.core.keys import STEP_LIMIT
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.messages.fields import Kind, Listed, Whole
 from corsage.core.messages.limits import Limits
@@ -34,7 +34,7 @@ class CohortClient(ConvexClient[K]):
 
     @property
     def state(self) -> Arrays:
-        """What the cohort kept when it was last merged; empty at first."""
+        """The state that the cohort kept when it was last merged; empty at first."""
         return self.states[0]
 
     def respond(self, got: Got) -> Sent:
@@ -45,7 +45,7 @@ class CohortClient(ConvexClient[K]):
         return Sent(rows=as_row(sent.rows), keep=as_row(sent.keep), metrics=as_row(metrics))
 
     def judge(self, got: Got) -> Mapping[str, Array]:
-        """How good each user's own model is."""
+        """The scores of each user's own model."""
         return super().judge(own(got))
 
     def own_part(self, centre: Tensor, gamma: float) -> Models:
@@ -61,7 +61,7 @@ class CohortClient(ConvexClient[K]):
 
 
 def own(got: Got) -> Got:
-    """What came, without the axis of participants."""
+    """Arrays that came, without the axis of participants."""
     return replace(got, rows={name: rows[0] for name, rows in got.rows.items()})
 
 
@@ -78,5 +78,5 @@ class Walk(Kind):
         """Of so many steps as the device allows."""
         runs = Listed(Listed(Whole(), 3, 3))(name, value)
         if limits:
-            limits.check(STEPS, name, sum(r + k for r, k, _ in runs))
+            limits.check(STEP_LIMIT, name, sum(r + k for r, k, _ in runs))
         return runs

@@ -1,4 +1,8 @@
-"""All keys there are, with their defaults and meanings: what help, documents and reports list."""
+"""All keys as they are declared, with their meanings: what help and documents list.
+
+All algorithms and data sets are imported for it; who needs names and defaults alone asks
+`known_keys.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from corsage.core.configuration.groups import GROUPS, DataKeys
-from corsage.core.keys import Keys, Value, declared, flatten, kebab
-from corsage.core.registry import DATASETS, algorithm_keys, data_keys, users_of
-
-OF_SOME = "Some data sets"
-"""The title of the keys that only some data sets have."""
+from corsage.core.configuration.known_keys import OF_SOME
+from corsage.core.keys import Keys, Value, declared, flatten, kebab, names
+from corsage.core.registry import DATASETS, algorithm_keys, data_keys
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def titled() -> Iterator[tuple[str, type[Keys]]]:
 
 
 def annotation(kind: Any, field: dataclasses.Field[Any]) -> str:
-    """What may be given for a key; texts without fixed choices may be numbers (`0.5` or `auto`)."""
+    """The type of a key's values; texts without fixed choices may be numbers (`0.5` or `auto`)."""
     if own := field.metadata["objects"]:
         return f"{kind.__name__} | {own}"
     if kind == tuple[str, ...]:
@@ -67,7 +69,7 @@ def annotation(kind: Any, field: dataclasses.Field[Any]) -> str:
 
 
 def limits(kind: Any, field: dataclasses.Field[Any]) -> str:
-    """Which values a key may have, in words; nothing if the type says it all."""
+    """The values that a key may have, in words; nothing if the type says it all."""
     words = {bool: "true or false", int: "a whole number", float: "a number"}
     low, high, choices = (field.metadata[name] for name in ("low", "high", "choices"))
     if choices and kind is not bool:
@@ -79,12 +81,21 @@ def limits(kind: Any, field: dataclasses.Field[Any]) -> str:
 
 
 def meaning(title: str, field: dataclasses.Field[Any]) -> str:
-    """What a key says, which data sets have it if not all do, and what it may be."""
-    whose = f"{', '.join(users_of(kebab(field.name)))}: " if title == OF_SOME else ""
+    """The meaning of a key, the data sets that have it if not all do, and its choices."""
+    whose = f"{', '.join(owners(title, kebab(field.name)))}: " if title == OF_SOME else ""
     choices = field.metadata["choices"]
     return f"{whose}{field.metadata['doc']}" + (f" ({', '.join(choices)})" if choices else "")
 
 
-def defaults() -> dict[str, Value]:
-    """Every key and its default."""
-    return {name: value for _, group in titled() for name, value in flatten(group()).items()}
+def owners(title: str, name: str) -> list[str]:
+    """The data sets, or the algorithms, that have a key; none: every run has it."""
+    if title == OF_SOME:
+        return [each for each in DATASETS if name in names(data_keys(each))]
+    return [each for each, group in algorithm_keys().items() if name in names(group)]
+
+
+def printed_as(title: str, key: Declared) -> str:
+    """A key's annotation in `keywords.py`."""
+    if not (whose := ", ".join(owners(title, key.name))):
+        return key.kind
+    return f"Annotated[{key.kind}, Own({title!r}, {key.default!r}, {whose!r})]".replace("'", '"')

@@ -11,13 +11,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from corsage.core.configuration.catalogue import defaults
 from corsage.core.configuration.groups import (
     GROUPS,
     SOME_USERS,
@@ -30,20 +27,24 @@ from corsage.core.configuration.groups import (
     TrainKeys,
 )
 from corsage.core.configuration.held import Held, held, hold, importable, is_name
+from corsage.core.configuration.known_keys import (
+    defaults,
+    keys_of_algorithms,
+    keys_of_data_sets,
+    known_keys,
+)
 from corsage.core.configuration.server_keys import ServerKeys
 from corsage.core.errors import ConfigError
-from corsage.core.keys import Keys, NoKeys, Value, flatten, names, nearest, read
+from corsage.core.keys import Keys, Value, flatten, names, nearest, read
 from corsage.core.measures import measures_named
 from corsage.core.paths import AUTO
 from corsage.core.registry import (
     ALGORITHMS,
     DATASETS,
-    DEVICE,
-    algorithm_keys,
     data_keys,
+    device_keys,
     keys_class,
     source,
-    users_of,
 )
 
 RETIRED: dict[str, str] = {
@@ -62,8 +63,6 @@ AUTOMATIC = "auto"
 """In the place of strategies: those that suit the data (app/automatic.py)."""
 SLIP = 0.85
 """How alike a word and a key must be for the word to be a slip of the pen."""
-OF_DATA = [name for name in names(DataKeys) if name != "cache-dir"]
-"""Keys with which somebody says which data are meant."""
 OBJECTS = ("model",)
 """Keys that may be an object, from Python."""
 
@@ -77,7 +76,7 @@ class Config:
     run, federation, model, train, robust, server, new : one field a group.
     data : the keys of the data set that is named: those that all share, and those of its own.
     device_data : how a device reads a file of its own, whatever the data set.
-    algorithm : the keys of each algorithm that has keys of its own.
+    algorithm : the keys of each algorithm that is named, or that a key which is set belongs to.
     held : objects of this process that keys name: a model, data. They last as long as this does.
     """
 
@@ -108,15 +107,15 @@ class Config:
         groups["train"].check()
         groups["server"].check()
         groups["data"] = read(data_keys(groups["data"].dataset), values)
-        device_data = read(data_keys(DEVICE), values)
+        device_data = read(device_keys(), values)
         check_data(groups["data"], without(values, names(type(device_data))))
         groups["federation"] = with_users(groups["federation"], groups["data"])
-        keys = {name: read(declared, values) for name, declared in algorithm_keys().items()}
+        keys = {name: read(keys_class(name), values) for name in spoken_of(values)}
         return cls(**groups, device_data=device_data, algorithm=keys, held=objects)
 
     def keys_of(self, name: str) -> Keys:
         """The keys of an algorithm's own, with those that a preset fixes."""
-        keys = self.algorithm.get(source(name), NoKeys())
+        keys = self.algorithm.get(source(name)) or read(keys_class(name), self.flat())
         return dataclasses.replace(keys, **ALGORITHMS[name].fixed)  # type: ignore[type-var]
 
     def flat(self) -> dict[str, Value]:
@@ -155,51 +154,15 @@ def strategies_of(values: Mapping[str, Any]) -> list[str]:
     return [name for name in read(RunKeys, own).strategy if name in ALGORITHMS]
 
 
-def exampled(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The keys, and the line that says what nobody set: what strategies need, and the data.
-
-    Where no data are named, the first strategy's example is taken, if the others suit it; `parse`
-    adds what strategies need.
-    """
-    names, found, said = strategies_of(values), dict(values), []
-    kind = Path(str(values.get("data-file", ""))).suffix.removeprefix(".").lower()
-    if "dataset" not in values and kind in DATASETS:
-        found["dataset"] = kind
-        said.append(f"dataset={kind}, as the file's name says")
-    if names and not (set(OF_DATA) | {"data-file"}) & set(values):
-        example, must = keys_class(names[0]).example, needed(values)
-        check_suited(names)
-        own = {k: v for k, v in example.items() if k not in values and must.get(k, v) == v}
-        found |= own
-        said += [f"{spelled(own)}, the example of {names[0]}"] if own else []
-    usual = defaults()
-    wanted = {key: value for key, value in needed(found).items() if key not in found}
-    own = {key: value for key, value in wanted.items() if value != usual[key]}
-    for name in names:
-        wants = {**keys_class(name).prefers, **keys_class(name).needs}
-        mine = {k: v for k, v in own.items() if wants.get(k) == v}
-        said += [f"{spelled(mine)}, which {name} needs"] if mine else []
-        own = without(own, mine)
-    return found, f"Not set: {'; '.join(said)}." if said else ""
-
-
-def check_suited(names: list[str]) -> None:
-    """Refuse strategies that cannot have the first one's example, where no data are named."""
-    if keys_class(names[0]).example:
-        return  # two classes or numbers, in known clusters: it suits all
-    unfit = [name for name in names if keys_class(name).asks]
-    if unfit:
-        other = keys_class(unfit[0])
-        raise ConfigError(
-            f"strategy={','.join(names)}: the digits, on which {names[0]} runs where no data are "
-            f"named, do not fit {', '.join(unfit)} ({other.asks}); name data that fit all, such as "
-            f"{spelled(other.example)}."
-        )
-
-
-def spelled(values: Mapping[str, str]) -> str:
-    """Keys as the command line has them."""
-    return " ".join(f"{key}={value}" for key, value in values.items())
+def spoken_of(values: Mapping[str, Any]) -> list[str]:
+    """The algorithms whose keys are read: those that are named, and the first that has a key which
+    is set to something and belongs to none of them."""
+    named = list(dict.fromkeys(source(name) for name in strategies_of(values)))
+    table = known_keys()
+    for key, owners in keys_of_algorithms().items():
+        if key in values and values[key] != table[key].default and not {*owners} & {*named}:
+            named.append(owners[0])
+    return named
 
 
 def named_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Held, ...]]:
@@ -224,14 +187,21 @@ def without(values: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
 
 def check_names(values: Mapping[str, Any]) -> None:
     """Refuse a key that nobody declares."""
-    known = list(defaults())
+    known = defaults()
     for name, value in values.items():
         if now := RETIRED.get(f"{name}={value}", RETIRED.get(name, "")):
             raise ConfigError(f"{name}={value}: no longer a key: {now}.")
-        if name not in known:
+        if name not in known and name not in unprinted(values):
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
             raise ConfigError(f"{name}: no such key.{hint} `--help keys` lists all.")
+
+
+def unprinted(values: Mapping[str, Any]) -> list[str]:
+    """Keys of the named algorithms and data set, which the table need not have yet."""
+    groups = [keys_class(name) for name in strategies_of(values)]
+    groups += [data_keys(name) for name in (values.get("dataset"),) if name in DATASETS]
+    return [name for group in groups for name in names(group)]
 
 
 def foreign_keys(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,7 +210,7 @@ def foreign_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     A run config of Flower's is one for the whole app. What is nearly one of ours is taken for a
     slip, and refused.
     """
-    known = list(defaults())
+    known = {*defaults(), *unprinted(values)}
     foreign = {
         name: value
         for name, value in values.items()
@@ -289,41 +259,12 @@ def with_users(keys: FederationKeys, data: DataKeys) -> FederationKeys:
 
 def check_data(data: DataKeys, values: Mapping[str, Any]) -> None:
     """Refuse keys of other data sets that are set: they would be ignored in silence."""
-    foreign = without(values, names(type(data)))
-    for group in dict.fromkeys(data_keys(name) for name in DATASETS):
-        own = {name: foreign[name] for name in names(group) if name in foreign}
-        idle, said = flatten(group()), flatten(read(group, own)) if own else {}
-        for name in own:
-            if said[name] != idle[name]:
+    table = known_keys()
+    for name, owners in keys_of_data_sets().items():
+        if name in values and name not in names(type(data)) and values[name] != table[name].default:
+            given = flatten(read(data_keys(owners[0]), {name: values[name]}))[name]
+            if given != table[name].default:
                 raise ConfigError(
-                    f"{name}={said[name]}: dataset={data.dataset} has no use for it; leave it out, "
-                    f"or set dataset={', '.join(users_of(name))}."
+                    f"{name}={given}: dataset={data.dataset} has no use for it; leave it out, or "
+                    f"set dataset={', '.join(owners)}."
                 )
-
-
-def read_words(words: Iterable[str]) -> dict[str, Any]:
-    """`key=value` words and TOML files of the command line; later ones win."""
-    values: dict[str, Any] = {}
-    for word in words:
-        if word.endswith(".toml") and "=" not in word:
-            values.update(read_toml(Path(word)))
-        elif "=" in word:
-            name, value = word.split("=", 1)
-            values[name.strip().removeprefix("--")] = value.strip().strip("'\"")
-        else:
-            raise ConfigError(f"{word}: expected key=value or a TOML file.")
-    return values
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Flat keys of a TOML file; tables in it only group them."""
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML ({error}).") from error
-    values: dict[str, Any] = {}
-    for name, value in tables.items():
-        values.update(value if isinstance(value, dict) else {name: value})
-    return values

@@ -1,12 +1,16 @@
 """Every key as a keyword argument, `FedRep(num_users=20)`: what type checkers and editors read.
 
-Printed by `python -m corsage.app.keys --python`; keys are declared where they are used.
+Printed by `python -m corsage.app.keys --write`; keys are declared where they are used. A key that
+only some algorithms or data sets have comes with its default, so that none is imported for it.
 """
 
-from __future__ import annotations
+# fmt: off
+# ruff: noqa: E501
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
+
+from corsage.core.keys import Own
 
 
 class Keywords(TypedDict, total=False):
@@ -53,28 +57,28 @@ class Keywords(TypedDict, total=False):
     test_fraction: float
     max_train_samples: int
     cache_dir: str | float
-    normalize: str
-    femnist_classes: str
-    embeddings: str | float
-    data_file: str | float
-    labels: str
-    scale: str
-    missing: str
-    user_column: str | float
-    label_column: str | float
-    cluster_column: str | float
-    feature_columns: str | Sequence[str] | float
-    drop_columns: str | Sequence[str] | float
-    category_columns: str | Sequence[str] | float
-    data_seed: int
-    users_per_cluster: int
-    samples_per_user: int
-    num_clusters: int
-    num_features: int
-    noise: float
-    user_variance: str | Sequence[str] | float
-    cluster_variance: float
-    moons_noise: float
+    normalize: Annotated[str, Own("Some data sets", "all", "cifar10, cifar100")]
+    femnist_classes: Annotated[str, Own("Some data sets", "letters", "femnist")]
+    embeddings: Annotated[str | float, Own("Some data sets", "glove.6B.300d.txt", "sent140")]
+    data_file: Annotated[str | float, Own("Some data sets", "", "csv, npz, mapped, memory, donors")]
+    labels: Annotated[str, Own("Some data sets", "classes", "csv, npz, mapped, memory, chem97, hierarchical")]
+    scale: Annotated[str, Own("Some data sets", "auto", "csv, npz, memory")]
+    missing: Annotated[str, Own("Some data sets", "refuse", "csv, npz, memory")]
+    user_column: Annotated[str | float, Own("Some data sets", "user", "csv, npz")]
+    label_column: Annotated[str | float, Own("Some data sets", "label", "csv, npz")]
+    cluster_column: Annotated[str | float, Own("Some data sets", "", "csv, npz")]
+    feature_columns: Annotated[str | Sequence[str] | float, Own("Some data sets", "", "csv, chem97")]
+    drop_columns: Annotated[str | Sequence[str] | float, Own("Some data sets", "", "csv")]
+    category_columns: Annotated[str | Sequence[str] | float, Own("Some data sets", "", "csv")]
+    data_seed: Annotated[int, Own("Some data sets", 1, "hierarchical, donors, ellipses, moons")]
+    users_per_cluster: Annotated[int, Own("Some data sets", 20, "hierarchical, donors, ellipses, moons")]
+    samples_per_user: Annotated[int, Own("Some data sets", 10, "hierarchical, donors, ellipses, moons")]
+    num_clusters: Annotated[int, Own("Some data sets", 3, "hierarchical, ellipses, moons")]
+    num_features: Annotated[int, Own("Some data sets", 20, "hierarchical")]
+    noise: Annotated[float, Own("Some data sets", 1.0, "hierarchical")]
+    user_variance: Annotated[str | Sequence[str] | float, Own("Some data sets", "1", "hierarchical")]
+    cluster_variance: Annotated[float, Own("Some data sets", 1.0, "hierarchical")]
+    moons_noise: Annotated[float, Own("Some data sets", 0.1, "moons")]
     model: str | Callable[..., Any]
     hidden: str | float
     head: str | float
@@ -129,82 +133,86 @@ class Keywords(TypedDict, total=False):
     new_cluster: str | float
     adapt_samples: str | Sequence[str] | float
     adapt_epochs: str | Sequence[str] | float
-    head_epochs: int
-    fedrep_convex_lambda: float
-    fedrep_convex_neighbours: int
-    fedrep_convex_rho: float
-    fedrep_known_gamma: float
-    fedrep_known_lambda: float
-    fedrep_exact_body: str
-    fedrep_exact_components: int
-    fedrep_exact_body_rounds: int
-    fedrep_exact_centre: str
-    fedrep_exact_loss: str
-    local_always: bool
-    fedprox_mu: float
-    scaffold_server_lr: float
-    ditto_lambda: float
-    ditto_epochs: int
-    pfedme_lambda: float
-    pfedme_steps: int
-    pfedme_personal_lr: float
-    pfedme_beta: float
-    l2gd_lambda: float
-    l2gd_p: float
-    l2gd_coins: int
-    fedmtl_lambda1: float
-    fedmtl_lambda2: float
-    fedmtl_relations: str
-    fedmtl_inner_rounds: int
-    fedmtl_floor: float
-    ifca_clusters: int
-    ifca_averaging: str
-    cfl_eps1: float
-    cfl_eps2: float
-    cfl_gamma_max: float
-    lg_fedavg_warmup_rounds: int
-    apfl_alpha: float
-    apfl_adaptive_alpha: bool
-    perfedavg_variant: str
-    perfedavg_alpha: float
-    perfedavg_delta: float
-    perfedavg_adapt_steps: int
-    fedbabu_fine_tune: str
-    known_gamma: str | float
-    known_lambda: str | float
-    known_refine: int
-    known_missing: str | float
-    known_iterations: int
-    known_p0: str | float
-    known_p: str | float
-    known_tau: str | float
-    known_eta: str | float
-    al2sgd_rho: str | float
-    al2sgd_mu: str | float
-    al2sgd_oracle: str
-    mixed_tolerance: float
-    mixed_em_rounds: int
-    mixed_grouping: str
-    mixed_random: str
-    mixed_variances: str
-    mixed_neighbours: str
-    mixed_intervals: str
-    mixed_summary: str
-    mixed_paths: bool
-    mixed_keep_sums: bool
-    single_cluster_lambda: str | float
-    convex_lambda: str | float
-    convex_solver: str
-    convex_graph: str
-    convex_neighbours: int
-    convex_tolerance: float
-    convex_certify_every: int
-    convex_report: bool
-    convex_rho: str | float
-    convex_relax: float
-    convex_tau: str | float
-    convex_nu: float
-    convex_eta: float
-    convex_pairs: float
-    local_clusters_by: str
-    local_clusters_number: int
+    head_epochs: Annotated[int, Own("FedRep", 10, "fedrep, fedrep-convex, fedrep-known")]
+    fedrep_convex_lambda: Annotated[float, Own("FedRep, heads by convex clustering", 0.2, "fedrep-convex")]
+    fedrep_convex_neighbours: Annotated[int, Own("FedRep, heads by convex clustering", 10, "fedrep-convex")]
+    fedrep_convex_rho: Annotated[float, Own("FedRep, heads by convex clustering", 0.3, "fedrep-convex")]
+    fedrep_known_gamma: Annotated[float, Own("FedRep, heads in known clusters", 1.0, "fedrep-known")]
+    fedrep_known_lambda: Annotated[float, Own("FedRep, heads in known clusters", 0.1, "fedrep-known")]
+    fedrep_exact_body: Annotated[str, Own("FedRep, exact heads", "auto", "fedrep-exact")]
+    fedrep_exact_components: Annotated[int, Own("FedRep, exact heads", 100, "fedrep-exact")]
+    fedrep_exact_body_rounds: Annotated[int, Own("FedRep, exact heads", 0, "fedrep-exact")]
+    fedrep_exact_centre: Annotated[str, Own("FedRep, exact heads", "auto", "fedrep-exact")]
+    fedrep_exact_loss: Annotated[str, Own("FedRep, exact heads", "squared", "fedrep-exact")]
+    local_always: Annotated[bool, Own("Local training alone", False, "local")]
+    fedprox_mu: Annotated[float, Own("FedProx", 0.1, "fedprox")]
+    scaffold_server_lr: Annotated[float, Own("SCAFFOLD", 1.0, "scaffold")]
+    ditto_lambda: Annotated[float, Own("Ditto", 1.0, "ditto")]
+    ditto_epochs: Annotated[int, Own("Ditto", 1, "ditto")]
+    pfedme_lambda: Annotated[float, Own("pFedMe", 15.0, "pfedme")]
+    pfedme_steps: Annotated[int, Own("pFedMe", 5, "pfedme")]
+    pfedme_personal_lr: Annotated[float, Own("pFedMe", 0.01, "pfedme")]
+    pfedme_beta: Annotated[float, Own("pFedMe", 1.0, "pfedme")]
+    l2gd_lambda: Annotated[float, Own("L2GD", 0.1, "l2gd")]
+    l2gd_p: Annotated[float, Own("L2GD", 0.02, "l2gd")]
+    l2gd_coins: Annotated[int, Own("L2GD", 0, "l2gd")]
+    fedmtl_lambda1: Annotated[float, Own("Fed-MTL", 0.001, "fedmtl")]
+    fedmtl_lambda2: Annotated[float, Own("Fed-MTL", 0.0, "fedmtl")]
+    fedmtl_relations: Annotated[str, Own("Fed-MTL", "learned", "fedmtl")]
+    fedmtl_inner_rounds: Annotated[int, Own("Fed-MTL", 1, "fedmtl")]
+    fedmtl_floor: Annotated[float, Own("Fed-MTL", 0.01, "fedmtl")]
+    ifca_clusters: Annotated[int, Own("IFCA", 2, "ifca")]
+    ifca_averaging: Annotated[str, Own("IFCA", "models", "ifca")]
+    cfl_eps1: Annotated[float, Own("CFL", 0.1, "cfl")]
+    cfl_eps2: Annotated[float, Own("CFL", 0.2, "cfl")]
+    cfl_gamma_max: Annotated[float, Own("CFL", 0.0, "cfl")]
+    lg_fedavg_warmup_rounds: Annotated[int, Own("LG-FedAvg", 0, "lg-fedavg")]
+    apfl_alpha: Annotated[float, Own("APFL", 0.5, "apfl")]
+    apfl_adaptive_alpha: Annotated[bool, Own("APFL", False, "apfl")]
+    perfedavg_variant: Annotated[str, Own("Per-FedAvg", "exact", "perfedavg")]
+    perfedavg_alpha: Annotated[float, Own("Per-FedAvg", 0.01, "perfedavg")]
+    perfedavg_delta: Annotated[float, Own("Per-FedAvg", 0.001, "perfedavg")]
+    perfedavg_adapt_steps: Annotated[int, Own("Per-FedAvg", 1, "perfedavg")]
+    fedbabu_fine_tune: Annotated[str, Own("FedBABU", "full", "fedbabu")]
+    fedproto_lambda: Annotated[float, Own("FedProto", 1.0, "fedproto")]
+    fedamp_alpha: Annotated[float, Own("FedAMP", 1.0, "fedamp")]
+    fedamp_sigma: Annotated[float, Own("FedAMP", 0.2, "fedamp")]
+    fedamp_lambda: Annotated[float, Own("FedAMP", 5.0, "fedamp")]
+    known_gamma: Annotated[str | float, Own("Known clusters", "auto", "async-l2gd, async-al2sgd, mixed-model, single-cluster")]
+    known_lambda: Annotated[str | float, Own("Known clusters", "auto", "async-l2gd, async-al2sgd, mixed-model, single-cluster")]
+    known_refine: Annotated[int, Own("Known clusters", 0, "async-l2gd, async-al2sgd, mixed-model, single-cluster")]
+    known_missing: Annotated[str | float, Own("Known clusters", "", "async-l2gd, async-al2sgd, mixed-model, single-cluster")]
+    known_iterations: Annotated[int, Own("Known clusters", 0, "async-l2gd, async-al2sgd")]
+    known_p0: Annotated[str | float, Own("Known clusters", "auto", "async-l2gd, async-al2sgd")]
+    known_p: Annotated[str | float, Own("Known clusters", "auto", "async-l2gd, async-al2sgd")]
+    known_tau: Annotated[str | float, Own("Known clusters", "auto", "async-l2gd, async-al2sgd")]
+    known_eta: Annotated[str | float, Own("Known clusters", "auto", "async-l2gd, async-al2sgd")]
+    al2sgd_rho: Annotated[str | float, Own("Async-AL2SGD+", "auto", "async-al2sgd")]
+    al2sgd_mu: Annotated[str | float, Own("Async-AL2SGD+", "auto", "async-al2sgd")]
+    al2sgd_oracle: Annotated[str, Own("Async-AL2SGD+", "full", "async-al2sgd")]
+    mixed_tolerance: Annotated[float, Own("Mixed model", 1e-08, "mixed-model, single-cluster")]
+    mixed_em_rounds: Annotated[int, Own("Mixed model", 20, "mixed-model, single-cluster")]
+    mixed_grouping: Annotated[str, Own("Mixed model", "auto", "mixed-model, single-cluster")]
+    mixed_random: Annotated[str, Own("Mixed model", "all", "mixed-model, single-cluster")]
+    mixed_variances: Annotated[str, Own("Mixed model", "auto", "mixed-model, single-cluster")]
+    mixed_neighbours: Annotated[str, Own("Mixed model", "simulations", "mixed-model, single-cluster")]
+    mixed_intervals: Annotated[str, Own("Mixed model", "auto", "mixed-model, single-cluster")]
+    mixed_summary: Annotated[str, Own("Mixed model", "users", "mixed-model, single-cluster")]
+    mixed_paths: Annotated[bool, Own("Mixed model", True, "mixed-model, single-cluster")]
+    mixed_keep_sums: Annotated[bool, Own("Mixed model", True, "mixed-model, single-cluster")]
+    single_cluster_lambda: Annotated[str | float, Own("Single cluster", "auto", "single-cluster")]
+    convex_lambda: Annotated[str | float, Own("Convex clustering", "auto", "convex-clustering")]
+    convex_solver: Annotated[str, Own("Convex clustering", "auto", "convex-clustering")]
+    convex_graph: Annotated[str, Own("Convex clustering", "all", "convex-clustering")]
+    convex_neighbours: Annotated[int, Own("Convex clustering", 10, "convex-clustering")]
+    convex_tolerance: Annotated[float, Own("Convex clustering", 1e-06, "convex-clustering")]
+    convex_certify_every: Annotated[int, Own("Convex clustering", 5, "convex-clustering")]
+    convex_report: Annotated[bool, Own("Convex clustering", True, "convex-clustering")]
+    convex_rho: Annotated[str | float, Own("Convex clustering", "auto", "convex-clustering")]
+    convex_relax: Annotated[float, Own("Convex clustering", 1.6, "convex-clustering")]
+    convex_tau: Annotated[str | float, Own("Convex clustering", "auto", "convex-clustering")]
+    convex_nu: Annotated[float, Own("Convex clustering", 0.6666666666666666, "convex-clustering")]
+    convex_eta: Annotated[float, Own("Convex clustering", 0.0, "convex-clustering")]
+    convex_pairs: Annotated[float, Own("Convex clustering", 0.0, "convex-clustering")]
+    local_clusters_by: Annotated[str, Own("Clusters of local models", "average", "local-clusters")]
+    local_clusters_number: Annotated[int, Own("Clusters of local models", 0, "local-clusters")]

@@ -11,10 +11,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from corsage.core.arrays import Array, Arrays, Floats, Ints
 from corsage.core.blocks import mean_of
-from corsage.core.errors import Refused
+from corsage.core.errors import Refused, line
 from corsage.core.messages.encoding import encode, payload
 from corsage.core.messages.fields import (
-    MOST,
+    LARGEST_WHOLE,
     Doubt,
     Flag,
     Kind,
@@ -27,7 +27,6 @@ from corsage.core.messages.fields import (
 )
 from corsage.core.messages.limits import Limits
 from corsage.core.messages.schema import Schema, read_arrays, read_numbers
-from corsage.core.text import line
 
 
 @dataclass
@@ -72,7 +71,7 @@ class Causes(Kind):
 
     def columns(self, name: str) -> Mapping[str, Kind]:
         """As many of one as of the other; causes are cut to a line, however long."""
-        return dict.fromkeys((name, "causes"), Listed(Text(MOST)))
+        return dict.fromkeys((name, "causes"), Listed(Text(LARGEST_WHOLE)))
 
     def put(self, record: dict[str, Any], name: str, value: Mapping[str, str]) -> None:
         """Column by column."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from corsage.core.arrays import Array, Floats
+from corsage.core.errors import DataError
 from corsage.core.tables.cells import empty, word_of
 from corsage.core.tables.columns import ColumnFacts
-from corsage.datasets.columns.typed import Source, categories, numbers
+from corsage.datasets.columns.typed import FREE_TEXT, Source, categories, numbers
 
 
 def typed_columns(
@@ -38,40 +40,46 @@ def typed_column(
     if is_date(column):
         raise source.error(name, lambda word: True, DATE)
     if holds_others(column):
-        raise source.error(name, lambda word: True, OTHERS)
+        raise source.error(name, lambda word: True, OTHER_CELLS)
     forced = forced or is_category(column)
     if is_numeric(column) and not forced:
         return numbers(name, np.asarray(column.to_numpy(np.float64, na_value=np.nan)), source)
     words = ["" if empty(cell) else word_of(cell) for cell in column]
+    text = any(isinstance(cell, str) for cell in column)  # "1" is a word, 1 among None is not
+    if not forced and not text and all(map(is_plain, words)):
+        return numbers(name, np.array([float(word or "nan") for word in words]), source)
     codes: dict[str, int] = {}
     cells = np.array([float(codes.setdefault(word, len(codes))) for word in words])
-    if not forced and all(is_plain(word) for word in codes):  # numbers that are written as words
-        return numbers(name, np.array([float(word or "nan") for word in words]), source)
+    if not forced and len(codes) > FREE_TEXT and all(map(is_plain, codes)):
+        raise DataError(
+            f"{where}: column {name!r} has {len(codes)} different numbers that are text; make "
+            f"numbers of it (pandas.to_numeric), or set category-columns={name}."
+        )
     return categories(name, cells, list(codes), source, forced)
 
 
 DATE = "a date; make a number of it, such as an age in days, or leave it out"
-OTHERS = "neither a number nor a word; make columns of its parts, or leave it out"
+OTHER_CELLS = "neither a number nor a word; make columns of its parts, or leave it out"
 
 
 def is_date(column: Any) -> bool:
-    """Whether the type of a column is that of dates, times or spans of time."""
+    """Tell whether the type of a column is that of dates, times or spans of time."""
     return getattr(column.dtype, "kind", "O") in "mM" or "datetime" in str(column.dtype)
 
 
 def is_numeric(column: Any) -> bool:
-    """Whether the type of a column is that of numbers; truths are words."""
+    """Tell whether the type of a column is that of numbers; truths are words."""
     kind = getattr(column.dtype, "kind", "O")
     return kind in "iuf" and not is_category(column)
 
 
 def is_category(column: Any) -> bool:
-    """Whether a column is said to be of categories, though they may be numbers."""
+    """Tell whether a column is of categories by its type, though they may be numbers."""
     return str(column.dtype) == "category"
 
 
 def holds_others(column: Any) -> bool:
-    """Whether cells are lists, arrays or complex numbers."""
+    """Tell whether cells are lists, arrays or complex numbers."""
     if getattr(column.dtype, "kind", "O") == "c":
         return True
     return any(
@@ -80,7 +88,7 @@ def holds_others(column: Any) -> bool:
 
 
 def is_plain(word: str) -> bool:
-    """Whether a word is a number, or nothing."""
+    """Tell whether a word is a number, or nothing."""
     try:
         float("x" if "_" in word else word or "0")
     except ValueError:
@@ -107,6 +115,9 @@ def label_column(
     numbers as they are, unless they are `forced` to be words."""
     if not forced and (is_date(column) or is_numeric(column)):
         return np.asarray(column.to_numpy()), None
+    if as_numbers and not forced and all(is_plain("" if empty(c) else word_of(c)) for c in column):
+        forced_numbers = np.array([math.nan if empty(cell) else float(cell) for cell in column])
+        return numbers(name, forced_numbers, Source(where, locator(column), gaps=False))[0], None
     found, facts = typed_column(column, name, where, forced)
     if not facts.levels:
         return found, None

@@ -12,9 +12,10 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from hashlib import blake2b
+from functools import lru_cache
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from corsage.core.arrays import Array
 from corsage.core.errors import DataError
 from corsage.core.rights import private_folder, tighten
 
-FORMAT = 5  # raise it when the same keys would be prepared in another way
+CACHE_FORMAT = 5  # raise it when the same keys would be prepared in another way
 META = "meta.json"
 PREPARED = re.compile(r"\.?[0-9a-f]{24}\b")
 """Names of prepared folders, and of those that a killed process left half made."""
@@ -33,20 +34,43 @@ log = logging.getLogger("corsage")
 
 def digest(facts: Mapping[str, Any]) -> str:
     """The folder name for what a preparation depends on."""
-    text = json.dumps({"format": FORMAT, **facts}, sort_keys=True)
+    text = json.dumps({"format": CACHE_FORMAT, **facts}, sort_keys=True)
     return blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-def fingerprint(paths: list[Path]) -> list[list[str | int]]:
-    """Path, size and time of change of each file: what tells a changed file without reading it."""
+Mark = tuple[str, int, int, int]
+
+
+def marks(paths: Sequence[Path]) -> tuple[Mark, ...]:
+    """Path, size and times of each file: they tell one process that a file has changed."""
     stats = [(path, path.stat()) for path in paths]
-    return [[str(path.absolute()), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
+    return tuple(
+        (str(path.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        for path, stat in stats
+    )
+
+
+def fingerprint(paths: Sequence[Path]) -> list[list[str]]:
+    """Path and content of each file: another file may come with the same size and time."""
+    return [[mark[0], content(mark)] for mark in marks(paths)]
+
+
+@lru_cache(maxsize=64)
+def content(mark: Mark) -> str:
+    """The hash of a file's content, read once a process while the file stays as it is."""
+    with Path(mark[0]).open("rb") as file:
+        return file_digest(file, "blake2b").hexdigest()
+
+
+def prepared_folders(root: Path) -> list[Path]:
+    """The prepared data in a cache, half made ones of killed processes, too."""
+    return [path for path in root.iterdir() if PREPARED.match(path.name) and path.is_dir()]
 
 
 def close_others_out(root: Path) -> None:
     """Let nobody else read what an earlier version left in the cache."""
     with suppress(OSError):
-        tighten(folder for folder in root.iterdir() if PREPARED.match(folder.name))
+        tighten(prepared_folders(root))
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Array]] | None:

@@ -15,9 +15,9 @@ from corsage.core.arrays import Array
 from corsage.core.errors import DataError
 from corsage.datasets.table import some
 
-LABELS = ("label", "labels", "y", "target", "fine_label")
+LABEL_NAMES = ("label", "labels", "y", "target", "fine_label")
 """Columns that are taken for the label if none is named."""
-PARTS = {
+PART_NAMES = {
     frozenset(("x", "y")): ("x", "y"),
     frozenset(("x", "y", "x_test", "y_test")): ("x", "y", "x_test", "y_test"),
     frozenset(("x_train", "y_train")): ("x_train", "y_train"),
@@ -54,21 +54,21 @@ class Samples:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a data set are meant; empty: the label by its usual names, all others."""
+    """The columns of a data set that are meant; empty: the label by its usual names, all others."""
 
     label: str = ""
     features: tuple[str, ...] = ()
 
 
 def is_array(given: Any) -> bool:
-    """Whether something is an array, or a list of numbers or of arrays."""
+    """Tell whether something is an array, or a list of numbers or of arrays."""
     if is_data_set(given) or isinstance(given, str | bytes | Mapping):
         return False
     return hasattr(given, "__array__") or isinstance(given, Sequence)
 
 
 def is_data_set(given: Any) -> bool:
-    """Whether something is a data set, or what loads one: of torch, or of Hugging Face."""
+    """Tell whether something is a data set or its loader: of torch, or of Hugging Face."""
     if is_loader(given) or is_hugging_face(given):
         return True
     items = hasattr(given, "__getitem__") and hasattr(given, "__len__")
@@ -76,12 +76,12 @@ def is_data_set(given: Any) -> bool:
 
 
 def is_loader(given: Any) -> bool:
-    """Whether something is a torch DataLoader."""
+    """Tell whether something is a torch DataLoader."""
     return hasattr(given, "dataset") and hasattr(given, "batch_size") and hasattr(given, "__iter__")
 
 
 def is_hugging_face(given: Any) -> bool:
-    """Whether something is a Hugging Face Dataset."""
+    """Tell whether something is a Hugging Face Dataset."""
     return hasattr(given, "column_names") and hasattr(given, "with_format")
 
 
@@ -100,7 +100,7 @@ def samples_of(given: Any, columns: Columns) -> Samples:
 
 def of_mapping(given: Mapping[str, Any], columns: Columns) -> Samples:
     """Arrays by name, or data sets for training and for testing."""
-    if names := PARTS.get(frozenset(given)):
+    if names := PART_NAMES.get(frozenset(given)):
         return Samples(*(array_of(given[name], name) for name in names))
     if "train" not in given:
         raise DataError(f"a dictionary of {some(list(map(str, given)))}: {WANTED}.")
@@ -192,7 +192,7 @@ def of_hugging_face(given: Any, columns: Columns) -> tuple[Array, Array]:
 def by_name(given: Mapping[str, Any], columns: Columns) -> tuple[Array, Array]:
     """Inputs and labels out of columns."""
     names = list(given)
-    label = columns.label or next((name for name in LABELS if name in names), "")
+    label = columns.label or next((name for name in LABEL_NAMES if name in names), "")
     if label not in names:
         raise DataError(f"no label column {label!r} among {some(names)}; say label=NAME.")
     features = columns.features or tuple(name for name in names if name != label)

@@ -31,7 +31,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import generator
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.core.arrays import Floats
 from corsage.experiments.convex_clustering.problem import accuracy, problem, squared_penalty
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome

@@ -26,8 +26,8 @@ from matplotlib.figure import Figure as Drawing
 from corsage.app.client_app import app
 from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
-from corsage.app.output import plots
 from corsage.app.output.progress import Watcher
+from corsage.app.report import plots
 from corsage.core.arrays import Ints
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.groups import DataKeys

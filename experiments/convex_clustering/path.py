@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.core.arrays import Floats, Ints
 from corsage.experiments.convex_clustering.problem import OPTIMA, problem
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome

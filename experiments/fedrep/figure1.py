@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.core.arrays import Floats
 from corsage.experiments.fedrep.linear import Federation, Setting
 from corsage.experiments.fedrep.linear_fedrep import Alternation, average, descend, solve_heads

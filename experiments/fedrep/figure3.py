@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.core.arrays import Floats
 from corsage.experiments.fedrep.linear import Setting
 from corsage.experiments.fedrep.linear_fedrep import Alternation

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.experiments.fedrep.fashion_mnist import PROTOCOL
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import compact, percents, run, say

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.experiments.fedrep.fashion_mnist import PROTOCOL
 from corsage.experiments.fedrep.table1 import WRITERS
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome

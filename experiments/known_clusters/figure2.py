@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import NullLocator
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.core.arrays import Floats
 from corsage.experiments.known_clusters.scores import HIGH, Scores
 from corsage.experiments.pictures import entitle, legend

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.core.arrays import Floats
 from corsage.experiments.known_clusters.settings import (
     EXACT,

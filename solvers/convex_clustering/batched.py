@@ -1,6 +1,6 @@
 """Users who are asked about many problems at once; and those who can be asked of one at a time.
 
-Both solve tasks (newton.py) over all users, on all samples or without a fold's. `Batched` needs a
+Both solve tasks (runs.py) over all users, on all samples or without a fold's. `Batched` needs a
 Hessian of each user, and a handful of exchanges for any number of tasks. `Single` is for models so
 large that no Hessian is sent: one task after the other, each by as many exchanges as it takes.
 """
@@ -27,9 +27,8 @@ from corsage.solvers.convex_clustering.expansions import (
     nearest,
     picked,
 )
-from corsage.solvers.convex_clustering.newton import MOST, solve, unfinished
 from corsage.solvers.convex_clustering.recovery import gradients
-from corsage.solvers.convex_clustering.runs import FIRST, Run, Solved, Task
+from corsage.solvers.convex_clustering.runs import FIRST, MOST, Run, Solved, Task, solve, unfinished
 from corsage.solvers.losses.convex import Losses
 from corsage.solvers.losses.held_out import Fold, HeldOut
 
@@ -77,7 +76,7 @@ class Batched:
         return [each.y for each in found[:count]]
 
     def at(self, points: Sequence[tuple[Floats, Floats]]) -> list[Expansion]:
-        """What f_i are at some x, with slopes v; further tasks begin there."""
+        """The values of f_i at some x, with slopes v; further tasks begin there."""
         probes = [Probe(x, v, HERE, None, bound=False) for x, v in points]
         found = self.oracle(probes)
         self.known[None] = [*found[:1], *self.known.get(None, [])]
@@ -85,7 +84,7 @@ class Batched:
 
     @property
     def found(self) -> Bools:
-        """Who has a best model of its own, on all samples (N,)."""
+        """The users with a best model of their own, on all samples (N,)."""
         return self.known[None][0].found
 
     def solve(
@@ -104,7 +103,7 @@ class Batched:
         return found
 
     def start(self, task: Task) -> Expansion:
-        """What a task's first models are made of: of each user the expansion nearest to them."""
+        """A task's first models: of each user those of the expansion nearest to them."""
         known = self.known[task.fold]
         if not isinstance(task.coupling, Clusters):
             return known[0]
@@ -122,7 +121,7 @@ class AtHand:
         self._known: dict[Fold | None, Losses] = {}
 
     def __call__(self, probes: Sequence[Probe]) -> list[Expansion]:
-        """What they answer."""
+        """The users' answers."""
         self.exchanges.append(len(probes))
         return [answer(self.on(each.fold), each, self.held(each)) for each in probes]
 
@@ -133,7 +132,7 @@ class AtHand:
         return self._known[fold]
 
     def held(self, probe: Probe) -> Floats:
-        """What x_i loses on the samples that are left out."""
+        """The loss of x_i on the samples that are left out."""
         if probe.fold is None:
             return np.full(len(probe.x), np.nan)
         return self.users.evaluate(probe.x, probe.fold)
@@ -192,7 +191,7 @@ class Single:
         return Solved(x, slopes, None, np.nan, gap, True, self._held(x, task.fold))
 
     def _held(self, x: Floats, fold: Fold | None) -> Floats:
-        """What x loses on the samples that are left out."""
+        """The loss of x on the samples that are left out."""
         return np.full(self.n, np.nan) if fold is None else self.users.evaluate(x, fold)
 
 

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from corsage.core.arrays import Floats
+from corsage.core.arrays import Floats, Ints
 
 WIDEST = 12
-"""Rows up to which this is faster than a library's call a matrix."""
+"""Rows up to which this is faster than a library's call a matrix, if there are matrices enough."""
 AT_ONCE = 4096
 """Units of a block."""
+
+
+def narrow(units: int, rows: int) -> bool:
+    """True if so many matrices are worked through faster in lanes than by a call each."""
+    return rows <= WIDEST and units >= 2 * rows * (rows - 3)
 
 
 def lanes(rows: Floats) -> Floats:
@@ -28,14 +33,7 @@ def back(numbers: Floats) -> Floats:
 
 def dots(left: Floats, right: Floats) -> Floats:
     """left' right (r, s, n), of left (d, r, n) and right (d, s, n)."""
-    out = np.empty((left.shape[1], *right.shape[1:]))
-    term = np.empty(out.shape[1:])
-    for i in range(len(out)):
-        np.multiply(left[0, i], right[0], out=out[i])
-        for k in range(1, len(left)):
-            np.multiply(left[k, i], right[k], out=term)
-            np.add(out[i], term, out=out[i])
-    return out
+    return np.asarray(np.einsum("krn,ksn->rsn", left, right))
 
 
 def plus_one(k: Floats) -> Floats:
@@ -49,8 +47,7 @@ def factor(k: Floats) -> Floats:
     """C with C C' = K (r, r, n), positive definite; above its diagonal nothing is meant."""
     c = k.copy()
     for j in range(len(c)):
-        for i in range(j):
-            c[j:, j] -= c[j:, i] * c[j, i]
+        c[j:, j] -= np.einsum("ikn,kn->in", c[j:, :j], c[j, :j])
         c[j, j] = np.sqrt(c[j, j])
         c[j + 1 :, j] /= c[j, j]
     return c
@@ -60,8 +57,7 @@ def solved(c: Floats, right: Floats) -> Floats:
     """C^-1 right (r, s, n), C being a factor."""
     x = right.copy()
     for j in range(len(c)):
-        for i in range(j):
-            x[j] -= c[j, i] * x[i]
+        x[j] -= np.einsum("kn,ksn->sn", c[j, :j], x[:j])
         x[j] /= c[j, j]
     return x
 
@@ -70,7 +66,28 @@ def solved_back(c: Floats, right: Floats) -> Floats:
     """C'^-1 right (r, s, n), C being a factor."""
     x = right.copy()
     for j in range(len(c) - 1, -1, -1):
-        for i in range(j + 1, len(c)):
-            x[j] -= c[i, j] * x[i]
+        x[j] -= np.einsum("kn,ksn->sn", c[j + 1 :, j], x[j + 1 :])
         x[j] /= c[j, j]
     return x
+
+
+def product(matrices: Floats, which: Ints, rows: Floats) -> Floats:
+    """M' X (r, s, n), of rows X (d, s, n) and each unit's own of some matrices (g, d, r)."""
+    if len(which) and (which == which[0]).all():
+        one = matrices[which[0]]
+        return np.asarray((one.T @ rows.reshape(len(one), -1)).reshape(-1, *rows.shape[1:]))
+    return dots(lanes(matrices[which]), rows)
+
+
+def in_groups(values: Floats, group: Ints, count: int) -> Floats:
+    """Sums (count, ...) of numbers (..., n) over the units of each group."""
+    sums = np.zeros((*values.shape[:-1], count))
+    if (group == group[0]).all():
+        sums[..., group[0]] = values.sum(-1)
+        return np.moveaxis(sums, -1, 0)
+    if (group[1:] < group[:-1]).any():
+        order = np.argsort(group, kind="stable")
+        values, group = values[..., order], group[order]
+    present, starts = np.unique(group, return_index=True)
+    sums[..., present] = np.add.reduceat(values, starts, axis=-1)
+    return np.moveaxis(sums, -1, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.solvers.known_clusters.absorbed import Absorbed, Known, Sums
+from corsage.solvers.known_clusters.absorbed import Known, known, spread
 from corsage.solvers.known_clusters.lanes import (
     AT_ONCE,
     WIDEST,
@@ -20,13 +20,6 @@ from corsage.solvers.known_clusters.lanes import (
     solved,
     solved_back,
 )
-
-
-def rooted(a: Floats, b: Floats, root: Floats) -> Absorbed:
-    """Quadratics 1/2 x'A x - b'x of users (n, d, d), (n, d) with a root (d, r)."""
-    return Absorbed.of(
-        Sums.of(a, b, np.zeros(len(b))), np.broadcast_to(root, (len(b), *root.shape))
-    )
 
 
 def rooted_models(a: Floats, b: Floats, root: Floats, w: Floats) -> Floats:
@@ -53,6 +46,5 @@ def rooted_prediction(a: Floats, b: Floats, root: Floats, centre: Floats) -> tup
 
     `centre` (d, d) is the covariance of the users' centre.
     """
-    found = rooted(a, b, root)
-    known = found.own(Known(np.zeros_like(b), np.broadcast_to(centre, a.shape)))
-    return known.covariance, found.spread @ a
+    around = Known(np.zeros_like(b), np.broadcast_to(centre, a.shape))
+    return known(a, b, root, around).covariance, spread(a, root) @ a

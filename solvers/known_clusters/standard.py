@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.solvers.known_clusters.absorbed import Sums
+from corsage.solvers.known_clusters.blocks import Sums
 
 CONSTANT = 1e-10
 """A feature whose variance is a smaller share of its mean square than this is constant."""

@@ -23,13 +23,10 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
-from corsage.solvers.known_clusters.absorbed import Absorbed, Derivative, Known, Level, Sums
-from corsage.solvers.known_clusters.lane_units import LaneDerivative
-from corsage.solvers.known_clusters.lanes import AT_ONCE
+from corsage.solvers.known_clusters.absorbed import Absorbed, Derivative, Known, Level
+from corsage.solvers.known_clusters.blocks import Sums, Thin
 from corsage.solvers.known_clusters.likelihood import NO_NOISE, SINGULAR
-from corsage.solvers.known_clusters.many_units import ManyAbsorbed, ManyDerivative
 from corsage.solvers.known_clusters.mixed_model import by_cluster
-from corsage.solvers.known_clusters.thin_units import Thin, ThinAbsorbed
 
 
 def levels_of(cluster: Ints, k: int) -> tuple[Level, ...]:
@@ -80,7 +77,7 @@ class Middle:
 
 @dataclass(frozen=True)
 class Tree:
-    """What users say, and the levels above them.
+    """Users' sums, and the levels above them.
 
     Parameters
     ----------
@@ -109,19 +106,18 @@ class Tree:
 
     @property
     def records(self) -> float:
-        """How many there are."""
+        """The number of records."""
         return float(self.counts.sum())
 
     def integrated(self, roots: Sequence[Floats], sigma2: float | None = None) -> Integrated:
         """All integrated out, each level with its roots L (g, d, r)."""
-        below, passed = self.users, list[Passed]()
+        below, passed = self.users, list[Absorbed]()
         for level, root in zip(self.levels, roots, strict=True):
-            thin = None if passed else self.thin
-            passed.append(absorbed(below, level, root, thin))
-            below = passed[-1].summed(level)
+            passed.append(Absorbed(below, level, root, None if passed else self.thin))
+            below = passed[-1].summed()
         noise = self.sigma2 if sigma2 is None else sigma2
         middle = Middle.of(below, self.records, noise, self.restricted)
-        return Integrated(self.levels, passed, middle)
+        return Integrated(passed, middle)
 
     def above(self, found: Integrated) -> Tree:
         """The tree without its first level: its units say what theirs below them do, as found."""
@@ -135,49 +131,33 @@ class Tree:
         return replace(self, thin=Thin.of(self.users))
 
 
-Passed = Absorbed | ManyAbsorbed | ThinAbsorbed
-
-
-def absorbed(below: Sums, level: Level, root: Floats, thin: Thin | None = None) -> Passed:
-    """A level integrated out, given the roots (g, d, r) of its groups."""
-    if thin is not None:
-        return thin.absorbed(below, root[level.group])
-    if len(below.b) > AT_ONCE:
-        return ManyAbsorbed(below, level, root)
-    return Absorbed.of(below, root[level.group])
-
-
 @dataclass(frozen=True)
 class Integrated:
     """A tree with everything integrated out.
 
     Parameters
     ----------
-    levels : from the users up.
-    passed : what came of each.
+    passed : the levels, from the users up.
     middle : wbar, sigma^2 and the deviance.
     """
 
-    levels: tuple[Level, ...]
-    passed: list[Passed]
+    passed: list[Absorbed]
     middle: Middle
 
     def known(self) -> list[Known]:
         """Of the units of each level, the users first; wbar is last."""
         above = self.known_above()
-        return [self.passed[0].own(above[0].of(self.levels[0])), *above]
+        users = self.passed[0]
+        return [users.own(above[0].of(users.level)), *above]
 
     def known_above(self) -> list[Known]:
         """The same but for the users, of whom there are many."""
         found = [self.middle.known]
-        for level, own in zip(self.levels[:0:-1], self.passed[:0:-1], strict=True):
-            found.append(own.own(found[-1].of(level)))
+        for units in self.passed[:0:-1]:
+            found.append(units.own(found[-1].of(units.level)))
         return found[::-1]
 
-    def derivatives(self) -> list[Derivative | ManyDerivative | LaneDerivative]:
-        """How the deviance changes with D, for each level."""
-        known = self.known_above()
-        return [
-            own.derivative(level, above, self.middle.sigma2)
-            for level, own, above in zip(self.levels, self.passed, known, strict=True)
-        ]
+    def derivatives(self) -> list[Derivative]:
+        """The change of the deviance with D, for each level."""
+        pairs = zip(self.passed, self.known_above(), strict=True)
+        return [units.derivative(above, self.middle.sigma2) for units, above in pairs]

@@ -9,7 +9,7 @@ from typing import ClassVar
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
-from corsage.strategies.convex_clustering.solver import Rules
+from corsage.solvers.convex_clustering.halves import Rules
 
 AUTO, CLUSTERS, PDMM, KNN = "auto", "clusters", "pdmm", "knn"
 DR, NEWTON = "dr", "newton"
@@ -82,7 +82,7 @@ def solver_of(keys: ConvexClusteringKeys, config: Config, d: int) -> str:
 
 
 def rules_of(keys: ConvexClusteringKeys, config: Config, users: int) -> Rules:
-    """What the keys say of the solver, for so many users."""
+    """The solver's numbers that the keys give, for so many users."""
     share = config.federation.share(users)
     tau = keys.convex_tau if keys.convex_solver == PDMM else AUTO
     return Rules(

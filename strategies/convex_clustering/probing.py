@@ -1,4 +1,4 @@
-"""Probes of all users as exchanges: what the many problems of newton.py ask.
+"""Probes of all users as exchanges: what the many problems of runs.py ask.
 
 A user's answer to a probe is 8 + 2 d + d (d + 1)/2 floats: 20 of them with 3 coefficients, 1,383
 with 50. All probes of a step are one exchange, unless they are more than a device should hold.
@@ -52,7 +52,7 @@ def rows_of(probes: Sequence[Probe]) -> Arrays:
 
 
 def template_of(count: int, d: int) -> Arrays:
-    """What one user answers."""
+    """The form of one user's answer."""
     shapes: dict[str, int] = {
         "y": d,
         "gradient": d,
@@ -63,7 +63,7 @@ def template_of(count: int, d: int) -> Arrays:
 
 
 def options_of(probes: Sequence[Probe]) -> dict[str, Any]:
-    """Which samples each probe leaves out (0: none), and its share of the curvature."""
+    """The samples that each probe leaves out (0: none), and its share of the curvature."""
     folds: list[Fold | None] = [None]
     folds += [fold for fold in dict.fromkeys(probe.fold for probe in probes) if fold is not None]
     named = [fold for fold in folds if fold is not None]

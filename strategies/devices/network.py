@@ -14,7 +14,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from corsage.core.configuration.groups import FederationKeys
-from corsage.core.known_devices import Owner, Standing
+from corsage.core.known_devices import KnownDevices, Owner
 from corsage.core.messages.replies import Replies
 from corsage.core.tables.columns import TableFacts
 from corsage.strategies.devices.exchange import Exchange, exchange
@@ -35,7 +35,7 @@ class Devices:
     ----------
     grid, keys : the grid, and how long one waits for whom.
     roster : which users they host.
-    standings, owners : how they behaved, and whose users' ids are, as the run remembers it.
+    known : how they behaved, and whose users' ids are, as the run remembers it.
     note : told of those that are set aside.
 
     Attributes
@@ -50,15 +50,14 @@ class Devices:
         grid: Grid,
         keys: FederationKeys,
         roster: Roster,
-        standings: dict[str, Standing],
-        owners: dict[str, Owner],
+        known: KnownDevices,
         note: Callable[[str], None],
     ) -> None:
-        self.grid, self.keys, self.roster, self.standings = grid, keys, roster, standings
-        self.owners = Owners(owners, keys.registered_keys)
+        self.grid, self.keys, self.roster, self.known = grid, keys, roster, known
+        self.owners = Owners(known, keys.registered_keys)
         times = 0.0 if getattr(grid, "patient", False) else keys.patience
         self.patience = Patience(times, keys.quorum)
-        self.conduct, self.pauses = Conduct(standings, note), Pauses()
+        self.conduct, self.pauses = Conduct(known, note), Pauses()
         self.number, self.resting, self.missing = 0, frozenset[str](), set[str]()
         self._keys: dict[int, bytes] = {}
 
@@ -160,7 +159,7 @@ class Devices:
                 conduct.silent(hosted(node), self.mark(node), number)
         for node in set(replies.refused) - there:
             conduct.refused(hosted(node), self.mark(node), number)
-        if self.standings:
+        if self.known.standings:
             for node in {*replies.answered} - {*replies.refused} - there:
                 conduct.alive(hosted(node))
         conduct.tell()

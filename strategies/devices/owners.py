@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from corsage.core.known_devices import NOBODY, Owner
+from corsage.core.known_devices import NOBODY, KnownDevices, Owner
 
 
 class Owners:
@@ -18,27 +18,27 @@ class Owners:
 
     Parameters
     ----------
-    book : the owners that the run remembers.
+    known : the owners that the run remembers.
     registered : keys are registered, so they stay: an id is never given to another key.
     """
 
-    def __init__(self, book: dict[str, Owner], registered: bool = False) -> None:
-        self._book, self._registered = book, registered
+    def __init__(self, known: KnownDevices, registered: bool = False) -> None:
+        self._known, self._registered = known, registered
 
     @property
     def known(self) -> bool:
         """True if the run remembers any owner."""
-        return bool(self._book)
+        return bool(self._known.owners)
 
     def is_same(self, user: str, claim: Owner) -> bool:
         """True if the device that claims an id is known to be the one that has it."""
-        known = self._book.get(user, NOBODY)
+        known = self._known.owners.get(user, NOBODY)
         by_key = bool(claim.key) and claim.key == known.key
         return by_key or (bool(claim.proof) and claim.proof == known.proof)
 
     def refusal(self, user: str, claim: Owner) -> str:
         """The reason why only its owner may have an id, though that is not there; or nothing."""
-        known = self._book.get(user)
+        known = self._known.owners.get(user)
         if known is None or self.is_same(user, claim):
             return ""
         if known.proof:
@@ -48,8 +48,8 @@ class Owners:
     def enter(self, user: str, claim: Owner) -> None:
         """Remember who has an id now, if the device could be known again."""
         if claim != NOBODY:
-            known = self._book.get(user, NOBODY) if self.is_same(user, claim) else NOBODY
-            self._book[user] = Owner(claim.key or known.key, claim.proof or known.proof)
+            known = self._known.owners.get(user, NOBODY) if self.is_same(user, claim) else NOBODY
+            self._known.owners[user] = Owner(claim.key or known.key, claim.proof or known.proof)
 
 
 def digest(word: bytes | str) -> str:

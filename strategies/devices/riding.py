@@ -69,7 +69,7 @@ class Riding:
         if waiting is None:
             return job.members.exchange(turn)
         question = strategy.evaluation(waiting.options, job.members.sample)
-        both = Together(turn, question, strategy.progress.traffic)
+        both = Together(turn, question, job.traffic)
         replies = job.members.exchanged(both)
         found = both.judged()
         self.devices.judge(both.bystanders(found))

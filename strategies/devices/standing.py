@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from corsage.core.known_devices import Standing
+from corsage.core.known_devices import KnownDevices, Standing
 from corsage.core.messages.replies import name_users, reading_order
 
 LONGEST = 64
@@ -48,12 +48,12 @@ class Conduct:
 
     Parameters
     ----------
-    book : the standings that the run remembers, by user.
+    known : the standings that the run remembers, by user.
     note : told of every node that is set aside.
     """
 
-    def __init__(self, book: dict[str, Standing], note: Callable[[str], None]) -> None:
-        self._book, self._note = book, note
+    def __init__(self, known: KnownDevices, note: Callable[[str], None]) -> None:
+        self._known, self._note = known, note
         self._told: dict[str, list[str]] = {}
 
     def resting(
@@ -64,7 +64,7 @@ class Conduct:
         Those that are `busy` are not asked either. Only who has a standing is looked at: `users`
         may be a million, of whom one can ask whether somebody is among them.
         """
-        book = self._book
+        book = self._known.standings
         aside = [u for u in busy if u in users]
         aside += [u for u, own in book.items() if own.until >= number and u in users]
         aside = list(dict.fromkeys(aside))
@@ -74,19 +74,19 @@ class Conduct:
 
     def doubtful(self, users: Collection[str]) -> list[str]:
         """Users who were silent, and have not made good for it: nobody waits for them."""
-        found = [user for user, own in self._book.items() if own.doubt and user in users]
+        found = [user for user, own in self._known.standings.items() if own.doubt and user in users]
         return sorted(found, key=reading_order)
 
     def came(self, users: Iterable[str], key: str) -> None:
         """A node introduced itself: one that is new has not been silent yet."""
-        book = self._book
+        book = self._known.standings
         for user in users:
             if user in book and book[user].key != key:
                 book[user].key, book[user].doubt, book[user].until = key, 0, 0
 
     def alive(self, users: Iterable[str]) -> None:
         """A reply in time; those that make good for all doubts make the next pause shorter."""
-        book = self._book
+        book = self._known.standings
         for user in users if book else ():
             if user in book:
                 standing = book[user]
@@ -95,7 +95,7 @@ class Conduct:
 
     def late(self, users: Iterable[str]) -> None:
         """All that it was asked is answered, though too late: it lives, and is slow."""
-        book = self._book
+        book = self._known.standings
         for user in users if book else ():
             if user in book:
                 book[user].until = book[user].doubt = 0
@@ -128,18 +128,20 @@ class Conduct:
     def table(self) -> list[tuple[str, str]]:
         """Lines on nodes that did not reply as they had to, and what came of it."""
         groups: dict[tuple[str, str], list[str]] = {}
-        for user, standing in sorted(self._book.items(), key=lambda i: reading_order(i[0])):
+        for user, standing in sorted(
+            self._known.standings.items(), key=lambda i: reading_order(i[0])
+        ):
             groups.setdefault((standing.key, _in_words(standing)), []).append(user)
         return [(_few(users), told) for (_, told), users in groups.items()]
 
     def _of(self, users: Iterable[str], key: str) -> list[Standing]:
-        book = self._book
+        book = self._known.standings
         self.came(users, key)
         return [book.setdefault(user, Standing(key)) for user in users]
 
     def _set_aside(self, users: Sequence[str], number: int, why: str) -> None:
         for user in users:
-            standing = self._book[user]
+            standing = self._known.standings[user]
             if standing.until > number:  # in one round it is set aside once
                 continue
             pause = pause_of(standing.level)

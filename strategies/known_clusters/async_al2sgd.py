@@ -1,7 +1,7 @@
 """Async-AL2SGD+: accelerated, variance-reduced, for known clusters.
 
-Lyu et al. 2022, Algorithm 2, with the unbiased estimator; coins/async_al2sgd.py of the solvers
-has it line by line. Users keep z_i, y_i, an anchor x_i and its gradient, and all renew their
+Lyu et al. 2022, Algorithm 2, with the unbiased estimator; experiments/known_clusters has it
+line by line. Users keep z_i, y_i, an anchor x_i and its gradient, and all renew their
 anchors together with probability rho.
 
 As in Async-L2GD what needs no word from the users runs together. The server moves rows of its own
@@ -81,7 +81,7 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
 
     @property
     def server(self) -> AL2SGDServer:
-        """What the server does alone, asks and tells."""
+        """The server's part: steps that it makes alone, its questions, and its messages."""
         return AL2SGDServer(self.job, self.schedule, self.state)
 
     def fix(self, hierarchy: Hierarchy, smoothness: float, convexity: float) -> None:

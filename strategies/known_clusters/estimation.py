@@ -17,6 +17,7 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies
+from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit
 from corsage.solvers.known_clusters.variances.laplace import (
     LaplaceSums,
     laplace_sums,
@@ -39,13 +40,12 @@ from corsage.strategies.known_clusters.coins.conversation import (
     check_enough,
 )
 from corsage.strategies.known_clusters.coins.possible import likelihood_fault
-from corsage.strategies.known_clusters.covariance_fit import CovarianceFit
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
-    from corsage.strategies.known_clusters.mixed_model import MixedModelState
+    from corsage.strategies.known_clusters.mixed_state import MixedModelState
 
 WIDER = 4
 """Exchanges more at most, where users differ so much that the best ratio is beyond the grid."""
@@ -61,7 +61,7 @@ SMALLEST = 1e-6
 
 @dataclass
 class LikelihoodFit:
-    """What restricted maximum likelihood found.
+    """A fit by restricted maximum likelihood.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class LikelihoodFit:
 
 @dataclass
 class Estimates:
-    """What strengths on auto were estimated from.
+    """The estimates behind strengths on auto.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class Estimates:
 
     @property
     def em(self) -> str:
-        """How far EM came, in words."""
+        """The progress of EM, in words."""
         if self.moved < STILL:
             return "stands still"
         return (
@@ -186,7 +186,7 @@ class VarianceEstimation:
     def restricted_likelihood(
         self, present: Present, varies: Floats | None, d: int, number: int
     ) -> Script[tuple[Variances, list[str], Replies]]:
-        """What is fitted, to which clusters, and who answered; users differ in what `varies`."""
+        """The fit, its clusters, and the replies; users differ in what `varies`."""
         ratios = dict.fromkeys(present.names, GRID)
         for exchange in range(1 + self.keys.known_refine + WIDER):
             sums, names, replies = yield from self._sums(

@@ -1,4 +1,4 @@
-"""What is asked after the last round: noise, and each user's estimate, for a `LinearSummary`.
+"""Questions after the last round: noise, and each user's estimate, for a `LinearSummary`.
 
 Standard errors are those of best linear unbiased prediction, given the variances. Strengths that
 are given are taken for the truth: gamma = sigma^2/s^2. With the logistic loss they are Laplace's
@@ -15,11 +15,13 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.variances.covariance import unknown
+from corsage.solvers.known_clusters.variances.covariance_fit import correlation, none
 from corsage.solvers.known_clusters.variances.shapes import FULL
+from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins.conversation import Answer, Request, ask_each
 from corsage.strategies.known_clusters.coins.possible import summary_fault
-from corsage.strategies.known_clusters.covariance_fit import correlation, none
+from corsage.strategies.known_clusters.covariance_table import SUMMED
 from corsage.strategies.known_clusters.linear_summary import (
     ClusterEstimate,
     Coefficient,
@@ -30,7 +32,6 @@ from corsage.strategies.known_clusters.linear_summary import (
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.own_sums import LATENT
-from corsage.strategies.known_clusters.uncertainty import RECORDS, SUMMED, Likely
 from corsage.strategies.rounds.turns import Script
 
 MOST_USERS, MOST_NUMBERS = 2000, 20_000
@@ -74,7 +75,7 @@ class Inference:
     # The question.
 
     def question(self, cohort: Cohort) -> Request:
-        """What a cohort is asked."""
+        """The question to a cohort."""
         shown, place = self.solution.shown(cohort), self.state.place(cohort.cluster)
         d, n = self.solution.size, len(cohort.users)
         sure: Floats = np.zeros((d, d)) if place is None else self.state.covariance[place]
@@ -105,17 +106,17 @@ class Inference:
 
     @property
     def _one_model(self) -> bool:
-        """Whether users do not differ from their clusters."""
+        """True if users do not differ from their clusters."""
         return bool(np.isinf(self.state.used).all())
 
     @property
     def _alone(self) -> bool:
-        """Whether nothing ties users: there is no model of all."""
+        """True if nothing ties users: there is no model of all."""
         return bool(self.state.used.size) and not self.state.used.any()
 
     @property
     def _apart(self) -> bool:
-        """Whether nothing ties the clusters."""
+        """True if nothing ties the clusters."""
         return not self.state.lam.any() and len(self.state.w) > 1
 
     def _noise(self, answers: list[Answer]) -> tuple[float | None, str]:
@@ -243,7 +244,7 @@ class Inference:
         return found
 
     def _sure(self, what: str) -> dict[str, Any]:
-        """How sure a variance is."""
+        """A variance's standard error and interval."""
         return asdict(self.covariance.likely.get(what, Likely()))
 
     def _correlations(self) -> list[Correlation]:
@@ -298,7 +299,7 @@ class Inference:
 
 
 def template(users: int, d: int, each: bool) -> dict[str, Any]:
-    """What a cohort of so many users answers."""
+    """The form of an answer of a cohort of so many users."""
     sums = {"square": np.zeros(()), "rank": np.zeros(())}
     if not each:
         return sums

@@ -14,7 +14,6 @@ finds it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from math import pi
 from typing import TYPE_CHECKING, Any
@@ -28,9 +27,18 @@ from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.choice import Judged, chosen, equal_shapes, grouped
-from corsage.solvers.known_clusters.variances.scoring import Fitted, Scoring
+from corsage.solvers.known_clusters.variances.choice import Judged, chosen
+from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit, again
+from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.solvers.known_clusters.variances.shapes import ONE
+from corsage.solvers.known_clusters.variances.uncertainty import (
+    LONG,
+    Asked,
+    Likely,
+    uncertain,
+    work,
+)
+from corsage.solvers.known_clusters.variances.users_sums import Users, explained
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import (
@@ -39,9 +47,13 @@ from corsage.strategies.known_clusters.coins.conversation import (
     check_enough,
 )
 from corsage.strategies.known_clusters.coins.possible import quadratic_fault
-from corsage.strategies.known_clusters.covariance_fit import (
-    CovarianceFit,
-    Told,
+from corsage.strategies.known_clusters.covariance_table import (
+    APPROXIMATE,
+    LEFT_OUT,
+    NOT_ASKED,
+    NOT_CONVERGED,
+    PROFILE,
+    CovarianceTable,
     in_words,
 )
 from corsage.strategies.known_clusters.kept_sums import KeptSums
@@ -51,29 +63,16 @@ from corsage.strategies.known_clusters.paths import (
     unit_models,
     units_above,
 )
-from corsage.strategies.known_clusters.uncertainty import (
-    APPROXIMATE,
-    LEFT_OUT,
-    LONG,
-    NOT_ASKED,
-    NOT_CONVERGED,
-    PROFILE,
-    Asked,
-    Likely,
-    uncertain,
-    work,
-)
 from corsage.strategies.known_clusters.units import Units
-from corsage.strategies.known_clusters.users_sums import Users, explained, remember
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
-    from corsage.strategies.known_clusters.mixed_model import MixedModelKeys, MixedModelState
+    from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 
 TRAVELLED = Number("moved", low=0.0), Number("length", low=0.0)
-"""How far a cohort's models moved, and how long they are: sums of squares."""
+"""The distance that a cohort's models moved, and their length: sums of squares."""
 LATENT = pi**2 / 3
 """The variance of the logistic distribution: what records add to a score."""
 SUMMED, USERS = "summed", "users"
@@ -113,7 +112,7 @@ class OwnSums:
     # Whether it can be done.
 
     def decide(self, present: Present) -> None:
-        """How variances are estimated, once and for all of a run; what is in the way is noted."""
+        """Choose the way to estimate variances, once for a run; note what is in the way."""
         if self.state.estimates.way or not self.keys.estimated:
             return
         obstacle = self.obstacle(present)
@@ -129,12 +128,12 @@ class OwnSums:
 
     @property
     def wanted(self) -> bool:
-        """Whether both strengths are to be estimated."""
+        """True if both strengths are to be estimated."""
         return self.keys.known_gamma == self.keys.known_lambda == AUTO
 
     @property
     def on(self) -> bool:
-        """Whether rounds are those of this file."""
+        """True if users send their own sums."""
         return self.state.estimates.way == USERS
 
     def obstacle(self, present: Present) -> str:
@@ -181,7 +180,7 @@ class OwnSums:
         there = set(sums.clusters)
         heard = [name for name in present.names if name in there]
         self.state.enter(self.varies)
-        self.solve(Users.of(sums, heard, len(self.state.model)), heard, number)
+        self.solve(sums.in_order(heard, len(self.state.model)), heard, number)
         self.judge(moved, whole)
 
     def question(self, cohort: Cohort) -> Request:
@@ -202,7 +201,7 @@ class OwnSums:
 
     @property
     def kind(self) -> str:
-        """What users' quadratics are."""
+        """The kind of users' quadratics."""
         return EXACT if self.exact else NEWTON
 
     def rows(self, cohort: Cohort) -> Arrays:
@@ -211,13 +210,15 @@ class OwnSums:
         return {"w": w, "root": self.state.estimates.covariance.root(cohort.cluster)}
 
     def findings(self, units: Units, density: float) -> list[Finding]:
-        """What was fitted; `density` is what the data's units make of the log likelihood."""
+        """The fit; `density` is what the data's units make of the log likelihood."""
         fit = self.state.estimates.covariance
         if not fit.kinds:
             return []
         varies = np.ones(len(self.state.model)) if self.varies is None else self.varies
-        told = Told(units.names, units.matrix, units.label, density, varies, self.exact, self.flat)
-        return [*fit.findings(told), *unit_models(self.state.above, units)]
+        table = CovarianceTable(
+            fit, units.names, units.matrix, units.label, density, varies, self.exact, self.flat
+        )
+        return [*table.findings(), *unit_models(self.state.above, units)]
 
     # The server's step.
 
@@ -241,12 +242,12 @@ class OwnSums:
         fit.gain = found.gain if self.exact else found.first
         fit.likely, fit.intervals = self.uncertain(tree, found, fit, varies)
         self.state.estimates.covariance = fit
-        remember(self.state, found, units, names, above)
+        self.state.remember(found, units, names, above)
 
     def uncertain(
         self, tree: Tree, found: Fitted, fit: CovarianceFit, varies: Floats
     ) -> tuple[dict[str, Likely], str]:
-        """How sure the variances are, and how that was found; or nothing, and why not."""
+        """The variances' errors and intervals, and how they were found; or nothing, and why not."""
         if not self.exact:
             return {}, APPROXIMATE
         if self.keys.mixed_intervals == "never":
@@ -285,24 +286,11 @@ class OwnSums:
         if kind == AUTO and not before.held_out and (self.exact or number >= CHOICE):
             drawn = users.drawn(self.job.config.run.seed)
             return chosen(tree, drawn, np.flatnonzero(varies), self.flat)
-        shapes = equal_shapes(tree, ONE if kind == AUTO else kind, np.flatnonzero(varies))
-        known = before.shapes(varies) if before.kinds else shapes
-        same = len(known) == len(shapes) and (not before.names or before.names == users.names)
-        shapes = known if same else shapes
-        search = Scoring(grouped(tree, shapes), shapes)
-        start = search.apart(before.x) if same and before.kinds else None
-        return self.slowed(search, search.fitted(start), start, number), []
-
-    @staticmethod
-    def slowed(search: Scoring, found: Fitted, start: list[Floats] | None, number: int) -> Fitted:
-        """Half of the way, where exchanges have been many."""
-        if start is None or number < SLOW:
-            return found
-        half = [(one + other) / 2 for one, other in zip(start, found.x, strict=True)]
-        return replace(search.fitted(half, 0), gain=found.gain, first=found.first)
+        kind = ONE if kind == AUTO else kind
+        return again(tree, before, kind, users.names, varies, number >= SLOW), []
 
     def judge(self, moved: Floats, whole: bool) -> None:
-        """Whether there is more to do; who was not heard is asked again.
+        """Judge if there is more to do; who was not heard is asked again.
 
         `moved`: squares of how far all models moved, and of how long they are.
         """
@@ -313,13 +301,13 @@ class OwnSums:
 
     @property
     def settled(self) -> bool:
-        """Whether the slope of the likelihood is 0, at the models that the users have."""
+        """True if the slope of the likelihood is 0, at the models that the users have."""
         fit, free = self.state.estimates.covariance, self.keys.mixed_variances == AUTO
         return self.exact or (fit.gain < self.flat and bool(fit.held_out or not free))
 
     @property
     def single(self) -> bool:
-        """Whether users compute in float32."""
+        """True if users compute in float32."""
         return self.job.config.model.precision == "float32"
 
     @property

@@ -42,7 +42,7 @@ from corsage.strategies.rounds.opening.training_path import settle
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Result, weighted_metrics
 from corsage.strategies.rounds.server_step import ServerStep
-from corsage.strategies.rounds.state import Progress, arrays_of
+from corsage.strategies.rounds.state import arrays_of
 from corsage.strategies.rounds.steps import Steps
 from corsage.strategies.rounds.wrappers import around, check, correct, note_fewer
 
@@ -216,8 +216,14 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
         else:
             self.state = self.accept(arrays)
 
-    def restore(self, progress: Progress, state: S) -> None:
-        """Go on where a checkpoint stands."""
-        self.progress.go_on(progress)
-        self.state = state
-        self.clock.before = progress.seconds
+    @property
+    def parts(self) -> dict[str, Any]:
+        """All that a checkpoint holds: dataclasses, by name."""
+        return {**self.job.parts, "state": self.state}
+
+    def restore(self, parts: Mapping[str, Any]) -> None:
+        """Go on where a checkpoint stands; who holds a part of the job holds what it becomes."""
+        self.state = parts["state"]
+        for name, part in self.job.parts.items():
+            vars(part).update(vars(parts[name]))
+        self.clock.before = self.progress.seconds

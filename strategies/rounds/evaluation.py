@@ -126,9 +126,13 @@ def last_evaluation(strategy: Strategy[Any, Any]) -> Replies:
     progress, options = strategy.progress, options_of(strategy, strategy.name, deliver=True)
     if not any(number == progress.round for number, _ in progress.curve):
         return evaluate(strategy, options)
-    traffic, dropped = replace(progress.traffic), dict(progress.dropped)
+    traffic, before, dropped = (
+        strategy.job.traffic,
+        replace(strategy.job.traffic),
+        {**progress.dropped},
+    )
     found = evaluate(strategy, options)
-    vars(progress.traffic).update(vars(traffic))  # others count in the same one
+    vars(traffic).update(vars(before))  # others count in the same one
     progress.dropped = dropped
     return found
 

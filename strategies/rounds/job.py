@@ -14,15 +14,14 @@ from corsage.core.configuration.config import Config
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.counts import Number
 from corsage.core.errors import RoundFailed, StatesGone
-from corsage.core.measures import GRADIENT_STEPS, USUAL, Measure, chosen, reported
+from corsage.core.measures import GRADIENT_STEPS, USUAL_MEASURES, Measure, chosen, reported
 from corsage.core.messages.replies import Replies, by_cause, name_users, reading_order
 from corsage.strategies.rounds.callbacks import Callback, Notes
 from corsage.strategies.rounds.ledger import Ledger
 from corsage.strategies.rounds.members import Members
 from corsage.strategies.rounds.opening.agreed import Agreed
-from corsage.strategies.rounds.opening.tables import suited
 from corsage.strategies.rounds.outgoing import task_for
-from corsage.strategies.rounds.state import Progress
+from corsage.strategies.rounds.state import Built, Progress, Traffic, Updates
 from corsage.strategies.rounds.turns import Question
 
 if TYPE_CHECKING:
@@ -45,7 +44,8 @@ class Job:
     ----------
     keys : the algorithm's own.
     members : who is there.
-    progress : where the run stands.
+    progress, built, updates, traffic : what a run remembers: where it stands, what its model is
+        built for, earlier updates, and what was exchanged.
     agreed : what the data of all must be like.
     state_dir : where simulated users keep what is theirs; devices know themselves.
     collects : whether this process takes the users' models at the end.
@@ -67,15 +67,16 @@ class Job:
         self.name, self.config, self.keys = name, config, config.keys_of(name)
         self.experiment = experiment or f"{name}-{uuid.uuid4().hex[:12]}"
         self.note, self.progress = Notes(name, callbacks), Progress()
+        self.built, self.updates, self.traffic = Built(), Updates(), Traffic()
         self.state_dir: str = beside.state_dir if beside else ""
         self.training_path, self.collects, self.lasting = "", False, False
         self.agreed: Agreed = beside.agreed if beside else Agreed(config)
         if beside is None:
-            self.members = Members(config, self.progress, self.agreed, self.note)
+            self.members = Members(config, self.agreed, self.note)
         else:
             self.members = beside.members
-            self.progress.training_path = beside.progress.training_path
-            self.progress.traffic = beside.progress.traffic
+            self.built.training_path = beside.built.training_path
+            self.traffic = beside.traffic
         self.durable: list[Mapping[str, int]] = []
         self.before: Mapping[str, int] = {}
         self.gone: set[str] = set()
@@ -99,18 +100,30 @@ class Job:
         """The task that a node is sent when it is asked who it is."""
         return task_for(self, 0, [], {}, raw=True)
 
+    @property
+    def parts(self) -> dict[str, Any]:
+        """All that a run remembers besides its algorithm's state: dataclasses, by name."""
+        return {
+            "progress": self.progress,
+            "built": self.built,
+            "updates": self.updates,
+            "traffic": self.traffic,
+            "devices": self.members.known,
+        }
+
     # What is trained.
 
     @property
     def train(self) -> TrainKeys:
         """Keys of training, with what the data say where nobody set them."""
-        return suited(self.config.train, self.agreed.preparation)
+        keys, agreed = self.config.train, self.agreed.preparation
+        return keys.of_tables() if agreed is not None and agreed.scaled_numbers else keys
 
     @property
     def model(self) -> ModelKeys:
         """The model, with the path that it is trained on, once that is known."""
         own = self.config.model
-        return replace(own, training_path=self.progress.training_path or own.training_path)
+        return replace(own, training_path=self.built.training_path or own.training_path)
 
     @property
     def network(self) -> Network:
@@ -149,7 +162,7 @@ class Job:
     def judging(self) -> dict[str, Any]:
         """Options of an evaluation for the measures; none where they are the usual one."""
         words = ",".join(self.config.run.measures)
-        return {} if words == USUAL else {"measures": words}
+        return {} if words == USUAL_MEASURES else {"measures": words}
 
     @property
     def reported(self) -> tuple[Number, ...]:
@@ -174,8 +187,8 @@ class Job:
         progress.versions.put(kept, version)
         if (steps := replies.metrics.get(GRADIENT_STEPS.name)) is not None:
             progress.gradient_steps = (progress.gradient_steps or 0.0) + float(steps.sum())
-        progress.traffic.wire_bytes_up += replies.wire_bytes
-        progress.traffic.wire_messages += replies.wire_messages
+        self.traffic.wire_bytes_up += replies.wire_bytes
+        self.traffic.wire_messages += replies.wire_messages
 
     def accept(self, number: int, replies: Replies) -> None:
         """The same of a round's training; RoundFailed if fewer than the least have trained."""
@@ -201,7 +214,7 @@ class Job:
                 f"round {number}: {users} users could be evaluated, "
                 f"min-users={least}. {causes(replies)}"
             )
-        self.progress.traffic.evaluation_bytes_down += down
+        self.traffic.evaluation_bytes_down += down
 
     def reset(self, replies: Replies) -> set[str]:
         """Let the users start anew whose nodes no longer have their states; who they are.
@@ -240,7 +253,7 @@ class Job:
         asked = sum(len(group) for group in question.asked.values())
         up = sum(a.nbytes for a in replies.mean.values()) * len(replies.users)
         up += sum(a.nbytes for a in replies.rows.values())
-        traffic = self.progress.traffic
+        traffic = self.traffic
         traffic.bytes_down += question.down
         traffic.bytes_up += up
         traffic.messages += (asked if question.down else 0) + (len(replies.users) if up else 0)

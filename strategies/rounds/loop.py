@@ -19,13 +19,12 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
-from corsage.core.errors import ConfigError, RoundFailed
+from corsage.core.errors import ConfigError, RoundFailed, line
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
-from corsage.core.messages.wire import BY_USER
+from corsage.core.messages.wire import ROWS_BY_USER
 from corsage.core.registry import attached
-from corsage.core.text import line
 from corsage.strategies.rounds.evaluation import (
     evaluated,
     last_evaluation,
@@ -164,8 +163,7 @@ def whole(strategy: Strategy[Any, Any], what: str) -> Iterator[None]:
 
     Where it fails because users' states are gone, they start anew, and it is to be played again.
     """
-    before, progress, job = strategy.snapshot(), strategy.progress, strategy.job
-    lengths, moments = dict(progress.lengths), progress.moments
+    job, before, updates = strategy.job, strategy.snapshot(), replace(strategy.job.updates)
     versions = job.begin()
     try:
         with failing(f"{strategy.name}: {what}"):
@@ -176,7 +174,7 @@ def whole(strategy: Strategy[Any, Any], what: str) -> Iterator[None]:
                 "If training diverges: a smaller lr."
             )
     except BaseException as error:
-        strategy.state, progress.lengths, progress.moments = before, lengths, moments
+        strategy.state, job.updates = before, updates
         gone = job.go_back(versions)
         if not (gone and isinstance(error, RoundFailed)):
             raise
@@ -212,7 +210,7 @@ def exchange_once(strategy: Algorithm[Any, Any], number: int) -> Script[Replies]
     if config.robust.on:
         averaging.check_enough(len(users))
         schema = replace(schema, by_user=tuple(schema.arrays))
-        options[BY_USER] = True
+        options[ROWS_BY_USER] = True
     parcel = strategy.send(users)
     question = question_to(job, "train", users, parcel, schema, options, number)
     replies = yield question

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CheckpointError, StorageError
+from corsage.core.known_devices import KnownDevices
 from corsage.core.messages.replies import Replies
 from corsage.core.messages.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY
 from corsage.core.registry import attached
@@ -19,7 +20,6 @@ from corsage.strategies.rounds.grids import is_at_home, is_closed
 from corsage.strategies.rounds.opening.agreed import Agreed
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Member, Roster
-from corsage.strategies.rounds.state import Progress
 from corsage.strategies.rounds.turns import Done, Line, Turn
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ class Members:
     Parameters
     ----------
     config : which of them are asked, how many must be there, and how long one waits for them.
-    progress : what the run remembers of its users, whatever is trained.
     agreed : what the data of all must be like.
     note : is told who comes, goes, or is set aside.
 
     Attributes
     ----------
+    known : what the run remembers of devices.
     grid : what leads to the nodes, once a run has begun.
     devices : what is known of them, where the nodes are devices.
     scales : weigh messages, where something carries them that may not take them.
@@ -70,10 +70,8 @@ class Members:
     left_out : who did not answer a question that is for all.
     """
 
-    def __init__(
-        self, config: Config, progress: Progress, agreed: Agreed, note: Callable[[str], None]
-    ) -> None:
-        self.config, self.progress, self.note = config, progress, note
+    def __init__(self, config: Config, agreed: Agreed, note: Callable[[str], None]) -> None:
+        self.config, self.note, self.known = config, note, KnownDevices()
         self.grid: Grid | None = None
         self.devices: Devices | None = None
         self.scales: Scales | None = None
@@ -102,9 +100,8 @@ class Members:
         self.grid, self.devices, self.scales = grid, None, None
         self.reception.clear()
         if not is_closed(grid):
-            keys, known = self.config.federation, self.progress
-            books = known.standings, known.owners
-            self.devices = attached("devices").Devices(grid, keys, self.roster, *books, self.note)
+            keys, known = self.config.federation, self.known
+            self.devices = attached("devices").Devices(grid, keys, self.roster, known, self.note)
         carrier = getattr(grid, "carrier", None)
         if carrier is not None or not is_at_home(grid):
             from corsage.strategies.rounds.sizes import Scales, wire

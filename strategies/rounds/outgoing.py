@@ -80,10 +80,10 @@ def message_to(
     content = RecordDict({"arrays": shared, "config": task})
     if rows:
         content["rows"] = encode(rows)
-    job.progress.traffic.wire_bytes_down += sum(
+    job.traffic.wire_bytes_down += sum(
         payload(record) for record in content.values() if isinstance(record, ArrayRecord)
     )
-    job.progress.traffic.wire_messages += 1
+    job.traffic.wire_messages += 1
     return Message(content, node, kind, ttl=job.members.timeout, group_id=str(task["round"]))
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.supercore import log
 
-from corsage.core.configuration.catalogue import defaults
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.config import foreign_keys as keys_of_the_app
+from corsage.core.configuration.known_keys import defaults, keys_of_algorithms
 from corsage.core.errors import ConfigError
 from corsage.core.keys import names
-from corsage.core.registry import ALGORITHMS, algorithm_keys
+from corsage.core.registry import ALGORITHMS
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
@@ -63,12 +63,7 @@ class Parameters:
 def foreign_keys(cls: StrategyClass) -> dict[str, str]:
     """The keys that only other algorithms have, and the first that has them."""
     own = set(names(cls.keys_class))
-    return {
-        key: name
-        for name, keys in reversed(algorithm_keys().items())
-        for key in names(keys)
-        if key not in own
-    }
+    return {key: owners[0] for key, owners in keys_of_algorithms().items() if key not in own}
 
 
 def read_config(

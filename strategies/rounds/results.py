@@ -172,16 +172,16 @@ class Result(FlowerResult):
 
 def round_row(strategy: Strategy[Any, Any], training: Replies, evaluation: Replies | None) -> Json:
     """One line of metrics.jsonl, of the round that the strategy is at."""
-    progress = strategy.progress
+    progress, traffic = strategy.progress, strategy.job.traffic
     row: Json = {
         "strategy": strategy.name,
         "round": progress.round,
         "users": len(training.users),
         "dropped": len(training.dropped),
         "seconds": round(progress.seconds, 4),
-        "bytes_up": progress.traffic.bytes_up,
-        "bytes_down": progress.traffic.bytes_down,
-        "messages": progress.traffic.messages,
+        "bytes_up": traffic.bytes_up,
+        "bytes_down": traffic.bytes_down,
+        "messages": traffic.messages,
     }
     if "loss" in training.metrics:
         row["train_loss"] = float(training.metrics["loss"].mean())
@@ -226,7 +226,7 @@ def summarised(
         last10=float(np.mean(tail)) if tail else float(values.mean()),
         loss=spread(found.loss),
         worst10=worst_share(values, 0.1, measure),
-        traffic=Traffic(**asdict(progress.traffic)),
+        traffic=Traffic(**asdict(strategy.job.traffic)),
         never_drawn=sum(user not in progress.trained for user in users),
         dropped=dict(progress.dropped),
         per_user=measures[measure.name].per_user,

@@ -43,7 +43,7 @@ STARTS: Mapping[str, Callable[[ServerKeys], float]] = {
 
 
 class ServerStep:
-    """The step of a run, and what it has to remember: `progress.moments`.
+    """The step of a run, and what it has to remember: `updates.moments`.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class ServerStep:
 
     def _remembered(self, name: str, x: Floats32, parents: Sequence[int] = ()) -> Moments:
         """m_{t-1} and v_{t-1}, with rows for clusters that are new."""
-        known, found = self.job.progress.moments, {}
+        known, found = self.job.updates.moments, {}
         for kind, first in STARTS.items():
             rows = known.get(f"{name}.{kind}")
             if rows is None:
@@ -112,7 +112,7 @@ class ServerStep:
     def _keep(self, name: str, moments: Moments) -> None:
         """In a dictionary of their own: a round that fails goes back to the one before."""
         own = {f"{name}.{kind}": value for kind, value in moments.items()}
-        self.job.progress.moments = {**self.job.progress.moments, **own}
+        self.job.updates.moments = {**self.job.updates.moments, **own}
 
 
 def grown(rows: Floats32, parents: Sequence[int]) -> Floats32:

@@ -16,15 +16,12 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 import numpy as np
 
-from corsage.core.arrays import Arrays, Floats32
+from corsage.core.arrays import INFINITE, Arrays, Floats32
 from corsage.core.blocks import finite
 from corsage.core.errors import CheckpointError
-from corsage.core.known_devices import Owner, Standing
 from corsage.strategies.rounds.ledger import Crowd, Ledger
 
 D = TypeVar("D")
-INFINITE = {"infinite": True}
-"""Metadata of fields that may hold infinities: strengths of ties that hold."""
 ARRAY = "array"
 """The key under which the plain part names an array."""
 
@@ -55,50 +52,54 @@ class Progress:
     round : the last round that was merged.
     exchange : the number of the last exchange, for algorithms that have several a round.
     questions : exchanges outside the rounds.
-    shape, num_classes : what the model is built for; nodes that come back later may show less.
-        Without a shape nothing is built yet; without classes labels are numbers.
     versions : for each user with a personal state the round in which it was last merged.
     trained : the users whose training was merged at least once.
     dropped : how often each user's reply was not usable.
-    lengths : for each array the median norms of the users' updates in the last rounds.
-    moments : what the server's optimizer remembers of each array.
     curve : (round, mean over users) of every evaluation.
-    traffic, seconds : what it cost so far; seconds up to the end of the round's training.
+    seconds : what it took so far, up to the end of the round's training.
     gradient_steps : gradients that all users computed in training messages; None if none counts.
-    owners : whose each user's id is, where a device can be known again.
-    standings : how the nodes of users behaved that did not always do what they had to.
-    preparation : what was agreed on for the columns of tables, as JSON; later nodes get the same.
-    training_path : how nodes train the model, by its name in `core/paths`; empty: not chosen yet.
     """
 
     round: int = 0
     exchange: int = 0
     questions: int = 0
-    shape: tuple[int, ...] = ()
-    num_classes: int = 0
     versions: Ledger = field(default_factory=Ledger)
     trained: Crowd = field(default_factory=Crowd)
     dropped: dict[str, int] = field(default_factory=dict)
-    lengths: dict[str, list[float]] = field(default_factory=dict)
-    moments: dict[str, Floats32] = field(default_factory=dict)
     curve: list[tuple[int, float]] = field(default_factory=list)
-    traffic: Traffic = field(default_factory=Traffic)
     seconds: float = 0.0
     gradient_steps: float | None = None
-    owners: dict[str, Owner] = field(default_factory=dict)
-    standings: dict[str, Standing] = field(default_factory=dict)
+
+
+@dataclass
+class Built:
+    """Facts that the model was built for at the first start; nodes that come later may show others.
+
+    Parameters
+    ----------
+    shape, num_classes : of a sample; () before anything is built. No classes: labels are numbers.
+    preparation : what was agreed on for the columns of tables, as JSON.
+    training_path : how nodes train the model, by its name in `core/paths`; empty: not chosen yet.
+    """
+
+    shape: tuple[int, ...] = ()
+    num_classes: int = 0
     preparation: str = ""
     training_path: str = ""
 
-    def go_on(self, where: Progress) -> None:
-        """Stand where another one does; who holds a part that is a dictionary has that one's."""
-        for name, value in vars(where).items():
-            own = getattr(self, name)
-            if not isinstance(own, dict):
-                setattr(self, name, value)
-            elif own is not value:
-                own.clear()
-                own.update(value)
+
+@dataclass
+class Updates:
+    """A memory of earlier rounds' updates, array by array.
+
+    Parameters
+    ----------
+    lengths : the median norms of the users' updates in the last rounds.
+    moments : what the server's optimizer remembers.
+    """
+
+    lengths: dict[str, list[float]] = field(default_factory=dict)
+    moments: dict[str, Floats32] = field(default_factory=dict)
 
 
 @dataclass
@@ -141,7 +142,7 @@ def _unsound(value: object, name: str, allowed: bool) -> Iterator[str]:
         for f in dataclasses.fields(value):
             infinite = allowed or INFINITE.items() <= f.metadata.items()
             yield from _unsound(getattr(value, f.name), f.name, infinite)
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Mapping) and not isinstance(value, Ledger):
         for one in value.values():
             yield from _unsound(one, name, allowed)
     elif isinstance(value, list | tuple):

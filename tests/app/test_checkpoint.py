@@ -29,15 +29,13 @@ from corsage.strategies.rounds.state import NoState, Progress, Traffic
 ME = {"run": "a", "seed": 0}
 PROGRESS = Progress(
     round=7,
-    shape=(1, 8, 8),
-    num_classes=10,
     versions=Ledger({"u": 7}),
     trained=Crowd(["u", "v"]),
     dropped={"w": 1},
     curve=[(5, 0.25), (7, 0.5)],
-    traffic=Traffic(1, 2, 3, 4, 5, 6, 7),
     seconds=1.5,
 )
+TRAFFIC = Traffic(1, 2, 3, 4, 5, 6, 7)
 
 
 @dataclass
@@ -66,6 +64,13 @@ def kept() -> Kept:
     return Kept(np.arange(5, dtype=np.float32), duals, {3: [1.0, 2.0]}, centres)
 
 
+KINDS = {"progress": Progress, "traffic": Traffic, "state": Kept}
+
+
+def parts(**changed: Any) -> dict[str, Any]:
+    return {"progress": PROGRESS, "traffic": TRAFFIC, "state": kept(), **changed}
+
+
 def same(one: Any, other: Any) -> bool:
     """Whether two values are equal in types and contents, arrays bit for bit."""
     if isinstance(one, np.ndarray):
@@ -78,24 +83,27 @@ def same(one: Any, other: Any) -> bool:
 
 
 def written(path: Path) -> Path:
-    write_checkpoint(path, PROGRESS, kept(), ME)
+    write_checkpoint(path, parts(), ME)
     return path
 
 
 def test_all_of_it_comes_back_field_by_field(tmp_path: Path) -> None:
-    progress, state = read_checkpoint(written(tmp_path / "c"), ME, Kept)
-    assert same(progress, PROGRESS)
-    assert same(state, kept())
+    assert same(read_checkpoint(written(tmp_path / "c"), ME, KINDS), parts())
 
 
 def test_a_state_without_arrays_or_fields_too(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "c", Progress(round=1), NoState(), ME)
-    assert read_checkpoint(tmp_path / "c", ME, NoState) == (Progress(round=1), NoState())
+    write_checkpoint(tmp_path / "c", {"state": NoState()}, ME)
+    assert read_checkpoint(tmp_path / "c", ME, {"state": NoState}) == {"state": NoState()}
+
+
+def test_a_part_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="written by another version of Corsage"):
+        read_checkpoint(written(tmp_path / "c"), ME, {**KINDS, "more": Traffic})
 
 
 def test_fields_of_another_version_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"c: NoState: written by another version \(body, "):
-        read_checkpoint(written(tmp_path / "c"), ME, NoState)
+        read_checkpoint(written(tmp_path / "c"), ME, {"state": NoState})
 
 
 def test_a_checkpoint_of_before_the_floors_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -104,7 +112,7 @@ def test_a_checkpoint_of_before_the_floors_is_refused_in_one_line(tmp_path: Path
     digest = hashlib.blake2b(payload, digest_size=32).digest()
     (tmp_path / "c").write_bytes(digest + payload)
     with pytest.raises(CheckpointError, match="written by another version of Corsage") as found:
-        read_checkpoint(tmp_path / "c", ME, NoState)
+        read_checkpoint(tmp_path / "c", ME, {"state": NoState})
     assert "\n" not in str(found.value)
 
 
@@ -117,22 +125,22 @@ def test_any_changed_byte_is_noticed(tmp_path: Path, place: int, change: int) ->
     raw[place % len(raw)] ^= change
     path.write_bytes(bytes(raw))
     with pytest.raises(CheckpointError, match="damaged"):
-        read_checkpoint(path, ME, Kept)
+        read_checkpoint(path, ME, KINDS)
 
 
 def test_a_cut_an_absent_and_a_foreign_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "c"
     with pytest.raises(CheckpointError, match="cannot be read"):
-        read_checkpoint(path, ME, Kept)
+        read_checkpoint(path, ME, KINDS)
     written(path)
     with pytest.raises(CheckpointError, match="of another run: seed was 0, now 1"):
-        read_checkpoint(path, {**ME, "seed": 1}, Kept)
+        read_checkpoint(path, {**ME, "seed": 1}, KINDS)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="damaged"):
-        read_checkpoint(path, ME, Kept)
+        read_checkpoint(path, ME, KINDS)
     path.write_bytes(b"")
     with pytest.raises(CheckpointError, match="damaged"):
-        read_checkpoint(path, ME, Kept)
+        read_checkpoint(path, ME, KINDS)
 
 
 def test_one_that_is_not_finite_is_skipped(tmp_path: Path) -> None:
@@ -141,13 +149,13 @@ def test_one_that_is_not_finite_is_skipped(tmp_path: Path) -> None:
     for number in (1, 2, 3, 4):
         state = kept()
         state.body[0] = np.nan if number == 4 else number
-        Checkpoints(tmp_path, ME, note=notes.append).write(replace(PROGRESS, round=number), state)
+        Checkpoints(tmp_path, ME, note=notes.append).write(number, parts(state=state))
     for number in (1, 2, 3):
-        progress = replace(PROGRESS, round=number)
-        write_checkpoint(checkpoint_of(tmp_path, number), progress, kept(), ME)
-    chosen = Checkpoints(tmp_path, ME, note=notes.append).newest(Kept)
-    assert chosen is not None
-    assert chosen[0].round == 3
+        own = parts(progress=replace(PROGRESS, round=number))
+        write_checkpoint(checkpoint_of(tmp_path, number), own, ME)
+    sane = list(Checkpoints(tmp_path, ME, note=notes.append).sane(KINDS))
+    assert [number for number, _ in sane] == [3, 2, 1]
+    assert [own["progress"].round for _, own in sane] == [3, 2, 1]
     (note,) = notes
     assert note.startswith("checkpoint-000004 is skipped: ")
     assert "body is not finite" in note

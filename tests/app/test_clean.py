@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from corsage import simulate
 from corsage.app.run.clean import run
 from corsage.app.run.lock import RunLock
 from corsage.app.states.files import Files
 from corsage.app.states.shelf import Kept
 from corsage.core.files import sealed
+from corsage.datasets.dealing.cache import prepared_folders
 
 
 def stamp(folder: Path, when: float) -> None:
@@ -118,3 +120,21 @@ def test_mistakes_are_one_line(
     err = capsys.readouterr().err
     assert line in err and err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_prepared_data_go_but_those_read_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = tmp_path / "cache"
+    kept = simulate("exact-local", cache_dir=str(cache), dataset="ellipses", progress=False)
+    (first,) = prepared_folders(cache)
+    for file in first.iterdir():
+        os.utime(file, (1, 1))
+    simulate("exact-local", cache_dir=str(cache), dataset="moons", progress=False)
+    (cache / "mine").mkdir()
+    assert run([str(cache), "--keep", "1", "--dry-run"]) == 0
+    assert "would be removed" in capsys.readouterr().out and first.exists()
+    assert run([str(cache), "--keep", "1"]) == 0
+    assert not first.exists() and len(prepared_folders(cache)) == 1 and (cache / "mine").exists()
+    again = simulate("exact-local", cache_dir=str(cache), dataset="ellipses", progress=False)
+    assert again["exact-local"].per_user == kept["exact-local"].per_user

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from corsage.app.command import run
-from corsage.app.commands import COMMANDS
+from corsage.app.help.commands import COMMANDS
 from corsage.app.states.database import Database
 from corsage.app.states.store import states_of
 from corsage.clients.base import Got, Sent

@@ -11,7 +11,8 @@ import pytest
 from corsage import IFCA, MixedModel, simulate
 from corsage.app.command import run
 from corsage.app.nodes.answers import limit_threads
-from corsage.core.configuration.config import Config, exampled
+from corsage.core.configuration.command_line import exampled
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.keys import flatten
 from corsage.core.registry import ALGORITHMS, keys_class

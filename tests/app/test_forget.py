@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corsage.app import forget as command
 from corsage.app.command import run
-from corsage.app.results.run import load
-from corsage.app.run import forget as command
+from corsage.app.run.loaded import load
 from corsage.core.arrays import Floats
 
 GONE = "person-of-no-return"

@@ -8,10 +8,11 @@ import pytest
 
 import corsage
 from corsage.app.command import main, run
-from corsage.app.commands import COMMANDS
+from corsage.app.help.commands import COMMANDS
 from corsage.app.help.facts import FACTS
-from corsage.app.run.checks import check_simulation
-from corsage.core.configuration.config import Config, read_words
+from corsage.app.preflight import check_simulation
+from corsage.core.configuration.command_line import read_words
+from corsage.core.configuration.config import Config
 from corsage.core.registry import ALGORITHMS, DATASETS
 
 

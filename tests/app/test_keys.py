@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from corsage.app import keys
-from corsage.core.configuration.catalogue import defaults
 from corsage.core.configuration.config import Config
+from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import corsage
 from corsage.app.engines import simulate
-from corsage.app.results.export import content
+from corsage.app.inference.export import content
 from corsage.app.results.row import NoModel
 from corsage.app.run.resuming import read_config
 from corsage.core.configuration.config import Config

@@ -14,18 +14,18 @@ import pytest
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from corsage.app.output import plots
-from corsage.app.output.page.chart import Chart
-from corsage.app.output.page.learning import measure_chart
-from corsage.app.output.page.people import ranks
 from corsage.app.output.progress import Progress
-from corsage.app.output.spacing import spaced
 from corsage.app.output.summary import (
     human_bytes,
     human_count,
     human_seconds,
     summary_table,
 )
+from corsage.app.report import plots
+from corsage.app.report.chart import Chart
+from corsage.app.report.learning import measure_chart
+from corsage.app.report.looks import spaced
+from corsage.app.report.people import ranks
 from corsage.core.measures import ACCURACY, spread, worst_share
 
 KEYS = ["mean", "std", "min", "q10", "q25", "median", "q75", "max"]

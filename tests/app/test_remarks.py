@@ -76,8 +76,16 @@ def test_a_key_that_no_strategy_of_the_run_reads_is_named_once(
     assert text.count(f"head-epochs=3: {wanted}fedrep, fedrep-convex, fedrep-known") == 1
     assert text.count(f"known-p=0.3: {wanted}async-l2gd, async-al2sgd") == 1
     assert "nobody reads" not in said(capfd, "local,fedrep", **few)
+    simulate(["local", "fedrep"], **few)  # from Python each one has a configuration of its own
+    assert "nobody reads" not in capfd.readouterr().err
     few = {"dataset": "hierarchical", "model": "linear", "num_users": 6, "known_refine": 3}
     assert "nobody reads" not in said(capfd, "exact-cluster", **few)
+
+
+def test_what_is_better_when_it_is_higher_may_rise(capfd: pytest.CaptureFixture[str]) -> None:
+    keys: dict[str, Any] = {"num_users": 12, "num_rounds": 3, "fraction_train": 1.0}
+    text = said(capfd, "fedavg", measures="balanced-accuracy", evaluate_every=1, **keys)
+    assert "rose" not in text
 
 
 @pytest.mark.parametrize("better", [-0.1, 0.0, 0.1])

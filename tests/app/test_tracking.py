@@ -14,7 +14,8 @@ import pytest
 
 from corsage import simulate
 from corsage.app.command import run
-from corsage.app.run.recorder import read_rows
+from corsage.app.results.metrics import read_rows
+from corsage.app.run.status import group_of
 from corsage.app.tracking import tools
 from corsage.app.tracking.csv_file import Csv
 from corsage.app.tracking.numbers import Numbers, of_round
@@ -240,9 +241,9 @@ def test_wandb_does_not_ask_for_a_key_in_the_middle_of_a_run(
 
 def test_the_runs_of_a_study_are_a_group(tmp_path: Path) -> None:
     cell = tmp_path / "mine" / "runs" / "seed=3"
-    (alone,) = Trackers(["csv"], cell).of("fedrep")
+    (alone,) = Trackers(["csv"], cell, group_of(cell)).of("fedrep")
     assert (alone.group, alone.title) == ("seed=3", "fedrep seed=3")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "study.json").write_text(sealed({}))
-    (one,) = Trackers(["csv"], cell).of("fedrep")
+    (one,) = Trackers(["csv"], cell, group_of(cell)).of("fedrep")
     assert (one.group, one.title, one.own) == ("mine", "fedrep seed=3", cell / "fedrep")

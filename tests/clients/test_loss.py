@@ -74,7 +74,7 @@ def with_loss(base: type[Client[Any]], own: Any) -> type[Client[Any]]:
     class Own(base):  # type: ignore[misc, valid-type]
         """What an algorithm of one's own overrides."""
 
-        def loss(self, user: str, labels: Tensor) -> Loss:
+        def loss(self, got: Got, user: str, labels: Tensor) -> Loss:
             found: Loss = own(user, labels)
             return found
 
@@ -156,7 +156,7 @@ def test_labels_are_those_that_a_new_user_may_use() -> None:
     seen: dict[str, Tensor] = {}
 
     class Listens(Tiny):
-        def loss(self, user: str, labels: Tensor) -> Loss:
+        def loss(self, got: Got, user: str, labels: Tensor) -> Loss:
             seen[user] = labels
             return of_counts(user, labels)
 

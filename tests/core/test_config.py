@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from corsage.clients import client_class
-from corsage.core.configuration.catalogue import catalogue, defaults, titled
-from corsage.core.configuration.config import RETIRED, Config, read_words
+from corsage.core.configuration.catalogue import catalogue, titled
+from corsage.core.configuration.command_line import read_words
+from corsage.core.configuration.config import RETIRED, Config
+from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError
 from corsage.core.keys import flatten
 from corsage.core.registry import ALGORITHMS, DATASETS, Algorithm, data_keys

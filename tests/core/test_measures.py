@@ -19,12 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 
 from corsage.app.command import run
-from corsage.app.output import plots, report
-from corsage.app.output.findings import findings_section, findings_tables
-from corsage.app.output.page.learning import measure_chart
-from corsage.app.output.page.people import ranks
 from corsage.app.output.progress import Progress
-from corsage.app.output.summary import best, cells, summary_table
+from corsage.app.output.summary import best, cells, findings_section, findings_tables, summary_table
+from corsage.app.report import document as report
+from corsage.app.report import plots
+from corsage.app.report.learning import measure_chart
+from corsage.app.report.people import ranks
 from corsage.core.configuration.config import Config
 from corsage.core.measures import (
     ACCURACY,
@@ -35,7 +35,8 @@ from corsage.core.measures import (
     spread,
     worst_share,
 )
-from corsage.datasets.dealing.federated import UserData, simulated
+from corsage.datasets.dealing.federated import simulated
+from corsage.datasets.user_data import UserData
 from corsage.strategies.rounds.base import Strategy
 from tests.support.federations import federate
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from corsage.core.errors import ConfigError, DataError
-from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import check_keys
 from corsage.datasets.dealing import clustermap
 from corsage.datasets.dealing.federated import on_device, simulated
-from corsage.datasets.shared_keys import ClusterKeys
+from corsage.datasets.shared_keys import ClusterKeys, CsvKeys
 
 
 @pytest.fixture

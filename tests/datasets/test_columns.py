@@ -11,8 +11,8 @@ import pytest
 from corsage import simulate
 from corsage.core.errors import DataError
 from corsage.datasets.columns import cells as reading
-from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import load_table
+from corsage.datasets.shared_keys import CsvKeys
 from corsage.strategies.rounds.opening.first_data import check_data
 from tests.support.federations import federate
 
@@ -172,12 +172,12 @@ def test_a_run_on_words_goes_on_with_what_was_agreed_on(tmp_path: Path) -> None:
     keys = {**KEYS, "data_file": str(path), "cache_dir": str(tmp_path / "cache")}
     first, _, _ = federate("fedavg", nodes=2, **keys)
     assert first.job.agreed.preparation.features[2:4] == ("sex=female", "sex=male")
-    said = first.progress.preparation
+    said = first.job.built.preparation
     more = tmp_path / "more.csv"
     more.write_text(path.read_text() + "0,50.0,20.0,other,a,200.0\n" * 3)
     again, _, _ = federate("fedavg", nodes=2, **{**keys, "data_file": str(more)})
     assert again.job.agreed.shape == (8,)
-    again.progress.preparation, again.progress.shape = said, (7,)
+    again.job.built.preparation, again.job.built.shape = said, (7,)
     check_data(again.job)
     assert again.job.agreed.shape == (7,)
 

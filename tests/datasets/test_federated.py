@@ -15,9 +15,9 @@ from corsage.core.errors import ConfigError, DataError
 from corsage.core.files import cache_root
 from corsage.core.registry import data_keys
 from corsage.datasets import data_set, digits
-from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.dealing import cache, federated
 from corsage.datasets.dealing.federated import check_users, on_device, simulated
+from corsage.datasets.shared_keys import CsvKeys
 
 
 @pytest.fixture
@@ -275,3 +275,16 @@ def test_device_npz(keys, tmp_path):
     data = on_device(str(path), "me", "north", keys, 0)
     assert data.num_classes == 5 and data.shape == (10,) and data.clusters == {"me": "north"}
     assert data.train_sizes.tolist() == [4] and data.test_sizes.tolist() == [1]
+
+
+def test_another_file_of_the_same_size_and_time_is_read(tmp_path: Path) -> None:
+    """As cp -p, rsync and tar leave it; nothing is read again while a file stays as it is."""
+    path, other = tmp_path / "a.csv", tmp_path / "b.csv"
+    for file, last in ((path, 1), (other, 2)):
+        file.write_text("user,x,label\n" + f"u,{last},0\n" * 8)
+        os.utime(file, ns=(1, 1))
+    keys = CsvKeys(dataset="csv", data_file=str(path), cache_dir=str(tmp_path / "cache"))
+    assert simulated(keys, 0, 0).x.max() == 1.0
+    assert simulated(keys, 0, 0) is simulated(keys, 0, 0)
+    other.replace(path)
+    assert simulated(keys, 0, 0).x.max() == 2.0

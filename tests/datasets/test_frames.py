@@ -121,3 +121,37 @@ def test_a_model_of_the_intercept_alone_predicts_as_many_rows_as_it_is_given() -
     model = found["exact-local"].user("north")
     assert list(model.coefficients) == ["intercept"] and len(model.predict(data)) == 12
     assert found["exact-local"].evaluate() == found["exact-local"].per_user
+
+
+def test_text_is_text_though_it_may_be_digits() -> None:
+    """A level is a level; numbers that came as text are asked for, not guessed."""
+    rng = np.random.default_rng(0)
+    data = pandas.DataFrame(
+        {"site": np.repeat(SITES[:3], 40), "kind": rng.choice(list("1234"), 120)}
+    )
+    data["y"] = data["kind"].map({"1": 3.0, "2": -4.0, "3": 9.0, "4": 0.0}) + rng.normal(size=120)
+    as_text = fit(data, user="site", label="y", strategy="exact-global", progress=False)
+    named = data.assign(kind=data["kind"].astype(int))
+    as_named = fit(
+        named,
+        user="site",
+        label="y",
+        strategy="exact-global",
+        category_columns="kind",
+        progress=False,
+    )
+    mean = as_text["exact-global"].score.mean
+    assert mean == as_named["exact-global"].score.mean < 1.3
+    assert table(data.assign(kind=[1, None, 3] * 40).astype({"kind": object}), missing="mean",
+                 label="y").facts.columns[0].kind == "number"  # fmt: skip
+    with pytest.raises(DataError, match="'a' has 120 different numbers that are text; make"):
+        table(data.assign(a=[f"{i}.5" for i in range(120)]), label="y")
+    many = data.assign(movieId=rng.permutation(120) // 2)
+    notes = table(many, label="y").notes
+    assert any("'movieId' is taken as a number, though it seems to name" in note for note in notes)
+
+
+def test_labels_that_are_text_are_classes_unless_numbers_are_asked_for() -> None:
+    data = frame().assign(y=list("0120" * 3))
+    assert table(data, label="y").facts.label.levels == ("0", "1", "2")
+    assert table(data, label="y", labels="numbers").y.tolist() == [0.0, 1.0, 2.0, 0.0] * 3

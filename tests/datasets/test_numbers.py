@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from corsage.app.deal import run
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, DataError
-from corsage.datasets.csvfile import CsvKeys
 from corsage.datasets.data_set import load_table
 from corsage.datasets.dealing.federated import on_device, simulated
 from corsage.datasets.dealing.split import split_user
 from corsage.datasets.hierarchical import HierarchicalKeys
-from corsage.datasets.shared_keys import ColumnKeys
+from corsage.datasets.shared_keys import ColumnKeys, CsvKeys
 
 TEXT = "a,b,user,label\n" + "".join(f"{i},{-i},{'ab'[i % 2]},{0.5 * i - 3}\n" for i in range(20))
 

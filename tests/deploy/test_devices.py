@@ -18,9 +18,9 @@ from flwr.app import Message
 from safetensors.numpy import load, load_file
 
 from corsage.app import engines
+from corsage.app.inference.source import models_in
 from corsage.app.local_grid import LocalGrid
-from corsage.app.results.run import load as load_run
-from corsage.app.results.source import models_in
+from corsage.app.run.loaded import load as load_run
 from corsage.app.states.store import states_of
 from corsage.clients import client_class
 from corsage.core.configuration.config import Config

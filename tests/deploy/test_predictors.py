@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corsage.app.inference import predict
+from corsage.app.inference.source import models_in
 from corsage.app.nodes.device import with_row
-from corsage.app.results import predict
 from corsage.app.results.row import NoModel
-from corsage.app.results.run import load
-from corsage.app.results.source import models_in
+from corsage.app.run.loaded import load
 from corsage.app.run.run_folder import RunFolder
 from corsage.app.states.files import ROWS, Files, predictors
 from corsage.app.states.state_dir import experiments, remove

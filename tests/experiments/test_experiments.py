@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from corsage.app.output.plots import LIGHT
+from corsage.app.report.plots import LIGHT
 from corsage.benchmarks import __main__ as benchmarks
 from corsage.benchmarks import engines
 from corsage.benchmarks.measure import Measure, number

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corsage.app.output import plots
+from corsage.app.report import plots
 from corsage.experiments import __main__ as command
 from corsage.experiments.fedrep import figure1, figure3, figure4
 from corsage.experiments.outcome import Options

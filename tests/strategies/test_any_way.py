@@ -28,20 +28,20 @@ from hypothesis.stateful import (
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.run.checkpoint import read_checkpoint, write_checkpoint
+from corsage.app.run.checkpoint import read_checkpoint
 from corsage.core.errors import RoundFailed
 from corsage.core.registry import ALGORITHMS
 from corsage.solvers.convex_clustering import selection
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.callbacks import Callback
 from tests.support.clustered_heads import CONVEX as HEADS
 from tests.support.clustered_heads import KNOWN
 from tests.support.devices import Devices
 from tests.support.federations import reference, same_arrays, settings
 from tests.support.known_users import HIERARCHICAL, LOGISTIC
+from tests.support.resuming import IDENTITY, Stop
 
-NONE, IDENTITY = ConfigRecord(), {"run": 1}
+NONE = ConfigRecord()
 COINS = {"known_p0": 0.1, "known_p": 0.4, "num_rounds": 4, "known_gamma": 1.5, "known_lambda": 0.8}
 AUTO = {"known_gamma": "auto", "known_lambda": "auto", "num_rounds": 3}
 QUICK = {"mixed_intervals": "never"}
@@ -76,22 +76,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class Killed(Callback):
-    """Checkpoints at the end of a round; the process dies before that of the round `at`."""
+class Killed(Stop):
+    """Goes on from the checkpoint, if there is one; the process dies in the round `after`."""
 
-    def __init__(self, folder: Path, at: int = 0) -> None:
-        self.path, self.at = folder / "checkpoint", at
+    def __init__(self, folder: Path, after: int = 0) -> None:
+        super().__init__(folder / "checkpoint", after)
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         if self.path.exists():
-            strategy.restore(*read_checkpoint(self.path, IDENTITY, type(strategy.state)))
+            strategy.restore(parts_in(self.path, strategy))
             strategy.job.hold([dict(strategy.progress.versions)])
 
-    def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
-        if row["round"] == self.at:
-            raise KeyboardInterrupt
-        write_checkpoint(self.path, strategy.progress, strategy.state, IDENTITY)
-        strategy.job.hold([dict(strategy.progress.versions)])
+
+def parts_in(path: Path, strategy: Strategy[Any, Any]) -> dict[str, Any]:
+    """A checkpoint's."""
+    kinds = {name: type(part) for name, part in strategy.parts.items()}
+    return read_checkpoint(path, IDENTITY, kinds)
 
 
 class AnyWay(RuleBasedStateMachine):
@@ -133,10 +133,8 @@ class AnyWay(RuleBasedStateMachine):
     @property
     def kept(self) -> int:
         """The round of the checkpoint."""
-        path = Killed(self.folder).path
-        if not path.exists():
-            return 0
-        return read_checkpoint(path, IDENTITY, type(self.whole.state))[0].round
+        path = self.folder / "checkpoint"
+        return parts_in(path, self.whole)["progress"].round if path.exists() else 0
 
     @property
     def goes_on(self) -> bool:

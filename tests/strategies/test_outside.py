@@ -50,7 +50,7 @@ def test_driven_from_outside_it_comes_to_the_same_models(name: str) -> None:
     assert metrics["loss"] == summary["loss"]["mean"]
     assert metrics["num-users"] == summary["users"]
     for count in ("bytes_up", "bytes_down", "messages"):
-        assert getattr(strategy.progress.traffic, count) == summary[count]
+        assert getattr(strategy.job.traffic, count) == summary[count]
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))

@@ -20,7 +20,7 @@ from corsage.app.client_app import make_client_app
 from corsage.app.command import run as command
 from corsage.app.engines import simulate
 from corsage.app.local_grid import LocalGrid
-from corsage.clients.parts import features
+from corsage.clients.parts import samples as features
 from corsage.core.errors import ModelError, RoundFailed
 from corsage.core.messages.encoding import decode
 from corsage.core.registry import ALGORITHMS
@@ -38,8 +38,10 @@ from tests.support.reference import (
 
 HEAD, ROUNDS, DRAWN = 16 * 10 + 10, 4, 6
 FC1 = ("fc1.weight", "fc1.bias")
-OF_MANY = ("cfl", "ifca", "fedmtl", "fedrep-known", "fedrep-convex", "fedrep-exact")
+OF_MANY = ("cfl", "ifca", "fedmtl", "fedamp", "fedrep-known", "fedrep-convex", "fedrep-exact")
 """Methods with several models, which their result has by other names."""
+NO_MODEL = ("fedproto", "local")
+"""Methods whose server has none."""
 DEEP = "tests.strategies.test_parts:Deep"
 LORA = "tests.strategies.test_parts:Adapted"
 
@@ -98,10 +100,10 @@ def test_what_is_frozen_stays_and_never_travels(name: str) -> None:
     _, whole, _ = federate(name, num_rounds=2, hidden="16,12")
     strategy, part, _ = federate(name, num_rounds=2, hidden="16,12", frozen="fc1", nodes=2)
     up, less = (found.json()[0]["bytes_up"] for found in (whole, part))
-    assert less == up if name in ("lg-fedavg", "local") else 0 < less < up / 3
+    assert less == up if name in ("lg-fedavg", *NO_MODEL) else 0 < less < up / 3
     network = strategy.job.network
     assert network.whole.stop == 17 * 12 + 13 * 10 and set(network.vector.fixed.arrays) == {*FC1}
-    assert set(FC1) <= set(decode(part.arrays)) or name in OF_MANY
+    assert set(FC1) <= set(decode(part.arrays)) or name in (*OF_MANY, "fedproto")
 
 
 def deep_sgd(start: dict[str, Any], data: Any, steps: Any) -> dict[str, Any]:
@@ -231,7 +233,7 @@ def test_features_of_the_frozen_part_are_computed_once(monkeypatch: pytest.Monke
     keys = {"model": LORA, "num_rounds": 3, "evaluate_every": 1, "fraction_train": 1.0}
     _, held, _ = federate("fedavg", grid=LocalGrid(make_client_app(), 1), **keys)
     assert len(counted) == 2 * 12  # of each user for training and for testing
-    monkeypatch.setattr(features, "BYTES", 0)
+    monkeypatch.setattr(features, "FEATURE_BYTES", 0)
     _, again, _ = federate("fedavg", grid=LocalGrid(make_client_app(), 1), **keys)
     assert len(counted) > 5 * 12 and same_arrays(held.arrays, again.arrays, tolerance=0)
 

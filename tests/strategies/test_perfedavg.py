@@ -17,15 +17,15 @@ from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
-from corsage.networks.network import Network
-from corsage.networks.objective import Objective
-from corsage.networks.together import stacked
-from corsage.networks.together.gradients import (
+from corsage.networks.gradients import (
     AutogradLosses,
     hessian_product,
     second_derivatives,
     training,
 )
+from corsage.networks.network import Network
+from corsage.networks.objective import Objective
+from corsage.networks.together import stacked
 from corsage.networks.together.stacked_gradients import StackedLosses
 from corsage.strategies.perfedavg import PerFedAvgKeys
 from tests.support.plain_steps import EPOCHS, perfedavg, played

@@ -78,7 +78,7 @@ def test_fine_tuning_is_the_same_by_everybody_at_the_end(name: str, data: Federa
 def test_perfedavg_is_judged_after_its_steps_with_all_data_whatever_their_number(
     data: FederatedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corsage.clients.perfedavg.CHUNK", 16)
+    monkeypatch.setattr("corsage.clients.perfedavg.CHUNK_GRADIENTS", 16)
     assert len({len(data[u].y_train) % 16 for u in data.users}) > 3
     _, result = run("perfedavg", perfedavg_alpha=0.5, perfedavg_adapt_steps=2, **SIZES)
     w = final(result)

@@ -131,7 +131,7 @@ def test_clipping_at_a_number_weighs_users_as_the_mean_does() -> None:
 
 def test_the_limit_is_the_median_over_the_last_rounds() -> None:
     strategy, _, _ = federate("fedavg", robust="clip", num_rounds=12)
-    lengths = strategy.progress.lengths["model"]
+    lengths = strategy.job.updates.lengths["model"]
     assert len(lengths) == 10 and all(length > 0 for length in lengths)
 
 
@@ -211,10 +211,10 @@ def test_keys_that_cannot_be_meant_are_refused(keys: dict[str, Any], words: str)
 
 def test_a_resumed_run_remembers_the_norms(tmp_path: Any) -> None:
     """They are part of a checkpoint."""
-    from corsage.strategies.rounds.state import Progress, restored, stored
+    from corsage.strategies.rounds.state import Updates, restored, stored
 
     strategy, _, _ = federate("fedavg", robust="clip", num_rounds=2)
-    plain, named = stored(strategy.progress)
-    assert restored(Progress, plain, named).lengths == strategy.progress.lengths
+    plain, named = stored(strategy.job.updates)
+    assert restored(Updates, plain, named).lengths == strategy.job.updates.lengths
     assert isinstance(Config.parse({"robust": "clip"}).flat()["robust"], str)
     assert isinstance(strategy.named_arrays(), ArrayRecord)

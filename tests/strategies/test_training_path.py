@@ -20,7 +20,8 @@ from corsage.core.errors import ConfigError, ModelError, Refused
 from corsage.core.messages.fields import declared
 from corsage.core.messages.limits import Limits
 from corsage.core.messages.wire import Settings
-from corsage.networks.together import choice, network_on_its_path
+from corsage.networks.local_training import network_on_its_path
+from corsage.networks.together import choice
 from corsage.networks.together.choice import Choice
 from corsage.networks.together.descent import descended
 from tests.support.federations import federate, same_arrays
@@ -55,7 +56,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_it_is_said_in_one_line(chosen: list[str], trained: list[str]) -> None:
     strategy, _, notes = federate("fedavg", **OWN)
     assert [n for n in notes.notes if "path" in n] == ["training-path=together-4: it is small"]
-    assert strategy.progress.training_path == "together-4" and set(trained) == {"together-4"}
+    assert strategy.job.built.training_path == "together-4" and set(trained) == {"together-4"}
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedrep", "ditto", "apfl"])
@@ -78,7 +79,7 @@ SLOW and setattr(os, "cpu_count", lambda: 64)
 from tests.support.federations import federate
 strategy, result, _ = federate("fedavg", **OWN)
 values = b"".join(result.arrays[name].numpy().tobytes() for name in sorted(result.arrays))
-print(strategy.progress.training_path, hashlib.sha256(values).hexdigest())
+print(strategy.job.built.training_path, hashlib.sha256(values).hexdigest())
 """
 
 
@@ -140,7 +141,7 @@ def test_a_resumed_run_keeps_to_it(chosen: list[str], trained: list[str], tmp_pa
     trained.clear()
     again = type(whole)(whole.config, [Resume(path, 2)], experiment="e")
     result = again.start(grid)
-    assert set(trained) == {"together-4"} and again.progress.training_path == "together-4"
+    assert set(trained) == {"together-4"} and again.job.built.training_path == "together-4"
     assert same_arrays(result.arrays, wanted.arrays, tolerance=1e-6)
 
 
@@ -154,7 +155,7 @@ def test_later_strategies_of_a_run_folder_take_that_of_the_first(tmp_path: Path)
 
 def test_built_in_models_say_nothing_and_keep_their_kernels(trained: list[str]) -> None:
     strategy, _, notes = federate("fedavg")
-    assert strategy.progress.training_path == "layers" and not trained
+    assert strategy.job.built.training_path == "layers" and not trained
     assert not [n for n in notes.notes if "path" in n]
 
 
@@ -163,7 +164,7 @@ def test_what_cannot_be_traced_goes_one_by_one_with_its_line(trained: list[str])
     model = "tests.support.own_models:Dropping"
     strategy, _, notes = federate("fedavg", **{**OWN, "model": model}, num_rounds=1)
     (said,) = [n for n in notes.notes if "path" in n]
-    assert strategy.progress.training_path == "loop" and not trained
+    assert strategy.job.built.training_path == "loop" and not trained
     assert said.endswith("users one by one: it draws random numbers in training")
 
 

@@ -20,8 +20,9 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from corsage.app.client_app import app, make_client_app
 from corsage.app.local_grid import LocalGrid
+from corsage.app.results.metrics import read_rows
 from corsage.app.run.endings import read_result
-from corsage.app.run.recorder import Recorder, read_rows
+from corsage.app.run.recorder import Recorder
 from corsage.core.errors import ConfigError, CorsageError, ModelError, RoundFailed
 from corsage.core.messages.encoding import encode
 from corsage.core.registry import ALGORITHMS

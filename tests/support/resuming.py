@@ -21,7 +21,7 @@ class Stop(Callback):
     def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         if row["round"] == self.after:
             raise KeyboardInterrupt  # before the checkpoint: the round is lost
-        write_checkpoint(self.path, strategy.progress, strategy.state, IDENTITY)
+        write_checkpoint(self.path, strategy.parts, IDENTITY)
         strategy.job.hold([dict(strategy.progress.versions)])
 
 
@@ -32,6 +32,7 @@ class Resume(Callback):
         self.path, self.round = path, round
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
-        strategy.restore(*read_checkpoint(self.path, IDENTITY, type(strategy.state)))
+        kinds = {name: type(part) for name, part in strategy.parts.items()}
+        strategy.restore(read_checkpoint(self.path, IDENTITY, kinds))
         strategy.job.hold([dict(strategy.progress.versions)])
         assert strategy.progress.round == self.round

@@ -18,7 +18,8 @@ from multiprocessing.connection import Connection
 from flwr.app import Context, Message
 from flwr.supercore import log
 
-from corsage.app.nodes.resident.lair import Lair, Owner, code, private_place, worker_seconds
+from corsage.app.nodes.deployed import worker_seconds
+from corsage.app.nodes.resident.lair import Lair, Owner, code, private_place
 from corsage.app.nodes.resident.talk import (
     CLIENT,
     SILENCE,

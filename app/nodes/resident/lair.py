@@ -12,34 +12,17 @@ import secrets
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import flwr
 
-from corsage.core.errors import ConfigError
-
-SECONDS = "worker-seconds"
-USUAL = 900.0
-"""Seconds for which a worker without work stays, if its owner says nothing."""
 ROOT = Path(__file__).parents[3]
 ENDINGS = (".sock", ".json", ".turn")
 """Of the files that a worker has."""
 FLOORS = ("core", "networks", "solvers", "datasets", "strategies", "clients", "app")
-
-
-def worker_seconds(node_config: Mapping[str, Any]) -> float:
-    """For how long a device keeps a worker that has no work; 0: it keeps none."""
-    value = node_config.get(SECONDS, USUAL)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e6:
-        raise ConfigError(
-            f"node config: {SECONDS}={value!r:.40}: must be a number from 0 to 1000000."
-        )
-    return float(value)
 
 
 @dataclass(frozen=True)

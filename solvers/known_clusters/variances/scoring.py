@@ -19,8 +19,6 @@ import numpy as np
 
 from corsage.core.arrays import Bools, Floats
 from corsage.solvers.known_clusters.absorbed import Derivative
-from corsage.solvers.known_clusters.lane_units import LaneDerivative
-from corsage.solvers.known_clusters.many_units import ManyAbsorbed, ManyDerivative
 from corsage.solvers.known_clusters.tree import Integrated, Tree
 from corsage.solvers.known_clusters.variances.shapes import FULL, Shape
 
@@ -51,7 +49,7 @@ FLAT = 1e-9
 
 @dataclass(frozen=True)
 class Point:
-    """Where the search is: numbers x of all levels, and what comes of them."""
+    """A place of the search: numbers x of all levels, and what comes of them."""
 
     x: list[Floats]
     found: Integrated
@@ -82,7 +80,7 @@ class Fitted:
 
     @property
     def converged(self) -> bool:
-        """Whether the slope is 0."""
+        """True if the slope is 0."""
         return self.gain < BLIND
 
     @property
@@ -99,9 +97,6 @@ class Fitted:
     def deviance(self) -> float:
         """-2 log restricted likelihood."""
         return self.found.middle.deviance
-
-
-Slope = Derivative | ManyDerivative | LaneDerivative
 
 
 class Scoring:
@@ -124,7 +119,7 @@ class Scoring:
         return self.at(x) if self.within(x) else None
 
     def within(self, x: list[Floats]) -> bool:
-        """Whether roots are not beyond what rounding lets one see."""
+        """True if roots are not beyond what rounding lets one see."""
         return all(np.abs(root).max(initial=0.0) < WIDEST_ROOT for root in self.roots(x))
 
     def started(self) -> Point:
@@ -171,11 +166,11 @@ class Scoring:
         beside one of all levels, for which everybody is looked at again.
         """
         users = now.found.passed[0]
-        if len(self.shapes) == 1 or not isinstance(users, ManyAbsorbed):
+        if len(self.shapes) == 1 or not users.many:
             return now
         found = Scoring(self.tree.above(now.found), self.shapes[1:]).fitted(now.x[1:])
         passed, middle = [users, *found.found.passed], found.found.middle
-        return Point([now.x[0], *found.x], Integrated(self.tree.levels, passed, middle))
+        return Point([now.x[0], *found.x], Integrated(passed, middle))
 
     def step(
         self, now: Point, slope: Floats, curvature: Floats, damping: float
@@ -201,8 +196,6 @@ class Scoring:
 
     def parts(self, now: Point) -> tuple[Floats, Floats, Floats]:
         """g, H and tr(Q dD), which is the curvature with log sigma^2, at this sigma^2."""
-        from scipy.linalg import block_diag
-
         derivatives = now.found.derivatives()
         parts = [
             local(shape, x, derivative)
@@ -210,15 +203,18 @@ class Scoring:
         ]
         slope = np.concatenate([part[0] for part in parts])
         total = np.concatenate([part[2] for part in parts])
-        return slope, block_diag(*(part[1] for part in parts)), total
+        curvature = np.zeros((len(slope), len(slope)))
+        for (_, own, _), end in zip(parts, [*self.ends, len(slope)], strict=True):
+            curvature[end - len(own) : end, end - len(own) : end] = own
+        return slope, curvature, total
 
 
 class HasDeviance(Protocol):
-    """Where a search is."""
+    """A place of a search."""
 
     @property
     def deviance(self) -> float:
-        """What is to be least."""
+        """The function that is minimised."""
 
 
 P = TypeVar("P", bound=HasDeviance)
@@ -249,7 +245,7 @@ def stepped(
     return None, damping, gain
 
 
-def local(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, Floats]:
+def local(shape: Shape, x: Floats, derivative: Derivative) -> tuple[Floats, Floats, Floats]:
     """g, H and tr(Q dD) of one level.
 
     With J = dL/dx: dD = J L' + L J', g = 2 <G L, J>, H = tr(Q dD Q dD) + 2 <G_+ J, J>, where G_+ is
@@ -258,36 +254,34 @@ def local(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, F
     return (local_full if shape.kind == FULL else local_lines)(shape, x, derivative)
 
 
-def local_full(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, Floats]:
+def local_full(shape: Shape, x: Floats, derivative: Derivative) -> tuple[Floats, Floats, Floats]:
     """The same of any roots."""
     roots, directions, groups = shape.roots(x), shape.directions(x), shape.groups
     half = directions @ roots.mT[None]
     moved = (half + half.mT)[:, :, shape.varies[:, None], shape.varies]  # (size, g, r, r)
-    gradient, weight = derivative.slopes(groups), derivative.weights(groups)
+    weight, gradient, pairs = derivative.sums(shape.varies, pairs=True)
     values, vectors = np.linalg.eigh(gradient)
     positive = (vectors * np.maximum(values, 0.0)[:, None]) @ vectors.mT
     pulled = 2 * np.tensordot(positive[None] @ directions, directions, ((1, 2, 3), (1, 2, 3)))
     inner = np.ix_(np.arange(groups), shape.varies, shape.varies)
     slope = np.tensordot(moved, gradient[inner], 3)
     total = np.tensordot(moved, weight[inner], 3)
-    pairs = averaged(derivative.pairs(groups, shape.varies), moved)
-    return slope, even(pairs + pulled), total
+    return slope, even(averaged(pairs, moved) + pulled), total
 
 
-def local_lines(shape: Shape, x: Floats, derivative: Slope) -> tuple[Floats, Floats, Floats]:
+def local_lines(shape: Shape, x: Floats, derivative: Derivative) -> tuple[Floats, Floats, Floats]:
     """The same of roots that are diagonal, and so their directions: it takes diagonals and Q_ab^2.
 
     Directions as whole matrices would take d^4 products.
     """
     lines, directions = shape.lines(x)
     moved, varies = 2 * directions * lines, shape.varies  # (size, g, r)
-    gradient, weight = derivative.slopes(shape.groups), derivative.weights(shape.groups)
+    weight, gradient, squares = derivative.sums(varies, pairs=False)
     values, vectors = np.linalg.eigh(gradient)
     positive = (np.square(vectors) @ np.maximum(values, 0.0)[..., None])[:, varies, 0]
     pulled = 2 * np.tensordot(positive * directions, directions, ((1, 2), (1, 2)))
     slope = np.tensordot(moved, np.diagonal(gradient, 0, 1, 2)[:, varies], 2)
     total = np.tensordot(moved, np.diagonal(weight, 0, 1, 2)[:, varies], 2)
-    squares = derivative.squares(shape.groups, varies)
     half = moved.transpose(1, 0, 2) @ squares
     return slope, even(np.tensordot(half, moved, ((0, 2), (1, 2))) + pulled), total
 

@@ -1,4 +1,4 @@
-"""Which keys of the methods for known clusters cannot be meant.
+"""Refusals of keys that cannot be meant, of the methods for known clusters.
 
 All of that is known before the first message: nothing has been trained, and nobody waits.
 """
@@ -19,7 +19,7 @@ from corsage.strategies.known_clusters.clusters.strengths import (
 from corsage.strategies.known_clusters.coins.coin_keys import CoinKeys, check_probabilities, number
 
 if TYPE_CHECKING:
-    from corsage.strategies.known_clusters.mixed_model import MixedModelKeys
+    from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
     from corsage.strategies.rounds.job import Job
 
 

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from corsage.core.errors import ConfigError, DataError, NodeError
-from corsage.core.tables.preparation import Preparation
-from corsage.datasets.dealing.federated import NO_TESTS
+from corsage.core.registry import attached
+from corsage.datasets.user_data import NO_TESTS
 from corsage.strategies.rounds.opening.agreed import fitting, labels
 
 if TYPE_CHECKING:
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 def check_data(job: Job) -> None:
     """The model is built for the data of the first start, also when the run is resumed."""
-    progress, agreed = job.progress, job.agreed
-    if not progress.shape:  # nothing is built yet
-        progress.shape, progress.num_classes = agreed.shape, agreed.num_classes
-        progress.preparation = json.dumps(agreed.preparation.json()) if agreed.preparation else ""
-    elif progress.preparation:  # a resumed run's tables are prepared as they were
-        preparation = Preparation.read(json.loads(progress.preparation))
-        job.members.reception.adopt(preparation, progress.num_classes)
+    built, agreed = job.built, job.agreed
+    if not built.shape:  # nothing is built yet
+        built.shape, built.num_classes = agreed.shape, agreed.num_classes
+        built.preparation = json.dumps(agreed.preparation.json()) if agreed.preparation else ""
+    elif built.preparation:  # a resumed run's tables are prepared as they were
+        preparation = attached("tables").Preparation.read(json.loads(built.preparation))
+        job.members.reception.adopt(preparation, built.num_classes)
     check_same(job)
-    agreed.num_classes = progress.num_classes
+    agreed.num_classes = built.num_classes
     job.members.roster.reclaim()  # a resumed run remembers whose ids are
     if job.members.devices is not None:
-        job.members.devices.number = progress.round
+        job.members.devices.number = job.progress.round
     job.measures  # noqa: B018 - those that such labels have, or a ConfigError
     if not any(member.test for member in job.members.everybody.values()):
         raise DataError(NO_TESTS)
@@ -37,12 +37,12 @@ def check_data(job: Job) -> None:
 
 def check_same(job: Job) -> None:
     """NodeError for nodes whose samples are not what the run began with."""
-    progress, agreed = job.progress, job.agreed
-    fits = fitting(agreed.num_classes, progress.num_classes)
-    if progress.shape != agreed.shape or not fits:
+    built, agreed = job.built, job.agreed
+    fits = fitting(agreed.num_classes, built.num_classes)
+    if built.shape != agreed.shape or not fits:
         raise NodeError(
             f"the nodes have samples of shape {agreed.shape} with {labels(agreed.num_classes)},"
-            f" the run began with {progress.shape} and {labels(progress.num_classes)}."
+            f" the run began with {built.shape} and {labels(built.num_classes)}."
         )
 
 

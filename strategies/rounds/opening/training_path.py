@@ -18,17 +18,17 @@ def settle(job: Job) -> None:
 
     It is said in a line; a built-in model whose kernels are known needs none.
     """
-    from corsage.networks.together import choose_path
+    from corsage.networks.local_training import choose_path
     from corsage.networks.zoo import ZOO
 
-    progress, model = job.progress, job.config.model
+    built, model = job.built, job.config.model
     if job.training_path in CHOICES:
-        progress.training_path = job.training_path
+        built.training_path = job.training_path
         return
     agreed, seed = job.agreed, job.config.run.seed
     facts = agreed.shape, agreed.num_classes, seed, as_they_are(job)
     choice = choose_path(model, *facts, at_one_place(job))
-    progress.training_path = choice.name
+    built.training_path = choice.name
     if choice.why and not (choice.name == LAYERS and model.model in ZOO):
         job.note(f"training-path={choice.name}: {choice.why}")
 

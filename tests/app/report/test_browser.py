@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from corsage.app.output import report
+from corsage.app.report import document as report
 from tests.support.reports import EVIL, a_run, rmse_run, with_everything
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corsage.app.output.looks import looks
-from corsage.app.output.page import fields, groups, words
-from corsage.app.output.page.chart import Axis, Series, finite, limits, log_ticks, thinned
-from corsage.app.output.page.drawing import Frame, flags, marked
-from corsage.app.output.page.estimates import caterpillars
-from corsage.app.output.page.learning import learning_charts
-from corsage.app.output.page.people import CELLS, people_charts, table
+from corsage.app.report import fields, groups, words
+from corsage.app.report.chart import Axis, Series, finite, limits, log_ticks, thinned
+from corsage.app.report.drawing import Frame, flags, marked
+from corsage.app.report.estimates import caterpillars
+from corsage.app.report.learning import learning_charts
+from corsage.app.report.looks import looks
+from corsage.app.report.people import CELLS, people_charts, table
 from corsage.core.measures import ACCURACY, MEASURES
 from tests.support.reports import EVIL, Json, a_run, rmse_run, with_everything
 

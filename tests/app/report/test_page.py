@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from corsage.app.command import run
-from corsage.app.output import report
-from corsage.app.output.page import fields, settings
-from corsage.app.output.page.words import without_tests
-from corsage.core.configuration.catalogue import OF_SOME, catalogue
+from corsage.app.report import document as report
+from corsage.app.report import fields, settings
+from corsage.app.report.words import without_tests
 from corsage.core.configuration.groups import GROUPS
+from corsage.core.configuration.known_keys import OF_SOME, known_keys
 from corsage.core.keys import Value
 from corsage.core.measures import RMSE
 from tests.support.reports import EVIL, QUOTED, a_run, with_everything
@@ -57,9 +57,9 @@ class Tags(HTMLParser):
 def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, Value]:
     """All keys, of algorithms FedRep's alone."""
     shown = [group.title for group in GROUPS.values()] + [OF_SOME, "FedRep"]
-    listed = {title: keys for title, keys in catalogue().items() if title in shown}
-    monkeypatch.setattr(settings, "catalogue", lambda: listed)
-    return {key.name: key.default for keys in listed.values() for key in keys}
+    listed = {name: key for name, key in known_keys().items() if key.title in shown}
+    monkeypatch.setattr(settings, "known_keys", lambda: listed)
+    return {name: key.default for name, key in listed.items()}
 
 
 def page_of(results: object, rows: object = (), **more: object) -> str:
@@ -208,7 +208,7 @@ def test_a_folder_without_results_is_refused_in_one_line(
 
 
 def test_the_end_of_a_run_loads_no_drawing_library() -> None:
-    code = "import sys, corsage.app.run.conclusion, corsage.app.output.report; "
+    code = "import sys, corsage.app.run.conclusion, corsage.app.report.document; "
     code += "assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 

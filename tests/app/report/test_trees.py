@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corsage.app.output.page.trees import Tree, drawing, joined, trees
+from corsage.app.report.trees import Tree, drawing, joined, trees
 from tests.support.reports import EVIL, with_everything
 
 

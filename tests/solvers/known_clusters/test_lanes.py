@@ -8,20 +8,19 @@ import numpy as np
 import pytest
 
 from corsage.core.arrays import Floats
-from corsage.solvers.known_clusters import many_units
+from corsage.solvers.known_clusters import absorbed as absorbed_file
 from corsage.solvers.known_clusters import rooted as rooted_file
-from corsage.solvers.known_clusters import tree as tree_file
-from corsage.solvers.known_clusters.absorbed import Absorbed, Known, Level, Sums
+from corsage.solvers.known_clusters.absorbed import Absorbed, Known, Level, known
+from corsage.solvers.known_clusters.blocks import InLanes, OneByOne, Sums
 from corsage.solvers.known_clusters.lanes import back, dots, factor, lanes, solved, solved_back
-from corsage.solvers.known_clusters.many_units import ManyAbsorbed
 from corsage.solvers.known_clusters.mixed_model import pack
-from corsage.solvers.known_clusters.rooted import rooted, rooted_models
+from corsage.solvers.known_clusters.rooted import rooted_models
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
+from corsage.solvers.known_clusters.variances import users_sums
 from corsage.solvers.known_clusters.variances.scoring import Scoring
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
-from corsage.strategies.known_clusters import users_sums
-from corsage.strategies.known_clusters.users_sums import Users
+from corsage.solvers.known_clusters.variances.users_sums import Users
 from tests.support.mixed_models import records
 
 DATA = records(1, slopes=0.5)
@@ -46,39 +45,69 @@ def test_factors_and_solutions_are_the_library_s(d: int) -> None:
     assert back(dots(lanes(right), lanes(k))) == pytest.approx(right.mT @ k, rel=1e-12)
 
 
+@pytest.mark.parametrize("kind", [InLanes, OneByOne])
 @pytest.mark.parametrize(("d", "r"), [(4, 4), (3, 2), (14, 14)])
 @pytest.mark.parametrize("groups", [1, 3])
-def test_many_units_are_integrated_out_as_few_are(
-    d: int, r: int, groups: int, monkeypatch: pytest.MonkeyPatch
+def test_units_are_integrated_out_as_the_formulas_say(
+    kind: type[InLanes | OneByOne], d: int, r: int, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In blocks, of which some lack some of the groups."""
-    monkeypatch.setattr(many_units, "AT_ONCE", 5)
+    """In blocks, of which some lack some of the groups, or at once; in either layout."""
+    monkeypatch.setattr(absorbed_file, "integrated", kind.of)
     rng, n = np.random.default_rng(d), 23
     parent = np.sort(rng.integers(3, size=n))
     level = Level(parent, 4, parent if groups > 1 else parent * 0)
     below = Sums(definite(rng, n, d), *(rng.normal(size=s) for s in ((n, d), (n,), (n,))))
-    root = rng.normal(size=(groups, d, r))
-    few, many = Absorbed.of(below, root[level.group]), ManyAbsorbed(below, level, root)
-    assert alike(many.summed(level), few.summed(level))
-    above = Known(rng.normal(size=(4, d)), definite(rng, 4, d))
-    assert alike(many.own(above.of(level)), few.own(above.of(level)))
-    one, other = (own.derivative(level, above, 1.7) for own in (many, few))
-    varies = np.arange(d)[1:]
-    assert alike([one.weights(groups)], [other.weights(groups)])
-    assert alike([one.slopes(groups)], [other.slopes(groups)])
-    assert alike([one.pairs(groups, varies)], [other.pairs(groups, varies)])
-    assert alike([one.squares(groups, varies)], [other.squares(groups, varies)])
+    root, above = (
+        rng.normal(size=(groups, d, r)),
+        Known(rng.normal(size=(4, d)), definite(rng, 4, d)),
+    )
+    units, varies = Absorbed(below, level, root), np.arange(d)[1:]
+    for at_once in (4096, 5):
+        monkeypatch.setattr(absorbed_file, "AT_ONCE", at_once)
+        assert alike(units.summed(), plain_sums(below, level, root))
+        for pairs in (False, True):
+            ours = Absorbed(below, level, root).derivative(above, 1.7).sums(varies, pairs=pairs)
+            assert alike(ours, plain_slopes(below, level, root, above, varies, pairs))
+
+
+def plain(below: Sums, root: Floats) -> tuple[Floats, ...]:
+    """P, q, yy and ld of each unit, by inverses."""
+    v = root @ np.linalg.inv(np.eye(root.shape[-1]) + root.mT @ below.a @ root) @ root.mT
+    b = below.b[..., None]
+    p, q = below.a - below.a @ v @ below.a, below.b - (below.a @ v @ b)[..., 0]
+    ld = np.linalg.slogdet(np.eye(root.shape[-1]) + root.mT @ below.a @ root)[1]
+    return p, q, below.yy - (b.mT @ v @ b)[:, 0, 0], below.ld + ld
+
+
+def plain_sums(below: Sums, level: Level, root: Floats) -> list[Floats]:
+    """Their sums over the units above."""
+    member = (level.parent == np.arange(level.above)[:, None]) * 1.0
+    return [np.tensordot(member, part, 1) for part in plain(below, root[level.group])]
+
+
+def plain_slopes(
+    below: Sums, level: Level, root: Floats, above: Known, varies: np.ndarray, pairs: bool
+) -> list[Floats]:
+    """The sums of `Derivative.sums`."""
+    p, q, *_ = plain(below, root[level.group])
+    mean, covariance = above.of(level)
+    own, s = p - p @ covariance @ p, q - (p @ mean[..., None])[..., 0]
+    inner = own[:, varies[:, None], varies]
+    products = np.einsum("nab,ncd->nabcd", inner, inner) if pairs else np.square(inner)
+    member = (level.group == np.arange(len(root))[:, None]) * 1.0
+    parts = own, own - s[:, :, None] * s[:, None] / 1.7, products
+    return [np.tensordot(member, part, 1) for part in parts]
 
 
 @pytest.mark.parametrize(("d", "r"), [(4, 4), (3, 2), (14, 14)])
 def test_models_of_many_users_are_those_of_few(
     d: int, r: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """theta = w + V (b - A w), V being what Absorbed calls the spread."""
+    """theta = w + V (b - A w)."""
     rng, n = np.random.default_rng(d), 23
     a, b, w = definite(rng, n, d), rng.normal(size=(n, d)), rng.normal(size=(n, d))
     root = rng.normal(size=(d, r))
-    wanted = rooted(a, b, root).own(Known(w, np.zeros_like(a))).mean
+    wanted = known(a, b, root[None], Known(w, np.zeros_like(a))).mean
     assert rooted_models(a, b, root, w) == pytest.approx(wanted, rel=1e-9)
     monkeypatch.setattr(rooted_file, "AT_ONCE", 5)
     assert rooted_models(a, b, root, w) == pytest.approx(wanted, rel=1e-9)
@@ -98,10 +127,9 @@ def test_a_fit_to_many_users_is_that_to_few(
     shapes = (Shape(kind, np.arange(3), 3, groups), Shape(ONE, np.arange(3), 3))
     shapes = (*shapes, Shape(ONE, np.arange(3), 3))
     few = Scoring(Tree(sums, levels, counts * 1.0), shapes).fitted()
-    monkeypatch.setattr(tree_file, "AT_ONCE", 20)  # clusters and regions stay few
-    monkeypatch.setattr(many_units, "AT_ONCE", 7)
+    monkeypatch.setattr(absorbed_file, "AT_ONCE", 20)  # clusters and regions stay few
     many = Scoring(Tree(sums, levels, counts * 1.0), shapes).fitted()
-    assert isinstance(many.found.passed[0], ManyAbsorbed)
+    assert many.found.passed[0].many and not many.found.passed[1].many
     assert few.converged and many.converged
     assert many.deviance == pytest.approx(few.deviance, rel=1e-12)
     for one, other in zip(many.covariances, few.covariances, strict=True):

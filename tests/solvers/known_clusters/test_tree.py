@@ -15,7 +15,8 @@ from scipy.optimize import minimize
 
 from corsage.core.arrays import Floats, Ints
 from corsage.datasets.hierarchical import Hierarchical, draw
-from corsage.solvers.known_clusters.absorbed import Level, Sums
+from corsage.solvers.known_clusters.absorbed import Level
+from corsage.solvers.known_clusters.blocks import Sums
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree, levels_of
 from corsage.solvers.known_clusters.variances.choice import (
@@ -331,6 +332,6 @@ def test_users_without_spread_have_a_variance_of_0() -> None:
         Sums.of(a, b, np.square(y).sum(1)), levels_of(np.zeros(n, int), 1), np.full(n, 10.0)
     )
     found = Scoring(tree, equal_shapes(tree, DIAGONAL, np.arange(2))).fitted()
-    slope = found.found.derivatives()[0].slopes(1)[0]
+    slope = found.found.derivatives()[0].sums(np.arange(2), pairs=False).slopes[0]
     assert found.converged
     assert (np.diag(found.covariances[0][0]) < 1e-9).all() and (np.diag(slope) > 0).all()

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from corsage.solvers.known_clusters.absorbed import Absorbed, Level, Sums, by_factors, by_inverses
+from corsage.solvers.known_clusters.absorbed import Level
+from corsage.solvers.known_clusters.blocks import InLanes, OneByOne, Sums
 from corsage.solvers.known_clusters.columns import Columns
 from corsage.solvers.known_clusters.likelihood import Level as Said
 from corsage.solvers.known_clusters.mixed_model import shrunk
@@ -43,7 +44,7 @@ def test_thin_users_say_what_all_their_coefficients_do(kind: str, groups: int) -
         users = replace(tree.levels[0], group=tree.levels[0].parent)
         tree = replace(tree, levels=(users, tree.levels[1]))
     thin, all_ = tree.thinned(), shapes(kind, np.arange(D), groups)
-    assert thin.thin is not None and thin.thin.f.shape == (N, ROWS, D)
+    assert thin.thin is not None and thin.thin.f.shape == (N, D, ROWS)
     rng = np.random.default_rng(1)
     x = [rng.normal(size=shape.size) for shape in all_]
     ours, theirs = Scoring(thin, all_), Scoring(tree, all_)
@@ -79,22 +80,23 @@ def test_diagonal_directions_are_those_of_whole_matrices(kind: str, groups: int)
 
 
 @pytest.mark.parametrize("diagonal", [True, False])
-def test_factors_say_what_inverses_do(diagonal: bool) -> None:
-    rng = np.random.default_rng(3)
+def test_columns_with_one_entry_are_no_other_product(diagonal: bool) -> None:
+    rng, one = np.random.default_rng(3), np.zeros(N, np.int64)
     root = np.eye(D)[:, :9] * rng.normal(size=9) if diagonal else rng.normal(size=(D, 9))
-    roots = np.broadcast_to(root, (N, D, 9))
-    ours, theirs = by_factors(drawn(), roots), by_inverses(drawn(), roots)
+    turn = np.linalg.qr(rng.normal(size=(9, 9)))[0]  # the same covariance
+    ours, theirs = (OneByOne.of(drawn(), r[None], one).said for r in (root, root @ turn))
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9)
 
 
-def test_roots_beyond_rounding_are_taken_by_inverses() -> None:
-    """A that is not definite, by rounding, times a large root has no factor."""
-    sums = drawn()
+def test_roots_beyond_rounding_have_the_factor_of_what_they_are_of() -> None:
+    """A that is not definite, by rounding, times a large root has none."""
+    sums, one, root = drawn(), np.zeros(N, np.int64), 1e4 * np.eye(D)[None]
     bad = sums._replace(a=sums.a - 1e-6 * np.eye(D))
-    roots = np.broadcast_to(1e4 * np.eye(D), (N, D, D))
-    said = Absorbed.of(bad, roots).said
-    np.testing.assert_array_equal(said.yy, by_inverses(bad, roots).yy)
+    assert InLanes.of(bad, root, one) is None
+    ours, theirs = (OneByOne.of(one_, root, one).said for one_ in (bad, sums))
+    assert all(np.isfinite(part).all() for part in ours)
+    np.testing.assert_allclose(ours.ld, theirs.ld, rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [ROWS, 40])
@@ -110,8 +112,8 @@ def test_columns_add_up_to_each_ones_sums(rows: int, part: bool, rho: float) -> 
     else:
         p, q = Partial.of(sums.a, sums.b, varies * np.sqrt(rho)).shrunk()
     reach = np.eye(D) if varies is None else np.diag(varies)
-    level = Absorbed.of(sums, np.broadcast_to(np.sqrt(rho) * reach, sums.a.shape)).said
-    wanted = Said(p.sum(0), q.sum(0), level.yy.sum(), level.ld.sum())
+    said = OneByOne.of(sums, np.sqrt(rho) * reach[None], np.zeros(N, np.int64)).said
+    wanted = Said(p.sum(0), q.sum(0), said.yy.sum(), said.ld.sum())
     for found in (columns.total(rho), columns.told().total(rho)):
         for a, b in zip(found, wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)

@@ -51,10 +51,10 @@ def test_rows_are_in_the_order_of_the_users_down_and_up() -> None:
 def test_a_question_is_an_exchange_outside_the_rounds() -> None:
     there = federation()
     questions = Questions(there)
-    before = there.progress.traffic.wire_messages
+    before = there.traffic.wire_messages
     for _ in range(3):
         played(questions.ask(USERS, "facts"), there.members.exchange)
-    traffic = there.progress.traffic
+    traffic = there.traffic
     assert there.progress.questions == 3
     assert traffic.wire_messages == before + 3 * 6
     assert (traffic.messages, traffic.bytes_down, traffic.bytes_up) == (0, 0, 0)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.seeding import generator
+from corsage.experiments.known_clusters.async_l2gd import run_naive
 from corsage.networks.training import batches
-from corsage.solvers.known_clusters.coins.async_l2gd import run_naive
 from corsage.solvers.known_clusters.coins.flips import Coins, count
 from corsage.solvers.known_clusters.coins.settings import (
     Parameters,
@@ -148,7 +148,7 @@ def test_communications_are_those_that_the_coins_make(apart: bool, tmp_path: Pat
     for j in range(3):
         assert told[f"within {j}"] == counted["within"][j]
         assert told[f"round trips of {j}"] == counted["round-trips"][j]
-    assert strategy.progress.traffic.wire_messages >= 2 * sum(asked)
+    assert strategy.job.traffic.wire_messages >= 2 * sum(asked)
 
 
 def test_a_node_that_hosts_a_whole_cluster_walks_alone() -> None:

@@ -117,9 +117,9 @@ def test_exchanges_are_counted_as_one_user_devices_would_have_them() -> None:
         asked.answered([(m, reply(m, {"sum": np.ones(2)})) for m in asked.messages()])
         return [answer for group in asked.found.values() for answer in group]
 
-    assert len(answers(counted=False)) == 3 and job.progress.traffic.messages == 0
+    assert len(answers(counted=False)) == 3 and job.traffic.messages == 0
     assert all(answer.rows["sum"].tolist() == [1, 1] for answer in answers(counted=True))
-    traffic = job.progress.traffic
+    traffic = job.traffic
     assert (traffic.bytes_down, traffic.bytes_up, traffic.messages) == (5 * 24, 5 * 16, 10)
 
 

@@ -13,7 +13,7 @@ import statsmodels.api as sm
 import corsage
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.output.page import estimates
+from corsage.app.report import estimates
 from corsage.app.results.csv_files import STATISTICS, statistics
 from corsage.clients.known_clusters.mixed_model import MixedModelClient
 from corsage.clients.parts.contract import Got, Sent

@@ -21,7 +21,7 @@ from corsage.core.errors import NodeError
 from corsage.strategies.fedavg import FedAvg
 from corsage.strategies.rounds.opening.first_data import check_data
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.state import ModelState
+from corsage.strategies.rounds.state import Progress as Where
 from tests.support.federations import SMALL, Notes
 from tests.support.resuming import IDENTITY, Resume
 
@@ -78,7 +78,7 @@ def test_the_last_ten_rounds_are_the_last_that_were_done() -> None:
 def test_a_run_that_had_ended_is_not_trained_again(tmp_path: Path) -> None:
     strategy, (wanted,) = started(Early, [], **{"num-rounds": 50})
     path, notes = tmp_path / "checkpoint", Notes()
-    write_checkpoint(path, strategy.progress, strategy.state, IDENTITY)
+    write_checkpoint(path, strategy.parts, IDENTITY)
     again = Early(strategy.config, [notes, Resume(path, 7)], experiment="e")
     (found,) = again.start(LocalGrid(app, 1)).json()
     assert notes.rows == []
@@ -92,7 +92,7 @@ def test_the_run_folder_has_the_last_round_of_an_early_end(tmp_path: Path) -> No
     watcher.progress = Progress(Console(file=stream))
     strategy = Early(config, [Recorder(folder, {}, config), watcher])
     strategy.start(LocalGrid(app, 1))
-    where, _ = read_checkpoint(folder / "checkpoint-000007", {}, ModelState)
+    (where,) = read_checkpoint(folder / "checkpoint-000007", {}, {"progress": Where}).values()
     assert where.round == 7
     (result,) = json.loads((folder / "result.json").read_text())["results"]
     assert result["findings"] == [{"title": "Certificate", "rows": [["gap", "0.5"]]}]
@@ -115,7 +115,7 @@ def test_a_resumed_run_needs_data_like_those_it_began_with(
     """The digits have 10 classes; a run that began with more of them goes on for all."""
     strategy = FedAvg(Config.parse({**SMALL, "num-rounds": 1}))
     strategy.begin(LocalGrid(app, 1))
-    job, where = strategy.job, strategy.progress
+    job, where = strategy.job, strategy.job.built
     where.shape, where.num_classes = shape, classes
     if began:
         with pytest.raises(NodeError, match=rf"with 10 classes, the run began {began}\."):

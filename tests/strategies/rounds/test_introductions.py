@@ -18,7 +18,7 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.nodes.identity import SECRET, proof_of
 from corsage.core.errors import DataError, Refused
-from corsage.core.known_devices import Owner
+from corsage.core.known_devices import KnownDevices, Owner
 from corsage.core.messages.fields import columns_of
 from corsage.core.messages.introduction import SAMPLES, Introduction, read_introduction
 from corsage.strategies import strategy_class
@@ -304,14 +304,14 @@ def test_a_resumed_run_remembers_whose_ids_are() -> None:
     grid = Impostors({})
     grid.proofs = {number: f"of {number}" for number in range(4)}
     first, _, _ = federate("fedrep", grid=grid, **{**SMALL, "num_rounds": 2})
-    assert set(first.progress.owners) == {"0", "1", "2", "3"}
+    assert set(first.members.known.owners) == {"0", "1", "2", "3"}
     stranger = Impostors({3: "0"})
     stranger.gone, stranger.proofs = {0}, {1: "of 1", 2: "of 2", 3: "guess"}
     notes = Notes()
     again = strategy_class("fedrep")(settings("fedrep", **SMALL), [notes])
     again.begin(stranger)
     assert again.job.members.users == ["0", "1", "2"]
-    again.restore(first.progress, first.state)
+    again.restore(first.parts)
     check_data(again.job)
     assert again.job.members.users == ["1", "2"]
     assert any("refused as user 0: it belongs to a device with" in n for n in notes.notes)
@@ -324,7 +324,7 @@ def test_a_resumed_run_remembers_whose_ids_are() -> None:
 def test_a_key_that_is_the_same_may_have_a_new_state_dir() -> None:
     """Its state-dir was lost: its new proof counts from then on."""
     book: dict[str, Owner] = {}
-    owners = Owners(book, registered=True)
+    owners = Owners(KnownDevices(book), registered=True)
     owners.enter("a", Owner("key", "old"))
     assert owners.refusal("a", Owner("other", "new"))
     assert not owners.refusal("a", Owner("key", "new"))
@@ -349,5 +349,5 @@ def test_what_a_device_proves_itself_with(tmp_path: Path) -> None:
 def test_in_a_simulation_nothing_of_it_is_written_down() -> None:
     """20,000 users would cost megabytes in every checkpoint."""
     strategy, result, _ = reference("fedavg")
-    assert strategy.progress.owners == {} and strategy.progress.standings == {}
+    assert strategy.members.known.owners == {} and strategy.members.known.standings == {}
     assert result.summaries[0].findings == []

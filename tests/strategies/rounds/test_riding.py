@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from corsage.core.messages.aboard import (
     EVALUATION,
-    FAILED,
+    FAILED_WHOLE,
     METRICS,
     joined,
     on_board,
@@ -77,7 +77,7 @@ def test_it_is_the_same_run(name: str, tmp_path: Path) -> None:
     assert len(grid.exchanges) == 4 and len(alone.exchanges) == 6
     kinds = [Counter(m.metadata.message_type for m in one) for one in grid.exchanges]
     assert kinds == [{"train": 2}, *2 * [{"train": 2, "evaluate": 3}], {"evaluate": 5}]
-    traffic, known = asdict(ours.progress.traffic), asdict(others.progress.traffic)
+    traffic, known = asdict(ours.job.traffic), asdict(others.job.traffic)
     for kind in ("wire_messages", "wire_bytes_down"):
         traffic.pop(kind), known.pop(kind)
     assert traffic == known
@@ -93,9 +93,9 @@ def test_what_really_passes_is_counted(tmp_path: Path) -> None:
     (ours, _, _, grid), (others, _, _, alone) = both(tmp_path)
     for strategy, used in ((ours, grid), (others, alone)):
         sent = [message for one in used.exchanges for message in one]
-        assert strategy.progress.traffic.wire_messages == 2 * len(sent)
+        assert strategy.job.traffic.wire_messages == 2 * len(sent)
         size = sum(len(a.data) for m in sent for a in m.content["arrays"].values())
-        assert strategy.progress.traffic.wire_bytes_down == size
+        assert strategy.job.traffic.wire_bytes_down == size
 
 
 def test_callbacks_are_told_in_order(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_killed_run_ends_with_the_same_numbers(more: dict[str, Any], tmp_path:
     result = second.start(grid)
     whole, wanted, _ = federate("fedrep", grid=Watched(tmp_path / "whole", **KEYS), **KEYS, **more)
     assert same_arrays(result.arrays, wanted.arrays, tolerance=0)
-    assert second.progress.traffic == whole.progress.traffic
+    assert second.job.traffic == whole.job.traffic
     for own, other in zip(result.summaries, wanted.summaries, strict=True):
         assert own.per_user == other.per_user and own.curve == other.curve
 
@@ -146,7 +146,7 @@ def test_a_round_ends_before_anything_of_the_next_one_is_noted(tmp_path: Path) -
 
     class Looks(Callback):
         def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
-            standings.append(sum(own.refused for own in strategy.progress.standings.values()))
+            standings.append(sum(own.refused for own in strategy.members.known.standings.values()))
 
     keys = {**KEYS, "fraction_train": 1.0}
     federate("fedrep", grid=Spoils(tmp_path, **keys), callbacks=[Looks()], **keys)
@@ -223,7 +223,7 @@ def test_two_replies_are_one_and_two_again() -> None:
 @pytest.mark.parametrize("record", [ConfigRecord({"train": 3}), MetricRecord({"train": 1})])
 def test_what_is_no_cause_is_none(record: Any) -> None:
     """Then the reply is empty, which the schema refuses."""
-    one, other = split(reply(**{FAILED: record, METRICS: ConfigRecord({})}))
+    one, other = split(reply(**{FAILED_WHOLE: record, METRICS: ConfigRecord({})}))
     assert one.content == RecordDict() and list(other.content) == ["metrics"]
 
 

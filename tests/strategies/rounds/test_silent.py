@@ -19,12 +19,12 @@ from corsage.benchmarks.silent import (
     stopped,
     usual,
 )
-from corsage.core.known_devices import Standing
+from corsage.core.known_devices import KnownDevices, Standing
 from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
 from corsage.strategies.devices.patience import Pace, Patience, Pending
 from corsage.strategies.devices.standing import Conduct
-from corsage.strategies.rounds.state import Progress, restored, stored
+from corsage.strategies.rounds.state import restored, stored
 from tests.support.federations import SUITED, Notes, settings
 
 FEW: dict[str, Any] = {"num_rounds": 4}
@@ -159,7 +159,7 @@ def test_a_node_without_heartbeat_is_called_that_and_not_set_aside() -> None:
         strategy.start(Away(clock, NODES, until_stopped))
     assert 60 < clock.now < 300
     assert "user 5 is dropped: no reply in time: its node's heartbeat was lost" in notes.notes
-    assert strategy.progress.standings == {}
+    assert strategy.members.known.standings == {}
 
 
 def test_a_round_whose_users_are_all_silent_is_played_with_others() -> None:
@@ -186,17 +186,17 @@ def test_a_resumed_run_knows_who_was_set_aside() -> None:
     wanted, asked = until(9, whole, mute)
     first = strategy_class("fedavg")(settings("fedavg", **keys))
     until(4, first, mute)
-    kept = restored(Progress, *stored(first.progress))
-    assert kept.standings == first.progress.standings and kept.standings
+    kept = {name: restored(type(part), *stored(part)) for name, part in first.parts.items()}
+    assert kept["devices"].standings == first.members.known.standings and kept["devices"].standings
 
     again = strategy_class("fedavg")(settings("fedavg", **keys))
     with stopped() as clock:
         grid = Devices(clock, NODES, mute)
         again.begin(grid)
-        again.restore(kept, first.state)
+        again.restore(kept)
         found = again.start(grid)
     assert found.summaries[0].per_user == wanted.summaries[0].per_user
-    assert again.progress.standings == whole.progress.standings
+    assert again.members.known.standings == whole.members.known.standings
     mine, theirs = (
         [n for n, kind in of if kind == "train" and n < 3] for of in (grid.asked, asked)
     )
@@ -268,7 +268,7 @@ def test_a_users_own_failure_is_no_misbehaviour_of_its_node() -> None:
     keys = {"num_users": 6, "num_rounds": 4, "fraction_train": 1.0}
     strategy = strategy_class("fedavg")(settings("fedavg", **keys), [notes])
     strategy.start(grid)
-    assert strategy.progress.dropped == {"0": 4} and strategy.progress.standings == {}
+    assert strategy.progress.dropped == {"0": 4} and strategy.members.known.standings == {}
 
 
 def test_if_nobody_else_is_left_those_set_aside_are_asked() -> None:
@@ -277,7 +277,7 @@ def test_if_nobody_else_is_left_those_set_aside_are_asked() -> None:
         "b": Standing("k", until=4),
         "c": Standing("k", until=6),
     }
-    conduct = Conduct(book, lambda text: None)
+    conduct = Conduct(KnownDevices(standings=book), lambda text: None)
     assert conduct.resting(["a", "b", "c", "d"], 3, 1) == {"a", "b", "c"}
     assert conduct.resting(["a", "b", "c", "d"], 3, 2) == {"a", "c"}
     assert conduct.resting(["a", "b", "c"], 3, 1) == {"a", "c"}
@@ -287,7 +287,7 @@ def test_if_nobody_else_is_left_those_set_aside_are_asked() -> None:
 def test_pauses_grow_and_good_replies_shorten_them() -> None:
     notes: list[str] = []
     book: dict[str, Standing] = {}
-    conduct = Conduct(book, notes.append)
+    conduct = Conduct(KnownDevices(standings=book), notes.append)
     ends = []
     number = 1
     for _ in range(4):

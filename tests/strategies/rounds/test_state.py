@@ -19,7 +19,7 @@ from corsage.app.run.checkpoint import read_checkpoint, write_checkpoint
 from corsage.core.arrays import Array, Floats, Floats32, Ints
 from corsage.core.errors import CheckpointError
 from corsage.strategies.rounds.ledger import Crowd, Ledger
-from corsage.strategies.rounds.state import Progress, Traffic, arrays_of, restored, stored
+from corsage.strategies.rounds.state import Built, Progress, Traffic, arrays_of, restored, stored
 
 
 @dataclass
@@ -138,11 +138,12 @@ def test_a_checkpoint_holds_it(
 ) -> None:
     path = tmp_path_factory.mktemp("state") / "checkpoint"
     versions, trained = Ledger(seen), Crowd(seen)
-    where = Progress(round=3, shape=(1, 2), versions=versions, trained=trained, traffic=traffic)
+    where = Progress(round=3, versions=versions, trained=trained)
     where.curve = [(1, 0.5), (3, 0.1 + 0.2)]
-    write_checkpoint(path, where, state, {"run": 1})
-    found = read_checkpoint(path, {"run": 1}, Whole)
-    assert same(found, (where, state))
+    parts = {"progress": where, "traffic": traffic, "built": Built((1, 2)), "state": state}
+    write_checkpoint(path, parts, {"run": 1})
+    kinds = {name: type(part) for name, part in parts.items()}
+    assert same(read_checkpoint(path, {"run": 1}, kinds), parts)
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
@@ -150,10 +151,12 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
     state = Traffic(bytes_up=np.int64(5), messages=np.int64(2))  # type: ignore[arg-type]
     where = Progress(seconds=np.float64(1.5), trained=Crowd([np.str_("a")]))
     where.versions = Ledger({np.str_("a"): np.int32(3)})  # type: ignore[dict-item]
-    write_checkpoint(tmp_path / "c", where, state, {})
-    found, again = read_checkpoint(tmp_path / "c", {}, Traffic)
-    assert same(again, Traffic(bytes_up=5, messages=2))
-    assert same(found, Progress(seconds=1.5, trained=Crowd("a"), versions=Ledger({"a": 3})))
+    write_checkpoint(tmp_path / "c", {"progress": where, "traffic": state}, {})
+    again = read_checkpoint(tmp_path / "c", {}, {"progress": Progress, "traffic": Traffic})
+    assert same(again["traffic"], Traffic(bytes_up=5, messages=2))
+    assert same(
+        again["progress"], Progress(seconds=1.5, trained=Crowd("a"), versions=Ledger({"a": 3}))
+    )
 
 
 def test_fields_that_are_not_its_own_are_named_in_one_line() -> None:
@@ -167,8 +170,8 @@ def test_fields_that_are_not_its_own_are_named_in_one_line() -> None:
             restored(Pair, changed, named)
         assert str(caught.value) == f"Pair: written by another version ({wrong})."
     with pytest.raises(CheckpointError, match=r"^Traffic: written by another version \(bytes\)\.$"):
-        where, arrays = stored(Progress())
-        restored(Progress, {**where, "traffic": {**where["traffic"], "bytes": 1}}, arrays)
+        plain, arrays = stored(Traffic())
+        restored(Traffic, {**plain, "bytes": 1}, arrays)
 
 
 def test_the_arrays_of_a_state_are_its_fields() -> None:

@@ -1,0 +1,86 @@
+"""The subcommands: `corsage NAME ...`, or `python run_simulation.py NAME ...` in a checkout.
+
+To add one: a module with `run(words: list[str]) -> int`, which prints its usage for `--help` and
+returns an exit code, and a line in its group of the table below. It is imported only when it is
+named, so whatever is heavy in it costs the others nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from corsage.app.output.complaint import exit_code
+from corsage.core.registry import part
+
+
+@dataclass(frozen=True)
+class Command:
+    """One subcommand.
+
+    Parameters
+    ----------
+    module : where it is, in the package.
+    meaning : what it does, in a line.
+    function : its name there.
+    """
+
+    module: str
+    meaning: str
+    function: str = "run"
+
+    def run(self, words: list[str]) -> int:
+        """Do it; returns the exit code."""
+        return exit_code(lambda: getattr(part(self.module, self.meaning), self.function)(words))
+
+
+GROUPS: dict[str, dict[str, Command]] = {
+    "Runs": {
+        "run": Command("app.command", "run strategies: key=value ...", "start"),
+        "tour": Command("app.tour", "what it is for: three comparisons and a page, 20 seconds"),
+        "sweep": Command("app.study", "a study: several seeds, several values of keys", "sweep"),
+        "compare": Command("app.study", "finished runs and studies in one table", "compare"),
+        "report": Command("app.run.report_again", "make the report of a run anew from its files"),
+        "forget": Command("app.forget", "a run's model as if a user had never been there"),
+        "wait": Command("app.run.wait", "until a run is over; leave with its exit code"),
+        "clean": Command("app.run.clean", "remove old runs, or old states in a device's state-dir"),
+    },
+    "Models": {
+        "predict": Command("app.inference.predict", "what a user's model says of a file's rows"),
+        "export": Command("app.inference.export", "a user's model as safetensors, torch or ONNX"),
+    },
+    "Devices": {
+        "deploy": Command("app.deployment.site", "make keys, the signed app, a folder a machine"),
+        "gate": Command("app.deployment.gate", "the only door to a server that devices see"),
+        "register": Command("app.deployment.register", "let in the known devices, and no others"),
+        "deal": Command("app.deal", "deal a data set into one file a user, for devices"),
+    },
+    "This checkout": {
+        "keys": Command("app.keys", "print what repeats the keys: pyproject.toml, docs, keywords"),
+    },
+}
+"""The subcommands by what they are for, in the order in which help lists them."""
+
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+"""What may stand in front; anything else is a run."""
+
+
+def named(words: list[str]) -> Command | None:
+    """The subcommand that the words begin with; without one they are those of a run."""
+    return COMMANDS.get(words[0]) if words else None
+
+
+def listing() -> str:
+    """The subcommands as the usage shows them, a line each under the title of their group."""
+    width = max(map(len, COMMANDS))
+    return "\n".join(
+        f"{title}:\n"
+        + "".join(f"  {name:<{width}}  {command.meaning}\n" for name, command in group.items())
+        for title, group in GROUPS.items()
+    )
+
+
+def suggestion(word: str) -> str:
+    """What to say of a first word that is neither a command nor a key."""
+    close = get_close_matches(word, COMMANDS, 1)
+    return f" Did you mean the command {close[0]}?" if close else ""

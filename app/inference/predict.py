@@ -1,0 +1,122 @@
+"""`corsage predict`: what a user's own model says of the rows of a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corsage.app.inference.sample_file import Rows, features, read_rows
+from corsage.app.inference.source import Models, Words, models_in, only, read
+from corsage.app.output.complaint import complain
+from corsage.app.results.csv_files import plain
+from corsage.core.errors import ConfigError, CorsageError
+from corsage.core.files import guarded, write_atomically
+
+if TYPE_CHECKING:
+    from corsage.app.results.user_model import UserModel
+
+USAGE = """\
+usage: corsage predict PLACE [strategy=ROW] [user=NAME] FILE [--out FILE] [--proba] [--new-users]
+
+  PLACE         a run folder, or a device's state-dir: no server is needed
+  strategy=ROW  a row of the run's table, such as fedrep or fedavg+ft, if there are several
+  user=NAME     whose model; without it each row has the model of the user in its user column
+  FILE          a CSV file with a header, in which columns may have any order, or an NPY or NPZ
+                file with samples
+  --out FILE    write there; else to the terminal. The rows as they came, and a column `prediction`
+  --proba       how likely each class is, too
+  --new-users   rows of unknown users get the model that a new user begins with
+"""
+
+
+def run(words: list[str]) -> int:
+    """Do what the words say; 0, or 2 with one line on what is wrong."""
+    if not words or {"-h", "--help"} & set(words):
+        print(USAGE, end="")
+        return 0 if words else 2
+    try:
+        predict(read(words, ("strategy", "user"), ("--out",), ("--proba", "--new-users")))
+    except CorsageError as error:
+        return complain(error, 2)
+    return 0
+
+
+def predict(words: Words) -> None:
+    """Predict the rows of a file, and write them down."""
+    if len(words.files) != 2:
+        raise ConfigError("predict: name a run folder or state-dir, and a file of rows.")
+    place, file = words.files
+    models, rows = models_in(place, words.keys.get("strategy", "")), read_rows(Path(file))
+    owners = owners_of(rows, models, words)
+    found = predicted(rows, owners, models, words)
+    text = written(rows, found)
+    if out := words.options.get("--out"):
+        guarded(write_atomically, Path(out).expanduser(), text)
+        print(f"{out}: {len(rows):,} rows, {models.row}", file=sys.stderr)
+    else:
+        sys.stdout.write(text)
+
+
+def owners_of(rows: Rows, models: Models, words: Words) -> NDArray[Any]:
+    """Whose model each row is to have."""
+    if "user" in words.keys:
+        return np.full(len(rows), words.keys["user"], object)
+    column = str(models.config.flat().get("user-column") or "user") if models.config else "user"
+    named = rows.column(column)
+    if named is None:
+        return np.full(len(rows), only(dict.fromkeys(models.users), "user"), object)
+    return np.array([str(name) for name in named], object)
+
+
+def predicted(
+    rows: Rows, owners: NDArray[Any], models: Models, words: Words
+) -> dict[str, NDArray[Any]]:
+    """The new columns."""
+    known, columns = set(models.users), dict[str, NDArray[Any]]()
+    for name in dict.fromkeys(owners.tolist()):
+        new = name not in known and "--new-users" in words.flags
+        model = models.new_user() if new else models.user(name)
+        if new:
+            print(f"user {name}: is new: {model.start}", file=sys.stderr)
+        places = np.flatnonzero(owners == name)
+        for column, values in answers(model, rows.pick(places.tolist()), models, words).items():
+            target = columns.setdefault(column, np.empty(len(rows), object))
+            target[places] = values
+    return columns
+
+
+def answers(model: UserModel, rows: Rows, models: Models, words: Words) -> dict[str, Any]:
+    """One model's columns for its rows."""
+    x: Any = features(rows, models.config) if model.preparation is None else by_name(rows)
+    found: dict[str, Any] = {"prediction": model.predict(x)}
+    if "--proba" in words.flags:
+        likely = model.predict_proba(x)
+        names = (f"probability of {name}" for name in model.classes)
+        found |= dict(zip(names, likely.T, strict=True))
+    return found
+
+
+def by_name(rows: Rows) -> Any:
+    """The columns of a table by their names; of an array the rows."""
+    if not rows.names:
+        return rows.cells
+    cells = rows.words()
+    return {name: cells[:, i] for i, name in enumerate(rows.names)}
+
+
+def written(rows: Rows, found: dict[str, NDArray[Any]]) -> str:
+    """The rows as they came, and the new columns, in the way that the file is written."""
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=rows.dialect.delimiter, lineterminator="\n")
+    taken = [f"{name}_" if name in rows.names else name for name in found]
+    writer.writerow(map(plain, [*rows.names, *taken]))
+    for i, cells in enumerate(rows.cells if rows.names else [[]] * len(rows)):
+        new = [rows.dialect.written(values[i]) for values in found.values()]
+        writer.writerow([plain(cell) for cell in (*cells, *new)])
+    return text.getvalue()

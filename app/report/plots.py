@@ -1,0 +1,185 @@
+"""The charts of a report as PNG files, fit for a paper, and how all of our pictures look.
+
+What is drawn, between which limits, and where the ticks are is the report's (`page/chart.py`). All
+use matplotlib's objects, never pyplot's global state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+
+from corsage.app.output.summary import Points, Result, Row, shared_measure
+from corsage.app.report.chart import Chart, Series, written
+from corsage.app.report.learning import measure_chart
+from corsage.app.report.looks import DARK_LINES, LIGHT_LINES, looks, spaced
+from corsage.app.report.people import ranks
+
+SIZE, DPI = (8.0, 4.8), 150
+"""Inches and dots an inch: 1200 by 720 pixels."""
+MANY = 8
+"""Strategies of which each still gets two lines in a legend."""
+GAP = 0.055
+"""Height of a label beside a line's end, as a share of the plot's."""
+DOTS = 100
+"""Users up to which each is a dot on its line."""
+
+Style = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of a figure: paper, ink, and the lines' palette, colour-blind safe."""
+
+    paper: str
+    ink: str
+    faint: str
+    lines: tuple[str, ...]
+
+
+LIGHT = Theme("#ffffff", "#24292f", "#d8dee4", LIGHT_LINES)
+DARK = Theme("#161b22", "#d7dde3", "#333b44", DARK_LINES)
+LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+
+
+def styles(names: Iterable[str], theme: Theme) -> dict[str, Style]:
+    """A line style for each strategy: the same in every plot, different within one."""
+    return {
+        name: {"color": theme.lines[look.colour], "ls": LINES[look.dash]}
+        for name, look in looks(names).items()
+    }
+
+
+def canvas(theme: Theme, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+    """An empty figure of ours: two faint axes, horizontal rules, nothing else."""
+    figure = Figure(figsize=SIZE, dpi=DPI, facecolor=theme.paper, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    dress(axes, theme, xlabel, ylabel)
+    return figure, axes
+
+
+def dress(axes: Axes, theme: Theme, xlabel: str, ylabel: str) -> None:
+    """The axes of our figures."""
+    axes.set_facecolor(theme.paper)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(theme.faint)
+    axes.tick_params(colors=theme.ink, length=0, pad=6, labelsize=10)
+    axes.grid(axis="y", color=theme.faint, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(xlabel, color=theme.ink, fontsize=11, labelpad=8)
+    axes.set_ylabel(ylabel, color=theme.ink, fontsize=11, labelpad=8)
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG; the same figure gives the same bytes."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": "corsage"})
+    return buffer.getvalue()
+
+
+def draw(axes: Axes, points: Points, label: str, style: Style) -> None:
+    """One strategy's line, or its only point."""
+    look = dict(style)
+    if points[0].size == 1:
+        look.update(marker="D", ms=7, ls="none", clip_on=False)
+    axes.plot(*points, lw=2.2, label=label, gid="curve", **look)
+
+
+def label_ends(
+    axes: Axes, ends: Mapping[str, float], look: Mapping[str, Style], kind: str = "percent"
+) -> None:
+    """Names and last values to the right of the plot, each led to from the end of its line."""
+    low, high = axes.get_ylim()
+    beside = axes.get_yaxis_transform()
+    inside = [min(max(end, low), high) for end in ends.values()]
+    heights = spaced(inside, GAP * (high - low), high)
+    for (name, value), end, height in zip(ends.items(), inside, heights, strict=True):
+        steps = ([1.005, 1.02, 1.055], [end, height, height])
+        axes.add_artist(Line2D(*steps, transform=beside, lw=1.4, clip_on=False, **look[name]))
+        words = {"color": look[name]["color"], "fontsize": 10.5, "fontweight": "bold"}
+        place: dict[str, Any] = {"transform": beside, "va": "center", "parse_math": False}
+        axes.text(1.065, height, f"{name}  {written(value, kind)}", **words, **place)
+
+
+def legend(axes: Axes, theme: Theme) -> None:
+    """Names to the right of the plot, where they cover nothing."""
+    lines = [line for line in axes.get_lines() if line.get_gid() == "curve"]
+    if len(lines) > MANY:  # one line each, and a figure that is high enough for all of them
+        for line in lines:
+            line.set_label(str(line.get_label()).replace("\n", "  "))
+        height = max(SIZE[1], 0.22 * len(lines) + 0.2)
+        cast(Figure, axes.figure).set_size_inches(SIZE[0], height)
+    box = axes.legend(
+        handles=lines,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        borderaxespad=0.0,
+        labelspacing=0.4 if len(lines) > MANY else 0.9,
+        frameon=False,
+        fontsize=10,
+        labelcolor=theme.ink,
+    )
+    for text in box.get_texts():
+        text.set_parse_math(False)
+
+
+def picture(chart: Chart, theme: Theme = LIGHT) -> Figure:
+    """A chart of lines as a figure of its own."""
+    figure, axes = canvas(theme, chart.x.label, chart.y.label)
+    axes.set(xscale="log" if chart.x.log else "linear", xlim=(chart.x.low, chart.x.high))
+    room = 0.01 * (chart.y.high - chart.y.low)  # for lines that run along the edge
+    axes.set_ylim(chart.y.low - room, chart.y.high + room)
+    axes.xaxis.set_minor_locator(NullLocator())
+    for axis, said in ((axes.xaxis, chart.x.ticks()), (axes.yaxis, chart.y.ticks())):
+        axis.set_ticks([value for value, _ in said], [text for _, text in said])
+    look = styles((series.name for series in chart.series), theme)
+    for series in chart.series:
+        _draw_series(axes, series, look[series.name])
+        if chart.ends and not series.across:  # to where its name stands
+            rest = {"lw": 1.0, "color": look[series.name]["color"], "alpha": 0.6}
+            axes.plot([series.x[-1], chart.x.high], [series.y[-1]] * 2, **rest)
+    if chart.ends and GAP * len(chart.series) < 1:
+        label_ends(axes, {s.name: s.y[-1] for s in chart.series}, look, chart.y.kind)
+    else:
+        legend(axes, theme)
+    return figure
+
+
+def _draw_series(axes: Axes, series: Series, style: Style) -> None:
+    """One strategy's line and its band, or a level line."""
+    label = f"{series.name}\n{series.note}" if series.note else series.name
+    if series.across:
+        level = {**style, "ls": (0, (2, 2))}
+        axes.axhline(series.y[-1], lw=2.2, gid="curve", label=label, **level)
+        return
+    dots = {"marker": "o", "ms": 4} if series.names and len(series.names) <= DOTS else {}
+    draw(axes, (np.array(series.x), np.array(series.y)), label, {**style, **dots})
+    if len(series.low) > 1:
+        axes.fill_between(series.x, series.low, series.high, color=style["color"], alpha=0.13, lw=0)
+
+
+def write_plots(
+    folder: Path | str, results: Sequence[Result], rows: Sequence[Row] = ()
+) -> list[Path]:
+    """Learning, users from worst to best, and what it costs to send, as PNG files in the folder."""
+    measure = shared_measure(results)
+    charts = {
+        "learning": measure_chart(results, rows, measure, "round"),
+        "users": ranks(results, measure),
+        "bytes": measure_chart(results, rows, measure, "bytes"),
+    }
+    paths = [Path(folder) / f"{name}.png" for name in charts]
+    for path, chart in zip(paths, charts.values(), strict=True):
+        path.write_bytes(png(picture(chart)))
+    return paths

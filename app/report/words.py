@@ -1,0 +1,254 @@
+"""What the page says before its pictures: the table, notes, other measures, who is worse off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from corsage.app.output.summary import (
+    Result,
+    best,
+    cells,
+    columns,
+    dropped_note,
+    never_drawn,
+    shared_measure,
+)
+from corsage.app.report import fields
+from corsage.app.report.drawing import Looks, sample
+from corsage.core.measures import DASH, Measure
+
+NOISE = (
+    " Beyond noise: worse by more than the user's test samples explain; chance alone comes so far "
+    "in one case of twenty."
+)
+"""What the column of that name means."""
+NAMED = 50
+"""Users that a note names."""
+
+
+def headline(results: Sequence[Result], looks: Looks) -> str:
+    """The result table, as on the terminal, and who is not in the numbers as others are."""
+    measure = shared_measure(results)
+    heads = (escape(c).replace(chr(10), "<br>") for c in columns(measure))
+    head = "".join(f"<th>{c}</th>" for c in heads)
+    body = []
+    for result, top in zip(results, best(results), strict=True):
+        mark = ' class="best"' if top else ""
+        name, *rest = cells(result)
+        line = f"<td>{sample(looks[name])}{escape(name)}</td>"
+        line += "".join(f"<td>{escape(cell)}</td>" for cell in rest)
+        body.append(f"<tr{mark}>{line}</tr>")
+    return (
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>{''.join(body)}</tbody></table></div>\n"
+        f'<p class="soft">{escape(measure.meaning)}, of all users, each on its own test data, '
+        "whether or not it was drawn for training; ± is the standard deviation over users. "
+        "Steps: gradients of minibatches that a user computed. "
+        f"{escape(never_drawn(results))}</p>\n"
+    )
+
+
+def notes(results: Sequence[Result], failed: Mapping[str, str]) -> str:
+    """Strategies without a result, rows that are no better than a guess, users without tests."""
+    lines = [
+        f"<strong>{escape(name)} failed:</strong> {escape(why)}" for name, why in failed.items()
+    ]
+    level, below = guesses(results)
+    lines += [escape(said) for said in (*below, *without_tests(results))]
+    lines += [f"{escape(said)}." for said in dropped(results)]
+    marked = "".join(f'<p class="warn">{line}</p>\n' for line in lines)
+    plain = "".join(f'<p class="soft">{escape(said)}</p>\n' for said in level)
+    return f'<div class="notes">{plain}{marked}</div>' if plain or marked else ""
+
+
+def dropped(results: Sequence[Result]) -> list[str]:
+    """Whose replies could not be used, once for rows of one training, such as `fedavg+ft`."""
+    found, said = by_training(results), []
+    for rows in found.values():
+        notes_of = [note for row in rows if (note := dropped_note(row, names=NAMED))]
+        said += notes_of[:1]
+    return said
+
+
+def by_training(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Rows by what was trained for them: `fedavg` and `fedavg+ft` are of one training."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(str(result["strategy"]).partition("+")[0], []).append(result)
+    return found
+
+
+def guesses(results: Sequence[Result]) -> tuple[list[str], list[str]]:
+    """What one constant answer would reach, and which rows are no better."""
+    measure = shared_measure(results)
+    found: dict[tuple[str, float], list[Result]] = {}
+    for result in results:
+        given = result.get("baseline") or {}
+        if given.get("mean") is not None:
+            answer = (str(given.get("answer", "")), float(given["mean"]))
+            found.setdefault(answer, []).append(result)
+    levels, below = [], []
+    for (words, mean), rows in found.items():
+        shown = f"{measure.word} {measure.text(mean)}{measure.unit}"
+        levels.append(f"Without any model, always answering {words}: {shown}.")
+        names = no_better(rows, mean, measure)
+        if names:
+            verb = "are" if len(names) > 1 else "is"
+            below.append(f"{', '.join(names)} {verb} no better than always answering {words}.")
+    return levels, below
+
+
+def no_better(rows: Sequence[Result], mean: float, measure: Measure) -> list[str]:
+    """The rows whose mean is not above that of one answer."""
+    level = float(measure.merit([mean])[0])
+    merits = {str(r["strategy"]): measure.merit([r[measure.name]["mean"]])[0] for r in rows}
+    return [name for name, merit in merits.items() if float(merit) <= level]
+
+
+def without_tests(results: Sequence[Result]) -> list[str]:
+    """Who is in no number, for want of test samples."""
+    missing = fields.untested(results)
+    if not missing:
+        return []
+    who = "1 user has no test samples and is"
+    if len(missing) > 1:
+        who = f"{len(missing):,} users have no test samples and are"
+    return [f"{who} in no number: {listed(missing)}."]
+
+
+def listed(users: Sequence[str], most: int = NAMED) -> str:
+    """Users by name; of many the first."""
+    more = f" and {len(users) - most:,} more" if len(users) > most else ""
+    return ", ".join(users[:most]) + more
+
+
+def tested(results: Sequence[Result]) -> str:
+    """How many test samples users have; empty if results do not say."""
+    sizes = sorted(fields.test_sizes(results).values())
+    if not sizes:
+        return ""
+    middle = sizes[len(sizes) // 2]
+    text = f"Test samples a user: {sizes[0]:,} to {sizes[-1]:,}, "
+    text += f"half of the users have {middle:,} or more."
+    if sizes[0] == sizes[-1]:
+        text = f"Every user has {sizes[0]:,} test samples."
+    few = sum(size < 10 for size in sizes)
+    if few:
+        text += (
+            f" {few:,} of {len(sizes):,} have fewer than 10: their own numbers are mostly chance."
+        )
+    return f'<p class="soft">{text}</p>'
+
+
+def all_measures(results: Sequence[Result]) -> str:
+    """All measures of all rows, where there are several or pooled ones: mean, spread, pooled."""
+    main = shared_measure(results)
+    names = {name: None for r in results for name in (r.get("measures") or {})}
+    found = [fields.named(name) for name in names]
+    pooled = {m.name for m in found if any(entry(r, m).get("pooled") is not None for r in results)}
+    if len(found) < 2 and not pooled:
+        return ""
+    found.sort(key=lambda m: m.name != main.name)
+    heads, lines = ["strategy"], [[str(r["strategy"])] for r in results]
+    for measure in found:
+        heads.append(f"{measure.title}\nmean ± std")
+        for line, result in zip(lines, results, strict=True):
+            line.append(mean_of(entry(result, measure), measure))
+        if measure.name in pooled:
+            heads.append(f"{measure.title}\npooled")
+            for line, result in zip(lines, results, strict=True):
+                line.append(measure.text(entry(result, measure).get("pooled")))
+    counted = [said for m in found if (said := counts(results, m))]
+    return (
+        f"<h2>All measures</h2>\n{framed(heads, lines)}\n"
+        '<p class="soft">Mean over users, who each count the same; pooled: over all test samples '
+        f"together. {escape(' '.join(counted))}</p>"
+    )
+
+
+def entry(result: Result, measure: Measure) -> Mapping[str, Any]:
+    """What a result says of a measure."""
+    found: Mapping[str, Any] = (result.get("measures") or {}).get(measure.name) or {}
+    return found
+
+
+def mean_of(found: Mapping[str, Any], measure: Measure) -> str:
+    """Mean and spread over users."""
+    if found.get("mean") is None:
+        return DASH
+    spread = f" ± {measure.text(found['std'])}" if found.get("std") is not None else ""
+    return measure.text(found["mean"]) + spread
+
+
+def counts(results: Sequence[Result], measure: Measure) -> str:
+    """Over how many users a measure is, where that is not all of them."""
+    found = {
+        int(users)
+        for r in results
+        if (users := entry(r, measure).get("users")) is not None and users < r["users"]
+    }
+    return f"{measure.word}: of {min(found):,} users, the others have none." if found else ""
+
+
+def worse_off(results: Sequence[Result]) -> str:
+    """Which users a strategy hurts, against being alone and against one model for all."""
+    found = fields.hurt(results)
+    if not found:
+        return ""
+    parts = {
+        than: [h for h in found if (h.than, h.kind) == than]
+        for than in {(h.than, h.kind): None for h in found}
+    }
+    certain = any(h.certain is not None for h in found)
+    tables = "\n".join(hurt_table(*than, lines) for than, lines in parts.items())
+    return (
+        f"<h2>Who is worse off</h2>\n{tables}\n"
+        '<p class="soft">Users whose own number is worse than with the other method, by however '
+        f"little; with few test samples part of it is chance.{NOISE * certain}</p>"
+    )
+
+
+def hurt_table(than: str, kind: str, found: Sequence[fields.Hurt]) -> str:
+    """All strategies against one."""
+    words = "alone" if kind == "alone" else "with one model for all"
+    sure = any(h.certain is not None for h in found)
+    lines = "".join(hurt_line(h, sure) for h in found)
+    beyond = "<th>beyond noise</th>" if sure else ""
+    return (
+        f"<h3>Worse off than {words} ({escape(than)})</h3>\n"
+        '<div class="wide words"><table><thead><tr><th>strategy</th><th>users</th>'
+        f"{beyond}<th>who, the worst hurt first</th></tr></thead>"
+        f"<tbody>{lines}</tbody></table></div>"
+    )
+
+
+def hurt_line(found: fields.Hurt, sure: bool) -> str:
+    """One strategy: how many, how large a share, who."""
+    count, first, rest = len(found.users), found.users[:5], found.users[5:NAMED]
+    who = escape(", ".join(first)) or DASH
+    if rest:
+        more = f" and {count - NAMED:,} more" if count > NAMED else ""
+        who = f"<details><summary>{who}, ...</summary>{escape(', '.join(rest))}{more}</details>"
+    beyond = DASH if found.certain is None else f"{found.certain:,}"
+    return (
+        f"<tr><td>{escape(found.strategy)}</td><td>{count:,} ({100 * found.share:.1f}%)</td>"
+        + f"<td>{beyond}</td>" * sure
+        + f"<td>{who}</td></tr>"
+    )
+
+
+def framed(heads: Iterable[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table that scrolls by itself where it is too wide."""
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines
+    )
+    return wide(heads, body)
+
+
+def wide(heads: Iterable[str], body: str) -> str:
+    """A table of lines that are markup already."""
+    head = "".join(f"<th>{escape(h).replace(chr(10), '<br>')}</th>" for h in heads)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{table}</div>'
