@@ -26,15 +26,8 @@ from corsage.app.report import plots
 from corsage.app.report.learning import measure_chart
 from corsage.app.report.people import ranks
 from corsage.core.configuration.config import Config
-from corsage.core.measures import (
-    ACCURACY,
-    RMSE,
-    Measure,
-    four_digits,
-    measure_of,
-    spread,
-    worst_share,
-)
+from corsage.core.distribution import spread, worst_share
+from corsage.core.measures import ACCURACY, RMSE, Measure, four_digits, measure_of
 from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.user_data import UserData
 from corsage.strategies.rounds.base import Strategy
