@@ -45,7 +45,7 @@ def drive(strategy: ConvexClustering, grid: LocalGrid, rounds: int) -> int:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer lambda along a path: what is asked about one is asked about all."""
-    monkeypatch.setattr(selection, "GRID", 8)
+    monkeypatch.setattr(selection, "MODELS_GRID", 8)
     monkeypatch.setattr(selection, "COARSE", 5)
 
 
