@@ -31,7 +31,6 @@ from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
-from corsage.clients.parts.own_steps import OwnSteps
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.blocks import add_weighted, finite_rows, mean_of
 from corsage.core.cache import Names
@@ -45,9 +44,10 @@ from corsage.core.errors import (
 )
 from corsage.core.messages.introduction import other_frozen
 from corsage.core.messages.replies import Reply
-from corsage.core.messages.wire import BY_USER, MEMBERS, Task
+from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER, Task
+from corsage.core.registry import attached
 from corsage.networks.local_training import network_on_its_path
-from corsage.networks.network import ALONE, Network
+from corsage.networks.network import NETWORK_LOCK, Network
 
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
@@ -98,7 +98,7 @@ def work(
     kind: str, task: Task, node: Node, store: PersonalStore, arrays: Arrays, rows: Arrays
 ) -> Report:
     """Do what the task says for all its participants; what needs no network needs not wait."""
-    with ALONE:
+    with NETWORK_LOCK:
         worker = Worker(kind, task, node, store, arrays, rows)
         if not worker.convex:
             return worked(worker)
@@ -177,7 +177,7 @@ class Worker:
             return
         sent = client.respond(got)
         self.network.vector.fixed.check()
-        if self.task.options.get(BY_USER):
+        if self.task.options.get(ROWS_BY_USER):
             sent = replace(sent, mean={}, rows={**sent.mean, **sent.rows})
         good = self.judged([self.task.users[place] for place in group], sent)
         self.keep(group, good, sent.keep)
@@ -192,13 +192,13 @@ class Worker:
         ]
         users: Sequence[str] = names
         if self.cls.cohorts:
-            stored, name = states[0].pop(MEMBERS, None), names[0]
+            stored, name = states[0].pop(COHORT_MEMBERS, None), names[0]
             if stored is not None:
                 self.members[name], self.stored[name] = read_members(stored), stored
             users = self.members.setdefault(name, Names(names))
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
         if self.node.training is not None:
-            client.training = OwnSteps(self.node.training)
+            client.training = attached("own steps").OwnSteps(self.node.training)
         return client
 
     def got(self, group: list[int]) -> Got:
@@ -242,7 +242,9 @@ class Worker:
             state = {key: rows[place] for key, rows in kept.items()}
             if self.members.get(name, (name,)) != (name,):
                 known = self.stored.get(name)
-                state[MEMBERS] = write_members(self.members[name]) if known is None else known
+                state[COHORT_MEMBERS] = (
+                    write_members(self.members[name]) if known is None else known
+                )
             states.append(Kept(name, state, frozenset({task.versions[i], *task.kept(i)})))
             places[name] = int(place)
         for name, cause in self.store.save(task.round, states).items():

@@ -19,7 +19,8 @@ from corsage.app.report.chart import (
     short,
     thinned,
 )
-from corsage.core.measures import Measure, measure_of, worst_share
+from corsage.core.distribution import worst_share
+from corsage.core.measures import Measure, measure_of
 
 NAMED = 400
 """Users up to which each is a point that can be asked for its name."""

@@ -15,10 +15,11 @@ from typing import Any
 from corsage.app.output.complaint import in_a_line
 from corsage.app.output.summary import Result, human_seconds
 from corsage.app.run.columns import put_together, taken_apart
-from corsage.core.clock import COMMAND
+from corsage.core.clock import COMMAND_START
+from corsage.core.distribution import Spread
 from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed
 from corsage.core.files import delete, guarded, sealed, unsealed, write_atomically
-from corsage.core.measures import MEASURES, Spread
+from corsage.core.measures import MEASURES
 
 RESULT, FAILURE, MODEL = "result.json", "failure.json", "model.safetensors"
 USERS = "users.safetensors"
@@ -141,7 +142,7 @@ class Attempts:
 
     def __init__(self, folder: Path, alone: bool = False) -> None:
         self.folder, self.alone = folder, alone
-        self.begin = COMMAND.get(time.monotonic())
+        self.begin = COMMAND_START.get(time.monotonic())
         self.first: float | None = None  # when the first strategy began
         self.seconds: dict[str, float] = {}
         self.errors: dict[str, Exception] = {}

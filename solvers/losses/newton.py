@@ -21,7 +21,7 @@ from corsage.core.errors import ModelError
 
 Map = Callable[[Tensor], Tensor]
 
-NEWTON_STEPS = 100
+MOST_NEWTON_STEPS = 100
 TRIALS = 45
 FADING = 0.1  # damping, as a part of the curvature's bound, while the gradient has not shrunk
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -94,7 +94,7 @@ def minimise(functions: Functions, start: Tensor) -> tuple[Tensor, Tensor]:
     reach = RUNAWAY[start.dtype] * (functions.force + first)
     now = functions.start(start)
     over = lost = torch.zeros_like(now.norm, dtype=torch.bool)
-    for _ in range(NEWTON_STEPS):
+    for _ in range(MOST_NEWTON_STEPS):
         scale = functions.scale(now.x)
         if not functions.coercive:
             lost = ~(scale <= reach)

@@ -86,15 +86,15 @@ def _sound(
 
 def _note_left(strategy: FedRepExact, replies: Replies, users: list[str]) -> None:
     """Say whose heads ran out of steps before they were certified; and keep the worst of all."""
-    from corsage.networks.exact.softmax_heads import CLOSE
+    from corsage.networks.exact.softmax_heads import CLOSE_GAP
 
     left = dict(zip(replies.users, replies.metrics["left"].tolist(), strict=True))
     own = {user: left[user] for user in users}
     strategy.state = replace(strategy.state, left=max(own.values()))
-    if loose := [user for user in users if own[user] > NORM_ROUNDING * CLOSE]:
+    if loose := [user for user in users if own[user] > NORM_ROUNDING * CLOSE_GAP]:
         strategy.job.note(
             f"{name_users(loose)} without a certified multinomial head: a record's loss could be "
-            f"{strategy.state.left:.2g} lower, where {CLOSE:g} is the aim; scale the inputs"
+            f"{strategy.state.left:.2g} lower, where {CLOSE_GAP:g} is the aim; scale the inputs"
         )
 
 

@@ -27,7 +27,7 @@ SIGMA_GROWTH, FAST, EASY = 3.0, 8.0, 4
 """By how much sigma grows, and after at most so many Newton steps."""
 INNER = 0.1
 """The users' part of the gap, as a share of the edges' part, that ends the inner iteration."""
-OUTER, NEWTON_STEPS = 60, 30
+OUTER, INNER_STEPS = 60, 30
 """Limits of outer iterations and of Newton steps in one."""
 SMALL_PROBLEM, EARLY_GAP = 500, 1e-3
 """Clusters and relative gap up to which a partition is tried before the gap is closed."""
@@ -104,6 +104,6 @@ class Solver:
             return slack(place.x, gradient, blocks) <= INNER * max(edges, least)
 
         method = Newton(self.problem.costs, self.problem.edges, envelope)
-        done, steps = method.run(self.x, enough, NEWTON_STEPS)
+        done, steps = method.run(self.x, enough, INNER_STEPS)
         self.x, self.mu, self.steps = done.x, done.term.slope, self.steps + steps
         return envelope(done.z), steps, float(edge_terms(done.z, self.mu, radius).sum())

@@ -9,7 +9,7 @@ from typing import Generic, NoReturn, TypeVar
 import numpy as np
 
 from corsage.core.arrays import Arrays
-from corsage.core.counts import LARGEST, Number
+from corsage.core.counts import LARGEST_SQUARE, Number
 from corsage.core.errors import RoundFailed
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.messages.replies import Replies
@@ -109,7 +109,7 @@ class CoinServer(Generic[S]):
     def far(self) -> float:
         """The reach beyond which models are too far out."""
         begin = max(float(np.linalg.norm(self.state.model)), 1.0)
-        return min(DIVERGED * (self.state.reach or begin), LARGEST)
+        return min(DIVERGED * (self.state.reach or begin), LARGEST_SQUARE)
 
     def fault(self, rows: Arrays) -> str:
         """A mean of models is not further out than one of them may be, whatever its reach says."""

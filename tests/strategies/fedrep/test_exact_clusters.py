@@ -106,7 +106,7 @@ def test_the_multinomial_loss_s_least_value() -> None:
         return loss
 
     steps.step(value)  # type: ignore[no-untyped-call]
-    assert -1e-5 <= found - float(value().detach()) <= softmax_heads.CLOSE * 9
+    assert -1e-5 <= found - float(value().detach()) <= softmax_heads.CLOSE_GAP * 9
 
 
 @pytest.mark.parametrize("loss", ["squared", "multinomial"])
@@ -213,17 +213,6 @@ def several(folder: Path) -> dict[str, Any]:
         "new_users": 0.2,
         "adapt_samples": "3",
     }
-
-
-def test_nodes_change_nothing(tmp_path: Path) -> None:
-    keys = several(tmp_path)
-    (one, found, _), (other, same, _) = (run(**keys, nodes=nodes) for nodes in (1, 5))
-    assert one.state.own == other.state.own and len(set(one.state.own)) == 2
-    assert one.state.pull == pytest.approx(other.state.pull, rel=1e-5)
-    for row, again in zip(found.json(), same.json(), strict=True):
-        assert row["per_user"] == again["per_user"]
-        assert row["loss"]["mean"] == pytest.approx(again["loss"]["mean"], abs=1e-4)
-        assert row["bytes_up"] == again["bytes_up"]
 
 
 def test_a_killed_run_is_resumed(tmp_path: Path) -> None:
