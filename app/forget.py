@@ -116,8 +116,8 @@ def parse(words: list[str]) -> tuple[Path, str]:
 def forget(folder: Path, user: str) -> None:
     """Make a run one that the user was never in; it stays as it is if that cannot be."""
     from corsage.app.run.conclusion import failures, results, show
-    from corsage.app.run.lock import RunLock
     from corsage.app.run.resuming import read_config
+    from corsage.app.run.status import RunLock
 
     stored = read_config(folder)
     config = Config.parse(stored["config"])

@@ -53,7 +53,7 @@ def sweep(words: list[str]) -> int:
 
 def compare(words: list[str]) -> int:
     """`corsage compare`: finished runs beside each other."""
-    from corsage.app.studies.beside import beside
+    from corsage.app.studies.folder import beside
     from corsage.app.studies.table import show
 
     def work() -> None:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from corsage.app import engines
-from corsage.app.deployment.bundle import ROOT, put_on_shelf
+from corsage.app.deployment.site import ROOT, put_on_shelf
 from corsage.benchmarks.measure import Measure
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError
@@ -122,7 +122,7 @@ def bare_project(folder: Path) -> Path:
 
 def app_name() -> str:
     """Corsage's own app, as `corsage deploy` signed it."""
-    from corsage.app.deployment.bundle import app_of
+    from corsage.app.deployment.site import app_of
 
     return "==".join(app_of(ROOT))
 

@@ -21,13 +21,12 @@ from corsage.app.report.chart import Chart
 from corsage.app.report.drawing import definitions, figure, legend
 from corsage.app.report.learning import learning_charts
 from corsage.app.report.looks import Look, looks
-from corsage.app.report.people import people_charts, table
+from corsage.app.report.people import people_charts, table, user_table
 from corsage.app.report.scripts import SCRIPT
 from corsage.app.report.settings import command, settings
 from corsage.app.report.strips import strips
 from corsage.app.report.style import SHEET
 from corsage.app.report.trees import Tree, trees
-from corsage.app.report.usertable import user_table
 from corsage.core.files import write_atomically
 from corsage.core.keys import Value
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from corsage.app.output.complaint import complain
 from corsage.app.run.endings import RESULT
-from corsage.app.run.lock import RunLock
 from corsage.app.run.resuming import read_config
+from corsage.app.run.status import RunLock
 from corsage.app.states.state_dir import KEEP_RUNS, experiments, remove, superfluous
 from corsage.core.errors import CheckpointError, ConfigError, CorsageError
 from corsage.core.files import cache_root, guarded

@@ -34,7 +34,6 @@ from corsage.app.output.remarks import Remarks
 from corsage.app.run.checkpoint import found, go_back
 from corsage.app.run.conclusion import conclude
 from corsage.app.run.endings import FAILURE, RESULT, Attempts, has_models, read_result
-from corsage.app.run.lock import RunLock
 from corsage.app.run.recorder import Recorder, path_of
 from corsage.app.run.resuming import (
     EMPTY,
@@ -50,7 +49,7 @@ from corsage.app.run.resuming import (
     spelled,
     text_of,
 )
-from corsage.app.run.status import group_of
+from corsage.app.run.status import RunLock, group_of
 from corsage.app.tracking.tools import Trackers, check_tools
 from corsage.core.configuration.config import Config
 from corsage.core.errors import (

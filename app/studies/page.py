@@ -5,8 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from corsage.app.studies.grid import Grid
-from corsage.app.studies.intervals import Interval, around
-from corsage.app.studies.rows import Compared, StudyRow
+from corsage.app.studies.rows import Compared, Interval, StudyRow, around
 from corsage.app.studies.study import Study
 from corsage.app.studies.table import cells, heads
 from corsage.core.measures import Measure

@@ -15,8 +15,7 @@ from corsage.app.output.summary import (
     human_count,
     human_seconds,
 )
-from corsage.app.studies.intervals import Interval
-from corsage.app.studies.rows import Compared, StudyRow
+from corsage.app.studies.rows import Compared, Interval, StudyRow
 from corsage.app.studies.study import Study
 from corsage.core.measures import NONE, Measure
 

@@ -7,8 +7,7 @@ import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from corsage.app.tracking.numbers import Numbers
-from corsage.app.tracking.tracker import Part, Tracker
+from corsage.app.tracking.tracker import Numbers, Part, Tracker
 from corsage.core.errors import ConfigError
 
 HEAD = ("strategy", "round", "measure", "value")

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from corsage.app.tracking.numbers import Numbers, group_of
-from corsage.app.tracking.tracker import Part, Tracker
+from corsage.app.tracking.tracker import Numbers, Part, Tracker, group_of
 from corsage.core.files import sealed, unsealed, write_atomically
 
 PATIENT = {

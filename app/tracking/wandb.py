@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from corsage.app.tracking.numbers import Numbers, group_of
-from corsage.app.tracking.tracker import Part, Tracker
+from corsage.app.tracking.tracker import Numbers, Part, Tracker, group_of
 from corsage.core.errors import ConfigError
 
 SECONDS = 60.0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from corsage.app.deployment.compose import compose
+from corsage.app.deployment.site import compose
 from corsage.app.deployment.table import Device, read_table
 from tests.support.recipe import DEPLOY
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from corsage.app.studies.intervals import difference
-from corsage.app.studies.rows import Done, compared
+from corsage.app.studies.rows import Done, compared, difference
 from corsage.app.studies.study import Study
 from corsage.core.configuration.config import Config
 
