@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from corsage.app.help import commands
-from corsage.app.output.complaint import exit_code
+from corsage.app.output.usage import exit_code
 from corsage.app.run.status import is_study
 from corsage.app.studies.grid import grid_of, is_study_of
 from corsage.core.clock import COMMAND, LOADED

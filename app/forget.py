@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import exit_code
+from corsage.app.output.usage import command
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CheckpointError, ConfigError
 from corsage.core.files import guarded, unsealed, write_atomically
@@ -96,12 +96,10 @@ class Remembered(Callback):
         )
 
 
-def run(words: list[str]) -> int:
+@command(USAGE)
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 for a user's mistake, 1 if it cannot be done."""
-    if {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0
-    return exit_code(lambda: forget(*parse(words)))
+    forget(*parse(words))
 
 
 def parse(words: list[str]) -> tuple[Path, str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from corsage.app.help.facts import FACTS
 from corsage.app.help.pages import cells
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import complain
 from corsage.core.configuration.catalogue import catalogue, printed_as
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically

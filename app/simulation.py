@@ -17,10 +17,10 @@ from corsage.app.client_app import make_client_app
 from corsage.app.engines import number_of_nodes
 from corsage.app.given import Data, data_of, moved
 from corsage.app.local_grid import LocalGrid
-from corsage.app.output.complaint import in_a_line
 from corsage.app.output.notebook import calm_log
 from corsage.app.output.progress import Watcher, is_tty
 from corsage.app.output.remarks import Remarks
+from corsage.app.output.usage import in_a_line
 from corsage.app.results.row import Row
 from corsage.app.results.rowfile import RowFile
 from corsage.app.results.run import Run

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import exit_code, in_a_line
+from corsage.app.output.usage import command, in_a_line
 from corsage.app.studies.grid import Cell, Grid, grid_of, is_study_of
 from corsage.app.studies.rows import Done
 from corsage.app.studies.running import perform, run_study, write_json
@@ -38,40 +38,28 @@ usage: corsage compare RUN... [--json FILE]
 """
 
 
-def sweep(words: list[str]) -> int:
+@command(SWEEP)
+def sweep(words: list[str]) -> None:
     """`corsage sweep`: a study of several seeds, or of several values of keys."""
     from corsage.app.command import parse
 
-    def work() -> None:
-        values, target = parse(words)
-        if not is_study_of(values):
-            raise ConfigError("sweep: no key has several values, such as seed=0,1,2 lr=0.01,0.1.")
-        run_study(values, target)
-
-    return told(words, SWEEP, work)
+    values, target = parse(words)
+    if not is_study_of(values):
+        raise ConfigError("sweep: no key has several values, such as seed=0,1,2 lr=0.01,0.1.")
+    run_study(values, target)
 
 
-def compare(words: list[str]) -> int:
+@command(COMPARE)
+def compare(words: list[str]) -> None:
     """`corsage compare`: finished runs beside each other."""
     from corsage.app.studies.folder import beside
     from corsage.app.studies.table import show
 
-    def work() -> None:
-        folders, target = split(words)
-        study = beside(folders)
-        show(study)
-        if target:
-            write_json(study, target)
-
-    return told(words, COMPARE, work)
-
-
-def told(words: list[str], usage: str, work: Any) -> int:
-    """Help, or the work; every expected error is one line."""
-    if {"-h", "--help"} & set(words):
-        print(usage, end="")
-        return 0
-    return exit_code(work)
+    folders, target = split(words)
+    study = beside(folders)
+    show(study)
+    if target:
+        write_json(study, target)
 
 
 def split(words: Sequence[str]) -> tuple[list[Path], str]:

@@ -11,7 +11,7 @@ import pytest
 
 from corsage.app import engines, ray_store
 from corsage.app.command import run
-from corsage.app.ray_store import MUCH, RayStore, store_of
+from corsage.app.ray_engine import MUCH, RayStore, store_of
 from corsage.strategies.rounds.sizes import Load
 
 Usage = namedtuple("Usage", "total used free")

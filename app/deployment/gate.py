@@ -22,8 +22,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from corsage.app.deployment.holding import Holding, node_of
-from corsage.app.deployment.options import number, read_options
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import command, number, read_options
 from corsage.core.errors import ConfigError, CorsageError
 
 if TYPE_CHECKING:
@@ -295,20 +294,14 @@ def serve(folder: Path, options: dict[str, str]) -> None:
     )
 
 
-def run(words: list[str]) -> int:
+@command(USAGE, CorsageError, needs_words=True)
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    if not words or {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0 if words else 2
-    try:
-        options, (folder, *rest) = read_options(words, DEFAULTS)
-        if rest:
-            raise ConfigError(f"{rest[0]}: one folder is enough.")
-        check_folder(Path(folder))
-        serve(Path(folder), options)
-    except CorsageError as error:
-        return complain(error, 2)
-    return 0
+    options, (folder, *rest) = read_options(words, DEFAULTS)
+    if rest:
+        raise ConfigError(f"{rest[0]}: one folder is enough.")
+    check_folder(Path(folder))
+    serve(Path(folder), options)
 
 
 def check_folder(folder: Path) -> None:

@@ -14,8 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from corsage.app.deployment.options import read_options
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import command, read_options
 from corsage.core.errors import ConfigError, CorsageError, NodeError
 from corsage.core.files import write_atomically
 
@@ -108,19 +107,13 @@ def called(*words: str) -> str:
     return done.stdout
 
 
-def run(words: list[str]) -> int:
+@command(USAGE, CorsageError, needs_words=True)
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    if not words or {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0 if words else 2
-    try:
-        options, (folder, *_) = read_options(words, DEFAULTS)
-        home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
-        for line in register(Path(folder), options["superlink"], home):
-            print(line, flush=True)
-    except CorsageError as error:
-        return complain(error, 2)
-    return 0
+    options, (folder, *_) = read_options(words, DEFAULTS)
+    home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
+    for line in register(Path(folder), options["superlink"], home):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,9 @@ from typing import Any
 
 from corsage.app.deployment import keys
 from corsage.app.deployment.keys import load, public_line
-from corsage.app.deployment.options import number, read_options
 from corsage.app.deployment.register import LET_IN
 from corsage.app.deployment.table import Device, read_table
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import command, number, read_options
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
 
@@ -170,28 +169,22 @@ def forgotten(folder: Path, devices: list[Device]) -> list[Path]:
     return [path for path in sorted(folder.glob("*.pub")) if path.stem not in known]
 
 
-def run(words: list[str]) -> int:
+@command(USAGE, CorsageError, needs_words=True)
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    if not words or {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0 if words else 2
-    try:
-        options, plain = read_options(words, DEFAULTS)
-        if len(plain) != 2:
-            raise ConfigError("deploy: say the table of devices and the folder: see --help.")
-        port = number(options, "port")
-        names = [name.strip() for name in options["server"].split(",") if name.strip()]
-        if not names:
-            raise ConfigError("--server: say the name by which the devices reach the server.")
-        if ":" in names[0] or "/" in names[0]:
-            raise ConfigError(f"--server: {names[0]}: say a name alone; --port is beside it.")
-        table, site = (Path(word).expanduser() for word in plain)
-        app = Path(options["app"]).expanduser()
-        for line in guarded(list, deploy(table, site, names, port, app)):
-            print(line)
-    except CorsageError as error:
-        return complain(error, 2)
-    return 0
+    options, plain = read_options(words, DEFAULTS)
+    if len(plain) != 2:
+        raise ConfigError("deploy: say the table of devices and the folder: see --help.")
+    port = number(options, "port")
+    names = [name.strip() for name in options["server"].split(",") if name.strip()]
+    if not names:
+        raise ConfigError("--server: say the name by which the devices reach the server.")
+    if ":" in names[0] or "/" in names[0]:
+        raise ConfigError(f"--server: {names[0]}: say a name alone; --port is beside it.")
+    table, site = (Path(word).expanduser() for word in plain)
+    app = Path(options["app"]).expanduser()
+    for line in guarded(list, deploy(table, site, names, port, app)):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.app.inference.source import Models, Words, models_in, only, read
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import command
 from corsage.app.results.csv_files import plain
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError, DataError
@@ -40,16 +40,10 @@ usage: corsage predict PLACE [strategy=ROW] [user=NAME] FILE [--out FILE] [--pro
 """
 
 
-def run(words: list[str]) -> int:
+@command(USAGE, CorsageError, needs_words=True)
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    if not words or {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0 if words else 2
-    try:
-        predict(read(words, ("strategy", "user"), ("--out",), ("--proba", "--new-users")))
-    except CorsageError as error:
-        return complain(error, 2)
-    return 0
+    predict(read(words, ("strategy", "user"), ("--out",), ("--proba", "--new-users")))
 
 
 def predict(words: Words) -> None:

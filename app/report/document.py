@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import count
@@ -20,15 +21,18 @@ from corsage.app.report import estimates, fields, groups, words
 from corsage.app.report.chart import Chart
 from corsage.app.report.drawing import definitions, figure, legend
 from corsage.app.report.learning import learning_charts
-from corsage.app.report.looks import Look, looks
 from corsage.app.report.people import people_charts, table, user_table
 from corsage.app.report.scripts import SCRIPT
-from corsage.app.report.settings import command, settings
 from corsage.app.report.strips import strips
-from corsage.app.report.style import SHEET
+from corsage.app.report.style import SHEET, Look, looks
 from corsage.app.report.trees import Tree, trees
+from corsage.core.configuration.known_keys import known_keys
 from corsage.core.files import write_atomically
 from corsage.core.keys import Value
+from corsage.core.measures import NONE
+
+NOT_AGAIN = ("resume", "run-dir")
+"""Keys that say where a run was kept, not what it was."""
 
 
 def write_report(
@@ -182,3 +186,62 @@ def people(drawn: Drawn) -> str:
             user_table(drawn.table),
         ]
     )
+
+
+def grouped(config: Mapping[str, Value]) -> dict[str, dict[str, tuple[Value, bool]]]:
+    """Group titles, their keys, and each key's value and whether it was changed."""
+    groups: dict[str, dict[str, tuple[Value, bool]]] = {}
+    rest = dict(config)
+    for name, key in known_keys().items():
+        if name in rest:
+            value = rest.pop(name)
+            groups.setdefault(key.title, {})[name] = (value, value != key.default)
+    if rest:
+        groups["Other"] = {name: (value, True) for name, value in rest.items()}
+    return groups
+
+
+def word(value: Any) -> str:
+    """A value as it is written on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def settings(config: Mapping[str, Value]) -> str:
+    """The keys that were changed from their defaults, and behind a fold all of them."""
+    groups = grouped(config)
+    changed = [
+        f'<tr class="set"><td>{escape(name)}</td><td>{escape(word(value)) or NONE}</td></tr>'
+        for group in groups.values()
+        for name, (value, set_) in group.items()
+        if set_
+    ]
+    return (
+        '<p class="soft">Keys that were changed from their defaults:</p>\n'
+        f'<div class="keys"><section><table>{"".join(changed)}</table></section></div>\n'
+        f"<details><summary>All {len(config)} keys</summary>\n"
+        f'<div class="keys">{keys(config)}</div></details>'
+    )
+
+
+def keys(config: Mapping[str, Value]) -> str:
+    """The resolved configuration, a small table a group; what was changed is bold."""
+    sections = []
+    for title, group in grouped(config).items():
+        lines = []
+        for name, (value, changed) in group.items():
+            mark = ' class="set"' if changed else ""
+            shown = escape(word(value)) or NONE
+            lines.append(f"<tr{mark}><td>{escape(name)}</td><td>{shown}</td></tr>")
+        sections.append(
+            f"<section><h3>{escape(title)}</h3><table>{''.join(lines)}</table></section>"
+        )
+    return "\n".join(sections)
+
+
+def command(config: Mapping[str, Value]) -> str:
+    """The command that does the same run again: what is not its default, and the seed always."""
+    changed = {n: v for g in grouped(config).values() for n, (v, set_) in g.items() if set_}
+    if "seed" in config:
+        changed["seed"] = config["seed"]
+    words = [shlex.quote(f"{n}={word(v)}") for n, v in changed.items() if n not in NOT_AGAIN]
+    return " ".join(["python run_simulation.py", *words])

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from corsage.app.report.chart import Chart, Series, written
-from corsage.app.report.looks import Look, spaced
+from corsage.app.report.style import Look, spaced
 
 WIDTH, HEIGHT = 1000, 300
 LABEL = 16

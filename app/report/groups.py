@@ -7,7 +7,7 @@ from html import escape
 
 from corsage.app.output.summary import Result
 from corsage.app.report import fields
-from corsage.app.report.looks import COLOURS
+from corsage.app.report.style import COLOURS
 from corsage.app.report.trees import Tree, drawing
 from corsage.core.measures import measure_of
 

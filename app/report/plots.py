@@ -22,8 +22,8 @@ from matplotlib.ticker import NullLocator
 from corsage.app.output.summary import Points, Result, Row, shared_measure
 from corsage.app.report.chart import Chart, Series, written
 from corsage.app.report.learning import measure_chart
-from corsage.app.report.looks import DARK_LINES, LIGHT_LINES, looks, spaced
 from corsage.app.report.people import ranks
+from corsage.app.report.style import DARK_LINES, LIGHT_LINES, looks, spaced
 
 SIZE, DPI = (8.0, 4.8), 150
 """Inches and dots an inch: 1200 by 720 pixels."""

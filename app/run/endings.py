@@ -12,8 +12,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import in_a_line
 from corsage.app.output.summary import Result, human_seconds
+from corsage.app.output.usage import in_a_line
 from corsage.app.run.columns import put_together, taken_apart
 from corsage.core.clock import COMMAND
 from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed

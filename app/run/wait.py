@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import command, complain
 from corsage.app.run.status import FINISHED, RUNNING, Status, read_status
 from corsage.core.errors import ConfigError, CorsageError, NodeError
 
@@ -90,15 +90,10 @@ def wait(words: list[str]) -> Status:
     return wait_for_run(run_id, words[1])
 
 
+@command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> int:
     """Do what the words say; the run's exit code, or 2 with one line on what is wrong."""
-    if not words or {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0 if words else 2
-    try:
-        status = wait(words)
-    except CorsageError as error:
-        return complain(error, 2)
+    status = wait(words)
     if status.state == FINISHED:
         return 0
     return complain(status.line, status.exit_code or 1)

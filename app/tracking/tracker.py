@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import in_a_line
+from corsage.app.output.usage import in_a_line
 from corsage.app.results.metrics import read_rows
 from corsage.core.configuration.known_keys import idle_keys
 from corsage.core.keys import Value

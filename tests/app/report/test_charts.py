@@ -14,8 +14,8 @@ from corsage.app.report.chart import Axis, Series, finite, limits, log_ticks, th
 from corsage.app.report.drawing import Frame, flags, marked
 from corsage.app.report.estimates import caterpillars
 from corsage.app.report.learning import learning_charts
-from corsage.app.report.looks import looks
 from corsage.app.report.people import CELLS, people_charts, table
+from corsage.app.report.style import looks
 from corsage.core.measures import ACCURACY, MEASURES
 from tests.support.reports import EVIL, Json, a_run, rmse_run, with_everything
 
