@@ -19,7 +19,7 @@ LINEAR = ("mixed-model", "exact-global", "exact-local")
 
 
 def is_automatic(values: Mapping[str, Any]) -> bool:
-    """Whether the keys leave the strategies to the data."""
+    """True if the keys leave the strategies to the data."""
     said = values.get("strategy", "")
     words = said if isinstance(said, list | tuple) else str(said).split(",")
     if AUTOMATIC in words and len(words) > 1:
@@ -65,7 +65,7 @@ def choice(data: FederatedData, given: Mapping[str, Any]) -> tuple[dict[str, Any
 
 
 def linear(data: FederatedData) -> bool:
-    """Whether the exact methods of linear models can be had: few inputs, two classes at most."""
+    """True if the exact methods of linear models can be had: few inputs, two classes at most."""
     return len(data.shape) == 1 and width(data) <= WIDEST and data.num_classes in (0, 2)
 
 

@@ -133,7 +133,7 @@ def simulate_and_report(config: Config, json_file: str) -> None:
 
 
 def announce(config: Config) -> None:
-    """What is about to run, at once: what does the work takes its time to load."""
+    """Say at once what is about to run: what does the work takes its time to load."""
     keys, number = config.run, config.federation.num_users
     users = f"{number} users" if number > 0 else "all users"
     where = f"goes on in {keys.resume}" if keys.resume else f"to a new folder in {keys.run_dir}"

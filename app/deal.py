@@ -71,7 +71,7 @@ def dealt_input(table: Table, part: Ints) -> Array:
 
 
 def advice(labels: Array, total: int) -> str:
-    """What the user's node has to be told, since its labels alone do not show it."""
+    """Settings that the user's node needs, since its labels alone do not show them."""
     if total == 0:
         return "; tell its node labels=numbers"
     return f"; tell its node num-classes={total}" if int(labels.max()) + 1 < total else ""

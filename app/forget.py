@@ -137,7 +137,7 @@ def forget(folder: Path, user: str) -> None:
 
 
 def remembered(folder: Path, config: Config, run: str, user: str) -> Memory:
-    """What the run has of all others; CheckpointError, in a line, if it cannot forget."""
+    """All that the run has of others; CheckpointError, in a line, if it cannot forget."""
     from corsage.app.run.checkpoint import found, read_checkpoint
     from corsage.app.run.endings import read_result
     from corsage.app.run.resuming import identity

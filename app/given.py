@@ -1,4 +1,4 @@
-"""What a caller gives from Python as keys: data in memory, or a file and its columns."""
+"""Data given from Python as keys: in memory, or a file and its columns."""
 
 from __future__ import annotations
 

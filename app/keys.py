@@ -160,7 +160,7 @@ def order(line: str) -> tuple[bool, bool, str]:
 
 
 def named() -> dict[str, str]:
-    """What is imported under each public name, `X` or `Y as X`, and from which module."""
+    """The import behind each public name, `X` or `Y as X`, and its module."""
     door = import_module("corsage").PLACES
     found = {"app as client_app" if n == "client_app" else n: place for n, place in door.items()}
     for name, entry in ALGORITHMS.items():

@@ -1,4 +1,4 @@
-"""What can be known of a simulation before it makes a folder: whether its keys can be meant.
+"""Checks of a simulation before it makes a folder: its keys, its data, its model.
 
 A key, a file or a model that cannot be used is then one line, and nothing is left behind. Devices
 have data that the server never sees: what is wrong with these turns up when they introduce

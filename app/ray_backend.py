@@ -42,7 +42,7 @@ def lasting() -> Iterator[None]:
 
 
 def process(self: Any, message: Message, context: Context) -> tuple[Message, Context]:
-    """What `RayBackend.process_message` does; again with another worker if this one dies."""
+    """Do as `RayBackend.process_message`; again with another worker if this one dies."""
     from ray.exceptions import RayActorError
 
     job = self.app_fn(), message, str(context.node_config["partition-id"]), context

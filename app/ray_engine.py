@@ -89,7 +89,7 @@ def replaced(owner: Any, name: str, new: object) -> Iterator[None]:
 
 
 def nothing(node: object, *_: object, **__: object) -> None:
-    """What is done instead of starting a process that nobody needs."""
+    """Do nothing in the place of starting a process that nobody needs."""
 
 
 @contextlib.contextmanager

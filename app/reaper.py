@@ -48,7 +48,7 @@ def alive(seen: dict[int, str], there: dict[int, tuple[int, str]]) -> dict[int, 
 
 
 def watch(main: int) -> dict[int, str]:
-    """What the process has started, as long as it is there; nothing if it says that all is well.
+    """Processes that one has started, as long as it is there; none if it says that all is well.
 
     A byte on the standard output says that this one is in its place.
     """

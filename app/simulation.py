@@ -199,7 +199,7 @@ def exemplify(several: Sequence[AnyStrategy | str], progress: bool) -> dict[str,
 
 
 def is_begun(strategy: AnyStrategy) -> bool:
-    """Whether a strategy has met its users."""
+    """True if a strategy has met its users."""
     return strategy.members.grid is not None
 
 

@@ -55,7 +55,7 @@ class Stop:
         return Config.parse(exampled(read_words(self.keys.split()))[0])
 
     def sentence(self, results: Sequence[Result]) -> str:
-        """What the table shows, in the numbers that it has."""
+        """The table in a sentence, with the numbers that it has."""
         measure = shared_measure(results)
         means = {
             str(r["strategy"]): measure.text(r[measure.name]["mean"]) + measure.unit

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from corsage.app import engines, ray_store
+from corsage.app import engines, ray_engine
 from corsage.app.command import run
 from corsage.app.ray_engine import MUCH, RayStore, store_of
 from corsage.strategies.rounds.sizes import Load
@@ -56,7 +56,7 @@ def test_a_run_on_ray_that_its_store_does_not_hold_ends_in_one_line(
     found: list[RayStore] = []
 
     def small(workers: int, nodes: int) -> RayStore:
-        found.append(ray_store.store_of(workers, nodes))
+        found.append(ray_engine.store_of(workers, nodes))
         return RayStore(1000, 2000, found[0].workers)
 
     monkeypatch.setattr(engines, "store_of", small)

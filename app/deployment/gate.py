@@ -87,7 +87,7 @@ class TooLong(Exception):
 
 
 def is_call(method: str, path: str, query: bytes) -> bool:
-    """Whether a request is a call that a device makes."""
+    """True if a request is a call that a device makes."""
     return method == "POST" and not query and path in {PREFIX + name for name in CALLS}
 
 
@@ -179,7 +179,7 @@ def headers_of(answer: httpx.Response) -> dict[str, str]:
 
 
 def is_short(headers: Headers, most: int) -> bool:
-    """Whether a call's headers are few, and tell a length that it may have, in one way."""
+    """True if a call's headers are few, and tell a length that it may have, in one way."""
     said = headers.get("content-length", "0")
     two = "content-length" in headers and "transfer-encoding" in headers
     length = bool(re.fullmatch("[0-9]{1,18}", said)) and int(said) <= most
@@ -187,12 +187,12 @@ def is_short(headers: Headers, most: int) -> bool:
 
 
 def passes(name: bytes) -> bool:
-    """Whether a header of a call is the SuperLink's business."""
+    """True if a header of a call is the SuperLink's business."""
     return name in HEARD or name.startswith(b"flwr-")
 
 
 def is_own(content: bytes) -> bool:
-    """Whether all replies that a device pushes are its own.
+    """True if all replies that a device pushes are its own.
 
     The SuperLink checks that the device is the one whose key signed the call, and that a reply is
     of the device that was asked, but not that these are the same.
@@ -208,7 +208,7 @@ def is_own(content: bytes) -> bool:
 
 
 async def cut(request: Request, most: int) -> AsyncIterator[bytes]:
-    """What a device sends, as it comes, as long as it is not too long."""
+    """A device's body, as it comes, as long as it is not too long."""
     seen = 0
     async for part in request.stream():
         seen += len(part)
@@ -218,7 +218,7 @@ async def cut(request: Request, most: int) -> AsyncIterator[bytes]:
 
 
 async def body(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """What the SuperLink sends, as it comes."""
+    """The SuperLink's body, as it comes."""
     try:
         async for part in answer.aiter_raw():
             yield part
@@ -305,7 +305,7 @@ def run(words: list[str]) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Whether a folder is one of `corsage deploy`."""
+    """Refuse a folder that is not one of `corsage deploy`."""
     for name in ("ca.crt", "server.crt", "server.key", "apps"):
         if not (folder / name).exists():
             raise ConfigError(f"{folder / name}: is not there; make it with `corsage deploy`.")

@@ -37,7 +37,7 @@ class Holding:
         self._replied[node] = now
 
     def is_busy(self, node: int) -> bool:
-        """Whether a device is in a run, as far as the gate can tell."""
+        """True if a device is in a run, as far as the gate can tell."""
         return time.monotonic() - self._replied.get(node, -BUSY) < BUSY
 
     async def answer(
@@ -60,7 +60,7 @@ class Holding:
 
 
 def is_empty(answer: httpx.Response) -> bool:
-    """Whether the SuperLink has no message for a device."""
+    """True if the SuperLink has no message for a device."""
     from flwr.proto.fleet_pb2 import PullMessagesResponse
     from google.protobuf.message import DecodeError
 
@@ -72,7 +72,7 @@ def is_empty(answer: httpx.Response) -> bool:
 
 
 def node_of(path: str, content: bytes) -> int:
-    """Which device asks for messages, or sends some; 0 if that cannot be read."""
+    """The device that asks for messages, or sends some; 0 if that cannot be read."""
     from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
     from google.protobuf.message import DecodeError
 

@@ -61,7 +61,7 @@ def register(folder: Path, superlink: str, home: Path) -> Iterator[str]:
 
 
 def read(path: Path, needed: bool) -> dict[str, dict[str, str]]:
-    """Who was let in: name, node and key.
+    """The devices that were let in: name, node and key.
 
     It is needed if the SuperLink knows any node: it tells nobody which key a node has, and takes no
     key again that it has once shut out.
@@ -98,7 +98,7 @@ def flwr(verb: str, what: str, superlink: str) -> str:
 
 
 def called(*words: str) -> str:
-    """What a command of Flower's says."""
+    """The output of a command of Flower's."""
     command = ["flwr", "supernode", *words, "--format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -221,7 +221,7 @@ def build(project: Path) -> bytes:
 
 
 def sign(content: bytes, signer: Path, moment: int) -> dict[str, Any]:
-    """What SuperNodes check: whose signature, when, and of which bytes."""
+    """The signature that SuperNodes check: whose, when, and of which bytes."""
     message = moment.to_bytes(8, "big") + hashlib.sha256(content).digest()
     signature = base64.urlsafe_b64encode(load(signer).sign(message)).rstrip(b"=")
     return {

@@ -90,7 +90,7 @@ def device(path: Path, number: int, row: dict[str | None, str | None]) -> Device
 
 
 def check_distinct(path: Path, what: str, values: Iterable[object]) -> None:
-    """Whether no two devices share what each must have of its own."""
+    """Refuse two devices that share what each must have of its own."""
     seen = set[object]()
     for value in values:
         if value in seen:

@@ -79,6 +79,6 @@ def listing() -> str:
 
 
 def suggestion(word: str) -> str:
-    """What to say of a first word that is neither a command nor a key."""
+    """A hint for a first word that is neither a command nor a key."""
     close = get_close_matches(word, COMMANDS, 1)
     return f" Did you mean the command {close[0]}?" if close else ""

@@ -1,4 +1,4 @@
-"""What each algorithm sends, keeps and costs, and when to take it: what `--help NAME` adds.
+"""Facts that `--help NAME` adds: what an algorithm sends, keeps and costs, and when to take it.
 
 The table of docs/strategies.md is written from it by `python -m corsage.app.keys --write`.
 """

@@ -55,7 +55,7 @@ keys (data, model, training, ...) or a key (lr). corsage --help keys lists every
 
 
 def page(topic: str = "", title: str = "") -> list[RenderableType]:
-    """What `--help` prints on a topic, also `strategy=fedrep`; ConfigError if there is none."""
+    """The page on a topic, also `strategy=fedrep`; ConfigError if there is none."""
     if not topic:
         return list(short(title))
     found, (name, _, value) = topics(), topic.lower().strip("-").partition("=")
@@ -68,7 +68,7 @@ def page(topic: str = "", title: str = "") -> list[RenderableType]:
 
 
 def topics() -> dict[str, Page]:
-    """What there is a page of, by the word for it; the first of a name has it."""
+    """All pages by the word for them; the first of a name has it."""
     found: dict[str, Page] = {"keys": every_key, "run": run}
     sources: tuple[dict[str, Page], ...] = (
         {name: partial(strategy, name) for name in ALGORITHMS},
@@ -82,13 +82,13 @@ def topics() -> dict[str, Page]:
 
 
 def run() -> Iterator[RenderableType]:
-    """How a run is begun, and what is written of it."""
+    """Words with which a run is begun, and the keys of what is written of it."""
     yield USAGE
     yield from group(GROUPS["run"].title)
 
 
 def short(title: str = "") -> Iterator[RenderableType]:
-    """What there is: commands, strategies, data sets."""
+    """All that there is: commands, strategies, data sets."""
     yield f"{title.strip() or TITLE}\n"
     yield USAGE
     yield commands.listing()
@@ -196,7 +196,7 @@ def line(name: str) -> str:
 
 
 def docstring(name: str) -> str:
-    """What the file of an algorithm says at its top; it is not imported for that."""
+    """The text at the top of an algorithm's file, which is not imported for that."""
     file = ROOT.joinpath(*place_of(source(name)).split(".")).with_suffix(".py")
     return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or name
 
@@ -227,7 +227,7 @@ def key_table(title: str, keys: list[Declared]) -> Table:
 
 
 def cells(keys: Iterable[Declared]) -> list[tuple[str, str, str]]:
-    """What is said of each key, here and in docs/keys.md: its name, default and meaning."""
+    """A row for each key, here and in docs/keys.md: its name, default and meaning."""
     return [(key.name, word(key.default), key.meaning) for key in keys]
 
 

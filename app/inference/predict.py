@@ -63,7 +63,7 @@ def predict(words: Words) -> None:
 
 
 def owners_of(rows: Rows, models: Models, words: Words) -> NDArray[Any]:
-    """Whose model each row is to have."""
+    """The user whose model each row is to have."""
     if "user" in words.keys:
         return np.full(len(rows), words.keys["user"], object)
     column = str(models.config.flat().get("user-column") or "user") if models.config else "user"
@@ -195,7 +195,7 @@ def array_in(path: Path) -> NDArray[Any]:
 
 
 def features(rows: Rows, config: Config | None) -> Any:
-    """What goes into a model that knows no columns: the numbers of all but those of other uses."""
+    """Inputs of a model that knows no columns: the numbers of all but those of other uses."""
     if not rows.names:
         return rows.cells
     keys = config.flat() if config else {}
@@ -215,7 +215,7 @@ def features(rows: Rows, config: Config | None) -> Any:
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell is a number."""
+    """True if a cell is a number."""
     try:
         float(cell)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is to be known beside a table's means: who is worse off, who is no better than a guess.
+"""Notes beside a table's means: users who are worse off, models no better than a guess.
 
 A note is a line under the table; `measures_table` has the measures that the table has no room for.
 """
@@ -39,7 +39,7 @@ def hurt_notes(results: Sequence[Result]) -> Iterator[str]:
 
 
 def shares(hurt: Mapping[str, Any]) -> str:
-    """Who is hurt, and who beyond noise: `12% (beyond noise 4%)`."""
+    """The share of users who are hurt, and beyond noise: `12% (beyond noise 4%)`."""
     sure = hurt.get("share_beyond_noise")
     beyond = "" if sure is None or not hurt["share"] else f" (beyond noise {percent(sure)})"
     return percent(hurt["share"]) + beyond
@@ -58,7 +58,7 @@ def useless_notes(results: Sequence[Result]) -> Iterator[str]:
 
 
 def useless(result: Result) -> str:
-    """What is to be said of a row whose models are no better than one answer a user; or nothing."""
+    """A note on a row whose models are no better than one answer a user; or nothing."""
     measure, guess = measure_of(result), result.get("baseline")
     if not guess or measure.merit(result[measure.name]["mean"]) > measure.merit(guess["mean"]):
         return ""
@@ -97,7 +97,7 @@ def untested(results: Sequence[Result]) -> Iterator[str]:
 
 
 def chosen(results: Sequence[Result]) -> Iterator[str]:
-    """What keys that nobody set came to."""
+    """The values that keys which nobody set came to."""
     said = dict.fromkeys(words for result in results for words in result.get("chosen", []))
     if said:
         yield f"By default: {'; '.join(said)}"

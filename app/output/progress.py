@@ -133,7 +133,7 @@ class Progress:
         return f"{self.strategy}: {self.total} round{'' if self.total == 1 else 's'}"
 
     def mark(self, number: int) -> int:
-        """How many of the run's parts are behind after this round."""
+        """The number of the run's parts that are behind after this round."""
         return number * MARKS // max(self.total, 1)
 
     def left(self) -> float:
@@ -215,7 +215,7 @@ class Progress:
 
 
 def is_tty(stream: Any) -> bool:
-    """Whether somebody watches a stream; it may be closed, or replaced by anything."""
+    """True if somebody watches a stream; it may be closed, or replaced by anything."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError, OSError):

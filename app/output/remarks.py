@@ -1,4 +1,4 @@
-"""What a run's numbers do not say of themselves: inputs of a wild scale, models no better than a
+"""Remarks on what numbers do not say of themselves: inputs of a wild scale, models no better than a
 guess.
 
 Inputs are looked at where they are at hand, in a simulation. What a guess scores is in the results:
@@ -87,7 +87,7 @@ def idle(config: Config, strategies: Sequence[str]) -> list[str]:
 
 
 def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:
-    """What a simulation deals to its users; None where devices have data of their own."""
+    """The data that a simulation deals to its users; None where devices have their own."""
     if not strategy.members.at_home:
         return None
     config = strategy.config
@@ -101,12 +101,12 @@ def as_inputs(data: FederatedData, strategy: Strategy[Any, Any]) -> FederatedDat
 
 
 def by_sgd(strategy: Strategy[Any, Any]) -> bool:
-    """Whether models are trained by steps of `lr`."""
+    """True if models are trained by steps of `lr`."""
     return not (ALGORITHMS[source(strategy.name)].family in SOLVED and strategy.job.convex)
 
 
 def wild(data: FederatedData) -> str:
-    """What is to be said of inputs that are far from 1; nothing if they are not."""
+    """A remark on inputs that are far from 1; nothing if they are not."""
     rows = data.x[:: max(1, len(data.x) // LOOKED_AT)]
     if not rows.size or data.vectors is not None:
         return ""
@@ -123,7 +123,7 @@ def wild(data: FederatedData) -> str:
 
 
 def risen(result: Summary) -> str:
-    """What is to be said of an error that rose over the run."""
+    """A remark on an error that rose over the run."""
     measure = MEASURES[result.measure]
     if measure.higher_is_better or len(result.curve) < 2:
         return ""

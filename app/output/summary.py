@@ -1,4 +1,4 @@
-"""What a run comes to: statistics over users, human units and the table at its end."""
+"""The summary of a run: statistics over users, human units and the table at its end."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def shared_measure(results: Sequence[Result]) -> Measure:
 
 
 def best(results: Sequence[Result]) -> list[bool]:
-    """Which results have the best mean; those that are shown as equal to it share the honour."""
+    """The results of the best mean; those that are shown as equal to it share the honour."""
     measure = shared_measure(results)
     means = [result[measure.name]["mean"] for result in results]
     merits = measure.merit(means)
@@ -188,7 +188,7 @@ def summary_table(
 
 
 def dropped_note(result: Result, names: int) -> str:
-    """Which users' replies a strategy dropped and how often, the worst first; `` if none."""
+    """Users whose replies were dropped, and how often, the worst first; `` if none."""
     dropped = {str(u): int(n) for u, n in (result.get("dropped") or {}).items() if n}
     if not dropped:
         return ""
@@ -234,7 +234,7 @@ def plain(*parts: RenderableType) -> str:
 
 
 def findings(results: Sequence[Result]) -> Iterator[tuple[str, list[list[str]]]]:
-    """What methods have to say at their ends: titles after the strategy's name, and their rows.
+    """Findings of the methods at their ends: titles after the strategy's name, and rows.
 
     A result may have `findings`, a list of `{"title": ..., "rows": [[label, text], ...]}`.
     """

@@ -66,7 +66,7 @@ class Axis:
     log: bool = False
 
     def place(self, value: float) -> float:
-        """Where a value lies: 0 at the low end, 1 at the high end."""
+        """Place of a value: 0 at the low end, 1 at the high end."""
         low, high, value = (self.scaled(v) for v in (self.low, self.high, value))
         return (value - low) / ((high - low) or 1.0)
 
@@ -184,7 +184,7 @@ def limits(
 
 
 def usual(found: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Where most strategies lie, and how far from there a value is still near."""
+    """The middle of most strategies, and how far from there a value is still near."""
     quantiles = sorted(
         (np.quantile(values, [0.1, 0.5, 0.9]).tolist() for values in found), key=lambda q: abs(q[1])
     )
@@ -230,7 +230,7 @@ def tick_text(value: float, kind: str, step: float) -> str:
 
 
 def kind_of(measure: Measure) -> str:
-    """How the page writes a measure's numbers."""
+    """The kind by which the page writes a measure's numbers."""
     return "percent" if measure.unit == "%" else "number"
 
 
@@ -242,5 +242,5 @@ def written(value: float | None, kind: str) -> str:
 
 
 def ranked(values: Floats) -> list[float]:
-    """Where users lie on an axis of shares, each in the middle of its own."""
+    """Places of users on an axis of shares, each in the middle of its own."""
     return [float(v) for v in (np.arange(values.size) + 0.5) * 100 / max(values.size, 1)]

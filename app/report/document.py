@@ -111,7 +111,7 @@ def page(
 
 
 def policy(script: str) -> str:
-    """What the page may load and run: nothing but its own script and style."""
+    """Restrict what the page may load and run to its own script and style."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
@@ -157,7 +157,7 @@ class Drawn:
         return legend(self.order, self.looks)
 
     def json(self) -> dict[str, Any]:
-        """What the page's script needs."""
+        """The numbers that the page's script needs."""
         names = [{"name": n, "colour": self.looks[n].colour} for n in self.order]
         charts = [chart.json(self.order) for chart in self.charts]
         return {"strategies": names, "charts": charts, "users": self.table}

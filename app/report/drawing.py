@@ -106,7 +106,7 @@ class Frame:
         return min(max(self.height * (1.0 - self.chart.y.place(value)), -far), far)
 
     def seen(self, value: float) -> bool:
-        """Whether a value is within the limits."""
+        """True if a value is within the limits."""
         return self.chart.y.low <= value <= self.chart.y.high
 
     def css(self, series: Series) -> str:
@@ -197,7 +197,7 @@ def dots(points: Sequence[tuple[float, float]]) -> str:
 
 
 def band(frame: Frame, series: Series) -> str:
-    """What lies between a band's edges."""
+    """The area between a band's edges."""
     there = [(frame.left(x), frame.top(y)) for x, y in zip(series.x, series.high, strict=True)]
     back = [(frame.left(x), frame.top(y)) for x, y in zip(series.x, series.low, strict=True)]
     return path(there + back[::-1]) + "z"
@@ -212,7 +212,7 @@ def whiskers(frame: Frame, series: Series) -> str:
 
 
 def ticks(frame: Frame) -> str:
-    """What stands at the left and below."""
+    """Ticks and labels at the left and below."""
     chart = frame.chart
     left = "".join(
         f'<span style="top:{frame.top(v):.1f}px">{escape(text)}</span>'
@@ -223,7 +223,7 @@ def ticks(frame: Frame) -> str:
 
 
 def basis(frame: Frame, value: float, answer: str) -> str:
-    """What stands at the level that needs no model."""
+    """A line at the level that needs no model."""
     hidden = "" if frame.seen(value) else ";visibility:hidden"
     said = f"{written(value, frame.chart.y.kind)} without a model"
     style = f"top:{frame.top(value):.1f}px{hidden}"
@@ -259,7 +259,7 @@ def marked(places: Sequence[float], number: int) -> list[int]:
 
 
 def flags(frame: Frame, looks: Looks) -> str:
-    """Who is beyond the limits, and where to: one outlier must not flatten all others."""
+    """Arrows to those beyond the limits: one outlier must not flatten all others."""
     found = []
     for series in frame.chart.series:
         for side in (1.0, -1.0):

@@ -35,7 +35,7 @@ def grouped(found: Mapping[str, str]) -> Groups:
 
 
 def same_division(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether two rows divide the same users alike, whatever they call the clusters."""
+    """True if two rows divide the same users alike, whatever they call the clusters."""
     if one == other:
         return True
     pairs = {(one[user], other.get(user)) for user in one}
@@ -45,7 +45,7 @@ def same_division(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 
 
 def alone(own: Mapping[str, str]) -> bool:
-    """Whether each of several users is a cluster."""
+    """True if each of several users is a cluster."""
     return 1 < len(own) == len(set(own.values()))
 
 
@@ -174,7 +174,7 @@ def cluster(
 
 
 def crosstab(one: tuple[list[str], dict[str, str]], other: tuple[list[str], dict[str, str]]) -> str:
-    """How many users are in each cluster of one division and each of the other."""
+    """The number of users in each cluster of one division and each of the other."""
     (rows, own), (columns, others) = one, other
     heads, left = list(grouped(others)), list(grouped(own))
     counts: dict[tuple[str, str], int] = {}

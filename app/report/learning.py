@@ -1,4 +1,4 @@
-"""How strategies learnt: their measure and their losses against rounds, bytes and seconds."""
+"""Learning curves: strategies' measure and losses against rounds, bytes and seconds."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def loss_of(row: Row, field: str) -> float | None:
 
 
 def spread_of(row: Row, measure: Measure) -> dict[str, Any]:
-    """How a measure was spread over users in a row; empty if it does not say."""
+    """The spread of a measure over users in a row; empty if it does not say."""
     found = row.get(measure.name) or (row.get("measures") or {}).get(measure.name) or {}
     return found if {"mean", "q25", "q75"} <= set(found) else {}
 
@@ -181,14 +181,14 @@ def final_mean(result: Result, measure: Measure) -> float | None:
 
 
 def position(row: Row, against: str) -> float:
-    """Where a row lies on the axis."""
+    """Place of a row on the axis."""
     if against == "bytes":
         return float(row["bytes_up"]) + float(row["bytes_down"])
     return float(row[against])
 
 
 def total(result: Result, against: str) -> float:
-    """Where a strategy's end lies on the axis."""
+    """Place of a strategy's end on the axis."""
     if against == "bytes":
         return float(result.get("bytes_up", 0)) + float(result.get("bytes_down", 0))
     return float(result["rounds" if against == "round" else "seconds"])

@@ -51,7 +51,7 @@ def people_charts(results: Sequence[Result]) -> list[Chart]:
 
 
 def picked(count: int) -> list[int]:
-    """Which ranks are drawn: all of few users; of many, evenly, and both ends in any case."""
+    """Ranks that are drawn: all of few users; of many, evenly, and both ends in any case."""
     if count <= NAMED:
         return list(range(count))
     ends = {*range(EXTREMES), *range(count - EXTREMES, count)}
@@ -89,7 +89,7 @@ def ranks(results: Sequence[Result], measure: Measure, extra: bool = False) -> C
 
 
 def gains(results: Sequence[Result], kind: str) -> Chart | None:
-    """What each user gains against being alone, or against one model for all."""
+    """The gain of each user against being alone, or against one model for all."""
     other = fields.reference(results, fields.ALONE if kind == "alone" else fields.TOGETHER)
     if other is None:
         return None
@@ -207,7 +207,7 @@ def extremes(results: Sequence[Result], most: int) -> list[str]:
 
 
 def spreads(results: Sequence[Result], measure: Measure) -> list[dict[str, Any]]:
-    """Where the users of each row are, the middle half, the mean and the worst tenth of them."""
+    """Spread of each row's users: values, the middle half, the mean and the worst tenth."""
     found = []
     for result in results:
         names, values = ordered(result, measure)
@@ -248,7 +248,7 @@ def user_table(found: Mapping[str, Any]) -> str:
 
 
 def words(found: Mapping[str, Any]) -> str:
-    """What is not in the table."""
+    """A sentence on what is not in the table."""
     if found["shown"] < found["users"]:
         return (
             f'<p class="soft">Of {found["users"]:,} users this page has the {found["shown"]:,} '
@@ -261,7 +261,7 @@ def words(found: Mapping[str, Any]) -> str:
 
 
 def tools(measures: Sequence[str]) -> str:
-    """What searches and filters the table; nothing of it is there without the script."""
+    """Fields to search and filter the table; they appear with the script alone."""
     choice = ""
     if len(measures) > 1:
         options = "".join(f"<option>{escape(name)}</option>" for name in measures)

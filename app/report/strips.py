@@ -1,4 +1,4 @@
-"""How users are spread: a strip a strategy, with a dot a user, the middle half, the mean."""
+"""Strips of users: one a strategy, with a dot a user, the middle half, the mean."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def wider(axis: Axis) -> Axis:
 
 
 def cut(found: Sequence[Mapping[str, Any]], results: Sequence[Result]) -> bool:
-    """Whether there are more users than dots."""
+    """True if there are more users than dots."""
     most = max(len(s["names"]) for s in found)
     return most < max(len(r.get("per_user") or {}) for r in results)
 
@@ -87,5 +87,5 @@ def held(place: float) -> float:
 
 
 def height(user: str) -> float:
-    """Where in its strip a user's dot is: anywhere, but always there."""
+    """Height of a user's dot in its strip: anywhere, but always the same."""
     return 7 + zlib.crc32(user.encode("utf-8", "replace")) % 2400 / 100

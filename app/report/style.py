@@ -1,4 +1,4 @@
-"""How the page looks: light and dark, on phones, on wide screens and on paper."""
+"""Style of the page: light and dark, on phones, on wide screens and on paper; strategies' looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the models of clusters lie apart: a tree of those that are nearest to each other."""
+"""Distances of clusters' models: a tree of those that are nearest to each other."""
 
 from __future__ import annotations
 

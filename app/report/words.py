@@ -1,4 +1,4 @@
-"""What the page says before its pictures: the table, notes, other measures, who is worse off."""
+"""Text of the page before its pictures: table, notes, other measures, users who are worse off."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def notes(results: Sequence[Result], failed: Mapping[str, str]) -> str:
 
 
 def dropped(results: Sequence[Result]) -> list[str]:
-    """Whose replies could not be used, once for rows of one training, such as `fedavg+ft`."""
+    """Users whose replies could not be used, once for rows of one training, such as `fedavg+ft`."""
     found, said = by_training(results), []
     for rows in found.values():
         notes_of = [note for row in rows if (note := dropped_note(row, names=NAMED))]
@@ -81,7 +81,7 @@ def by_training(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def guesses(results: Sequence[Result]) -> tuple[list[str], list[str]]:
-    """What one constant answer would reach, and which rows are no better."""
+    """Score of one constant answer, and the rows that are no better."""
     measure = shared_measure(results)
     found: dict[tuple[str, float], list[Result]] = {}
     for result in results:
@@ -108,7 +108,7 @@ def no_better(rows: Sequence[Result], mean: float, measure: Measure) -> list[str
 
 
 def without_tests(results: Sequence[Result]) -> list[str]:
-    """Who is in no number, for want of test samples."""
+    """Users who are in no number, for want of test samples."""
     missing = fields.untested(results)
     if not missing:
         return []
@@ -125,7 +125,7 @@ def listed(users: Sequence[str], most: int = NAMED) -> str:
 
 
 def tested(results: Sequence[Result]) -> str:
-    """How many test samples users have; empty if results do not say."""
+    """Numbers of users' test samples; empty if results do not say."""
     sizes = sorted(fields.test_sizes(results).values())
     if not sizes:
         return ""
@@ -169,7 +169,7 @@ def all_measures(results: Sequence[Result]) -> str:
 
 
 def entry(result: Result, measure: Measure) -> Mapping[str, Any]:
-    """What a result says of a measure."""
+    """A result's words on a measure."""
     found: Mapping[str, Any] = (result.get("measures") or {}).get(measure.name) or {}
     return found
 
@@ -193,7 +193,7 @@ def counts(results: Sequence[Result], measure: Measure) -> str:
 
 
 def worse_off(results: Sequence[Result]) -> str:
-    """Which users a strategy hurts, against being alone and against one model for all."""
+    """Users whom a strategy hurts, against being alone and against one model for all."""
     found = fields.hurt(results)
     if not found:
         return ""

@@ -1,4 +1,4 @@
-"""What a file of models says of itself: whose they are, and what a prediction needs besides them.
+"""Header of a file of models: whose they are, and what a prediction needs besides them.
 
 It is JSON in the metadata of a safetensors file. Nothing in it is ever executed; a model of one's
 own is named there as `package.module:factory`, and is imported when a prediction is asked for.
@@ -87,7 +87,7 @@ class Header:
 
 
 def header(metadata: Mapping[str, str] | None, where: str) -> Header:
-    """What a file's metadata say; CheckpointError if they are not Corsage's."""
+    """The header in a file's metadata; CheckpointError if they are not Corsage's."""
     try:
         found = json.loads((metadata or {})[KEY])
         form = found.pop("format")

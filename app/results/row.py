@@ -76,7 +76,7 @@ class Row:
 
     @property
     def measure(self) -> str:
-        """What users are judged by."""
+        """The measure that users are judged by."""
         return str(self.numbers.get("measure", "accuracy"))
 
     @property
@@ -112,7 +112,7 @@ class Row:
         return dict(self.numbers.get("clusters", {}))
 
     def summary(self) -> str:
-        """What the method found, as the terminal shows it: of a linear model its coefficients with
+        """The method's findings, as on the terminal: of a linear model its coefficients with
         standard errors, the components of variance, and how far users are shrunken."""
         from corsage.app.output.summary import findings_tables, plain
 
@@ -131,7 +131,7 @@ class Row:
         return self.numbers[name]
 
     def __len__(self) -> int:
-        """How many users there are."""
+        """The number of users."""
         return len(self.users)
 
     def __iter__(self) -> Iterator[str]:
@@ -176,7 +176,7 @@ class Row:
         return (self.user(name) for name in self.users)
 
     def new_user(self) -> UserModel:
-        """What somebody new begins with: shared parameters, and untrained ones for the rest.
+        """A model for somebody new: shared parameters, and untrained ones for the rest.
 
         It says itself what it is made of: `model.start`.
         """
@@ -245,7 +245,7 @@ class Row:
 
 
 def unknown_user(name: str, row: str, users: list[str]) -> str:
-    """What to say of a user that is not there."""
+    """The message on a user that is not there."""
     some = ", ".join(users[:NAMED]) + (", ..." if len(users) > NAMED else "")
     near = nearest(name, users) if len(users) <= 10_000 else ""
     hint = near if "Did you mean" in near else f" There are {len(users)}: {some}."
@@ -253,7 +253,7 @@ def unknown_user(name: str, row: str, users: list[str]) -> str:
 
 
 def unknown_row(name: str, rows: Mapping[str, Any], failed: Mapping[str, str]) -> str:
-    """What to say of a row that is not there."""
+    """The message on a row that is not there."""
     if name in failed:
         return f"{name} failed: {failed[name]}"
     return f"{name}: no such row. There are: {', '.join(rows) or 'none'}."

@@ -66,7 +66,7 @@ class RowFile:
 
     @cached_property
     def place(self) -> dict[str, int]:
-        """Where each user's rows are."""
+        """Places of each user's rows."""
         return {user: i for i, user in enumerate(self.header.users)}
 
     def own(self, user: str) -> Arrays:
@@ -87,7 +87,7 @@ class RowFile:
 
     @property
     def alike(self) -> bool:
-        """Whether users' inputs are all scaled alike."""
+        """True if users' inputs are all scaled alike."""
         return not any(name.startswith(SCALES) for name in self.names)
 
     def every(self, parameter: str) -> Array:
@@ -200,7 +200,7 @@ def reserve(target: Path, size: int) -> None:
 
 
 def is_of_users(name: str) -> bool:
-    """Whether a tensor has a row a user."""
+    """True if a tensor has a row a user."""
     return name == PICKED or name.startswith((USERS, SCALES))
 
 

@@ -68,7 +68,7 @@ def run(words: list[str]) -> None:
 
 
 def parse(words: list[str]) -> Asked:
-    """What the words mean, or ConfigError."""
+    """The folder and options that the words say, or ConfigError."""
     folders, keep, rest = [], str(KEEP_RUNS), iter(words)
     for word in rest:
         name, _, value = word.partition("=")
@@ -93,7 +93,7 @@ def runs(folder: Path) -> list[Run]:
 
 
 def as_run(folder: Path) -> Run | None:
-    """What there is to know of a run folder; None if it is none."""
+    """Age, size and state of a run folder; None if it is none."""
     if folder.is_symlink() or not (folder / "config.json").is_file():
         return None
     try:

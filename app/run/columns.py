@@ -36,7 +36,7 @@ class Columns:
         self._known: list[tuple[list[str], str]] = []
 
     def put(self, value: Mapping[str, Any] | Sequence[str]) -> Any:
-        """What stands for a table or list of users; itself if it is neither."""
+        """A reference in the place of a table or list of users; itself if it is neither."""
         if not isinstance(value, Mapping):
             return {COLUMN: self._users(list(value))} if texts(value) else value
         array = as_array(list(value.values()))
@@ -62,7 +62,7 @@ class Columns:
 
 
 def texts(values: Sequence[Any]) -> bool:
-    """Whether values are texts."""
+    """True if values are texts."""
     return set(map(type, values)) == {str}
 
 

@@ -1,4 +1,4 @@
-"""How a strategy of a run ended: with results, or with an error that says why it has none."""
+"""Endings of a run's strategies: results, or an error that says why there are none."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def results_in(content: Mapping[str, Any], folder: Path) -> list[Result] | None:
 
 
 def is_sound(result: Any, strategy: str) -> bool:
-    """Whether a row's numbers are of the kinds that a strategy's own have, whoever wrote them."""
+    """True if a row's numbers are of the kinds that a strategy's own have, whoever wrote them."""
     if not isinstance(result, dict) or not ROW.fullmatch(name := str(result.get("strategy"))):
         return False
     measure = result.get("measure", "accuracy")
@@ -97,7 +97,7 @@ def is_sound(result: Any, strategy: str) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number, or says that there is none."""
+    """True if a value is a number, or says that there is none."""
     return value is None or type(value) in (int, float)
 
 
@@ -107,7 +107,7 @@ def models_of(folder: Path) -> list[Path]:
 
 
 def has_models(folder: Path) -> bool:
-    """Whether the models that a strategy's results are of are all there, as long as they were."""
+    """True if the models that a strategy's results are of are all there, and as long as then."""
     try:
         sizes: dict[str, int] = unsealed(folder / RESULT).get("models", {})
         return {path.name: path.stat().st_size for path in models_of(folder)} == sizes
@@ -116,7 +116,7 @@ def has_models(folder: Path) -> bool:
 
 
 def digest(model: bytes) -> str:
-    """What tells one model's file from another; `` if there is none."""
+    """A digest that tells one model's file from another; `` if there is none."""
     return hashlib.blake2b(model, digest_size=16).hexdigest() if model else ""
 
 
@@ -189,7 +189,7 @@ class Attempts:
 
     @property
     def in_vain(self) -> bool:
-        """Whether all that failed cannot be used as it is: to go on would end so again."""
+        """True if all that failed cannot be used as it is: to go on would end so again."""
         return bool(self.errors) and all(isinstance(e, UNUSABLE) for e in self.errors.values())
 
     def raise_if_nothing_is_left(self, asked: int) -> None:

@@ -78,7 +78,7 @@ def again(folder: Path, png: bool = False) -> list[Path]:
 
 
 def read(folder: Path) -> Found:
-    """What lies in a run folder; CheckpointError if that is no run, or one without a result."""
+    """Contents of a run folder; CheckpointError if that is no run, or one without a result."""
     summary = summary_of(folder)
     config = summary.get("config") or read_config(folder)["config"]
     names = [str(name) for name in names_of(config)]
@@ -102,7 +102,7 @@ def names_of(config: Mapping[str, Any]) -> list[str]:
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
-    """What `summary.json` says; empty if there is none, or it is damaged."""
+    """The content of `summary.json`; empty if there is none, or it is damaged."""
     try:
         found = parsed((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -189,7 +189,7 @@ class RunFolder:
         return f"{name}-{self.run}"
 
     def state_dir(self, name: str) -> str:
-        """Where simulated users keep their personal state."""
+        """The folder in which simulated users keep their personal state."""
         return str((self.folder / name / "users").resolve())
 
     def callbacks(self, name: str) -> list[Callback]:
@@ -204,7 +204,7 @@ class RunFolder:
 
 
 def is_done(folder: Path, rounds: int) -> bool:
-    """Whether a strategy has its results, and the models that these are of."""
+    """True if a strategy has its results, and the models that these are of."""
     return read_result(folder, rounds) is not None and has_models(folder)
 
 
@@ -244,7 +244,7 @@ def new_folder(parent: Path, strategies: tuple[str, ...]) -> Path:
 
 
 def is_full(error: StorageError) -> bool:
-    """Whether it is for want of room: then the same key may do another time."""
+    """True if it is for want of room: then the same key may do another time."""
     return getattr(error.__cause__, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -1,4 +1,4 @@
-"""How a run stands, in a file that a supervisor can read: RUN_FOLDER/status.json.
+"""Status of a run, in a file that a supervisor can read: RUN_FOLDER/status.json.
 
 state        running, finished or failed
 exit-code    0, 1 for a failed run, 2 for a user's mistake, 130 if interrupted; null while it runs
@@ -48,7 +48,7 @@ class Status:
 
     @property
     def gone(self) -> bool:
-        """Whether it says that it runs, and its process, once on this machine, is not there."""
+        """True if it says that it runs, and its process, once on this machine, is not there."""
         here = self.state == RUNNING and self.host == socket.gethostname()
         return here and born(self.pid) != self.since
 
@@ -82,7 +82,7 @@ def ended(error: BaseException | None, flower_run: str = "") -> Status:
 
 
 def exit_code(error: BaseException) -> int:
-    """What a process leaves with after an error."""
+    """The code that a process leaves with after an error."""
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
         return 130
     return 2 if isinstance(error, UNUSABLE) else 1
@@ -97,7 +97,7 @@ def one_line(error: BaseException) -> str:
 
 
 def read_status(folder: Path) -> Status:
-    """What a run folder says."""
+    """The status in a run folder."""
     try:
         content: dict[str, Any] = parsed((folder / FILE).read_text(encoding="utf-8"))
         return Status(**{name.replace("-", "_"): value for name, value in content.items()})
@@ -117,7 +117,7 @@ def born(pid: int) -> str:
 
 
 def there(pid: int) -> bool:
-    """Whether a process is there, where the system does not say more."""
+    """True if a process is there, where the system does not say more."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -128,7 +128,7 @@ def there(pid: int) -> bool:
 
 
 def is_study(folder: Path) -> bool:
-    """Whether a folder is a study's."""
+    """True if a folder is a study's."""
     return (folder / STUDY).is_file()
 
 
@@ -171,7 +171,7 @@ class RunLock:
             self._lock.release()
 
     def holder(self) -> str:
-        """Who has it, as far as it says so."""
+        """The process that has it, as far as it says so."""
         try:
             found = json.loads(self._holder.read_text(encoding="utf-8"))
             return f"process {int(found['pid'])} on {found['host']}"

@@ -30,7 +30,7 @@ FAILED_WITH = "ServerApp failed with exception: "
 
 
 def wait_for_folder(folder: Path) -> Status:
-    """How the run of a folder ended."""
+    """The last status of a folder's run, once it is over."""
     while (status := read_status(folder)).state == RUNNING:
         if status.gone and read_status(folder).state == RUNNING:
             line = f"process {status.pid} is gone without a word; the run can be finished: {folder}"
@@ -42,7 +42,7 @@ def wait_for_folder(folder: Path) -> Status:
 
 
 def wait_for_run(run_id: str, superlink: str) -> Status:
-    """How a run of Flower's ended, from its SuperLink."""
+    """The last status of a run of Flower's, from its SuperLink."""
     while True:
         state, details = asked(run_id, superlink)
         if state == "finished:completed":
@@ -81,7 +81,7 @@ def started(text: str) -> str:
 
 
 def wait(words: list[str]) -> Status:
-    """How the run that the words mean ended."""
+    """The last status of the run that the words mean."""
     if len(words) == 1 and not (words[0].isdigit() or words[0] == "-"):
         return wait_for_folder(Path(words[0]).expanduser())
     if len(words) != 2:

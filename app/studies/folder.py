@@ -72,7 +72,7 @@ class StudyFolder:
         self._lock.release()
 
     def write(self, found: Mapping[str, Any]) -> None:
-        """What the study is, and what it has found so far."""
+        """Write what the study is, and what it has found so far."""
         content = {"corsage": VERSION, **self.grid.json(), **found}
         guarded(write_atomically, self.folder / STUDY, sealed(content), durable=True)
 
@@ -89,12 +89,12 @@ class StudyFolder:
         ]
 
     def finished(self, cell: Cell) -> bool:
-        """Whether all strategies of a run have a result, after as many rounds as are asked for."""
+        """True if all strategies of a run have a result, after as many rounds as are asked for."""
         folder, config = self.place(cell), Config.parse(self.grid.keys(cell))
         return bool(begun(folder)) and not failures(folder, config)
 
     def study(self, missing: Mapping[str, str]) -> Study:
-        """What there is of it; `missing` says why runs have no result at all."""
+        """The study so far; `missing` says why runs have no result at all."""
         runs, gone = [], dict(missing)
         for cell in self.grid.cells:
             folder = self.place(cell)
@@ -148,7 +148,7 @@ def check_again(folder: Path, stored: Mapping[str, Any], new: Grid) -> None:
 
 
 def read_study(folder: Path) -> dict[str, Any]:
-    """What `study.json` says."""
+    """The content of `study.json`."""
     try:
         stored = unsealed(folder / STUDY)
         if isinstance(stored["keys"], dict) and isinstance(stored["varied"], dict):
@@ -218,7 +218,7 @@ def differing(runs: Sequence[Done]) -> list[dict[str, str]]:
 
 
 def doubled(runs: Iterable[Done]) -> bool:
-    """Whether two runs would be the same entry of the same row."""
+    """True if two runs would be the same entry of the same row."""
     places = Counter(
         (tuple(run.settings.items()), run.seed, found["strategy"])
         for run in runs

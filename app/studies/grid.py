@@ -1,4 +1,4 @@
-"""What a study varies: keys with several values, and the runs that these make."""
+"""Grid of a study: keys with several values, and the runs that these make."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Grid:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether JSON has such a value."""
+    """True if JSON has such a value."""
     return isinstance(value, (bool, int, float, str))
 
 
@@ -136,6 +136,6 @@ def lists() -> frozenset[str]:
 
 
 def is_study_of(values: Mapping[str, Any]) -> bool:
-    """Whether these keys are those of a study: several values of one, or an earlier study."""
+    """True if these keys are a study's: several values of one, or an earlier study."""
     resume = str(values.get("resume", ""))
     return bool(grid_of(values).varied) or bool(resume and is_study(Path(resume).expanduser()))

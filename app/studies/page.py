@@ -156,12 +156,12 @@ def ends(rows: list[StudyRow]) -> tuple[float, float]:
 
 
 def at(value: float, low: float, high: float) -> float:
-    """Where a value is on the axis."""
+    """Place of a value on the axis."""
     return LEFT + (RIGHT - LEFT) * (value - low) / (high - low or 1.0)
 
 
 def command(grid: Grid) -> str:
-    """What does the same study again."""
+    """The command of the same study."""
     import shlex
 
     words = [f"{k}={v}" for k, v in grid.json()["keys"].items() if k not in ("run-dir", "resume")]

@@ -84,7 +84,7 @@ class StudyRow:
 
     @property
     def measure(self) -> Measure:
-        """What its users are judged by."""
+        """The measure that its users are judged by."""
         return measure_of(next(iter(self.by_seed.values())))
 
     @property
@@ -113,8 +113,8 @@ class StudyRow:
         numbers = [float(value) for value in values if value is not None]
         return float(np.mean(numbers)) if len(numbers) == len(values) else None
 
-    def less(self, other: StudyRow) -> Difference | None:
-        """How far it is above another row, on the seeds and users that both have."""
+    def minus(self, other: StudyRow) -> Difference | None:
+        """The difference to another row, on the seeds and users that both have."""
         pairs = []
         for seed, found in self.by_seed.items():
             if seed in other.by_seed:
@@ -177,7 +177,7 @@ def beside_the_best(group: Sequence[StudyRow]) -> list[Compared]:
     """A group's rows; the best is only so called if no other can be as good."""
     merits = group[0].measure.merit([row.mean for row in group])
     best = group[int(np.argmax(merits))]
-    others = {id(row): row.less(best) for row in group if row is not best}
+    others = {id(row): row.minus(best) for row in group if row is not best}
     alone = bool(others) and all(d is not None and d.sure for d in others.values())
     return [Compared(r, best, others.get(id(r)), alone and r is best) for r in group]
 
@@ -191,7 +191,7 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether no difference at all is outside of it."""
+        """True if no difference at all is outside of it."""
         return self.low > 0 or self.high < 0
 
 
@@ -212,12 +212,12 @@ class Difference:
 
     @property
     def deciding(self) -> Interval | None:
-        """What says whether the rows are told apart: the seeds, or with one seed the users."""
+        """The interval that decides: over the seeds, or with one seed over the users."""
         return self.over_seeds or self.over_users
 
     @property
     def sure(self) -> bool:
-        """Whether the rows are told apart."""
+        """True if the rows are told apart."""
         return self.deciding is not None and self.deciding.excludes_zero
 
     def json(self) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def check_data(grid: Grid) -> None:
 
 
 def at_once(config: Config, jobs: int) -> int:
-    """How many runs go on at the same time; Ray uses all cores for each."""
+    """The number of runs at the same time; Ray uses all cores for each."""
     from corsage.app.studies.workers import workers
 
     asked = config.run.study_workers
@@ -88,7 +88,7 @@ def at_once(config: Config, jobs: int) -> int:
 
 
 def announce(grid: Grid, folder: Path, jobs: int, at_once: int) -> None:
-    """What will be done, at once."""
+    """Say at once what will be done."""
     varied = " ".join(f"{key}={','.join(values)}" for key, values in grid.varied.items())
     left = "" if jobs == len(grid.cells) else f", {jobs} of them to do"
     print(

@@ -29,7 +29,7 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """What its process prints."""
+        """The file of what its process prints."""
         return self.folder.with_suffix(self.folder.suffix + ".log")
 
 
@@ -53,7 +53,7 @@ class Ended:
 
 
 def workers(asked: int, threads: int, jobs: int) -> int:
-    """How many runs go on at the same time."""
+    """The number of runs at the same time."""
     fit = max(1, cores() // max(threads, 1))
     return max(1, min(asked or fit, jobs))
 
@@ -113,11 +113,11 @@ class Process:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """True if it has ended."""
         return self._process.poll() is not None
 
     def ended(self) -> Ended:
-        """How it did."""
+        """The end that it took."""
         self._close()
         return Ended(self.job, self._process.wait(), time.monotonic() - self.begun)
 

@@ -63,7 +63,7 @@ class MLflow(Tracker):
         return 0
 
     def _kept(self) -> dict[str, Any]:
-        """What an earlier attempt wrote down; nothing in a new run."""
+        """The content that an earlier attempt wrote down; none in a new run."""
         try:
             return unsealed(self.own / KEPT) if self.own else {}
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What hands a run's numbers to another tool, round by round: the base of all that do.
+"""Trackers hand a run's numbers to another tool, round by round: the base of all that do.
 
 A tool that fails is named once and told no more; the run goes on. When the run is resumed, it is
 told what it has missed, out of `metrics.jsonl`.
@@ -187,5 +187,5 @@ def flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, flo
 
 
 def group_of(row: str, strategy: str) -> str:
-    """What goes before the numbers of a row: `ft` of `fedavg+ft`, `final` of the strategy's own."""
+    """Prefix of a row's numbers: `ft` of `fedavg+ft`, `final` of the strategy's own."""
     return row.removeprefix(strategy).removeprefix("+") or "final"

@@ -1,4 +1,4 @@
-"""What makes the page answer: values under the pointer, tabs, strategies off and on, the table.
+"""Scripts of the page: values under the pointer, tabs, strategies off and on, the table.
 
 All essentials are on the page without it. It only ever writes text into the page, never markup, and
 the page lets no other script run. It is kept in Python for an app bundle takes no other files.
