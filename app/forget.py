@@ -57,7 +57,7 @@ WRITTEN = {
     ),
 }
 """What a run folder holds beside the folders of its strategies."""
-TEMPORARY = ".forgetting-"
+FORGETTING = ".forgetting-"
 AT_CWD, EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE of Linux' renameat2."""
 
@@ -226,9 +226,9 @@ def mark(folder: Path) -> None:
 @contextmanager
 def beside(folder: Path) -> Iterator[Path]:
     """A place of the same name beside a folder, which goes away with all that is left in it."""
-    for left in folder.parent.glob(f"{TEMPORARY}{folder.name}-*"):  # of one that was killed
+    for left in folder.parent.glob(f"{FORGETTING}{folder.name}-*"):  # of one that was killed
         shutil.rmtree(left)
-    parent = guarded(tempfile.mkdtemp, "", f"{TEMPORARY}{folder.name}-", folder.parent)
+    parent = guarded(tempfile.mkdtemp, "", f"{FORGETTING}{folder.name}-", folder.parent)
     try:
         yield Path(parent) / folder.name
     finally:

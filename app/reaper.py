@@ -15,7 +15,7 @@ from pathlib import Path
 
 OFTEN, SELDOM = 0.25, 2.0
 """Seconds between two looks at the processes: while Ray starts, and later."""
-STARTING, PATIENCE = 60.0, 20.0
+STARTING, END_SECONDS = 60.0, 20.0
 
 
 def processes() -> dict[int, tuple[int, str]]:
@@ -66,7 +66,7 @@ def watch(main: int) -> dict[int, str]:
 
 def end(seen: dict[int, str]) -> None:
     """Kill them, and what they have started since."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + END_SECONDS
     while time.monotonic() < until:
         there = processes()
         seen = alive(seen, there)

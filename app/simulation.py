@@ -40,14 +40,14 @@ from corsage.strategies.rounds.results import Result, Summary
 from corsage.strategies.work import as_set, with_budget
 
 AnyStrategy = Strategy[Any, Any]
-FILES = "it writes no files; the command line does (python run_simulation.py)"
-ELSEWHERE = {
+NO_FILES = "it writes no files; the command line does (python run_simulation.py)"
+KEYS_ELSEWHERE = {
     "strategy": "name strategies in the first argument",
-    "resume": FILES,
-    "run_dir": FILES,
-    "checkpoint_every": FILES,
-    "keep_checkpoints": FILES,
-    "from_round": FILES,
+    "resume": NO_FILES,
+    "run_dir": NO_FILES,
+    "checkpoint_every": NO_FILES,
+    "keep_checkpoints": NO_FILES,
+    "from_round": NO_FILES,
     "log_to": "give callbacks=[...], such as TensorBoard(FOLDER) of corsage.app.tracking",
     **dict.fromkeys(("ray_address", "node_cpus", "node_gpus"), "it works in this process"),
 }
@@ -273,7 +273,7 @@ def named(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> Config:
     if not isinstance(entry, str):
         name = getattr(entry, "__name__", repr(entry))
         raise ConfigError(f"simulate: {name} is no strategy; give a name, or one made: {name}().")
-    for key, instead in ELSEWHERE.items():
+    for key, instead in KEYS_ELSEWHERE.items():
         if key in keys:
             raise ConfigError(f"{key.replace('_', '-')}: simulate() has no use for it; {instead}.")
     values = kebab_keys(keys)

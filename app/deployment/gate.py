@@ -39,7 +39,7 @@ usage: corsage gate SERVER_FOLDER [--host 0.0.0.0] [--port 8443] [--superlink 12
 Passes the calls of devices, and no others, on to the SuperLink of this machine; and hands the
 SuperLink the signed app. SERVER_FOLDER was made by `corsage deploy`.
 """
-DEFAULTS = {
+GATE_OPTIONS = {
     "host": "0.0.0.0",
     "port": "8443",
     "superlink": "127.0.0.1:8000",
@@ -76,9 +76,9 @@ HOP = {
 """Headers of an answer that belong to one connection."""
 NAMES = 4 << 20
 """How many bytes a call may have that names what is sent; what is sent comes in others."""
-PREFIX = "/v1/fleet/"
-PUSH, PULL = PREFIX + "push-messages", PREFIX + "pull-messages"
-PATIENCE = 120.0
+FLEET = "/v1/fleet/"
+PUSH, PULL = FLEET + "push-messages", FLEET + "pull-messages"
+ANSWER_SECONDS = 120.0
 """Seconds that the SuperLink may take for an answer."""
 
 
@@ -88,7 +88,7 @@ class TooLong(Exception):
 
 def is_call(method: str, path: str, query: bytes) -> bool:
     """True if a request is a call that a device makes."""
-    return method == "POST" and not query and path in {PREFIX + name for name in CALLS}
+    return method == "POST" and not query and path in {FLEET + name for name in CALLS}
 
 
 def gate(superlink: str, ca: Path, most: int, transport: Any = None) -> Starlette:
@@ -109,7 +109,7 @@ def gate(superlink: str, ca: Path, most: int, transport: Any = None) -> Starlett
     client = httpx.AsyncClient(
         base_url=f"https://{superlink}",
         verify=trust,
-        timeout=PATIENCE,
+        timeout=ANSWER_SECONDS,
         limits=httpx.Limits(max_connections=None),
         trust_env=False,
         transport=transport,
@@ -297,7 +297,7 @@ def serve(folder: Path, options: dict[str, str]) -> None:
 @command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    options, (folder, *rest) = read_options(words, DEFAULTS)
+    options, (folder, *rest) = read_options(words, GATE_OPTIONS)
     if rest:
         raise ConfigError(f"{rest[0]}: one folder is enough.")
     check_folder(Path(folder))

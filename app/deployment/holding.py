@@ -19,7 +19,7 @@ HOLD = 20.0
 """Seconds for which a call is kept: its SuperNode gives it up after 30."""
 BUSY = 60.0
 """Seconds after its last reply for which a device is taken to be in a run."""
-PAUSE, LOOKS = 0.1, 20
+HOLD_PAUSE, LOOKS = 0.1, 20
 """Seconds between two looks for a device, and how often a second it is looked for all of them."""
 
 
@@ -54,7 +54,7 @@ class Holding:
                 answer = await ask()
                 if not is_empty(answer) or time.monotonic() > until or await gone():
                     return answer
-                await asyncio.sleep(max(PAUSE, self._kept / LOOKS))
+                await asyncio.sleep(max(HOLD_PAUSE, self._kept / LOOKS))
         finally:
             self._kept -= 1
 

@@ -25,7 +25,7 @@ Lets in the devices whose public keys are in SERVER_FOLDER/keys and whose names 
 there, and shuts out all others that were let in (a lost laptop). Run it at the server, with the
 FLWR_HOME of the SuperLink (`server/corsage.sh` sets it).
 """
-DEFAULTS = {"superlink": "here"}
+REGISTER_OPTIONS = {"superlink": "here"}
 LIST = "registered.json"
 LET_IN = "let-in.txt"
 """Beside the keys, the names of those that count: what is copied over a folder removes nothing."""
@@ -110,7 +110,7 @@ def called(*words: str) -> str:
 @command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    options, (folder, *_) = read_options(words, DEFAULTS)
+    options, (folder, *_) = read_options(words, REGISTER_OPTIONS)
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     for line in register(Path(folder), options["superlink"], home):
         print(line, flush=True)

@@ -23,7 +23,7 @@ from corsage.app.output.usage import command, number, read_options
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
 
-ROOT = Path(__file__).parents[2]
+APP_FOLDER = Path(__file__).parents[2]
 USAGE = """\
 usage: corsage deploy DEVICES.csv SITE_FOLDER --server NAME[,NAME or ADDRESS ...] [--port 8443]
                       [--app CHECKOUT]
@@ -40,10 +40,10 @@ by which the devices reach the server. Once more, it keeps the keys that are the
 new devices, forgets those that the table no longer has (with their keys: one that comes back gets
 another), and signs the app as it is now.
 """
-DEFAULTS = {"server": "", "port": "8443", "app": str(ROOT)}
+DEPLOY_OPTIONS = {"server": "", "port": "8443", "app": str(APP_FOLDER)}
 OF_SERVER = ("superlink.sh", "gate.sh", "flwr.sh", "corsage.sh", "settings.sh")
 OF_DEVICE = ("device.sh",)
-HEAD = """\
+COMPOSE_HEAD = """\
 # Made by `corsage deploy`, beside the folders server/, devices/ and state/ that it names; the data
 # of a device lie in data/. Only the gate is published: the SuperLink listens on the loopback that
 # it shares with the gate, so that neither the devices' network nor the machine's reaches it.
@@ -93,7 +93,7 @@ DEVICE = """\
 
 def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> Iterator[str]:
     """Make or renew the folders; a line on each thing that is done."""
-    if not (ROOT / "deploy").is_dir():
+    if not (APP_FOLDER / "deploy").is_dir():
         raise ConfigError("deploy: needs a checkout of Corsage, with its folder deploy/.")
     app_of(app)
     devices, secret, server = read_table(table), site / "secret", site / "server"
@@ -154,7 +154,7 @@ def give_up(folder: Path) -> None:
 def scripts(names: tuple[str, ...], folder: Path) -> None:
     """The start scripts beside what they need."""
     for name in names:
-        copy(ROOT / "deploy" / name, folder)
+        copy(APP_FOLDER / "deploy" / name, folder)
         (folder / name).chmod(0o755)
 
 
@@ -172,7 +172,7 @@ def forgotten(folder: Path, devices: list[Device]) -> list[Path]:
 @command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    options, plain = read_options(words, DEFAULTS)
+    options, plain = read_options(words, DEPLOY_OPTIONS)
     if len(plain) != 2:
         raise ConfigError("deploy: say the table of devices and the folder: see --help.")
     port = number(options, "port")
@@ -248,7 +248,7 @@ def put_on_shelf(project: Path, signer: Path, shelf: Path) -> str:
 
 def compose(devices: list[Device], server: str, port: int) -> str:
     """The whole file; the data of a device lie in `data/`, by the name of its file."""
-    parts = [filled(HEAD, {"PORT": str(port), "SERVER": server})]
+    parts = [filled(COMPOSE_HEAD, {"PORT": str(port), "SERVER": server})]
     for device in devices:
         data = device.words["data"]
         file = PurePosixPath(data).name

@@ -32,7 +32,7 @@ class Command:
         return int(getattr(import_module(f"corsage.{self.module}"), self.function)(words))
 
 
-GROUPS: dict[str, dict[str, Command]] = {
+COMMAND_GROUPS: dict[str, dict[str, Command]] = {
     "Runs": {
         "run": Command("app.command", "run strategies: key=value ...", "start"),
         "tour": Command("app.tour", "what it is for: three comparisons and a page, 20 seconds"),
@@ -59,7 +59,7 @@ GROUPS: dict[str, dict[str, Command]] = {
 }
 """The subcommands by what they are for, in the order in which help lists them."""
 
-COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+COMMANDS = {name: command for group in COMMAND_GROUPS.values() for name, command in group.items()}
 """What may stand in front; anything else is a run."""
 
 
@@ -74,7 +74,7 @@ def listing() -> str:
     return "\n".join(
         f"{title}:\n"
         + "".join(f"  {name:<{width}}  {command.meaning}\n" for name, command in group.items())
-        for title, group in GROUPS.items()
+        for title, group in COMMAND_GROUPS.items()
     )
 
 

@@ -28,8 +28,8 @@ usage: corsage export PLACE [strategy=ROW] [user=NAME] --out FILE [--format FORM
                    (pip install 'corsage[onnx]')
                    Without it, what the end of FILE's name says.
 """
-ENDINGS = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".onnx": "onnx"}
-NEW = "new"
+FORMATS = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".onnx": "onnx"}
+NEW_USER = "new"
 
 
 @command(USAGE, CorsageError, needs_words=True)
@@ -42,7 +42,7 @@ def run(words: list[str]) -> None:
     kind = format_of(found.options.get("--format", ""), target)
     models = models_in(found.files[0], found.keys.get("strategy", ""))
     name = found.keys.get("user") or only(dict.fromkeys(models.users), "user")
-    new = name == NEW and NEW not in models.users
+    new = name == NEW_USER and NEW_USER not in models.users
     model = models.new_user() if new else models.user(name)
     guarded(write_atomically, target, content(model, kind))
     print(f"{target}: {model!r}", file=sys.stderr)
@@ -50,8 +50,8 @@ def run(words: list[str]) -> None:
 
 def format_of(word: str, target: Path) -> str:
     """The format that is asked for, or that the file's name says."""
-    kinds = sorted(set(ENDINGS.values()))
-    kind = word or ENDINGS.get(target.suffix, "")
+    kinds = sorted(set(FORMATS.values()))
+    kind = word or FORMATS.get(target.suffix, "")
     if kind not in kinds:
         raise ConfigError(f"--format {kind or '...'}: is none.{nearest(kind, kinds)}")
     return kind

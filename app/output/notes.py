@@ -17,9 +17,9 @@ from corsage.core.measures import MEASURES, NONE, Measure, measure_of
 from corsage.core.messages.replies import reading_order
 
 Result = Mapping[str, Any]
-NAMED = 3
+NAMED_USERS = 3
 """Users that a note names."""
-WORDS = {ALONE: "alone", TOGETHER: "together"}
+REFERENCE_WORDS = {ALONE: "alone", TOGETHER: "together"}
 TITLES = ("measure", "strategy", "mean ± std", "pooled", "users")
 
 
@@ -31,7 +31,7 @@ def notes(results: Sequence[Result]) -> list[str]:
 
 def hurt_notes(results: Sequence[Result]) -> Iterator[str]:
     """Of each reference, how many users of each row would be better off with it."""
-    for kind, words in WORDS.items():
+    for kind, words in REFERENCE_WORDS.items():
         own = [(str(r["strategy"]), r["hurt"][kind]) for r in results if kind in r.get("hurt", {})]
         for than in dict.fromkeys(str(hurt["than"]) for _, hurt in own):
             each = [f"{name} {shares(hurt)}" for name, hurt in own if hurt["than"] == than]
@@ -89,10 +89,10 @@ def untested(results: Sequence[Result]) -> Iterator[str]:
             same.setdefault(tuple(names), []).append(str(result["strategy"]))
     for names, rows in same.items():
         order = sorted(names, key=reading_order)
-        more = f" and {len(order) - NAMED} more" if len(order) > NAMED else ""
+        more = f" and {len(order) - NAMED_USERS} more" if len(order) > NAMED_USERS else ""
         whose = "" if len(same) == 1 else f" ({', '.join(rows)})"
         users = "1 user has" if len(order) == 1 else f"{len(order):,} users have"
-        named = ", ".join(order[:NAMED]) + more
+        named = ", ".join(order[:NAMED_USERS]) + more
         yield f"{users} no test samples, and no share in these numbers{whose}: {named}"
 
 

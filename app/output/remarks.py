@@ -26,7 +26,7 @@ from corsage.strategies.rounds.results import Summary
 
 WILD = 100.0
 """Inputs whose root mean square is beyond this; SGD at the usual step sizes wants about 1."""
-LOOKED_AT = 10_000
+REMARK_SAMPLES = 10_000
 """Samples that are looked at, evenly out of all."""
 SOLVED = ("known_clusters", "convex_clustering")
 """Families that do not train a convex loss by SGD: they take any scale."""
@@ -107,7 +107,7 @@ def by_sgd(strategy: Strategy[Any, Any]) -> bool:
 
 def wild(data: FederatedData) -> str:
     """A remark on inputs that are far from 1; nothing if they are not."""
-    rows = data.x[:: max(1, len(data.x) // LOOKED_AT)]
+    rows = data.x[:: max(1, len(data.x) // REMARK_SAMPLES)]
     if not rows.size or data.vectors is not None:
         return ""
     inputs = (rows.astype(np.float64) - along_channels(data.shift)) * along_channels(data.scale)

@@ -17,13 +17,13 @@ from corsage.app.output.summary import human_bytes, human_seconds
 from corsage.core.arrays import Floats
 from corsage.core.measures import NONE, Measure, four_digits
 
-POINTS = 240
+LINE_POINTS = 240
 """Points of a line that are drawn: more of them nobody can tell apart."""
-REACH = 4.0
+LIMIT_WIDTHS = 4.0
 """How many of the series' own widths the limits reach beyond their middle."""
-LEAST = 0.5
+LEAST_WIDTH = 0.5
 """A width that is taken for a series that is flat, as a share of where it lies."""
-STEPS = (1.0, 2.0, 5.0, 10.0)
+TICK_STEPS = (1.0, 2.0, 5.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def finite(values: Iterable[float | None]) -> list[float]:
     return [float(v) for v in values if v is not None and math.isfinite(v)]
 
 
-def thinned(count: int, most: int = POINTS) -> list[int]:
+def thinned(count: int, most: int = LINE_POINTS) -> list[int]:
     """At most so many of the places 0 .. count - 1, evenly, the first and the last among them."""
     if count <= most:
         return list(range(count))
@@ -190,8 +190,8 @@ def usual(found: Sequence[Sequence[float]]) -> tuple[float, float]:
     )
     middle = quantiles[(len(quantiles) - 1) // 2][1]
     widths = sorted(high - low for low, _, high in quantiles)
-    width = max(widths[(len(widths) - 1) // 2], LEAST * abs(middle))
-    return middle, REACH * width or math.inf
+    width = max(widths[(len(widths) - 1) // 2], LEAST_WIDTH * abs(middle))
+    return middle, LIMIT_WIDTHS * width or math.inf
 
 
 def even_ticks(axis: Axis, about: int = 5) -> list[float]:
@@ -199,7 +199,7 @@ def even_ticks(axis: Axis, about: int = 5) -> list[float]:
     span = (axis.high - axis.low) or 1.0
     raw = span / about
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(s * power for s in STEPS if s * power >= raw * 0.999)
+    step = next(s * power for s in TICK_STEPS if s * power >= raw * 0.999)
     if axis.kind in ("round", "count"):
         step = max(step, 1.0)
     first = math.ceil(axis.low / step - 1e-9)

@@ -13,8 +13,8 @@ import numpy as np
 from corsage.app.output.summary import Result, shared_measure
 from corsage.core.measures import MEASURES, RMSE, Measure, measure_of
 
-ALONE = ("local", "exact-local")
-TOGETHER = ("fedavg", "exact-global")
+ALONE_ROWS = ("local", "exact-local")
+TOGETHER_ROWS = ("fedavg", "exact-global")
 """What a user may be worse off than: with a model of its own, or with one model for all."""
 
 
@@ -143,7 +143,7 @@ def hurt_of(result: Result, results: Sequence[Result], kind: str) -> Hurt | None
         sure = given.get("beyond_noise")
         certain = None if sure is None else len(sure)
         return Hurt(name, str(given["than"]), kind, users, float(given["share"]), certain)
-    other = reference(results, ALONE if kind == "alone" else TOGETHER)
+    other = reference(results, ALONE_ROWS if kind == "alone" else TOGETHER_ROWS)
     if other is None or other is result or name.endswith("+new"):
         return None
     gains = differences(result, other)

@@ -13,13 +13,13 @@ from corsage.core.measures import measure_of
 
 SQUARES = 2000
 """Users up to which each has a square on the map."""
-LISTED = 200
+LISTED_USERS = 200
 """Users of a cluster whose names are listed."""
-KNOWN = "known from the data"
+KNOWN_CLUSTERS = "known from the data"
 """What stands for a method's name where clusters are given."""
 BARS = 60
 """Clusters of a row that are shown; the rest is in a file."""
-TABLE = 15
+MOST_TABLE_CLUSTERS = 15
 """Clusters up to which two divisions are compared in a table."""
 
 Groups = dict[str, list[str]]
@@ -53,7 +53,7 @@ def divisions(results: Sequence[Result]) -> list[tuple[list[str], dict[str, str]
     """Each division of the users into clusters, with the rows that have it."""
     found: list[tuple[list[str], dict[str, str]]] = []
     if known := fields.known_clusters(results):
-        found.append(([KNOWN], known))
+        found.append(([KNOWN_CLUSTERS], known))
     for result in results:
         own = fields.clusters(result)
         if not own:
@@ -77,7 +77,7 @@ def section(results: Sequence[Result], trees: Mapping[str, Tree]) -> str:
         crosstab(found[i], found[j])
         for i in range(len(found))
         for j in range(i + 1, len(found))
-        if all(1 < len(set(found[n][1].values())) <= TABLE for n in (i, j))
+        if all(1 < len(set(found[n][1].values())) <= MOST_TABLE_CLUSTERS for n in (i, j))
     ]
     return "\n".join(["<h2>Clusters</h2>", *parts, *compared])
 
@@ -164,8 +164,8 @@ def cluster(
     else:
         share = 100 * len(users) / everyone
         drawn = f'<span class="bar c{colour[0]}" style="width:{share:.1f}%"></span>'
-    listed = ", ".join(escape(user) for user in users[:LISTED])
-    more = f" and {len(users) - LISTED} more" if len(users) > LISTED else ""
+    listed = ", ".join(escape(user) for user in users[:LISTED_USERS])
+    more = f" and {len(users) - LISTED_USERS} more" if len(users) > LISTED_USERS else ""
     usual = max(set(colour), key=colour.count)
     return (
         f'<details class="cluster c{usual}"><summary>{head}{drawn}</summary>'

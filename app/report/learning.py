@@ -16,7 +16,7 @@ BANDS = 4
 """Strategies of which each still gets its band; more of them would only be mud."""
 AGAINST = {"round": "rounds", "bytes": "bytes sent", "seconds": "seconds"}
 """What a curve may be drawn against, and the word on the tab."""
-LABELS = {
+AXIS_LABELS = {
     "round": "round",
     "bytes": "bytes sent up and down, all users together (log scale)",
     "seconds": "seconds since the strategy began",
@@ -103,9 +103,9 @@ def across_axis(series: Sequence[Series], against: str) -> Axis:
     if log:
         positive = [v for v in values if v > 0]
         low, high = min(positive), max(positive)
-        return Axis(LABELS[against], against, low / 1.1, max(high, 1.5 * low), log=True)
+        return Axis(AXIS_LABELS[against], against, low / 1.1, max(high, 1.5 * low), log=True)
     high = max(values, default=1.0)
-    return Axis(LABELS[against], against, 0.0, high or 1.0)
+    return Axis(AXIS_LABELS[against], against, 0.0, high or 1.0)
 
 
 def measured(

@@ -23,16 +23,16 @@ from corsage.app.report.chart import (
 )
 from corsage.core.measures import Measure, measure_of, worst_share
 
-NAMED = 400
+MOST_NAMED_POINTS = 400
 """Users up to which each is a point that can be asked for its name."""
 EXTREMES = 20
 """Users at each end who are drawn in any case."""
 CELLS = 150_000
 """Cells of the users' table; beyond them it has the extremes of each row only."""
-WORDS = {"spread": "distribution", "ranks": "worst to best", "sizes": "test size"}
+VIEW_WORDS = {"spread": "distribution", "ranks": "worst to best", "sizes": "test size"}
 STANDING = 100
 """Users that are in the table without the script."""
-LOW = ' class="low"'
+LOW_CLASS = ' class="low"'
 FOLD = 30
 """Users up to which the table is open from the start."""
 
@@ -52,7 +52,7 @@ def people_charts(results: Sequence[Result]) -> list[Chart]:
 
 def picked(count: int) -> list[int]:
     """Ranks that are drawn: all of few users; of many, evenly, and both ends in any case."""
-    if count <= NAMED:
+    if count <= MOST_NAMED_POINTS:
         return list(range(count))
     ends = {*range(EXTREMES), *range(count - EXTREMES, count)}
     return sorted(ends | set(thinned(count)))
@@ -82,7 +82,7 @@ def ranks(results: Sequence[Result], measure: Measure, extra: bool = False) -> C
     caption = "The worst tenth is at the left."
     title = f"{measure.word} of every user, from worst to best"
     title = title[:1].upper() + title[1:]
-    choice = (measure.word, WORDS["ranks"])
+    choice = (measure.word, VIEW_WORDS["ranks"])
     return Chart(
         title, caption, x_axis, y, series, choice, bounds=measure.bounds, extra=extra, ends=False
     )
@@ -90,7 +90,9 @@ def ranks(results: Sequence[Result], measure: Measure, extra: bool = False) -> C
 
 def gains(results: Sequence[Result], kind: str) -> Chart | None:
     """The gain of each user against being alone, or against one model for all."""
-    other = fields.reference(results, fields.ALONE if kind == "alone" else fields.TOGETHER)
+    other = fields.reference(
+        results, fields.ALONE_ROWS if kind == "alone" else fields.TOGETHER_ROWS
+    )
     if other is None:
         return None
     series = []
@@ -134,7 +136,7 @@ def sizes(results: Sequence[Result], measure: Measure) -> Chart:
         log,
     )
     y = Axis(measure.axis("{} of the user"), kind_of(measure), *limits(series, measure.bounds))
-    title, choice = f"{measure.word} and test samples", (measure.word, WORDS["sizes"])
+    title, choice = f"{measure.word} and test samples", (measure.word, VIEW_WORDS["sizes"])
     title = title[:1].upper() + title[1:]
     caption = (
         "One point a user and strategy: the numbers of users with few test samples scatter most."
@@ -277,7 +279,8 @@ def tools(measures: Sequence[str]) -> str:
 def line(columns: Sequence[Mapping[str, Any]], i: int) -> str:
     """One user's line."""
     cells = "".join(
-        f"<td{LOW if i in (c.get('low') or ()) else ''}>{escape(cell(c, i))}</td>" for c in columns
+        f"<td{LOW_CLASS if i in (c.get('low') or ()) else ''}>{escape(cell(c, i))}</td>"
+        for c in columns
     )
     return f"<tr>{cells}</tr>"
 

@@ -13,7 +13,7 @@ LIGHT_LINES = ("#0072b2", "#d55e00", "#5f6b76", "#e69f00", "#009e73", "#cc79a7",
 DARK_LINES = ("#4aa8e0", "#f0803c", "#a3adb8", "#f0b93a", "#35c79c", "#e59cc6", "#8fd0f5")
 COLOURS = len(LIGHT_LINES)
 DASHES = 4
-MARKS = 8
+NUM_SHAPES = 8
 HOME = {"fedrep": 0, "fedavg": 1, "local": 2, "fedavg+ft": 3}
 """Colours of those that nearly every comparison has."""
 
@@ -228,7 +228,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
         # Nearest free place at or after the wish, full lines before dashed ones.
         place = min(free, key=lambda i: (i // COLOURS, (i - wish) % COLOURS), default=wish)
         free = [i for i in free if i != place]
-        found[name] = Look(place % COLOURS, place // COLOURS, len(found) % MARKS)
+        found[name] = Look(place % COLOURS, place // COLOURS, len(found) % NUM_SHAPES)
     return found
 
 

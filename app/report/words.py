@@ -19,12 +19,12 @@ from corsage.app.report import fields
 from corsage.app.report.drawing import Looks, sample
 from corsage.core.measures import NONE, Measure
 
-NOISE = (
+NOISE_MEANING = (
     " Beyond noise: worse by more than the user's test samples explain; chance alone comes so far "
     "in one case of twenty."
 )
 """What the column of that name means."""
-NAMED = 50
+NOTED_USERS = 50
 """Users that a note names."""
 
 
@@ -67,7 +67,7 @@ def dropped(results: Sequence[Result]) -> list[str]:
     """Users whose replies could not be used, once for rows of one training, such as `fedavg+ft`."""
     found, said = by_training(results), []
     for rows in found.values():
-        notes_of = [note for row in rows if (note := dropped_note(row, names=NAMED))]
+        notes_of = [note for row in rows if (note := dropped_note(row, names=NOTED_USERS))]
         said += notes_of[:1]
     return said
 
@@ -118,7 +118,7 @@ def without_tests(results: Sequence[Result]) -> list[str]:
     return [f"{who} in no number: {listed(missing)}."]
 
 
-def listed(users: Sequence[str], most: int = NAMED) -> str:
+def listed(users: Sequence[str], most: int = NOTED_USERS) -> str:
     """Users by name; of many the first."""
     more = f" and {len(users) - most:,} more" if len(users) > most else ""
     return ", ".join(users[:most]) + more
@@ -206,7 +206,7 @@ def worse_off(results: Sequence[Result]) -> str:
     return (
         f"<h2>Who is worse off</h2>\n{tables}\n"
         '<p class="soft">Users whose own number is worse than with the other method, by however '
-        f"little; with few test samples part of it is chance.{NOISE * certain}</p>"
+        f"little; with few test samples part of it is chance.{NOISE_MEANING * certain}</p>"
     )
 
 
@@ -226,10 +226,10 @@ def hurt_table(than: str, kind: str, found: Sequence[fields.Hurt]) -> str:
 
 def hurt_line(found: fields.Hurt, sure: bool) -> str:
     """One strategy: how many, how large a share, who."""
-    count, first, rest = len(found.users), found.users[:5], found.users[5:NAMED]
+    count, first, rest = len(found.users), found.users[:5], found.users[5:NOTED_USERS]
     who = escape(", ".join(first)) or NONE
     if rest:
-        more = f" and {count - NAMED:,} more" if count > NAMED else ""
+        more = f" and {count - NOTED_USERS:,} more" if count > NOTED_USERS else ""
         who = f"<details><summary>{who}, ...</summary>{escape(', '.join(rest))}{more}</details>"
     beyond = NONE if found.certain is None else f"{found.certain:,}"
     return (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corsage.app.results.prepared import preparation_of
-from corsage.app.results.rowfile import SHARED, RowFile
+from corsage.app.results.rowfile import SHARED_PREFIX, RowFile
 from corsage.core.arrays import Arrays
 from corsage.core.errors import CorsageError, DataError
 from corsage.core.hurt import Hurt
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 Data = Callable[[], "FederatedData"]
-NAMED = 12
+SHOWN_USERS = 12
 
 
 class NoModel(CorsageError, KeyError):
@@ -189,7 +189,11 @@ class Row:
                 f"{self.name}: scale=user: what a new user's columns are scaled by is in its own "
                 "training rows; use scale=federated, or new-users=..., the row +new."
             )
-        known = {n.removeprefix(SHARED): self.file.array(n) for n in self.file.names if SHARED in n}
+        known = {
+            n.removeprefix(SHARED_PREFIX): self.file.array(n)
+            for n in self.file.names
+            if SHARED_PREFIX in n
+        }
         known = {**self._shared(), **known}
         model = UserModel("", head, known, self._vectors)
         network = model.network
@@ -246,7 +250,7 @@ class Row:
 
 def unknown_user(name: str, row: str, users: list[str]) -> str:
     """The message on a user that is not there."""
-    some = ", ".join(users[:NAMED]) + (", ..." if len(users) > NAMED else "")
+    some = ", ".join(users[:SHOWN_USERS]) + (", ..." if len(users) > SHOWN_USERS else "")
     near = nearest(name, users) if len(users) <= 10_000 else ""
     hint = near if "Did you mean" in near else f" There are {len(users)}: {some}."
     return f"user {name}: has no model in {row}.{hint}"

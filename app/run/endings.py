@@ -21,20 +21,20 @@ from corsage.core.files import delete, guarded, sealed, unsealed, write_atomical
 from corsage.core.measures import MEASURES, Spread
 
 RESULT, FAILURE, MODEL = "result.json", "failure.json", "model.safetensors"
-USERS = "users.safetensors"
+USER_COLUMNS = "users.safetensors"
 """What the results say of very many users, one by one."""
-ROW = re.compile(r"[\w-]+(\+[\w-]+)*")
+ROW_NAME = re.compile(r"[\w-]+(\+[\w-]+)*")
 """The name of a row of the table, which files are named by."""
-COUNTED = (
+NUMBER_FIELDS = (
     *("rounds", "users", "worst10", "bytes_up", "bytes_down", "messages", "seconds"),
     *("never_drawn", "gradient_steps"),
 )
-TABLES = (
+TABLE_FIELDS = (
     *("per_user_measures", "per_user_errors", "measures", "train_sizes", "test_sizes", "dropped"),
     *("clusters", "known_clusters", "traffic", "hurt", "estimates", "baseline"),
 )
 Json = dict[str, Any]
-LISTS = ("curve", "untested", "findings", "new_users")
+LIST_FIELDS = ("curve", "untested", "findings", "new_users")
 
 
 def write_result(folder: Path, results: Sequence[Result], rounds: int, model: bytes) -> None:
@@ -46,7 +46,7 @@ def write_result(folder: Path, results: Sequence[Result], rounds: int, model: by
         guarded(write_atomically, folder / MODEL, model, durable=True)
     plain, users = taken_apart(results)
     if users:
-        guarded(write_atomically, folder / USERS, users, durable=True)
+        guarded(write_atomically, folder / USER_COLUMNS, users, durable=True)
     content: Json = {"num-rounds": rounds, "model": digest(model), "users": digest(users)}
     content["results"] = plain
     content["models"] = {path.name: path.stat().st_size for path in sorted(models_of(folder))}
@@ -70,7 +70,7 @@ def results_in(content: Mapping[str, Any], folder: Path) -> list[Result] | None:
     """The results that a file's content says, its users' columns put back; None if damaged."""
     results: Any = content.get("results")
     if isinstance(results, list) and content.get("users"):
-        raw = (folder / USERS).read_bytes()
+        raw = (folder / USER_COLUMNS).read_bytes()
         results = put_together(results, raw) if content["users"] == digest(raw) else None
     sound = isinstance(results, list) and all(is_sound(one, folder.name) for one in results)
     return results if sound else None
@@ -78,7 +78,7 @@ def results_in(content: Mapping[str, Any], folder: Path) -> list[Result] | None:
 
 def is_sound(result: Any, strategy: str) -> bool:
     """True if a row's numbers are of the kinds that a strategy's own have, whoever wrote them."""
-    if not isinstance(result, dict) or not ROW.fullmatch(name := str(result.get("strategy"))):
+    if not isinstance(result, dict) or not ROW_NAME.fullmatch(name := str(result.get("strategy"))):
         return False
     measure = result.get("measure", "accuracy")
     own = name.partition("+")[0] == strategy
@@ -89,10 +89,10 @@ def is_sound(result: Any, strategy: str) -> bool:
         isinstance(spread, dict)
         and set(spread) == {field.name for field in fields(Spread)}
         and all(is_number(number) for number in spread.values())
-        and all(is_number(result.get(name)) for name in (*COUNTED, f"{measure}_last10"))
+        and all(is_number(result.get(name)) for name in (*NUMBER_FIELDS, f"{measure}_last10"))
         and isinstance(result.get("per_user"), dict)
-        and all(isinstance(result.get(name), dict | None) for name in TABLES)
-        and all(isinstance(result.get(name), list | None) for name in LISTS)
+        and all(isinstance(result.get(name), dict | None) for name in TABLE_FIELDS)
+        and all(isinstance(result.get(name), list | None) for name in LIST_FIELDS)
     )
 
 

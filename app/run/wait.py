@@ -25,7 +25,7 @@ Waits until a run is over. Leaves with 0 if it went well, 1 if it failed, 2 if a
 wrong, and prints the line that says why. RUN_FOLDER is read at the server; RUN_ID is Flower's, and
 SUPERLINK the name of the connection, as `flwr run` takes it (its runs that fail leave with 1).
 """
-PAUSE = 1.0
+STATUS_PAUSE = 1.0
 FAILED_WITH = "ServerApp failed with exception: "
 
 
@@ -35,7 +35,7 @@ def wait_for_folder(folder: Path) -> Status:
         if status.gone and read_status(folder).state == RUNNING:
             line = f"process {status.pid} is gone without a word; the run can be finished: {folder}"
             return Status("failed", 1, line)
-        time.sleep(PAUSE)
+        time.sleep(STATUS_PAUSE)
         if not folder.exists():
             return Status("failed", 2, f"{folder}: is gone: its keys or files could not be used.")
     return status
@@ -50,7 +50,7 @@ def wait_for_run(run_id: str, superlink: str) -> Status:
         if state.startswith("finished:"):
             line = details.removeprefix(FAILED_WITH) if ":failed" in state else "was stopped."
             return Status("failed", 1, " ".join(line.split()))
-        time.sleep(PAUSE)
+        time.sleep(STATUS_PAUSE)
 
 
 def asked(run_id: str, superlink: str) -> tuple[str, str]:

@@ -32,7 +32,7 @@ from corsage.core.measures import measure_of
 from corsage.core.version import VERSION
 
 RUNS = "runs"
-ALONE = FREE - {"num-rounds"} | {"seed"}
+SAME_ROW_KEYS = FREE - {"num-rounds"} | {"seed"}
 """Keys by which runs are not told apart: they do not change what is compared, or are its seed."""
 
 
@@ -212,7 +212,7 @@ def differing(runs: Sequence[Done]) -> list[dict[str, str]]:
     names = {name for run in runs for name in run.config.run.strategy}
     flats: list[dict[str, Any]] = [run.config.flat() for run in runs]
     idle = idle_keys(names)
-    keys = [key for key in flats[0] if key not in ALONE and key not in idle]
+    keys = [key for key in flats[0] if key not in SAME_ROW_KEYS and key not in idle]
     unlike = [key for key in keys if len({str(flat.get(key)) for flat in flats}) > 1]
     return [{key: str(flat.get(key)) for key in unlike} for flat in flats]
 

@@ -20,7 +20,7 @@ from corsage.core.keys import word
 
 FIXED = ("resume", "from-round", "run-dir", "study-workers")
 """Keys that say how a study is run, and not what."""
-MOST = 10_000
+MOST_RUNS = 10_000
 """Runs that a study may have."""
 
 
@@ -63,8 +63,8 @@ class Grid:
 
     def check(self) -> None:
         """Refuse, before anything runs, what a run of the study would refuse."""
-        if (count := math.prod(map(len, self.varied.values()))) > MOST:
-            raise ConfigError(f"a study of {count} runs: at most {MOST} are possible.")
+        if (count := math.prod(map(len, self.varied.values()))) > MOST_RUNS:
+            raise ConfigError(f"a study of {count} runs: at most {MOST_RUNS} are possible.")
         for key in FIXED:
             if key in self.varied:
                 raise ConfigError(f"{key}={','.join(self.varied[key])}: one value, in a study too.")

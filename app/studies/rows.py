@@ -20,9 +20,9 @@ from corsage.core.measures import Measure, measure_of
 
 Settings = Mapping[str, str]
 Json = dict[str, Any]
-NEW = "+new"
+NEW_USERS = "+new"
 """Ends the names of rows that are of other users than all others."""
-LEVEL = 0.95
+INTERVAL_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def rows_of(runs: Iterable[Done]) -> list[StudyRow]:
     for run in runs:
         for result in run.results:
             name = str(result["strategy"])
-            users = json.dumps([run.data, name.endswith(NEW)], sort_keys=True)
+            users = json.dumps([run.data, name.endswith(NEW_USERS)], sort_keys=True)
             key = (json.dumps(run.settings), name)
             found.setdefault(key, (run.settings, users, {}))[2][run.seed] = result
     return [StudyRow(name, s, seeds, users) for (_, name), (s, users, seeds) in found.items()]
@@ -258,5 +258,5 @@ def around(mean: float, error: float, freedom: int) -> Interval:
     """Student's interval."""
     from scipy.stats import t  # slow to import
 
-    width = float(t.ppf(0.5 + LEVEL / 2, freedom)) * error
+    width = float(t.ppf(0.5 + INTERVAL_LEVEL / 2, freedom)) * error
     return Interval(mean - width, mean + width)

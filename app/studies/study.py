@@ -17,7 +17,7 @@ from corsage.core.version import VERSION
 from corsage.strategies.work import as_set
 
 Json = dict[str, Any]
-NUMBERS = ("worst10", "gradient_steps", "bytes_up", "bytes_down", "messages", "seconds")
+CSV_NUMBERS = ("worst10", "gradient_steps", "bytes_up", "bytes_down", "messages", "seconds")
 """What a line of the CSV file has of a result besides its measure."""
 
 
@@ -92,7 +92,7 @@ class Study:
                 row: Json = {**run.settings, "seed": run.seed, "strategy": result["strategy"]}
                 row |= {"measure": measure, "mean": spread["mean"], "std_over_users": spread["std"]}
                 row["last10"] = result.get(f"{measure}_last10")
-                row |= {name: result.get(name) for name in NUMBERS}
+                row |= {name: result.get(name) for name in CSV_NUMBERS}
                 more = result.get("measures") or {}
                 row |= {name: values.get("mean") for name, values in more.items()}
                 found.append({**row, "folder": str(run.folder)})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-PAUSE = 0.05
+WORKER_PAUSE = 0.05
 """Seconds between two looks at the processes."""
 SAYS = "corsage: "
 """What a run's own complaint begins with."""
@@ -77,7 +77,7 @@ def play(jobs: list[Job], at_once: int, told: Callable[[Ended], None]) -> list[E
                 running.remove(process)
                 ended.append(process.ended())
                 told(ended[-1])
-            time.sleep(PAUSE if running else 0.0)
+            time.sleep(WORKER_PAUSE if running else 0.0)
     finally:
         for process in running:
             process.stop()

@@ -23,7 +23,7 @@ PATIENT = {
 """What is set unless the user says otherwise."""
 KEPT = "mlflow.json"
 """Which run of MLflow's it is, in the strategy's folder."""
-AT_ONCE = 100
+KEYS_IN_A_MESSAGE = 100
 """Keys that MLflow takes in one message."""
 
 
@@ -76,8 +76,8 @@ class MLflow(Tracker):
         from mlflow.entities import Param
 
         told = [Param(key, str(value)) for key, value in keys.items()]
-        for first in range(0, len(told), AT_ONCE):
-            self.client.log_batch(self.run, params=told[first : first + AT_ONCE])
+        for first in range(0, len(told), KEYS_IN_A_MESSAGE):
+            self.client.log_batch(self.run, params=told[first : first + KEYS_IN_A_MESSAGE])
 
     def log(self, number: int, values: Numbers) -> None:
         """A batch; its last number says that all of it is there."""

@@ -25,7 +25,7 @@ from corsage.strategies.rounds.results import Summary
 NOT_TOLD = {"resume", "from-round", "run-dir", "cache-dir", "log-to"}
 """Keys that say nothing of the numbers."""
 Numbers = Mapping[str, float]
-FINAL = (
+ROW_NUMBERS = (
     "worst10",
     "loss",
     "users",
@@ -174,7 +174,7 @@ def of_summary(result: Summary) -> dict[str, float]:
     """A row of the table: each measure, what it cost."""
     found = result.json()
     last = {f"{result.measure}/last10": result.last10}
-    return dict(flat({**found["measures"], **{key: found[key] for key in FINAL}})) | last
+    return dict(flat({**found["measures"], **{key: found[key] for key in ROW_NUMBERS}})) | last
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:

@@ -238,7 +238,7 @@ def test_known_clusters_come_first_and_once() -> None:
     results, _ = with_everything()
     results[0]["known_clusters"] = dict(results[0]["clusters"])
     (names, _), *others = groups.divisions(results)
-    assert names == [groups.KNOWN, "fedrep"] and len(others) == 2
+    assert names == [groups.KNOWN_CLUSTERS, "fedrep"] and len(others) == 2
     titles = [c["title"] for c in table(results)["columns"]]
     assert "cluster" in titles and "fedrep: cluster" not in titles
 
