@@ -83,7 +83,7 @@ def run_or_study(values: dict[str, Any], json_file: str) -> None:
     """One run, or several: where a key has several values, such as seed=0,1,2."""
     values = decided(values)
     if is_study_of(values):
-        from corsage.app.studies.running import run_study
+        from corsage.app.studies.performing import run_study
 
         run_study(values, json_file)
     else:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.output.usage import command, in_a_line
+from corsage.app.studies.comparison import Study
 from corsage.app.studies.grid import Cell, Grid, grid_of, is_study_of
-from corsage.app.studies.rows import Done
-from corsage.app.studies.running import perform, run_study, write_json
-from corsage.app.studies.study import Study
+from corsage.app.studies.over_seeds import Done
+from corsage.app.studies.performing import perform, run_study, write_json
 from corsage.core.configuration.config import named_objects
 from corsage.core.errors import FOR_ALL, UNUSABLE, ConfigError
 from corsage.core.keys import kebab
@@ -53,7 +53,7 @@ def sweep(words: list[str]) -> None:
 def compare(words: list[str]) -> None:
     """`corsage compare`: finished runs beside each other."""
     from corsage.app.studies.folder import beside
-    from corsage.app.studies.table import show
+    from corsage.app.studies.means_table import show
 
     folders, target = split(words)
     study = beside(folders)

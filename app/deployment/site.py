@@ -16,9 +16,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from corsage.app.deployment import keys
+from corsage.app.deployment.device_table import Device, read_table
 from corsage.app.deployment.keys import load, public_line
 from corsage.app.deployment.register import LET_IN
-from corsage.app.deployment.table import Device, read_table
 from corsage.app.output.usage import command, number, read_options
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically

@@ -51,7 +51,7 @@ COMMAND_GROUPS: dict[str, dict[str, Command]] = {
         "deploy": Command("app.deployment.site", "make keys, the signed app, a folder a machine"),
         "gate": Command("app.deployment.gate", "the only door to a server that devices see"),
         "register": Command("app.deployment.register", "let in the known devices, and no others"),
-        "deal": Command("app.deal", "deal a data set into one file a user, for devices"),
+        "deal": Command("app.device_files", "deal a data set into one file a user, for devices"),
     },
     "This checkout": {
         "keys": Command("app.keys", "print what repeats the keys: pyproject.toml, docs, keywords"),

@@ -1,6 +1,6 @@
 """The report of a run: one HTML file with everything in it, to read, to print and to pass on.
 
-The parts are in `page/`: charts as numbers (`chart`, `learning`, `people`, `groups`, `estimates`),
+The parts are beside it: charts as numbers (`chart`, `curves`, `people`, `divisions`, `estimates`),
 how they are drawn (`drawing`, `strips`, `style`), and what answers to the pointer (`script`).
 """
 
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.output.summary import Result, Row, findings_section
-from corsage.app.report import estimates, fields, groups, words
+from corsage.app.report import divisions, estimates, result_fields, words
 from corsage.app.report.chart import Chart
+from corsage.app.report.curves import learning_charts
 from corsage.app.report.drawing import definitions, figure, legend
-from corsage.app.report.learning import learning_charts
 from corsage.app.report.people import people_charts, table, user_table
 from corsage.app.report.scripts import SCRIPT
 from corsage.app.report.strips import strips
@@ -81,7 +81,7 @@ def page(
             words.all_measures(results),
             estimates.section(results),
             drawn.views(estimates.caterpillars(results)),
-            groups.section(results, found or {}),
+            divisions.section(results, found or {}),
             findings_section(results),
         ]
     )
@@ -171,7 +171,7 @@ def learning(drawn: Drawn, rows: Sequence[Row]) -> str:
 
 def people(drawn: Drawn) -> str:
     """The section on users."""
-    measures = fields.measures(drawn.results)
+    measures = result_fields.measures(drawn.results)
     pictures = "".join(
         strips(drawn.results, measure, drawn.order, drawn.looks, extra=measure is not measures[0])
         for measure in measures

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from corsage.app.output.summary import Result
-from corsage.app.report import fields
+from corsage.app.report import result_fields
 from corsage.app.report.chart import (
     Axis,
     Chart,
@@ -40,12 +40,12 @@ FOLD = 30
 def people_charts(results: Sequence[Result]) -> list[Chart]:
     """Users by their measure, by what they gain, and by how much they are tested on."""
     charts = []
-    for measure in fields.measures(results):
-        main = measure is fields.measures(results)[0]
+    for measure in result_fields.measures(results):
+        main = measure is result_fields.measures(results)[0]
         charts += [ranks(results, measure, extra=not main)]
         if main:
             charts += [c for kind in ("alone", "together") if (c := gains(results, kind))]
-        if len(set(fields.test_sizes(results).values())) > 1:
+        if len(set(result_fields.test_sizes(results).values())) > 1:
             charts += [sizes(results, measure)]
     return [chart for chart in charts if chart.series]
 
@@ -60,7 +60,7 @@ def picked(count: int) -> list[int]:
 
 def ordered(result: Result, measure: Measure) -> tuple[list[str], np.ndarray[Any, Any]]:
     """Users and their numbers as shown, the worst first."""
-    found = fields.per_user(result, measure)
+    found = result_fields.per_user(result, measure)
     order = np.argsort(measure.merit(list(found.values())), kind="stable")
     names, values = list(found), measure.factor * np.array(list(found.values()), dtype=float)
     return [names[i] for i in order], values[order]
@@ -90,14 +90,14 @@ def ranks(results: Sequence[Result], measure: Measure, extra: bool = False) -> C
 
 def gains(results: Sequence[Result], kind: str) -> Chart | None:
     """The gain of each user against being alone, or against one model for all."""
-    other = fields.reference(
-        results, fields.ALONE_ROWS if kind == "alone" else fields.TOGETHER_ROWS
+    other = result_fields.reference(
+        results, result_fields.ALONE_ROWS if kind == "alone" else result_fields.TOGETHER_ROWS
     )
     if other is None:
         return None
     series = []
     for result in results:
-        found = fields.differences(result, other)
+        found = result_fields.differences(result, other)
         names, values = list(found), np.array(list(found.values()))
         if result is other or not names:
             continue
@@ -118,7 +118,7 @@ def gains(results: Sequence[Result], kind: str) -> Chart | None:
 
 def sizes(results: Sequence[Result], measure: Measure) -> Chart:
     """Each user's number by its test samples: with few of them a number is mostly chance."""
-    counts, series = fields.test_sizes(results), []
+    counts, series = result_fields.test_sizes(results), []
     for result in results:
         names, values = ordered(result, measure)
         at = [i for i in picked(len(names)) if counts.get(names[i])]
@@ -152,15 +152,15 @@ def table(results: Sequence[Result]) -> dict[str, Any]:
     `columns` have their title, how their numbers are written, which end is the good one, and the
     limit below which a value is in the worst tenth; `-` for one that has none.
     """
-    everyone = fields.everybody(results)
-    known = fields.known_clusters(results)
-    groups = [r for r in results if (own := fields.clusters(r)) and own != known]
-    width = len(results) * len(fields.measures(results)) + len(groups) + 3
+    everyone = result_fields.everybody(results)
+    known = result_fields.known_clusters(results)
+    groups = [r for r in results if (own := result_fields.clusters(r)) and own != known]
+    width = len(results) * len(result_fields.measures(results)) + len(groups) + 3
     if len(everyone) * width > CELLS:
         users = extremes(results, max(3, CELLS // (10 * width)))
     else:
-        users = sorted(everyone, key=fields.reading_order)
-    counts, missing = fields.test_sizes(results), set(fields.untested(results))
+        users = sorted(everyone, key=result_fields.reading_order)
+    counts, missing = result_fields.test_sizes(results), set(result_fields.untested(results))
     columns = [plain("user", users)]
     if counts or missing:
         numbers = [counts.get(u, 0 if u in missing else None) for u in users]
@@ -168,9 +168,9 @@ def table(results: Sequence[Result]) -> dict[str, Any]:
     if known:
         columns.append(plain("cluster", [known.get(u) for u in users]))
     for result in groups:
-        own = fields.clusters(result)
+        own = result_fields.clusters(result)
         columns.append(plain(f"{result['strategy']}: cluster", [own.get(u) for u in users]))
-    for measure in fields.measures(results):
+    for measure in result_fields.measures(results):
         columns += [numbers_of(result, measure, users) for result in results]
     return {"users": len(everyone), "shown": len(users), "columns": columns}
 
@@ -182,8 +182,8 @@ def plain(title: str, values: Sequence[Any], kind: str = "text") -> dict[str, An
 
 def numbers_of(result: Result, measure: Measure, users: Sequence[str]) -> dict[str, Any]:
     """A row's column of the users' table, in the units that are shown."""
-    own = fields.per_user(result, measure)
-    worst = fields.tenth(own.values(), measure) if own else 0.0
+    own = result_fields.per_user(result, measure)
+    worst = result_fields.tenth(own.values(), measure) if own else 0.0
     sign = 1.0 if measure.higher_is_better else -1.0
     return {
         "title": str(result["strategy"]),
@@ -198,14 +198,14 @@ def numbers_of(result: Result, measure: Measure, users: Sequence[str]) -> dict[s
 
 def extremes(results: Sequence[Result], most: int) -> list[str]:
     """The worst and the best users of every row, and those that are hurt most."""
-    main, found = fields.measures(results)[0], set()
+    main, found = result_fields.measures(results)[0], set()
     each = max(3, most // max(len(results), 1))
     for result in results:
         names, _ = ordered(result, main)
         found |= {*names[: 2 * each // 3], *names[len(names) - each // 3 :]}
-    for entry in fields.hurt(results):
+    for entry in result_fields.hurt(results):
         found |= set(entry.users[: each // 3])
-    return sorted(found, key=fields.reading_order)
+    return sorted(found, key=result_fields.reading_order)
 
 
 def spreads(results: Sequence[Result], measure: Measure) -> list[dict[str, Any]]:

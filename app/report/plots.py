@@ -21,7 +21,7 @@ from matplotlib.ticker import NullLocator
 
 from corsage.app.output.summary import Points, Result, Row, shared_measure
 from corsage.app.report.chart import Chart, Series, written
-from corsage.app.report.learning import measure_chart
+from corsage.app.report.curves import measure_chart
 from corsage.app.report.people import ranks
 from corsage.app.report.style import DARK_LINES, LIGHT_LINES, looks, spaced
 

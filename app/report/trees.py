@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from corsage.app.output.summary import Result
-from corsage.app.report import fields
+from corsage.app.report import result_fields
 from corsage.app.report.chart import Axis
 from corsage.app.report.drawing import DRAWING_WIDTH
 from corsage.app.results.rowfile import RowFile
@@ -54,7 +54,7 @@ def trees(folder: Path, results: Sequence[Result]) -> dict[str, Tree]:
     """A tree for each row that has clusters and whose models lie in the run folder."""
     found = {}
     for result in results:
-        name, groups = str(result["strategy"]), fields.clusters(result)
+        name, groups = str(result["strategy"]), result_fields.clusters(result)
         path = folder / name.partition("+")[0] / "models" / f"{name}.safetensors"
         if 1 < len(set(groups.values())) <= MOST_TREE_CLUSTERS and path.is_file():
             centres = centres_of(path, groups)
@@ -91,7 +91,7 @@ def joined(centres: Mapping[str, Floats]) -> Tree:
     """Those that are nearest join first; groups are apart as their members are on average."""
     from scipy.cluster.hierarchy import linkage  # seconds to import: only where there are clusters
 
-    names = sorted(centres, key=fields.reading_order)
+    names = sorted(centres, key=result_fields.reading_order)
     steps = linkage(np.stack([centres[name] for name in names]), "average")
     return Tree(names, [(int(a), int(b), float(d)) for a, b, d, _ in steps])
 
@@ -116,7 +116,8 @@ def drawing(tree: Tree, counts: Mapping[str, int]) -> str:
     return (
         f'<div class="tree"><div class="leaves">{names}</div><div class="branches">'
         f'<svg viewBox="0 0 {DRAWING_WIDTH} {height}" preserveAspectRatio="none" '
-        f'style="height:{height}px" role="img" aria-label="tree of the clusters"><path d="{"".join(lines)}"/></svg>'
+        f'style="height:{height}px" role="img" aria-label="tree of the clusters">'
+        f'<path d="{"".join(lines)}"/></svg>'
         f'<div class="scale">{ticks}</div></div></div>'
         f'<p class="axis">{escape(axis.label)}: those that join at the left are alike</p>'
     )

@@ -15,7 +15,7 @@ from corsage.app.output.summary import (
     never_drawn,
     shared_measure,
 )
-from corsage.app.report import fields
+from corsage.app.report import result_fields
 from corsage.app.report.drawing import Looks, sample
 from corsage.core.measures import NONE, Measure
 
@@ -109,7 +109,7 @@ def no_better(rows: Sequence[Result], mean: float, measure: Measure) -> list[str
 
 def without_tests(results: Sequence[Result]) -> list[str]:
     """Users who are in no number, for want of test samples."""
-    missing = fields.untested(results)
+    missing = result_fields.untested(results)
     if not missing:
         return []
     who = "1 user has no test samples and is"
@@ -126,7 +126,7 @@ def listed(users: Sequence[str], most: int = NOTED_USERS) -> str:
 
 def tested(results: Sequence[Result]) -> str:
     """Numbers of users' test samples; empty if results do not say."""
-    sizes = sorted(fields.test_sizes(results).values())
+    sizes = sorted(result_fields.test_sizes(results).values())
     if not sizes:
         return ""
     middle = sizes[len(sizes) // 2]
@@ -146,7 +146,7 @@ def all_measures(results: Sequence[Result]) -> str:
     """All measures of all rows, where there are several or pooled ones: mean, spread, pooled."""
     main = shared_measure(results)
     names = {name: None for r in results for name in (r.get("measures") or {})}
-    found = [fields.named(name) for name in names]
+    found = [result_fields.named(name) for name in names]
     pooled = {m.name for m in found if any(entry(r, m).get("pooled") is not None for r in results)}
     if len(found) < 2 and not pooled:
         return ""
@@ -194,7 +194,7 @@ def counts(results: Sequence[Result], measure: Measure) -> str:
 
 def worse_off(results: Sequence[Result]) -> str:
     """Users whom a strategy hurts, against being alone and against one model for all."""
-    found = fields.hurt(results)
+    found = result_fields.hurt(results)
     if not found:
         return ""
     parts = {
@@ -210,7 +210,7 @@ def worse_off(results: Sequence[Result]) -> str:
     )
 
 
-def hurt_table(than: str, kind: str, found: Sequence[fields.Hurt]) -> str:
+def hurt_table(than: str, kind: str, found: Sequence[result_fields.Hurt]) -> str:
     """All strategies against one."""
     words = "alone" if kind == "alone" else "with one model for all"
     sure = any(h.certain is not None for h in found)
@@ -224,7 +224,7 @@ def hurt_table(than: str, kind: str, found: Sequence[fields.Hurt]) -> str:
     )
 
 
-def hurt_line(found: fields.Hurt, sure: bool) -> str:
+def hurt_line(found: result_fields.Hurt, sure: bool) -> str:
     """One strategy: how many, how large a share, who."""
     count, first, rest = len(found.users), found.users[:5], found.users[5:NOTED_USERS]
     who = escape(", ".join(first)) or NONE

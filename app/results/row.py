@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corsage.app.results.prepared import preparation_of
+from corsage.app.results.model_inputs import preparation_of
 from corsage.app.results.rowfile import SHARED_PREFIX, RowFile
 from corsage.core.arrays import Arrays
 from corsage.core.errors import CorsageError, DataError

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from corsage.app.results.header import Header
-from corsage.app.results.prepared import Preparation, preparation_of, samples
+from corsage.app.results.model_inputs import Preparation, preparation_of, samples
 from corsage.core.arrays import Array, Arrays, Floats, PerChannel, along_channels
 from corsage.core.errors import CheckpointError, DataError, ModelError
 from corsage.networks.batches import Examples

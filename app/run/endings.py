@@ -14,7 +14,7 @@ from typing import Any
 
 from corsage.app.output.summary import Result, human_seconds
 from corsage.app.output.usage import in_a_line
-from corsage.app.run.columns import put_together, taken_apart
+from corsage.app.run.user_columns import put_together, taken_apart
 from corsage.core.clock import COMMAND
 from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed
 from corsage.core.files import delete, guarded, sealed, unsealed, write_atomically

@@ -20,9 +20,9 @@ from typing import Any
 from corsage.app.run.conclusion import failures, results
 from corsage.app.run.resuming import FREE, begun, read_config
 from corsage.app.run.status import STUDY, RunLock, is_study
+from corsage.app.studies.comparison import Study
 from corsage.app.studies.grid import Cell, Grid, grid_of, several
-from corsage.app.studies.rows import Done
-from corsage.app.studies.study import Study
+from corsage.app.studies.over_seeds import Done
 from corsage.app.studies.workers import Job
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.known_keys import idle_keys

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
+from corsage.app.studies.comparison import Study
 from corsage.app.studies.grid import Grid
-from corsage.app.studies.rows import Compared, Interval, StudyRow, around
-from corsage.app.studies.study import Study
-from corsage.app.studies.table import cells, heads
+from corsage.app.studies.means_table import cells, heads
+from corsage.app.studies.over_seeds import Compared, Interval, StudyRow, around
 from corsage.core.measures import Measure
 from corsage.core.version import VERSION
 

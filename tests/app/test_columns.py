@@ -11,7 +11,8 @@ import pytest
 
 from corsage import load
 from corsage.app.command import run
-from corsage.app.run import columns, endings
+from corsage.app.run import endings
+from corsage.app.run import user_columns as columns
 from corsage.strategies.rounds import algorithm
 
 WORDS = ["strategy=fedrep,local", "num-users=12", "num-rounds=2", "hidden=8", "head-epochs=1"]

@@ -6,7 +6,7 @@ the page lets no other script run. It is kept in Python for an app bundle takes 
 
 from corsage.app.report.scripts.basics import BASICS
 from corsage.app.report.scripts.pointer import POINTER
-from corsage.app.report.scripts.table import TABLE
+from corsage.app.report.scripts.sorting import TABLE
 from corsage.app.report.scripts.toggles import TOGGLES
 
 SCRIPT = '"use strict";\n{\n' + BASICS + TOGGLES + POINTER + TABLE + "}\n"

@@ -13,7 +13,7 @@ import pytest
 
 from corsage.app.command import run
 from corsage.app.report import document as report
-from corsage.app.report import fields
+from corsage.app.report import result_fields as fields
 from corsage.app.report.words import without_tests
 from corsage.core.configuration.groups import GROUPS
 from corsage.core.configuration.known_keys import OF_SOME, known_keys

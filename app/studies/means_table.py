@@ -15,8 +15,8 @@ from corsage.app.output.summary import (
     human_count,
     human_seconds,
 )
-from corsage.app.studies.rows import Compared, Interval, StudyRow
-from corsage.app.studies.study import Study
+from corsage.app.studies.comparison import Study
+from corsage.app.studies.over_seeds import Compared, Interval, StudyRow
 from corsage.core.measures import NONE, Measure
 
 STUDY_COLUMNS = 120

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from corsage.app.studies.rows import Compared, Done, StudyRow, compared, rows_of
+from corsage.app.studies.over_seeds import Compared, Done, StudyRow, compared, rows_of
 from corsage.core.errors import ConfigError
 from corsage.core.version import VERSION
 from corsage.strategies.work import as_set
@@ -74,7 +74,7 @@ class Study:
     @property
     def table(self) -> str:
         """The table, as the terminal shows it."""
-        from corsage.app.studies.table import as_text
+        from corsage.app.studies.means_table import as_text
 
         return as_text(self)
 

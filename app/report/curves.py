@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from corsage.app.output.summary import Result, Row, curve_of, evaluated, shared_measure
-from corsage.app.report import fields
+from corsage.app.report import result_fields
 from corsage.app.report.chart import Axis, Chart, Series, kind_of, limits, thinned
-from corsage.app.report.fields import named
+from corsage.app.report.result_fields import named
 from corsage.core.measures import Measure, measure_of
 
 BANDS = 4
@@ -59,7 +59,7 @@ def measure_chart(
         words += " A level line: a row with one evaluation only, at the end."
     title = f"{measure.word} against {AGAINST[against]}"
     found = chart(title, words, series, (measure.word, against), label, measure, extra)
-    return replace(found, basis=fields.baseline(results, measure))
+    return replace(found, basis=result_fields.baseline(results, measure))
 
 
 def loss_chart(results: Sequence[Result], rows: Sequence[Row], field: str, against: str) -> Chart:

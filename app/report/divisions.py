@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from corsage.app.output.summary import Result
-from corsage.app.report import fields
+from corsage.app.report import result_fields
 from corsage.app.report.style import COLOURS
 from corsage.app.report.trees import Tree, drawing
 from corsage.core.measures import measure_of
@@ -29,9 +29,11 @@ def grouped(found: Mapping[str, str]) -> Groups:
     """The users of each cluster, in reading order, the largest clusters first."""
     groups: Groups = {}
     few = len(found) <= SQUARES
-    for user in sorted(found, key=fields.reading_order) if few else found:
+    for user in sorted(found, key=result_fields.reading_order) if few else found:
         groups.setdefault(found[user], []).append(user)
-    return dict(sorted(groups.items(), key=lambda g: (-len(g[1]), fields.reading_order(g[0]))))
+    return dict(
+        sorted(groups.items(), key=lambda g: (-len(g[1]), result_fields.reading_order(g[0])))
+    )
 
 
 def same_division(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
@@ -52,10 +54,10 @@ def alone(own: Mapping[str, str]) -> bool:
 def divisions(results: Sequence[Result]) -> list[tuple[list[str], dict[str, str]]]:
     """Each division of the users into clusters, with the rows that have it."""
     found: list[tuple[list[str], dict[str, str]]] = []
-    if known := fields.known_clusters(results):
+    if known := result_fields.known_clusters(results):
         found.append(([KNOWN_CLUSTERS], known))
     for result in results:
-        own = fields.clusters(result)
+        own = result_fields.clusters(result)
         if not own:
             continue
         name = str(result["strategy"])
@@ -105,7 +107,10 @@ def division(
     )
     reference = other[1] if other else own
     places = {name: n % COLOURS for n, name in enumerate(grouped(reference))}
-    scores = {n: fields.per_user(r, measure_of(r)) for n, r in fields.by_name(results).items()}
+    scores = {
+        n: result_fields.per_user(r, measure_of(r))
+        for n, r in result_fields.by_name(results).items()
+    }
     shown = list(groups.items())[:BARS]
     lines = [
         cluster(
