@@ -8,7 +8,8 @@ from typing import Any
 from corsage.app.given import check_classes
 from corsage.core.configuration.config import AUTOMATIC, Config
 from corsage.core.errors import ConfigError
-from corsage.datasets.dealing.federated import FederatedData, check_users, simulated
+from corsage.datasets.dealing.federated import check_users, simulated
+from corsage.datasets.user_data import FederatedData
 
 MOST_EXACT_INPUTS = 300
 """Inputs of a linear problem: exact methods send matrices of all by all."""

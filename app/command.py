@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 
 from corsage.app.help import commands
 from corsage.app.output.usage import exit_code
-from corsage.app.run.status import is_study
-from corsage.app.studies.grid import grid_of, is_study_of
+from corsage.app.run.status import is_study, is_study_of
 from corsage.core.clock import COMMAND, LOADED
-from corsage.core.configuration.command_line import exampled, read_words
+from corsage.core.configuration.command_line import each_of, exampled, read_words
 from corsage.core.configuration.config import AUTOMATIC, Config
 from corsage.core.errors import ConfigError, StrategiesFailed
 from corsage.core.files import guarded, write_atomically
+from corsage.core.registry import attached
 from corsage.core.version import VERSION
 
 NEEDED = {"--resume": "folder", "--json": "file", "--from-round": "round"}
@@ -83,9 +83,7 @@ def run_or_study(values: dict[str, Any], json_file: str) -> None:
     """One run, or several: where a key has several values, such as seed=0,1,2."""
     values = decided(values)
     if is_study_of(values):
-        from corsage.app.studies.performing import run_study
-
-        run_study(values, json_file)
+        attached("studies").run_study(values, json_file)
     else:
         simulate_and_report(Config.parse(values), json_file)
 
@@ -105,8 +103,7 @@ def decided(values: dict[str, Any]) -> dict[str, Any]:
     if AUTOMATIC in named(values):
         from corsage.app.automatic import chosen
 
-        grid = grid_of(values)
-        found, line = chosen({**values, **grid.keys(grid.cells[0])})
+        found, line = chosen({key: each[0] for key, each in each_of(values).items()})
         found = {**found, **values, "strategy": found["strategy"]}
     else:
         found, line = exampled(values)

@@ -28,7 +28,8 @@ from corsage.core.errors import CheckpointError, ConfigError
 from corsage.core.files import guarded, unsealed, write_atomically
 from corsage.core.tables.preparation import Preparation
 from corsage.strategies.known_clusters.kept_sums import KeptSums
-from corsage.strategies.known_clusters.mixed_model import MixedModel, MixedModelState
+from corsage.strategies.known_clusters.mixed_model import MixedModel
+from corsage.strategies.known_clusters.mixed_state import MixedModelState
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 

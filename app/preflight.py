@@ -14,7 +14,8 @@ from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
-from corsage.datasets.dealing.federated import FederatedData, check_users, simulated
+from corsage.datasets.dealing.federated import check_users, simulated
+from corsage.datasets.user_data import FederatedData
 from corsage.networks.build import check_available
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.callbacks import Callback

@@ -32,7 +32,8 @@ from corsage.core.errors import FOR_ALL, CheckpointError, ConfigError
 from corsage.core.keys import flatten, kebab
 from corsage.core.messages.encoding import decode
 from corsage.core.version import warn_if_untested
-from corsage.datasets.dealing.federated import FederatedData, check_users, simulated
+from corsage.datasets.dealing.federated import check_users, simulated
+from corsage.datasets.user_data import FederatedData
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.output.usage import command, in_a_line
+from corsage.app.run.status import is_study_of
 from corsage.app.studies.comparison import Study
-from corsage.app.studies.grid import Cell, Grid, grid_of, is_study_of
+from corsage.app.studies.grid import Cell, Grid, grid_of
 from corsage.app.studies.over_seeds import Done
 from corsage.app.studies.performing import perform, run_study, write_json
 from corsage.core.configuration.config import named_objects

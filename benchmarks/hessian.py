@@ -30,9 +30,9 @@ from corsage.core.seeding import generator
 from corsage.datasets.dealing.federated import simulated
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
+from corsage.networks.gradients import training
 from corsage.networks.network import Network
 from corsage.networks.together import stacked
-from corsage.networks.together.gradients import training
 from corsage.networks.together.stacked_gradients import StackedLosses
 from corsage.networks.training import batches, sgd, to_tensors
 from corsage.strategies.perfedavg import PerFedAvgKeys

@@ -29,7 +29,8 @@ from corsage.benchmarks.memory import Peak, watched
 from corsage.core.arrays import Floats32
 from corsage.core.configuration.config import Config
 from corsage.core.losses import LOGISTIC
-from corsage.datasets.dealing.federated import FederatedData, simulated
+from corsage.datasets.dealing.federated import simulated
+from corsage.datasets.user_data import FederatedData
 from corsage.experiments.runner import say
 from corsage.solvers.known_clusters.coins.flips import Coins
 from corsage.solvers.known_clusters.coins.settings import Parameters, Rates, rates

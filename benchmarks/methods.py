@@ -37,8 +37,8 @@ from corsage.core.errors import CorsageError
 from corsage.core.registry import ALGORITHMS
 from corsage.experiments.runner import say
 from corsage.networks.batches import Examples
+from corsage.networks.gradients import AutogradLosses, UserLosses
 from corsage.networks.together import stacked
-from corsage.networks.together.gradients import AutogradLosses, UserLosses
 from corsage.networks.together.stacked_gradients import StackedLosses
 
 USERS, TURNS, LIMIT = 10, 3, 1.2

@@ -26,8 +26,8 @@ from corsage.benchmarks.turns import one_thread
 from corsage.core.configuration.groups import TrainKeys
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Loss, Order
+from corsage.networks.local_training import train_bodies, train_heads, train_models
 from corsage.networks.network import Network
-from corsage.networks.together import train_bodies, train_heads, train_models
 from corsage.networks.together.choice import choose
 from corsage.networks.training import batches
 

@@ -26,10 +26,10 @@ from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.paths import LAYERS, PATHS
 from corsage.networks.answers import output_of
 from corsage.networks.build import build_network
+from corsage.networks.gradients import training
+from corsage.networks.local_training import train_models
 from corsage.networks.network import Network
-from corsage.networks.together import train_models
 from corsage.networks.together.choice import choose, examples, untraceable
-from corsage.networks.together.gradients import training
 from corsage.networks.together.traced import TracedLosses
 
 MOST = 1.15

@@ -26,8 +26,8 @@ from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Order
 from corsage.networks.build import build_network
+from corsage.networks.local_training import train_bodies, train_heads
 from corsage.networks.network import Network
-from corsage.networks.together import train_bodies, train_heads
 from corsage.networks.training import batches
 
 SHAPE, CLASSES, USERS = (1, 28, 28), 10, 10

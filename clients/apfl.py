@@ -14,8 +14,8 @@ from corsage.core.arrays import Floats32
 from corsage.core.configuration.groups import TrainKeys
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
+from corsage.networks.gradients import Losses, UserLosses, copy_statistics, in_groups
 from corsage.networks.rules import update_rule
-from corsage.networks.together import Losses, UserLosses, copy_statistics, in_groups
 from corsage.strategies.apfl import APFLKeys
 
 VECTORS = 5  # w, v, vbar, and the momentum of w and v

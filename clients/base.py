@@ -7,9 +7,9 @@ the users kept before, and keeps what `Sent.keep` says after.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -18,12 +18,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corsage.clients.parts.baseline import baselines
-from corsage.clients.parts.contract import Got, Models, Sent, averages, named, whole_models
-from corsage.clients.parts.judging import outputs_of, report
+from corsage.clients.parts.contract import (
+    Got,
+    Models,
+    Sent,
+    averages,
+    named,
+    outputs_of,
+    report,
+    whole_models,
+)
 from corsage.clients.parts.orders import orders_of
-from corsage.clients.parts.own_steps import as_the_app_does, joined
 from corsage.clients.parts.samples import Samples
-from corsage.core.arrays import Array, Arrays, Floats32, along_channels
+from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.cache import Cache, Names
 from corsage.core.configuration.groups import TrainKeys
 from corsage.core.configuration.train_keys import LOSS
@@ -32,18 +39,18 @@ from corsage.core.keys import Keys
 from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL, Measure, chosen
 from corsage.core.messages.asked import Takes
 from corsage.core.messages.wire import DELIVER, Task
-from corsage.datasets.dealing.federated import FederatedData
-from corsage.networks.augment import views_of
+from corsage.core.registry import attached
+from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples, Loss, Order
-from corsage.networks.evaluation import Scores, features_of_each, outputs_of_each, score
+from corsage.networks.evaluation import Arithmetic, features_of_each, outputs_of_each, score
+from corsage.networks.local_training import train_bodies, train_heads, train_models
 from corsage.networks.network import Network
-from corsage.networks.objective import objective_of
-from corsage.networks.outputs import Arithmetic
-from corsage.networks.own_training import OwnTraining
 from corsage.networks.pull import Pull
-from corsage.networks.together import train_bodies, train_heads, train_models
 from corsage.networks.training import SINGLE, Types
 from corsage.strategies.work import effort, pace
+
+if TYPE_CHECKING:
+    from corsage.clients.parts.own_steps import OwnSteps
 
 __all__ = ["Client", "Got", "K", "Models", "Sent"]
 
@@ -86,13 +93,13 @@ class Client(NumPyClient, Generic[K]):
         self.keys, self.settings = cast(K, task.keys), task.train
         self.states, self.cache = list(states), cache or Cache()
         self.judged: Models | None = None  # the models that were judged last
-        self.training: OwnTraining | None = None  # of the app's own, instead of Corsage's SGD
+        self.training: OwnSteps | None = None  # of the app's own, instead of Corsage's SGD
         self.steps = np.zeros(len(self.users), np.int64)  # gradients computed for each user
 
     # What an algorithm overrides.
 
     def train(self, got: Got, data: Examples) -> Sent:
-        """What a user does in a round."""
+        """A user's work of a round."""
         raise NotImplementedError
 
     def models(self, got: Got) -> Models:
@@ -133,9 +140,12 @@ class Client(NumPyClient, Generic[K]):
             models = self.adapt(got, self.train_data(got), int(got.options["adapt-epochs"]))
         else:
             models = self.models(got)
-        self.judged = models
-        found = {**report(self.scores(models)), **self.baselines(got)}
-        return {**found, ADAPTATION_STEPS.name: self.steps, **models.metrics}
+        self.judged, data = models, self.test_data()
+        outputs = self.outputs(models, data) if len(data.y) else data.x
+        facts = data, self.measures, self.task.num_classes
+        found = report(score(self.network.criterion, outputs, *facts))
+        steps = {ADAPTATION_STEPS.name: self.steps}
+        return {**found, **self.baselines(got, data), **steps, **models.metrics}
 
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
@@ -175,7 +185,7 @@ class Client(NumPyClient, Generic[K]):
         return self.full if whole else self.full.rear
 
     def remembered(self, name: str, initial: Array) -> Array:
-        """What the users kept under a name, one row a user; `initial` for those that have none."""
+        """Arrays that the users kept under a name, one row a user; `initial` for those without."""
         rows = [state.get(name, initial) for state in self.states]
         for user, row in zip(self.users, rows, strict=True):
             if row.shape != initial.shape:
@@ -204,7 +214,7 @@ class Client(NumPyClient, Generic[K]):
         """
         if self.training is not None:
             own = self.settings.local_epochs if epochs is None else epochs
-            return as_the_app_does(self, "model", starts, data, own, pull)
+            return self.training.of(self, "model", starts, data, own, pull)
         if orders is None:
             orders = self.local_orders(purpose, data, epochs)
         self.count(map(len, orders))
@@ -222,7 +232,7 @@ class Client(NumPyClient, Generic[K]):
     ) -> Floats32:
         """Heads (users, P_head) after epochs of SGD over one body, which is frozen."""
         if self.training is not None:
-            return as_the_app_does(self, "head", joined(body, heads), data, epochs, pull)
+            return self.training.over(self, "head", (body, heads), data, epochs, pull)
         orders = self.orders(purpose, data, epochs)
         self.count(map(len, orders))
         data = data.on(purpose)
@@ -234,7 +244,7 @@ class Client(NumPyClient, Generic[K]):
         """Bodies (users, P_body) from one start, each under its own head, which is frozen."""
         if self.training is not None:
             own = self.settings.local_epochs if epochs is None else epochs
-            return as_the_app_does(self, "body", joined(body, heads), data, own, None)
+            return self.training.over(self, "body", (body, heads), data, own)
         orders = self.local_orders("body", data, epochs)
         self.count(map(len, orders))
         return train_bodies(self.network, body, heads, data.on("body"), orders, self.settings)
@@ -264,31 +274,39 @@ class Client(NumPyClient, Generic[K]):
 
     @property
     def types(self) -> Types:
-        """What inputs, and labels that are numbers, are held as."""
+        """The types of inputs, and of labels that are numbers."""
         return SINGLE
 
     @property
     def samples(self) -> Samples:
-        """What the users have."""
+        """The users' samples."""
         own = self.users, self.data, self.full, self.network
         return Samples(*own, self.task.seed, self.cache)
 
     def train_data(self, got: Got) -> Examples:
         """The users' training examples, one user after the other; new users may have fewer."""
-        limit = int(got.options.get("adapt-samples", 0))
+        limit, keys = int(got.options.get("adapt-samples", 0)), self.settings
         rows = self.samples.training(limit)
-        data = self._with_losses(got, self.samples.examples(*rows, f"train {limit}", self.types))
-        keys = self.settings
-        labels = (data.user(u)[1] for u in range(len(self.users)))
-        classes, criterion = self.task.num_classes, self.network.criterion
-        aim = objective_of(keys, criterion, classes, labels)
-        if aim is not None and data.losses is not None:
-            said = ", ".join(f"{name}={value}" for name, value in keys.changed(LOSS).items())
-            raise ModelError(f"{said}: {self.task.algorithm} has a loss of its own; leave it out.")
-        black = -along_channels(self.data.shift) * along_channels(self.data.scale)
-        zero = torch.as_tensor(np.asarray(black))
-        views = views_of(keys, self.task.seed, self.task.round, self.users, data.x, zero)
-        return replace(data, objective=aim, views=views)
+        data = self.samples.examples(*rows, f"train {limit}", self.types)
+        if type(self).loss is not Client.loss:
+            own = [self.loss(got, user, data.user(u)[1]) for u, user in enumerate(self.users)]
+            data = replace(data, losses=own)
+        if changed := keys.changed(LOSS):
+            labels = (data.user(u)[1] for u in range(len(self.users)))
+            facts = self.network.criterion, self.task.num_classes, labels
+            aim = attached("objective").objective_of(keys, *facts)
+            if data.losses is not None:
+                name = ", ".join(f"{key}={value}" for key, value in changed.items())
+                raise ModelError(
+                    f"{name}: {self.task.algorithm} has a loss of its own; leave it out."
+                )
+            data = replace(data, objective=aim)
+        if keys.augment:
+            draws = self.task.seed, self.task.round, self.users
+            units = self.data.shift, self.data.scale
+            views = attached("augment").views_of(keys, *draws, units, data.x)
+            data = replace(data, views=views)
+        return data
 
     def test_data(self) -> Examples:
         """The users' test examples; some users may have none.
@@ -301,56 +319,34 @@ class Client(NumPyClient, Generic[K]):
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """What the users are judged by."""
+        """The measures that the users are judged by."""
         words = str(self.task.options.get("measures", USUAL))
         return chosen(words, self.task.num_classes, self.network.criterion.name)
 
-    def scores(self, models: Models) -> Scores:
-        """How good models are on the users' test data."""
-        data, criterion = self.tested, self.network.criterion
-        outputs = self.outputs(models, data) if len(data.y) else data.x
-        return score(criterion, outputs, data, self.measures, self.task.num_classes)
-
-    @property
-    def tested(self) -> Examples:
-        """The examples that models are judged on."""
-        return self.test_data()
-
     def outputs(self, models: Models, data: Examples) -> Tensor:
-        """What models put out for the users' samples."""
+        """The outputs of models for the users' samples."""
         if self.alone:
-            return outputs_of_each(self.full, self.each(models), data)
+            return outputs_of_each(self.full, whole_models(models, len(self.users)), data)
         return outputs_of(self.network, models, data)
 
     @property
     def alone(self) -> bool:
-        """Whether users are judged one by one, as their models will be when they are loaded."""
+        """Tell whether users are judged one by one, as their models are when they are loaded."""
         return bool(self.task.options.get(DELIVER))
-
-    def each(self, models: Models) -> Iterator[Array]:
-        """Each user's whole model."""
-        return whole_models(models, len(self.users))
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """What a prediction is computed in."""
+        """The arithmetic of a prediction."""
         return Arithmetic(str(self.types[0]).removeprefix("torch."))
 
-    def baselines(self, got: Got) -> Mapping[str, NDArray[Any]]:
-        """What the users would score by one answer each, the best for their training labels."""
+    def baselines(self, got: Got, data: Examples) -> Mapping[str, NDArray[Any]]:
+        """The users' scores by one answer each, the best for their training labels."""
         limit, measures = int(got.options.get("adapt-samples", 0)), self.measures
         key = id(self.data), self.names, limit, measures, self.task.seed, "baselines"
 
         def make() -> Mapping[str, NDArray[Any]]:
             labels, sizes = self.samples.labels(limit)
             criterion, classes = self.network.criterion, self.task.num_classes
-            return baselines(criterion, labels, sizes, self.tested, measures, classes)
+            return baselines(criterion, labels, sizes, data, measures, classes)
 
         return self.cache.get(key, make)
-
-    def _with_losses(self, got: Got, data: Examples) -> Examples:
-        """The examples with each user's own loss, if the algorithm has any."""
-        if type(self).loss is Client.loss:
-            return data
-        found = [self.loss(got, user, data.user(u)[1]) for u, user in enumerate(self.users)]
-        return replace(data, losses=found)

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from corsage.clients.base import Client, Got, K, Models, Sent
+from corsage.clients.parts.contract import whole_models
 from corsage.core.arrays import Array, Ints
 from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
-from corsage.networks.outputs import Arithmetic, linear_outputs_of_each
+from corsage.networks.evaluation import Arithmetic, linear_outputs_of_each
 from corsage.networks.training import SINGLE, Types
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.linear_losses import Scale
@@ -43,7 +44,7 @@ class ConvexClient(Client[K]):
     usual_question: ClassVar[str] = "step"
 
     def answers(self) -> Mapping[str, Answer]:
-        """What the server may ask, and who answers: nothing else is ever called."""
+        """The questions that the server may ask, and who answers: nothing else is ever called."""
         raise NotImplementedError
 
     def respond(self, got: Got) -> Sent:
@@ -61,7 +62,7 @@ class ConvexClient(Client[K]):
 
     @property
     def convex(self) -> bool:
-        """Whether the model is linear with one output."""
+        """Tell whether the model is linear with one output."""
         return self.task.model.model == "linear" and self.network.criterion.name != "cross-entropy"
 
     @property
@@ -71,7 +72,7 @@ class ConvexClient(Client[K]):
 
     @property
     def limits(self) -> Got:
-        """What limits the training samples of new users."""
+        """The limit of the training samples of new users."""
         return Got(options=self.task.options)
 
     def prepared(self, what: Any, make: Callable[[], T]) -> T:
@@ -82,12 +83,12 @@ class ConvexClient(Client[K]):
 
     @cached_property
     def _own(self) -> Cache:
-        """What is kept for these users: the names of thousands are hashed once a message."""
+        """The cache of these users: the names of thousands are hashed once a message."""
         return self.cache.get((id(self.data), self.names), Cache)
 
     @property
     def dtype(self) -> torch.dtype:
-        """What convex losses are computed with; torch models are float32."""
+        """The type that convex losses are computed in; torch models are float32."""
         return PRECISIONS[self.task.model.precision] if self.convex else torch.float32
 
     @property
@@ -99,7 +100,7 @@ class ConvexClient(Client[K]):
 
     @property
     def scale(self) -> Scale:
-        """Whether f_i is a sum or a mean."""
+        """The scale of f_i: a sum or a mean."""
         asked = {"sum": SUM, "mean": MEAN}
         return asked.get(self.task.model.loss_scale, self.usual_scale)
 
@@ -118,13 +119,13 @@ class ConvexClient(Client[K]):
             intercept=keys.intercept,
         )
 
-    @property
-    def tested(self) -> Examples:
-        """The examples that models are judged on, prepared once a node."""
-        return self.prepared("test", self.test_data) if self.convex else super().tested
+    def test_data(self) -> Examples:
+        """The examples that models are judged on, made once where the losses are convex."""
+        usual = super().test_data
+        return self.prepared("test", usual) if self.convex else usual()
 
     def outputs(self, models: Models, data: Examples) -> Tensor:
-        """What models put out; convex ones in the precision of the keys."""
+        """The outputs of models; of convex ones in the precision of the keys."""
         if not self.convex:
             return super().outputs(models, data)
         if self.alone:
@@ -139,7 +140,7 @@ class ConvexClient(Client[K]):
         """The outputs on all users' samples, as each user's alone."""
         whole = models.whole
         if models.heads is not None or models.picked is not None:
-            whole = np.stack(list(self.each(models)))
+            whole = np.stack(list(whole_models(models, len(self.users))))
         each = np.broadcast_to(whole, (len(self.users), whole.shape[-1]))
         return linear_outputs_of_each(self.tensor(each), data.x, data.sizes)
 

@@ -23,7 +23,7 @@ class FedAvgClient(Client[K]):
         return Sent(mean={"model": self.sgd(w, data, pull=self.pull(w))})
 
     def pull(self, w: Floats32) -> Pull | None:
-        """What is added to the gradient of the loss: in FedAvg nothing."""
+        """A term that is added to the gradient of the loss: in FedAvg none."""
         return None
 
     def models(self, got: Got) -> Models:

@@ -40,7 +40,7 @@ class FedPerClient(Client[K]):
         return Models(body, self.sgd_heads(body, heads, data, epochs))
 
     def part(self, name: str) -> slice:
-        """Where body or head lies in the model."""
+        """The place of body or head in the model."""
         return self.network.body if name == "body" else self.network.head
 
     def initial(self, name: str) -> Floats32:

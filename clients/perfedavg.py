@@ -15,8 +15,8 @@ from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.configuration.groups import TrainKeys
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
+from corsage.networks.gradients import Losses, UserLosses, in_groups
 from corsage.networks.rules import update_rule
-from corsage.networks.together import Losses, UserLosses, in_groups
 from corsage.strategies.perfedavg import PerFedAvgKeys
 
 STREAMS = ("D", "D'", "D''")

@@ -35,7 +35,7 @@ class ScaffoldClient(FedAvgClient[ScaffoldKeys]):
 
 
 def gradients_taken(steps: int, keys: TrainKeys) -> float:
-    """How many gradients K steps add up to: K, or with momentum mu sum_k sum_{j < k} mu^j.
+    """The number of gradients in K steps: K, or with momentum mu sum_k sum_{j < k} mu^j.
 
     Nesterov's step is g + mu m, so that it is K and mu times that.
     """

@@ -1,1 +1,1 @@
-"""What everything builds on: errors, keys, seeds, records. It imports nothing above it."""
+"""The base of everything: errors, keys, seeds, records. It imports nothing above it."""

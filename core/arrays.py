@@ -14,6 +14,8 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Arrays = dict[str, Array]
 """Arrays by name, as messages and states hold them."""
+INFINITE = {"infinite": True}
+"""Metadata of a state's fields that may hold infinities: strengths of ties that hold."""
 PerChannel = float | tuple[float, ...]
 """A number, or one for each channel of images."""
 

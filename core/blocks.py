@@ -15,18 +15,18 @@ PIECE = 2**15
 
 
 def pieces(size: int) -> Iterator[slice]:
-    """Where the pieces of so many numbers are."""
+    """The places of the pieces of so many numbers."""
     return (slice(i, min(i + PIECE, size)) for i in range(0, size, PIECE))
 
 
 def finite(array: NDArray[Any]) -> bool:
-    """Whether all numbers are."""
+    """Tell whether all numbers are finite."""
     flat = array.reshape(-1)
     return all(bool(np.isfinite(flat[piece]).all()) for piece in pieces(flat.size))
 
 
 def finite_rows(rows: NDArray[Any]) -> Bools:
-    """Which rows have only finite numbers."""
+    """Mark the rows of finite numbers alone."""
     return np.array([finite(row) for row in rows], bool)
 
 

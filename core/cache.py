@@ -1,4 +1,4 @@
-"""What a node has prepared and keeps for the messages to come."""
+"""Results that a node has prepared and keeps for the messages to come."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cache:
         self._most, self._turn = most, RLock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` makes, made once."""
+        """The result of `make`, made once."""
         with self._turn:
             if key not in self._entries:
                 while len(self._entries) >= self._most:

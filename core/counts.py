@@ -78,7 +78,7 @@ def over_all(counts: Counts, name: str) -> float:
 
 
 def summed(name: str) -> tuple[Number, ...]:
-    """What a measure that is a mean over samples needs: its sum, and how it is spread."""
+    """The numbers that a mean over samples needs: its sum, and the sum of its squares."""
     return Number(name, low=0.0), Number(deviation(name), low=0.0, optional=True)
 
 
@@ -127,7 +127,7 @@ def table(counts: Counts, name: str) -> Floats:
 
 
 def of_classes(*names: str) -> Callable[[int], tuple[Number, ...]]:
-    """What users report of each class: samples of some kind."""
+    """Numbers of samples of some kind, one for each class."""
 
     def numbers(classes: int) -> tuple[Number, ...]:
         return tuple(

@@ -13,8 +13,12 @@ class ConfigError(CorsageError):
     """A key, a value or a combination of them that cannot be used."""
 
 
+class NotInstalled(ConfigError):
+    """A part of Corsage that was taken out, named where something needs it."""
+
+
 class Refused(ConfigError):
-    """What another party said or asked and is not believed or done, in words that it may hear."""
+    """A word or wish of another party that is not believed or done, in words that it may hear."""
 
 
 class DataError(CorsageError):
@@ -66,7 +70,7 @@ FOR_ALL = (NodeError, StorageError)
 
 
 class UserError(CorsageError):
-    """What went wrong at one user: who, in which phase, and why."""
+    """A failure at one user: who, in which phase, and why."""
 
     def __init__(self, user: str, phase: str, cause: str) -> None:
         super().__init__(f"user {user}: {phase}: {cause}")
@@ -79,3 +83,21 @@ class StateLost(UserError):
 
 ONE_SAMPLE = "Expected more than 1 value per channel"
 """What torch's BatchNorm says, in training, of a batch of one sample: how its error begins."""
+
+
+MOST = 300
+"""Characters of a line from elsewhere."""
+
+
+def escaped(text: str) -> str:
+    """The text without anything that a terminal obeys: ESC, CR, LF, and marks that turn text."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def line(text: object, most: int = MOST) -> str:
+    """A text from another party as one line of at most so many characters."""
+    words = str(text)
+    found = escaped(words[: most + 1].strip())
+    return found if len(found) <= most else f"{found[: most - 4]} ..."

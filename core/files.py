@@ -66,7 +66,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def cache_root(cache_dir: str) -> Path:
-    """Where what can be made again is kept: `cache-dir`, else the user's cache folder."""
+    """The folder of files that can be made again: `cache-dir`, else the user's cache folder."""
     if cache_dir:
         return Path(cache_dir).expanduser().absolute()
     home = os.environ.get("XDG_CACHE_HOME")
@@ -105,7 +105,7 @@ def sealed(content: Mapping[str, Any]) -> str:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """What `sealed` made a file of; ValueError if it is damaged, OSError if it cannot be read."""
+    """The content of a sealed file; ValueError if it is damaged, OSError if it cannot be read."""
     content = parsed(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or content.pop("seal", "") != _seal(content):
         raise ValueError(f"{path}: damaged")
@@ -113,7 +113,7 @@ def unsealed(path: Path) -> dict[str, Any]:
 
 
 def parsed(text: str) -> Any:
-    """What a JSON text says; ValueError if it is none, or nested without end."""
+    """The value of a JSON text; ValueError if it is none, or nested without end."""
     try:
         return json.loads(text)
     except RecursionError:

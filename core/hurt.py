@@ -1,4 +1,4 @@
-"""Who is worse off: users under one method beside themselves under another, such as on their own.
+"""Users who are worse off under one method than under another, such as on their own.
 
 A mean says nothing of that: a method may lift it and still leave a third of the users with a worse
 model than the one that they had alone.
@@ -62,7 +62,7 @@ class Hurt:
 
 @dataclass(frozen=True)
 class Row:
-    """What is compared of a row: its name, measure, users' values and their standard errors.
+    """A row as it is compared: its name, measure, users' values and their standard errors.
 
     `guess` is what one constant answer a user scores: where models fit without error, errors are
     rounding, and nobody is better or worse off.
@@ -76,7 +76,7 @@ class Row:
 
 
 def hurt(row: Row, rows: Mapping[str, Row]) -> dict[str, Hurt]:
-    """Who is hurt in a row, beside each reference that is among the rows."""
+    """The users hurt in a row, beside each reference that is among the rows."""
     found = {}
     for kind, names in REFERENCES.items():
         also = NEW if row.name.endswith(NEW) else ""
@@ -87,7 +87,7 @@ def hurt(row: Row, rows: Mapping[str, Row]) -> dict[str, Hurt]:
 
 
 def hurts(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Hurt]]:
-    """Who is hurt in each row of a table, as files have these."""
+    """The users hurt in each row of a table, as files have these."""
     rows = {}
     for result in results:
         name, measure = str(result["strategy"]), measure_of(result)
@@ -98,7 +98,7 @@ def hurts(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Hurt]]:
 
 
 def compared(row: Row, other: Row) -> Hurt | None:
-    """Who is worse off in a row than in another one; None if no user is in both."""
+    """The users worse off in a row than in another one; None if no user is in both."""
     users = [user for user in row.values if user in other.values]
     if not users or row.measure != other.measure:
         return None
@@ -111,7 +111,7 @@ def compared(row: Row, other: Row) -> Hurt | None:
 
 
 def loss(row: Row, other: Row, user: str) -> float:
-    """How much worse a user is in a row than in another."""
+    """The difference by which users are worse in a row than in another."""
     return float(row.measure.merit(other.values[user]) - row.measure.merit(row.values[user]))
 
 

@@ -1,4 +1,4 @@
-"""What a key of the configuration is: declared in a dataclass, with its meaning and its limits."""
+"""Keys of the configuration: declared in dataclasses, with their meanings and limits."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Keys:
 
 @dataclasses.dataclass(frozen=True)
 class NoKeys(Keys):
-    """What has no keys of its own."""
+    """No keys."""
 
 
 @dataclasses.dataclass(frozen=True)

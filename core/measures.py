@@ -1,4 +1,4 @@
-"""What a user's model is judged by: the key `measures`; the first of them is a row's own.
+"""Measures of a user's model (the key `measures`); the first of them is a row's own.
 
 All that shows, sorts or stores results asks the measure how: its name, its unit, which end of it is
 the good one.
@@ -100,12 +100,12 @@ class Measure:
 
     @property
     def worst(self) -> str:
-        """Where a spread over users has the worst of them: `min` or `max`."""
+        """The end of a distribution at which the worst users are: `min` or `max`."""
         return "min" if self.higher_is_better else "max"
 
     @property
     def tag(self) -> dict[str, str]:
-        """What says of a result or row that it has this measure; accuracy goes without saying."""
+        """The mark of a result or row of this measure; accuracy needs none."""
         return {} if self is ACCURACY else {"measure": self.name}
 
     def text(self, value: float | None) -> str:
@@ -274,7 +274,7 @@ def baseline_of(measure: Measure) -> str:
 
 
 def reported(measures: Sequence[Measure], classes: int) -> tuple[Number, ...]:
-    """What each user reports of an evaluation under some measures, besides its samples."""
+    """The numbers that each user reports for some measures, besides its samples."""
     found = {number.name: number for one in measures for number in one.numbers(max(classes, 2))}
     lowest = {one: max(one.bounds[0] / one.factor, -LARGEST) for one in measures}
     highest = {one: min(one.bounds[1] / one.factor, LARGEST) for one in measures}
@@ -346,7 +346,7 @@ def finite(values: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class Spread:
-    """How a quantity is spread over users: mean, standard deviation, extremes and quantiles."""
+    """The distribution of a quantity over users: mean, deviation, extremes and quantiles."""
 
     mean: float
     std: float
@@ -359,7 +359,7 @@ class Spread:
 
 
 def spread(values: ArrayLike) -> Spread:
-    """How values are spread over users.
+    """The distribution of values over users.
 
     The standard deviation is the population's (one user: 0), for the users are all there are.
     """

@@ -13,11 +13,13 @@ Nothing is imported before it is named.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from corsage.core.errors import ConfigError
+from corsage.core.errors import ConfigError, NotInstalled
 from corsage.core.keys import Keys, NoKeys
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Where an algorithm is found.
+    """The place of an algorithm.
 
     Parameters
     ----------
@@ -120,21 +122,55 @@ DATASETS: dict[str, str] = {
 
 
 ATTACHED: dict[str, str] = {
+    "augment": "networks.augment",
+    "cut": "networks.cut",
     "devices": "strategies.devices.network",
+    "objective": "networks.objective",
     "riding": "strategies.devices.riding",
+    "report": "app.report.document",
+    "robust": "core.robust",
+    "studies": "app.studies.performing",
+    "tables": "core.tables",
+    "together": "networks.together",
+    "tracking": "app.tracking.tools",
 }
-"""What attaches to a run only where it is of use, by the name of its place: a simulation loads none
-of it, and who reads a round need not know it."""
+"""What attaches to a run only where it is of use, by the name of its place: who reads a round need
+not know it."""
 
 
 def attached(place: str) -> Any:
-    """The module that attaches at a place."""
-    return import_module(f"corsage.{ATTACHED[place]}")
+    """The module that attaches at a place; NotInstalled if it was taken out."""
+    return part(ATTACHED[place], place)
+
+
+def part(module: str, what: str) -> Any:
+    """A module of Corsage, which `what` needs; NotInstalled if it, or what it needs, is gone."""
+    try:
+        return import_module(f"corsage.{module}")
+    except ModuleNotFoundError as error:
+        if not_installed(error) is None:
+            raise
+        raise NotInstalled(f"{what}: {not_installed(error)}") from error
+
+
+def not_installed(error: ModuleNotFoundError) -> str | None:
+    """The line on a part of Corsage that is gone; None if the module is somebody else's."""
+    floor, _, place = (error.name or "").partition(".")
+    if floor != "corsage":
+        return None
+    return f"{place.replace('.', '/')} is not in this installation of Corsage."
+
+
+def attachment(place: str) -> Any:
+    """The module that attaches at a place, or None where its folder was taken out."""
+    module = f"corsage.{ATTACHED[place]}"
+    return import_module(module) if find_spec(module) else None
 
 
 def found(name: str, floor: str, suffix: str = "") -> Any:
     """A class of an algorithm, out of its file on a floor: `strategies` or `clients`."""
-    module, cls = import_module(f"corsage.{place_of(name, floor)}"), ALGORITHMS[name].cls + suffix
+    module = part(place_of(name, floor), f"strategy={name}")
+    cls = ALGORITHMS[name].cls + suffix
     if not hasattr(module, cls):
         raise ConfigError(f"strategy={name}: no class {cls} in {module.__file__}; see ALGORITHMS.")
     return getattr(module, cls)
@@ -160,14 +196,17 @@ def keys_class(name: str) -> type[Keys]:
 
 
 def algorithm_keys() -> dict[str, type[Keys]]:
-    """The keys of each algorithm that has keys of its own; presets have none."""
-    classes = {name: keys_class(name) for name, entry in ALGORITHMS.items() if not entry.of}
+    """The keys of each algorithm that has some, and was not taken out; presets have none."""
+    classes: dict[str, type[Keys]] = {}
+    for name in (name for name, entry in ALGORITHMS.items() if not entry.of):
+        with suppress(NotInstalled):
+            classes[name] = keys_class(name)
     return {name: cls for name, cls in classes.items() if cls is not NoKeys}
 
 
 def data_set(name: str) -> Any:
-    """What a data set's file says of it."""
-    return import_module(f"corsage.datasets.{DATASETS[name]}").DATASET
+    """The declaration of a data set in its file."""
+    return part(f"datasets.{DATASETS[name]}", f"dataset={name}").DATASET
 
 
 def data_keys(name: str) -> type[DataKeys]:

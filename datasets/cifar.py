@@ -41,12 +41,12 @@ class Published(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """What the archive unpacks to."""
+        """The folder that the archive unpacks to."""
         return f"{self.name}-{self.kind}"
 
     @property
     def archive(self) -> str:
-        """What the publisher offers."""
+        """The archive that the publisher offers."""
         return f"{self.name}-binary.tar.gz"
 
 

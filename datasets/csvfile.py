@@ -189,7 +189,7 @@ class CsvFile:
 
 
 def same(word: str, value: float) -> bool:
-    """Whether a word is this number."""
+    """Tell whether a word is this number."""
     try:
         return not is_missing(word) and float(word.replace(",", ".")) == value
     except ValueError:
@@ -211,7 +211,7 @@ def read_header(path: Path, delimiter: str = ",") -> tuple[int, list[str]]:
 def find_columns(
     path: Path, keys: CsvKeys, optional: tuple[str, ...], delimiter: str = ","
 ) -> Columns:
-    """Which of the header's names are label, user, cluster and features."""
+    """Find label, user, cluster and features among the header's names."""
     line, names = read_header(path, delimiter)
     wanted = {"label": keys.label_column, "user": keys.user_column, "cluster": keys.cluster_column}
     at: dict[str, int] = {}
@@ -253,4 +253,4 @@ def check_named(path: Path, keys: CsvKeys, names: list[str]) -> None:
         raise DataError("feature-columns and drop-columns: set one of them; the other follows.")
 
 
-DATASET = DataSet(load, CsvKeys, own_file, check_columns, users="either")
+DATASET = DataSet(load, CsvKeys, own_file, check_columns, users="either", read=read)

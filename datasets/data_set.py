@@ -1,4 +1,4 @@
-"""What a data set's file says of it, and what is done with what it says.
+"""Declarations of data sets, and what is done with them.
 
 A new data set is a file with a `DATASET` like the others', and a line in `DATASETS` of
 `core/registry.py`.
@@ -60,6 +60,7 @@ class DataSet(Generic[D]):
     users : who its users are: "dealt" by the key partition, its "own", or "either" as one likes.
     tested : whether it says which samples are for testing.
     keep : where what is prepared of it is kept instead of on disk, for data that no file may have.
+    read : reads a file of a device's own, of which some columns may be absent.
     arranged : gives the data user by user as they lie on the disk, so that none are prepared.
     """
 
@@ -70,6 +71,7 @@ class DataSet(Generic[D]):
     users: Literal["dealt", "own", "either"] = "dealt"
     tested: bool = False
     keep: Callable[[D], dict[Any, Any]] | None = None
+    read: Callable[..., Table] | None = None
     arranged: Callable[[D], Arranged] | None = None
 
 

@@ -109,7 +109,7 @@ def cluster_sizes(users: int) -> Ints:
 
 
 def intercept(score: Numbers, rate: float) -> float:
-    """What to add to all scores so that their mean chance is `rate`: bisection."""
+    """The number to add to all scores so that their mean chance is `rate`: bisection."""
     low, high = -50.0, 50.0
     for _ in range(25):  # to 3e-6
         middle = (low + high) / 2

@@ -34,7 +34,7 @@ UNSIGNED_BYTE = 8
 
 @dataclass(frozen=True)
 class Published:
-    """Where a data set is found, and its pixels' published mean and standard deviation."""
+    """The address of a data set, and its pixels' published mean and standard deviation."""
 
     hub: str
     debian: str  # the folder that `package` installs, "" if there is no such package

@@ -41,7 +41,7 @@ class Memory:
 
 
 def memory_of(keys: MemoryKeys) -> Memory:
-    """What the keys name."""
+    """The data that the keys name."""
     if not keys.data_file:
         raise ConfigError(f"dataset=memory: {ONLY}.")
     found = held(keys.data_file)
@@ -60,7 +60,7 @@ def table_of(keys: MemoryKeys) -> Table:
 
 
 def prepared_of(keys: MemoryKeys) -> dict[Any, Any]:
-    """What was prepared of the table that the keys name."""
+    """The prepared data of the table that the keys name."""
     return memory_of(keys).prepared
 
 

@@ -83,7 +83,7 @@ def read(path: Path, keys: ColumnKeys, *, optional: tuple[str, ...] = ()) -> Tab
 
 
 def test_mask(array: Array | None, where: str) -> Mask | None:
-    """Which samples are for testing, if the file says so."""
+    """Mark the samples for testing, if the file says which they are."""
     if array is not None and (array.ndim != 1 or array.dtype != np.bool_):
         raise DataError(
             f"{where}: of type {array.dtype} and shape {array.shape}; it is to say of each sample "
@@ -171,7 +171,7 @@ def cells(x: Array, where: str, keys: ColumnKeys) -> Array:
 
 
 def is_table(x: Array) -> bool:
-    """Whether samples are rows of numbers, and not pixels."""
+    """Tell whether samples are rows of numbers, and not pixels."""
     return x.ndim == 2 and x.dtype != np.uint8
 
 
@@ -213,4 +213,4 @@ def refuse_table_keys(keys: ColumnKeys) -> None:
             raise ConfigError(f"{name}={value}: is for tables, and x are images; leave it out.")
 
 
-DATASET = DataSet(load, ColumnKeys, own_file, check_columns, users="either")
+DATASET = DataSet(load, ColumnKeys, own_file, check_columns, users="either", read=read)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from corsage.core.configuration.data_keys import FEDERATED, MISSING, SCALES
 from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.keys import key
-from corsage.core.tables.preparation import FEDERATED, MISSING, SCALES
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class FileKeys(DataKeys):
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """The place of the file."""
         return Path(self.data_file).expanduser()
 
 
@@ -44,13 +44,13 @@ class LabelKeys(DataKeys):
 
     @property
     def numbers(self) -> bool:
-        """Whether the labels are said to be numbers."""
+        """Tell whether the labels are said to be numbers."""
         return self.labels == "numbers"
 
 
 @dataclass(frozen=True)
 class TableKeys(DataKeys):
-    """How the columns of a table are prepared."""
+    """The preparation of a table's columns."""
 
     scale: str = key(
         "auto",
@@ -67,18 +67,18 @@ class TableKeys(DataKeys):
 
     @property
     def scaling(self) -> str:
-        """Whose mean and spread count."""
+        """The scope of means and spreads."""
         return FEDERATED if self.scale == "auto" else self.scale
 
     @property
     def sums(self) -> bool:
-        """Whether means and spreads are asked of the nodes."""
+        """Tell whether means and spreads are asked of the nodes."""
         return self.scaling == FEDERATED or self.missing != "refuse"
 
 
 @dataclass(frozen=True)
 class ColumnKeys(TableKeys, LabelKeys, FileKeys):
-    """What is where in a file of one's own."""
+    """The columns of a file of one's own."""
 
     user_column: str = key("user", "column that names each sample's user")
     label_column: str = key("label", "column of the class (npz: y is understood too)")

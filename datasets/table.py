@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Floats32, Ints, PerChannel, along_channels
 from corsage.core.errors import ConfigError, DataError
-from corsage.core.tables.columns import TableFacts
+
+if TYPE_CHECKING:
+    from corsage.core.tables.columns import TableFacts
 
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -58,7 +60,7 @@ class Table:
 
     @cached_property
     def strata(self) -> Ints:
-        """What splits and partitions balance: the classes; numbers are all of one kind."""
+        """Strata that splits and partitions balance: the classes; numbers are all of one kind."""
         classes = self.balanced and self.num_classes
         return self.y if classes else np.zeros(len(self.y), np.int64)
 
@@ -148,7 +150,7 @@ def number_labels(values: Array, where: str) -> Numbers:
 
 
 def held(x: Array) -> Mask:
-    """Which samples a float32 model can hold."""
+    """Mark the samples that a float32 model can hold."""
     with np.errstate(over="ignore"):
         finite = np.isfinite(x.astype(np.float32))
     return np.asarray(finite.reshape(len(x), -1).all(axis=1))

@@ -14,11 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corsage.core.arrays import Ints
+from corsage.core.arrays import Ints, PerChannel, along_channels
 from corsage.core.configuration.train_keys import TrainKeys
 from corsage.core.errors import ModelError
 from corsage.core.seeding import generator
 from corsage.networks.batches import Order
+
+Units = tuple[PerChannel, PerChannel]
+"""Shift and scale of raw samples."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,12 @@ def within(places: Tensor, size: int) -> Tensor:
 
 
 def views_of(
-    keys: TrainKeys, seed: int, number: int, users: Sequence[str], x: Tensor, zero: Tensor
-) -> Views | None:
-    """The views by the keys, for users' samples; None: they stay as they are."""
-    if not keys.augment:
-        return None
+    keys: TrainKeys, seed: int, number: int, users: Sequence[str], units: Units, x: Tensor
+) -> Views:
+    """The views by the keys, for users' samples `x`; what comes in is a raw 0 in their units."""
     check_images(keys, tuple(x.shape[1:]))
+    black = -along_channels(units[0]) * along_channels(units[1])
+    zero = torch.as_tensor(np.asarray(black))
     return Views(keys.augment, keys.augment_padding, seed, number, tuple(users), zero)
 
 

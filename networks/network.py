@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import NDArray
@@ -18,14 +18,16 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.paths import AUTO, LAYERS, PATHS, Path
+from corsage.core.registry import attached, attachment
 from corsage.networks import batch_norm, inspection
 from corsage.networks.answers import output_of
-from corsage.networks.chain import chain_of, head_layers, stackable, widest_convolution
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion
-from corsage.networks.cut import Cut, Uncut, cut
 from corsage.networks.groups import Words
 from corsage.networks.running import divided
 from corsage.networks.vector import Block, Vector, is_weight
+
+if TYPE_CHECKING:
+    from corsage.networks.cut import Cut
 
 __all__ = ["ALONE", "Block", "Network", "is_weight"]
 
@@ -91,12 +93,13 @@ class Network:
         if self.head_name is not None:
             self.head_module = self.vector.module.get_submodule(self.head_name)
         else:
+            cuts = attached("cut")
             own, others = self.vector.tensors(self.head), self.vector.tensors(self.body)
             try:
-                self.split = cut(self.module, own, example, self.still, others)
+                self.split = cuts.cut(self.module, own, example, self.still, others)
                 uncut = f"{self.said}: what is shared comes after it" * self.split.mixed
                 self.head_module = self.split.back
-            except Uncut as why:
+            except cuts.Uncut as why:
                 uncut = f"{self.said}: {why}"
             if uncut:
                 self.split, self.head_module = None, self.module
@@ -104,12 +107,11 @@ class Network:
         self.split_exact, self.cacheable, self.why = found.split_exact, found.cacheable, found.why
         self.stochastic = found.stochastic
         self.linear_head, self.width = found.linear_head, found.width
-        self.layers = chain_of(self.module, example)
-        self.chains = stackable(self)
-        self.head_layers = head_layers(self, example)
+        several = attachment("together")
+        plain = several.plain_layers(self, example) if several else ([], [], False, 0)
+        self.layers, self.head_layers, self.chains, self.widest_convolution = plain
         self.takes_channels_last = found.channels_last
         self.batch_statistics = batch_norm.needs_two(self.module)
-        self.widest_convolution = widest_convolution(self.module)
 
     def _take(self, path: str) -> None:
         """Take a path by its name."""
@@ -129,9 +131,10 @@ class Network:
         """The network behind a frozen front, and why there is none if something is frozen."""
         if not any(isinstance(t, nn.Parameter) for t in self.vector.fixed.tensors.values()):
             return self, ""
+        cuts = attached("cut")
         try:
-            found = cut(self.module, self.vector.tensors(self.whole), example, self.still)
-        except Uncut as why:
+            found = cuts.cut(self.module, self.vector.tensors(self.whole), example, self.still)
+        except cuts.Uncut as why:
             return self, str(why)
         if not any(True for _ in found.front.parameters()):
             return self, "what trains comes first"

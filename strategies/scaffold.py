@@ -32,7 +32,7 @@ import numpy as np
 from corsage.core.arrays import Floats32
 from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies
-from corsage.core.messages.weights import capped
+from corsage.core.messages.schema import capped
 from corsage.strategies.rounds.global_model import GlobalModel
 from corsage.strategies.rounds.state import ModelState
 from corsage.strategies.rounds.turns import Parcel

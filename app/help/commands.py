@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib import import_module
+
+from corsage.app.output.usage import exit_code
+from corsage.core.registry import part
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Command:
 
     def run(self, words: list[str]) -> int:
         """Do it; returns the exit code."""
-        return int(getattr(import_module(f"corsage.{self.module}"), self.function)(words))
+        return exit_code(lambda: getattr(part(self.module, self.meaning), self.function)(words))
 
 
 COMMAND_GROUPS: dict[str, dict[str, Command]] = {

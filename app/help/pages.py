@@ -198,6 +198,8 @@ def line(name: str) -> str:
 def docstring(name: str) -> str:
     """The text at the top of an algorithm's file, which is not imported for that."""
     file = SOURCES.joinpath(*place_of(source(name)).split(".")).with_suffix(".py")
+    if not file.is_file():
+        return "Not in this installation."
     return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or name
 
 

@@ -27,7 +27,7 @@ from corsage.clients.base import Client, Models
 from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import StorageError
 from corsage.core.messages.wire import DELIVER, ROOM, ROW, Task
-from corsage.datasets.dealing.federated import FederatedData
+from corsage.datasets.user_data import FederatedData
 from corsage.networks.network import Network
 
 

@@ -24,15 +24,11 @@ from corsage.core.messages.limits import Limits, limits_of
 from corsage.core.messages.wire import Task
 from corsage.core.tables.columns import TableFacts
 from corsage.core.tables.preparation import Preparation
-from corsage.datasets.columns.prepared import prepared
 from corsage.datasets.columns.summed import summed
-from corsage.datasets.dealing.federated import (
-    FederatedData,
-    on_device,
-    simulated,
-    source_marks,
-)
+from corsage.datasets.dealing.federated import on_device, simulated, source_marks
+from corsage.datasets.dealing.prepared import prepared
 from corsage.datasets.shared_keys import CsvKeys, TableKeys
+from corsage.datasets.user_data import FederatedData
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from flwr.supercore import log
 
-from corsage.core.errors import ONE_SAMPLE, ModelError, Refused, StateLost, UserError
-from corsage.core.text import escaped, line
+from corsage.core.errors import ONE_SAMPLE, ModelError, Refused, StateLost, UserError, escaped, line
 
 REMEDY = (
     "a batch has one sample, too few for BatchNorm: set another batch-size, or batch-norm=frozen "

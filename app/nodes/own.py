@@ -26,10 +26,11 @@ from corsage.core.registry import ALGORITHMS
 from corsage.core.seeding import generator
 from corsage.datasets.dealing import partitions
 from corsage.datasets.dealing.deal import Dealt, known_clusters
-from corsage.datasets.dealing.federated import FederatedData, arrange, made
+from corsage.datasets.dealing.federated import arrange, made
 from corsage.datasets.given.samples import Columns, Samples, is_data_set, samples_of
 from corsage.datasets.given.table import as_it_is, is_many, table_of, users_of
 from corsage.datasets.given.table import entries as entries_of
+from corsage.datasets.user_data import FederatedData
 
 if TYPE_CHECKING:
     from corsage.networks.own_training import OwnTraining

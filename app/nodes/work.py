@@ -31,6 +31,7 @@ from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
+from corsage.clients.parts.own_steps import OwnSteps
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.blocks import add_weighted, finite_rows, mean_of
 from corsage.core.cache import Names
@@ -45,8 +46,8 @@ from corsage.core.errors import (
 from corsage.core.messages.introduction import other_frozen
 from corsage.core.messages.replies import Reply
 from corsage.core.messages.wire import BY_USER, MEMBERS, Task
+from corsage.networks.local_training import network_on_its_path
 from corsage.networks.network import ALONE, Network
-from corsage.networks.together import network_on_its_path
 
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
@@ -196,7 +197,8 @@ class Worker:
                 self.members[name], self.stored[name] = read_members(stored), stored
             users = self.members.setdefault(name, Names(names))
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
-        client.training = self.node.training
+        if self.node.training is not None:
+            client.training = OwnSteps(self.node.training)
         return client
 
     def got(self, group: list[int]) -> Got:

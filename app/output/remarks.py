@@ -18,8 +18,9 @@ from corsage.core.configuration.config import Config
 from corsage.core.configuration.known_keys import defaults, keys_of_algorithms
 from corsage.core.measures import MEASURES
 from corsage.core.registry import ALGORITHMS, source
-from corsage.datasets.columns.prepared import prepared
-from corsage.datasets.dealing.federated import FederatedData, simulated
+from corsage.datasets.dealing.federated import simulated
+from corsage.datasets.dealing.prepared import prepared
+from corsage.datasets.user_data import FederatedData
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import Summary

@@ -10,6 +10,7 @@ from functools import wraps
 from pathlib import Path
 
 from corsage.core.errors import UNUSABLE, ConfigError, CorsageError
+from corsage.core.registry import not_installed
 
 Errors = type[Exception] | tuple[type[Exception], ...]
 Work = Callable[[list[str]], int | None]
@@ -30,6 +31,10 @@ def exit_code(work: Callable[[], int | None], mistakes: Errors = UNUSABLE) -> in
         return work() or 0
     except mistakes as error:
         return complain(error, 2)
+    except ModuleNotFoundError as error:  # a part of Corsage that was taken out
+        if not_installed(error) is None:
+            raise
+        return complain(not_installed(error), 2)
     except CorsageError as error:
         return complain(error, 1)
     except KeyboardInterrupt:

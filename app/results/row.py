@@ -13,16 +13,16 @@ import numpy as np
 from corsage.app.results.model_inputs import preparation_of
 from corsage.app.results.rowfile import SHARED_PREFIX, RowFile
 from corsage.core.arrays import Arrays
+from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.errors import CorsageError, DataError
 from corsage.core.hurt import Hurt
 from corsage.core.keys import nearest
 from corsage.core.measures import MEASURES, Spread
-from corsage.core.tables.preparation import BY_USER
 from corsage.strategies.rounds.results import Summary
 
 if TYPE_CHECKING:
     from corsage.app.results.user_model import UserModel
-    from corsage.datasets.dealing.federated import FederatedData
+    from corsage.datasets.user_data import FederatedData
 
 Json = dict[str, Any]
 Data = Callable[[], "FederatedData"]
@@ -219,7 +219,7 @@ class Row:
 
         Users whose test data have no such value are left out.
         """
-        from corsage.datasets.columns.prepared import prepared
+        from corsage.datasets.dealing.prepared import prepared
 
         if self.file.header.devices:
             raise NoModel(f"{self.name}: the users' test data are on their devices.")
@@ -231,7 +231,7 @@ class Row:
         return {user: value for user, value in found.items() if math.isfinite(value)}
 
     def _judged(self, user: str, data: FederatedData) -> float:
-        from corsage.clients.parts.units import units_of
+        from corsage.clients.parts.samples import units_of
         from corsage.networks.evaluation import score
 
         model, own, measure = self.user(user), data[user], MEASURES[self.measure]

@@ -19,8 +19,8 @@ from corsage.core.arrays import Array, Arrays, Floats, PerChannel, along_channel
 from corsage.core.errors import CheckpointError, DataError, ModelError
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, measure_model
+from corsage.networks.evaluation import linear_outputs, outputs_of
 from corsage.networks.network import ALONE, Network
-from corsage.networks.outputs import linear_outputs, outputs_of
 from corsage.networks.training import to_tensors
 from corsage.networks.vector import as_block
 from corsage.networks.zoo import ZOO

@@ -12,19 +12,21 @@ from rich.text import Text
 
 from corsage.app.output.notes import measures_table
 from corsage.app.output.summary import Result, findings_tables, summary_table
+from corsage.app.output.usage import complain
 from corsage.app.results.metrics import read_rows
 from corsage.app.run.endings import read_failure, read_result
 from corsage.app.run.user_columns import thinned
 from corsage.core.configuration.config import Config
+from corsage.core.errors import NotInstalled
 from corsage.core.files import guarded, write_atomically
 from corsage.core.hurt import hurts
+from corsage.core.registry import attached
 from corsage.core.version import VERSION
 from corsage.strategies.work import said
 
 
 def conclude(folder: Path, config: Config, times: Callable[[], str]) -> None:
     """Write the summary and the report, print the table, where the time went, and the folder."""
-    from corsage.app.report.document import write_report
     from corsage.app.results.csv_files import write_tables
 
     found, rows = results(folder, config), all_rows(folder, config)
@@ -34,7 +36,12 @@ def conclude(folder: Path, config: Config, times: Callable[[], str]) -> None:
     guarded(write_atomically, folder / "summary.json", json.dumps(content, indent=2))
     if found:
         guarded(write_tables, folder, found)
-        guarded(write_report, folder, config.flat(), found, VERSION, rows, failed)
+        try:
+            page = attached("report")
+        except NotInstalled as why:
+            complain(why, 0)
+        else:
+            guarded(page.write_report, folder, config.flat(), found, VERSION, rows, failed)
     show(found, folder, failed, [said(config), times()])
 
 

@@ -16,9 +16,9 @@ from corsage.app.results.rowfile import USERS_PREFIX, encoded
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Models
 from corsage.core.arrays import Arrays
+from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.errors import CorsageError
 from corsage.core.messages.wire import Task, decode_task
-from corsage.core.tables.preparation import BY_USER
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.delivery import AUTO_BYTES, Delivery
 from corsage.strategies.rounds.outgoing import task_for

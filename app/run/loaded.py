@@ -16,7 +16,7 @@ from corsage.core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from corsage.core.arrays import Arrays
-    from corsage.datasets.dealing.federated import FederatedData
+    from corsage.datasets.user_data import FederatedData
 
 
 def load(folder: str | Path) -> Run:

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corsage.app.output.progress import Watcher
 from corsage.app.output.remarks import Remarks
@@ -50,7 +50,6 @@ from corsage.app.run.resuming import (
     text_of,
 )
 from corsage.app.run.status import RunLock, group_of
-from corsage.app.tracking.tools import Trackers, check_tools
 from corsage.core.configuration.config import Config
 from corsage.core.errors import (
     UNUSABLE,
@@ -62,11 +61,15 @@ from corsage.core.errors import (
     StorageError,
 )
 from corsage.core.files import clear_temporaries, delete, guarded, write_atomically
+from corsage.core.registry import attached
 from corsage.core.version import VERSION, warn_if_untested
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.work import with_budget
+
+if TYPE_CHECKING:
+    from corsage.app.tracking.tools import Trackers
 
 AnyStrategy = Strategy[Any, Any]
 
@@ -96,7 +99,9 @@ class RunFolder:
         self.lock, self.simulated = lock, simulated
         self.attempts = Attempts(folder, alone=len(config.run.strategy) == 1)
         self.fresh = fresh
-        self.trackers = Trackers(config.run.log_to, folder, group_of(folder))
+        self.trackers: Trackers | None = None
+        if tools := config.run.log_to:
+            self.trackers = attached("tracking").Trackers(tools, folder, group_of(folder))
 
     @classmethod
     def open(cls, config: Config, nodes: int = 0, at: Path | None = None) -> RunFolder:
@@ -107,7 +112,8 @@ class RunFolder:
         nodes : how many a simulation has; its users' states are in this folder too.
         at : where a new one is to be; by default in `run-dir`, named by time and strategies.
         """
-        check_tools(config.run.log_to)
+        if config.run.log_to:
+            attached("tracking").check_tools(config.run.log_to)
         config = with_budget(config)  # stays the run's, whatever strategies come later
         folder = run_folder(config, at)
         lock = RunLock(folder)
@@ -135,7 +141,8 @@ class RunFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.trackers.close()
+        if self.trackers is not None:
+            self.trackers.close()
         self.lock.release()
         if isinstance(error, UNUSABLE):
             self.leave_nothing()
@@ -181,7 +188,8 @@ class RunFolder:
         asked = len(self.config.run.strategy)
         self.attempts.raise_if_nothing_is_left(asked)
         conclude(self.folder, self.config, self.attempts.times(resumed=not self.fresh))
-        self.trackers.close(self.folder / "report.html")
+        if self.trackers is not None:
+            self.trackers.close(self.folder / "report.html")
         self.attempts.raise_at_the_end(asked)
 
     def experiment(self, name: str) -> str:
@@ -200,7 +208,7 @@ class RunFolder:
         several = self.config.run.strategy
         remarks = Remarks(several if name == several[0] else ())
         watching = [recorder, Watcher(self.config.run.num_rounds), remarks]
-        return [*watching, *self.trackers.of(name)]
+        return [*watching, *(self.trackers.of(name) if self.trackers is not None else ())]
 
 
 def is_done(folder: Path, rounds: int) -> bool:

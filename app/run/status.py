@@ -13,13 +13,14 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from corsage.core.configuration.command_line import each_of
 from corsage.core.errors import UNUSABLE, CheckpointError, CorsageError
 from corsage.core.files import guarded, parsed, write_atomically
 
@@ -130,6 +131,13 @@ def there(pid: int) -> bool:
 def is_study(folder: Path) -> bool:
     """True if a folder is a study's."""
     return (folder / STUDY).is_file()
+
+
+def is_study_of(values: Mapping[str, Any]) -> bool:
+    """Whether these keys are those of a study: several values of one, or an earlier study."""
+    resume = str(values.get("resume", ""))
+    several = any(len(each) > 1 for each in each_of(values).values())
+    return several or bool(resume and is_study(Path(resume).expanduser()))
 
 
 def group_of(folder: Path) -> str:

@@ -21,9 +21,10 @@ from corsage.app.run.conclusion import failures, results
 from corsage.app.run.resuming import FREE, begun, read_config
 from corsage.app.run.status import STUDY, RunLock, is_study
 from corsage.app.studies.comparison import Study
-from corsage.app.studies.grid import Cell, Grid, grid_of, several
+from corsage.app.studies.grid import Cell, Grid, grid_of
 from corsage.app.studies.over_seeds import Done
 from corsage.app.studies.workers import Job
+from corsage.core.configuration.command_line import each_of
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.known_keys import idle_keys
 from corsage.core.errors import CheckpointError, ConfigError, CorsageError
@@ -57,7 +58,7 @@ class StudyFolder:
     def again(cls, folder: Path, values: Mapping[str, Any]) -> StudyFolder:
         """An earlier one, to be finished; what it varies may get more values, such as seeds."""
         stored, new = read_study(folder), grid_of(values)
-        given = {key: several(key, value) for key, value in values.items()}
+        given = each_of(values)
         varied = {key: given.get(key, words) for key, words in stored["varied"].items()}
         check_again(folder, stored, new)
         base = {key: value for key, value in new.base.items() if key not in varied}

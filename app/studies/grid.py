@@ -7,14 +7,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from corsage.app.run.status import is_study
-from corsage.core.configuration.command_line import exampled
-from corsage.core.configuration.config import Config, check_names
-from corsage.core.configuration.known_keys import known_keys
+from corsage.core.configuration.command_line import each_of, exampled
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.keys import word
 
@@ -92,16 +88,10 @@ def is_plain(value: Any) -> bool:
 
 
 def grid_of(values: Mapping[str, Any]) -> Grid:
-    """The keys with one value and those with several.
-
-    Numbers, true or false, and names of a fixed choice are several with commas. `|` is between
-    several values of any key, also of those that are lists or texts themselves: `hidden=200|64,32`.
-    """
-    check_names(values)
-    parts = {key: several(key, value) for key, value in values.items()}
+    """The keys with one value and those with several."""
+    parts = each_of(values)
     varied = {key: words for key, words in parts.items() if len(words) > 1}
-    base = {key: words[0] if words else values[key] for key, words in parts.items()}
-    return Grid({key: value for key, value in base.items() if key not in varied}, varied)
+    return Grid({key: words[0] for key, words in parts.items() if key not in varied}, varied)
 
 
 def completed(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -109,33 +99,3 @@ def completed(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     grid = grid_of(values)
     found, line = exampled({**values, **grid.keys(grid.cells[0])})
     return {**found, **values}, line
-
-
-def several(key: str, value: Any) -> list[str]:
-    """The values of a key as words; one alone if it has one."""
-    if isinstance(value, (list, tuple, range)) or hasattr(value, "tolist"):
-        return [] if key in lists() else [word(one) for one in value]
-    if not isinstance(value, str):
-        return [word(value)]
-    parts = value.split("|")
-    if len(parts) == 1 and key in single():
-        parts = value.split(",")
-    return [part.strip() for part in parts if part.strip()] or [value]
-
-
-@cache
-def single() -> frozenset[str]:
-    """The keys of which no value has a comma: numbers, true or false, one of some choices."""
-    return frozenset(n for n, key in known_keys().items() if key.kind in (int, float, bool, str))
-
-
-@cache
-def lists() -> frozenset[str]:
-    """The keys that are lists themselves."""
-    return frozenset(name for name, key in known_keys().items() if "Sequence" in str(key.kind))
-
-
-def is_study_of(values: Mapping[str, Any]) -> bool:
-    """True if these keys are a study's: several values of one, or an earlier study."""
-    resume = str(values.get("resume", ""))
-    return bool(grid_of(values).varied) or bool(resume and is_study(Path(resume).expanduser()))

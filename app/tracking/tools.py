@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corsage.app.output.usage import in_a_line
-from corsage.core.errors import ConfigError
-from corsage.core.text import line
+from corsage.core.errors import ConfigError, line
 
 if TYPE_CHECKING:
     from corsage.app.tracking.tracker import Tracker

@@ -16,8 +16,8 @@ from typing import Any
 from corsage.app.output.usage import in_a_line
 from corsage.app.results.metrics import read_rows
 from corsage.core.configuration.known_keys import idle_keys
+from corsage.core.errors import line
 from corsage.core.keys import Value
-from corsage.core.text import line
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import Summary

@@ -57,7 +57,7 @@ class ConvexClusteringClient(FoldedClient):
     usual_question = "prox"
 
     def answers(self) -> Mapping[str, Answer]:
-        """What the server may ask."""
+        """The questions that the server may ask."""
         return {
             "prox": self.prox,
             "gradient": self.gradient,
@@ -127,7 +127,7 @@ class ConvexClusteringClient(FoldedClient):
         return Sent(metrics=metrics)
 
     def facts(self, got: Got) -> Sent:
-        """What is known of f_i: curvature and slope at 0, bounds, and whether it is coercive."""
+        """Facts on f_i: curvature and slope at 0, bounds, and whether it is coercive."""
         losses = self.problem
         zero = torch.zeros(len(self.users), losses.d, dtype=losses.dtype, device=losses.device)
         trace = losses.hessian(zero).diagonal(dim1=1, dim2=2).sum(1) / losses.d
@@ -168,7 +168,7 @@ class ConvexClusteringClient(FoldedClient):
         ]
 
     def lost_by(self, probe: Probe) -> Floats:
-        """What x_i loses on the samples that its probe leaves out."""
+        """The loss of x_i on the samples that its probe leaves out."""
         if probe.fold is None:
             return np.full(len(self.users), np.nan)
         return self.lost(self.tensor(probe.x), probe.fold)

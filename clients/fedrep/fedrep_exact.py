@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from corsage.clients.base import Client, Got, Models, Sent
-from corsage.clients.parts.features import HeldFeatures
+from corsage.clients.parts.samples import HeldFeatures
 from corsage.core.arrays import Array, Floats, Floats32
 from corsage.core.errors import UserError
 from corsage.core.messages.asked import Takes, floats
@@ -48,7 +48,7 @@ class FedRepExactClient(Client[FedRepExactKeys]):
     )
 
     def answers(self) -> Mapping[str, Answer]:
-        """What the server may ask, and who answers."""
+        """The questions that the server may ask, and who answers."""
         return {
             "moments": self.moments,
             "sums": self.sums,
@@ -120,7 +120,7 @@ class FedRepExactClient(Client[FedRepExactKeys]):
         return exact_heads.as_rows(self.network, theta)
 
     def centres(self, got: Got, of: Designs) -> Floats:
-        """What each user's head is drawn to (n, d, C): its w_j, or what that is expected to be."""
+        """The point that each user's head is drawn to (n, d, C): its w_j, or the expected one."""
         if "centre" in got.rows:
             return self.thetas(got.rows["centre"])
         pull, sigma2 = float(got.options["pull"]), float(got.options["sigma2"])

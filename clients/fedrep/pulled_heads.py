@@ -1,4 +1,4 @@
-"""What users do where FedRep's heads are drawn together: the server says to what.
+"""FedRep's heads drawn together, at the users: the server says to what.
 
 It says where each head begins, the centre of its pull and how strong that is, and the head goes
 back beside the body: FedRep's round with (Collins et al. 2021, Algorithm 1) one more term.

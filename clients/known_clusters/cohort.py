@@ -34,7 +34,7 @@ class CohortClient(ConvexClient[K]):
 
     @property
     def state(self) -> Arrays:
-        """What the cohort kept when it was last merged; empty at first."""
+        """The state that the cohort kept when it was last merged; empty at first."""
         return self.states[0]
 
     def respond(self, got: Got) -> Sent:
@@ -45,7 +45,7 @@ class CohortClient(ConvexClient[K]):
         return Sent(rows=as_row(sent.rows), keep=as_row(sent.keep), metrics=as_row(metrics))
 
     def judge(self, got: Got) -> Mapping[str, Array]:
-        """How good each user's own model is."""
+        """The scores of each user's own model."""
         return super().judge(own(got))
 
     def own_part(self, centre: Tensor, gamma: float) -> Models:
@@ -61,7 +61,7 @@ class CohortClient(ConvexClient[K]):
 
 
 def own(got: Got) -> Got:
-    """What came, without the axis of participants."""
+    """Arrays that came, without the axis of participants."""
     return replace(got, rows={name: rows[0] for name, rows in got.rows.items()})
 
 

@@ -33,7 +33,7 @@ from corsage.solvers.known_clusters.variances.covariance import prediction
 from corsage.solvers.known_clusters.variances.laplace import laplace_sums
 from corsage.solvers.known_clusters.variances.reml import level_sums
 from corsage.solvers.losses.linear_losses import LinearLosses
-from corsage.strategies.known_clusters.mixed_model import MixedModelKeys
+from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
 
 
 @dataclass(frozen=True)

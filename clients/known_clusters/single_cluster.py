@@ -13,8 +13,8 @@ from corsage.clients.known_clusters.mixed_model import MixedModelClient
 from corsage.core.arrays import Floats
 from corsage.core.messages.asked import floats
 from corsage.core.seeding import user_keys
+from corsage.solvers.known_clusters.folds import SINGLE_CENTRE_GRID, Folds, keyed_folds
 from corsage.solvers.known_clusters.mixed_model import pack, personal, shrunk
-from corsage.solvers.known_clusters.pooling import SINGLE_CENTRE_GRID, Folds, keyed_folds
 
 
 class SingleClusterClient(MixedModelClient):

@@ -1,4 +1,4 @@
-"""What a user would score without any model: by one answer that its own training labels give it."""
+"""Scores without any model: of one answer a user, which its own training labels give it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes to a client and goes from it, and how Flower's own messages are read as that."""
+"""Arrays that come to a client and go from it, and Flower's own messages read as such."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from corsage.core.arrays import Array, Arrays, Floats32, Ints
 from corsage.core.errors import ConfigError
+from corsage.networks.batches import Examples
+from corsage.networks.evaluation import (
+    Scores,
+    outputs_of_heads,
+    outputs_of_models,
+    outputs_of_picked,
+)
+from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
 class Got:
-    """What came: arrays that all users get, arrays with one row a user, and options."""
+    """A message as it came: arrays for all users, arrays with one row a user, and options."""
 
     shared: Arrays = field(default_factory=dict)
     rows: Arrays = field(default_factory=dict)
@@ -24,7 +33,7 @@ class Got:
 
 @dataclass(frozen=True)
 class Sent:
-    """What goes up and what stays, one row a user.
+    """Arrays that go up and arrays that stay, one row a user.
 
     Parameters
     ----------
@@ -86,3 +95,18 @@ def averages(metrics: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         weights = np.ones(len(weights))
     others = ((name, values) for name, values in metrics.items() if name != "num-examples")
     return {name: float(np.average(values, weights=weights)) for name, values in others}
+
+
+def outputs_of(network: Network, models: Models, data: Examples) -> Tensor:
+    """The outputs of models for the users' samples."""
+    if models.heads is not None:
+        return outputs_of_heads(network, models.whole, models.heads, data)
+    if models.picked is not None:
+        return outputs_of_picked(network, models.whole, models.picked, data)
+    return outputs_of_models(network, models.whole, data)
+
+
+def report(scores: Scores) -> dict[str, NDArray[Any]]:
+    """Scores as numbers of each user; those without test samples have no loss."""
+    loss = np.divide(scores.loss, scores.n, out=np.zeros(len(scores.n)), where=scores.n > 0)
+    return {**scores.counts, "loss": loss, "num-examples": scores.n}

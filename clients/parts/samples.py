@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from corsage.clients.parts.features import FeaturesByModel, features_of
-from corsage.clients.parts.units import units_of
 from corsage.core.arrays import Array, Ints
 from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.seeding import generator
-from corsage.datasets.dealing.federated import FederatedData, UserData
-from corsage.networks.batches import Examples
+from corsage.datasets.user_data import FederatedData, UserData
+from corsage.networks.batches import Examples, Units
+from corsage.networks.evaluation import chunks
 from corsage.networks.network import Network
 from corsage.networks.training import Types, to_tensors
 
@@ -28,7 +28,7 @@ Rows = tuple[Array, Array, Ints]
 
 @dataclass(frozen=True)
 class Samples:
-    """What some users have.
+    """The samples of some users.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Samples:
     cache: Cache
 
     def training(self, limit: int) -> Rows:
-        """Which of the users' samples are for training, and how many each has; at most a limit."""
+        """The users' training samples, at most a limit, and how many each has."""
         if limit:
             return self.some(limit)
         x, y, sizes = self.part(test=False)
@@ -83,7 +83,7 @@ class Samples:
         return self._known(lambda: self.data.part(self.users, test))
 
     def _known(self, get: Callable[[], T]) -> T:
-        """What the data have of the users."""
+        """Get something of the users out of the data."""
         try:
             return get()
         except KeyError:
@@ -92,7 +92,7 @@ class Samples:
             raise
 
     def user(self, user: str) -> UserData:
-        """What one user has, or whose data cannot be loaded and why."""
+        """The data of one user, or UserError with the reason why they cannot be loaded."""
         try:
             return self.data[user]
         except Exception as error:
@@ -120,8 +120,77 @@ class Samples:
         return to_tensors(x, y, shift, scale, self.full.device, types)
 
     def features(self, user: str, part: str, x: Array, types: Types) -> Tensor:
-        """What the frozen front makes of some of a user's samples, computed once."""
+        """Features of some of a user's samples by the frozen front, computed once."""
         key = id(self.data), self.seed, user, part
         held = self.cache.get("features", FeaturesByModel).of(self.full)
         labels = np.zeros(len(x), np.int64)
         return held.get(key, lambda: features_of(self.full, self.tensors(x, labels, types)[0]))
+
+
+def units_of(data: FederatedData, users: Sequence[str]) -> Units | None:
+    """Mean and scale of each user's labels; None if they are as they were."""
+    agreed, own = data.preparation, data.own
+    if agreed is None or not agreed.numbers:
+        return None
+    if own is None:
+        one = np.array([agreed.label.mean, agreed.label.scale])
+        return Units(*np.repeat(one[:, None], len(users), axis=1))
+    return Units(*own.label[[data.index[user] for user in users]].T)
+
+
+BYTES = 256 * 2**20
+"""What the features that a process holds take together at most; others are computed again."""
+
+
+class Features:
+    """The features of a node's users, by whatever names them."""
+
+    taken: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, Tensor] = {}
+
+    def get(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """The features of one user's samples."""
+        if key in self._found:
+            return self._found[key]
+        found = make()
+        size = found.numel() * found.element_size()
+        if Features.taken + size <= BYTES:
+            Features.taken += size
+            self._found[key] = found
+        return found
+
+    def __del__(self) -> None:
+        type(self).taken -= sum(t.numel() * t.element_size() for t in self._found.values())
+
+
+class FeaturesByModel:
+    """The features that each model has; those of a model that is gone go with it."""
+
+    def __init__(self) -> None:
+        self._found = WeakKeyDictionary[Network, Features]()
+
+    def of(self, network: Network) -> Features:
+        """Those of a model."""
+        return self._found.setdefault(network, Features())
+
+
+class HeldFeatures:
+    """The features of what was asked for last; those of another body are let go."""
+
+    def __init__(self) -> None:
+        self._key: Hashable = None
+        self._held = Features()
+
+    def of(self, key: Hashable) -> Features:
+        """Those under a name, which are none if another was asked for since."""
+        if key != self._key:
+            self._key, self._held = key, Features()
+        return self._held
+
+
+@torch.no_grad()
+def features_of(network: Network, x: Tensor) -> Tensor:
+    """Features of one user's samples by the frozen front: alike, whoever else is at the node."""
+    return chunks(network.rear.in_front_of, x)

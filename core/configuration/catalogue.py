@@ -60,7 +60,7 @@ def titled() -> Iterator[tuple[str, type[Keys]]]:
 
 
 def annotation(kind: Any, field: dataclasses.Field[Any]) -> str:
-    """What may be given for a key; texts without fixed choices may be numbers (`0.5` or `auto`)."""
+    """The type of a key's values; texts without fixed choices may be numbers (`0.5` or `auto`)."""
     if own := field.metadata["objects"]:
         return f"{kind.__name__} | {own}"
     if kind == tuple[str, ...]:
@@ -69,7 +69,7 @@ def annotation(kind: Any, field: dataclasses.Field[Any]) -> str:
 
 
 def limits(kind: Any, field: dataclasses.Field[Any]) -> str:
-    """Which values a key may have, in words; nothing if the type says it all."""
+    """The values that a key may have, in words; nothing if the type says it all."""
     words = {bool: "true or false", int: "a whole number", float: "a number"}
     low, high, choices = (field.metadata[name] for name in ("low", "high", "choices"))
     if choices and kind is not bool:
@@ -81,7 +81,7 @@ def limits(kind: Any, field: dataclasses.Field[Any]) -> str:
 
 
 def meaning(title: str, field: dataclasses.Field[Any]) -> str:
-    """What a key says, which data sets have it if not all do, and what it may be."""
+    """The meaning of a key, the data sets that have it if not all do, and its choices."""
     whose = f"{', '.join(owners(title, kebab(field.name)))}: " if title == OF_SOME else ""
     choices = field.metadata["choices"]
     return f"{whose}{field.metadata['doc']}" + (f" ({', '.join(choices)})" if choices else "")

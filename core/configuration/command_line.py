@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from corsage.core.configuration.config import needed, strategies_of, without
+from corsage.core.configuration.config import check_names, needed, strategies_of, without
 from corsage.core.configuration.groups import DataKeys
-from corsage.core.configuration.known_keys import defaults
+from corsage.core.configuration.known_keys import defaults, known_keys
 from corsage.core.errors import ConfigError
-from corsage.core.keys import names
+from corsage.core.keys import names, word
 from corsage.core.registry import DATASETS, keys_class
 
 OF_DATA = [name for name in names(DataKeys) if name != "cache-dir"]
@@ -68,14 +69,14 @@ def spelled(values: Mapping[str, str]) -> str:
 def read_words(words: Iterable[str]) -> dict[str, Any]:
     """`key=value` words and TOML files of the command line; later ones win."""
     values: dict[str, Any] = {}
-    for word in words:
-        if word.endswith(".toml") and "=" not in word:
-            values.update(read_toml(Path(word)))
-        elif "=" in word:
-            name, value = word.split("=", 1)
+    for text in words:
+        if text.endswith(".toml") and "=" not in text:
+            values.update(read_toml(Path(text)))
+        elif "=" in text:
+            name, value = text.split("=", 1)
             values[name.strip().removeprefix("--")] = value.strip().strip("'\"")
         else:
-            raise ConfigError(f"{word}: expected key=value or a TOML file.")
+            raise ConfigError(f"{text}: expected key=value or a TOML file.")
     return values
 
 
@@ -91,3 +92,37 @@ def read_toml(path: Path) -> dict[str, Any]:
     for name, value in tables.items():
         values.update(value if isinstance(value, dict) else {name: value})
     return values
+
+
+def each_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The values of each key; several of one make a study.
+
+    Numbers, true or false, and names of a fixed choice are several with commas. `|` is between
+    several values of any key, also of those that are lists or texts themselves: `hidden=200|64,32`.
+    """
+    check_names(values)
+    return {key: several(key, value) or [value] for key, value in values.items()}
+
+
+def several(key: str, value: Any) -> list[str]:
+    """The values of a key as words; one alone if it has one."""
+    if isinstance(value, (list, tuple, range)) or hasattr(value, "tolist"):
+        return [] if key in lists() else [word(one) for one in value]
+    if not isinstance(value, str):
+        return [word(value)]
+    parts = value.split("|")
+    if len(parts) == 1 and key in single():
+        parts = value.split(",")
+    return [part.strip() for part in parts if part.strip()] or [value]
+
+
+@cache
+def single() -> frozenset[str]:
+    """The keys of which no value has a comma: numbers, true or false, one of some choices."""
+    return frozenset(n for n, key in known_keys().items() if key.kind in (int, float, bool, str))
+
+
+@cache
+def lists() -> frozenset[str]:
+    """The keys that are lists themselves."""
+    return frozenset(name for name, key in known_keys().items() if "Sequence" in str(key.kind))

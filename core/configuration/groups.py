@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from corsage.core.configuration.server_keys import ServerKeys
+from corsage.core.configuration.data_keys import DataKeys, NewUserKeys
+from corsage.core.configuration.server_keys import RobustKeys, ServerKeys
 from corsage.core.configuration.train_keys import DECAY, TABLE_DECAY, TrainKeys
-from corsage.core.errors import ConfigError
-from corsage.core.keys import Keys, check_limits, convert, flatten, key
+from corsage.core.keys import Keys, key
 from corsage.core.paths import AUTO, CHOICES
-from corsage.core.registry import DATASETS
 
 __all__ = [
     "AUTO",
@@ -38,7 +36,7 @@ mean over one user of eight would be no mean."""
 
 @dataclass(frozen=True)
 class RunKeys(Keys):
-    """What is run and what is written down."""
+    """Keys of the run and of its records."""
 
     title = "Run"
 
@@ -102,7 +100,7 @@ class RunKeys(Keys):
 
 @dataclass(frozen=True)
 class FederationKeys(Keys):
-    """Who takes part, and how long the server waits for them."""
+    """Participants, and how long the server waits for them."""
 
     title = "Users and nodes"
 
@@ -176,62 +174,6 @@ class FederationKeys(Keys):
 
 
 @dataclass(frozen=True)
-class DataKeys(Keys):
-    """Which data, and how they are dealt to the users; what a data set adds is in its file."""
-
-    title = "Data"
-
-    dataset: str = key("digits", "the data set", choices=tuple(DATASETS))
-    data_dir: str = key(
-        "", "folder with the publisher's files (mnist, fashion-mnist, cifar*), LEAF's (femnist, "
-        "sent140); empty: the Hugging Face hub"
-    )  # fmt: skip
-    cluster_map: str = key(
-        "",
-        'JSON file of the users\' known clusters, {"user": "cluster"} or {"cluster": ["user"]}, '
-        "instead of those that the data have",
-    )
-    partition: str = key(
-        AUTO,
-        "how samples are dealt: the paper's shards, exactly classes-per-user distinct classes, "
-        "classes-per-user consecutive ones, Dirichlet label shares, or the data's own users "
-        "(natural); auto: natural for csv and npz with a user-column and where data have nothing "
-        "else, shards for all others",
-        choices=(AUTO, "iid", "shards", "classes", "consecutive", "dirichlet", "natural"),
-    )
-    classes_per_user: int = key(2, "shards, classes, consecutive: classes a user (S)", low=1)
-    alpha: float = key(0.5, "dirichlet: concentration; small is heterogeneous", low=1e-6)
-    size_sigma: float = key(
-        0.0, "sigma of lognormal user sizes, 0: equal (iid, shards, classes, consecutive)", low=0.0
-    )
-    mean_samples: int = key(
-        0, "samples a user on average, classes as evenly as the data allow; 0: all are dealt", low=0
-    )
-    min_samples: int = key(0, "natural: users with fewer samples are left out", low=0)
-    test_fraction: float = key(
-        0.2,
-        "share of each user's samples kept for its test, unless the data say which are",
-        low=0.0,
-        high=0.9,
-    )
-    max_train_samples: int = key(0, "at most so many training samples a user, 0: no limit", low=0)
-    cache_dir: str = key(
-        "",
-        "where prepared data are kept; empty: the user's cache folder",
-    )
-
-    @property
-    def usual(self) -> str:
-        """What `partition=auto` is."""
-        return "shards"
-
-    @property
-    def dealing(self) -> str:
-        """How samples are dealt."""
-        return self.usual if self.partition == AUTO else self.partition
-
-
-@dataclass(frozen=True)
 class ModelKeys(Keys):
     """The model that every user has a version of."""
 
@@ -299,95 +241,6 @@ class ModelKeys(Keys):
         "are a user's own besides the head, in methods that split the model (FedBN)",
         choices=("average", "frozen", "personal"),
     )
-
-
-@dataclass(frozen=True)
-class RobustKeys(Keys):
-    """How the server averages what users send if some of them may be bad."""
-
-    title = "Robust averages"
-
-    robust: str = key(
-        "none",
-        "how users' arrays are averaged. none: their mean; clip: the mean of updates shortened to "
-        "clip-norm; median, trimmed-mean: of each coordinate; krum: the mean of the users nearest "
-        "to others. All but none are told each user's array; strategies that average nothing "
-        "refuse them",
-        choices=("none", "clip", "median", "trimmed-mean", "krum"),
-    )
-    clip_norm: str = key(
-        "median",
-        "clip: the norm that no update exceeds (C): a number, or median: that of the users' norms, "
-        "over the last ten rounds",
-    )
-    robust_share: float = key(
-        0.3,
-        "trimmed-mean, krum: share of a round's users that may be bad: so many of n, rounded down "
-        "but at least one, are cut off at either end (beta), or are krum's f, which needs "
-        "n >= 2 f + 3",
-        low=0.0,
-        high=0.49,
-    )
-    krum_keep: int = key(
-        0, "krum: users of least score that are averaged (m); 1: Krum itself; 0: n - f", low=0
-    )
-
-    @property
-    def on(self) -> bool:
-        """Whether there is a rule at all."""
-        return self.robust != "none"
-
-    @property
-    def limit(self) -> float:
-        """C, or infinity where it is the median of norms."""
-        if self.clip_norm == "median":
-            return math.inf
-        number = convert("clip-norm", self.clip_norm, float)
-        check_limits("clip-norm", number, {"choices": None, "low": 1e-12, "high": None})
-        return float(number)
-
-    def check(self) -> None:
-        """Refuse a limit that is no number, and keys that the rule has no use for."""
-        self.limit  # noqa: B018 - a number, or a ConfigError
-        uses = {"trimmed-mean": ("robust-share",), "krum": ("robust-share", "krum-keep")}
-        own, idle = {"clip": ("clip-norm",), **uses}, flatten(RobustKeys())
-        for name, value in flatten(self).items():
-            if name != "robust" and name not in own.get(self.robust, ()) and value != idle[name]:
-                rules = ", ".join(rule for rule, names in own.items() if name in names)
-                raise ConfigError(
-                    f"{name}={value}: robust={self.robust} has no use for it; leave it out, or set "
-                    f"robust={rules}."
-                )
-
-
-@dataclass(frozen=True)
-class NewUserKeys(Keys):
-    """Users that never take part in training, and adapt to what it found."""
-
-    title = "New users"
-
-    new_users: float = key(
-        0.0, "share of the users held out as new users that adapt at the end", low=0.0, high=0.9
-    )
-    new_cluster: str = key("", "known cluster all of whose users are new users")
-    adapt_samples: tuple[str, ...] = key(
-        ("0",), "training samples that a new user has, several with commas; 0: all of its own"
-    )
-    adapt_epochs: tuple[str, ...] = key(
-        ("10",), "epochs of a new user's adaptation, several with commas"
-    )
-
-    @property
-    def wanted(self) -> bool:
-        """Whether there are new users at all."""
-        return self.new_users > 0 or bool(self.new_cluster)
-
-    @property
-    def cases(self) -> list[tuple[int, int]]:
-        """Every (samples, epochs) that new users are evaluated with."""
-        pair = {"adapt-samples": self.adapt_samples, "adapt-epochs": self.adapt_epochs}
-        numbers = [[convert(k, word, int) for word in words] for k, words in pair.items()]
-        return [(samples, epochs) for samples in numbers[0] for epochs in numbers[1]]
 
 
 GROUPS: dict[str, type[Keys]] = {

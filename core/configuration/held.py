@@ -38,25 +38,25 @@ def hold(thing: Any) -> Held:
 
 
 def revived(name: str, thing: Any) -> Held:
-    """What another process held."""
+    """The object that another process held, under its name."""
     found = _NAMED.get(name) or Held(name, thing)
     _NAMED[name] = found
     return found
 
 
 def held(name: str) -> Held | None:
-    """What a name means in this process; None if it means nothing here."""
+    """The object of a name in this process; None if it has none here."""
     return _NAMED.get(name)
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two names mean one object of this process."""
+    """Tell whether two names mean one object of this process."""
     pair = held(one), held(other)
     return pair[0] is not None and pair[1] is not None and pair[0].thing is pair[1].thing
 
 
 def is_name(text: str) -> bool:
-    """Whether a text is such a name, of this process or another one."""
+    """Tell whether a text is such a name, of this process or another one."""
     return text.startswith(PREFIX)
 
 

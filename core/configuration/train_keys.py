@@ -145,7 +145,7 @@ class TrainKeys(Keys):
 
     @property
     def plain(self) -> bool:
-        """Whether a step is SGD's, with momentum and nothing else, in single precision."""
+        """Tell whether a step is SGD's, with momentum and nothing else, in single precision."""
         simple = self.optimizer == "sgd" and not self.nesterov and not self.clip_gradient
         return simple and self.mixed_precision == "none"
 
@@ -168,6 +168,10 @@ class TrainKeys(Keys):
             return replace(self, lr=self.lr * self.lr_factor ** (done // self.lr_step_rounds))
         way = (1 + math.cos(math.pi * done / max(rounds, 1))) / 2
         return replace(self, lr=self.lr_end + (self.lr - self.lr_end) * way)
+
+    def of_tables(self) -> TrainKeys:
+        """The settings for scaled tables of numbers: with their weight decay if nobody set one."""
+        return replace(self, weight_decay=TABLE_DECAY) if self.weight_decay < 0 else self
 
     def check(self) -> None:
         """Refuse a weight decay that would make weights grow, and keys that others leave idle."""

@@ -13,8 +13,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Arrays
-from corsage.core.errors import Refused
-from corsage.core.text import line
+from corsage.core.errors import Refused, line
 
 MOST_HEADER = 1024
 """Bytes of the header of an array: NumPy's has 128."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
@@ -29,7 +29,10 @@ from corsage.core.messages.fields import (
 )
 from corsage.core.messages.limits import Limits
 from corsage.core.messages.wire import FINGERPRINT, MOST_CLASSES, Sides
-from corsage.core.tables.columns import MOST_TEXT, NUMBER, BadColumns, TableFacts, read_facts
+from corsage.core.registry import attached
+
+if TYPE_CHECKING:
+    from corsage.core.tables.columns import TableFacts
 
 MOST_USERS = 1_000_000
 """Users of one node: a simulation of all users of the largest data set is one node."""
@@ -100,9 +103,12 @@ class Facts(Kind):
 
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> TableFacts:
         """Out of JSON, each of the columns within its bounds."""
+        tables = attached("tables")
+        text = Text(tables.MOST_TEXT)(name, value[name])
         try:
-            return read_facts(Text(MOST_TEXT)(name, value[name]), sum(value.get("train", [])))
-        except BadColumns as why:
+            facts: TableFacts = tables.read_facts(text, sum(value.get("train", [])))
+            return facts
+        except tables.BadColumns as why:
             raise Refused(f"{name}: {why}") from None
 
     def put(self, record: dict[str, Any], name: str, value: TableFacts) -> None:
@@ -151,7 +157,7 @@ def read_introduction(content: Mapping[str, Any]) -> Introduction:
         raise Refused("input-shape: it is missing")
     if found.table and found.shape not in ((), (len(found.table.columns),)):
         raise Refused(f"table: {len(found.table.columns)} columns, and other samples")
-    if found.table and (found.table.label.kind == NUMBER) != (found.num_classes == 0):
+    if found.table and found.table.of_numbers != (found.num_classes == 0):
         raise Refused("table: its labels are of another kind than num-classes says")
     return found
 

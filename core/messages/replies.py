@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from corsage.core.arrays import Array, Arrays, Floats, Ints
 from corsage.core.blocks import mean_of
-from corsage.core.errors import Refused
+from corsage.core.errors import Refused, line
 from corsage.core.messages.encoding import encode, payload
 from corsage.core.messages.fields import (
     MOST,
@@ -27,7 +27,6 @@ from corsage.core.messages.fields import (
 )
 from corsage.core.messages.limits import Limits
 from corsage.core.messages.schema import Schema, read_arrays, read_numbers
-from corsage.core.text import line
 
 
 @dataclass

@@ -19,11 +19,9 @@ from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Array, Arrays, Bools, Floats
 from corsage.core.counts import EXAMPLES, Number
-from corsage.core.errors import Refused
+from corsage.core.errors import Refused, line
 from corsage.core.messages.encoding import plain
 from corsage.core.messages.fields import shown
-from corsage.core.messages.weights import capped
-from corsage.core.text import line
 
 MARGIN = 16.0
 """Arrays stay below overflow by it: squares of differences of differences are still finite."""
@@ -152,3 +150,37 @@ def unfit(name: str, array: Array, limit: float) -> str:
         return f"not finite: {name}"
     size = float(np.abs(array).max())
     return f"too large: {name} has an entry of size {size:.3g}, the most is {limit:.3g}"
+
+
+def capped(weights: Floats, most: float) -> Floats:
+    """The weights, cut so that none is more than the share `most` of their sum.
+
+    The largest are lowered to one height c, the others stay: min(w, c) with the largest c for
+    which c <= most * sum of min(w, c). A share below 1/m cannot be had of m users: then all weigh
+    the same. Weights that are within their shares are returned as they are, bit for bit.
+
+    Parameters
+    ----------
+    weights : not negative, at least one of them positive.
+    most : a share of the whole, above 0.
+    """
+    if not weights.any():
+        return weights
+    total, m = float(weights.sum()), int((weights > 0).sum())
+    share = max(most, 1.0 / m)
+    if weights.max() <= share * total:
+        return weights
+    falling = np.sort(weights)[::-1]
+    rest = total - np.cumsum(falling)
+    for k in range(1, m):  # the k largest are cut to c = share (k c + rest); the next one is not
+        if share * k >= 1.0:
+            break
+        height = share * max(float(rest[k - 1]), 0.0) / (1.0 - share * k)
+        if height >= falling[k]:
+            return _cut(weights, height)
+    return _cut(weights, float(falling[m - 1]))
+
+
+def _cut(weights: Floats, height: float) -> Floats:
+    found: Floats = np.minimum(weights, height)
+    return found

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord
 
@@ -42,9 +42,10 @@ from corsage.core.messages.fields import (
     take,
 )
 from corsage.core.messages.limits import Limits
-from corsage.core.registry import ALGORITHMS, data_keys, device_keys, keys_class
-from corsage.core.tables.columns import BadColumns
-from corsage.core.tables.preparation import Preparation
+from corsage.core.registry import ALGORITHMS, attached, data_keys, device_keys, keys_class
+
+if TYPE_CHECKING:
+    from corsage.core.tables.preparation import Preparation
 
 MEMBERS = "members"
 """The array that names the users of a cohort in its state."""
@@ -143,9 +144,13 @@ class Prepared(Kind):
 
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Preparation | None:
         """Column by column; nothing may be agreed on."""
+        if value is None:
+            return None
+        tables = attached("tables")
         try:
-            return None if value is None else Preparation.read(value)
-        except BadColumns as why:
+            agreed: Preparation = tables.Preparation.read(value)
+            return agreed
+        except tables.BadColumns as why:
             raise Refused(f"{name}: {why}") from None
 
     def put(self, record: dict[str, Any], name: str, value: Preparation) -> None:

@@ -64,7 +64,7 @@ def by_name(names: Sequence[str], columns: Any) -> list[Any]:
 
 
 def height(columns: Any) -> int:
-    """How many rows there are, where none of their columns is wanted."""
+    """The number of rows, where none of their columns is wanted."""
     if isinstance(columns, Mapping):
         return max((len(cells) for cells in columns.values()), default=0)
     return len(columns)
@@ -94,7 +94,7 @@ def number(cell: Any, name: str, row: int) -> float:
 
 
 def empty(cell: Any) -> bool:
-    """Whether a cell says that nothing is known."""
+    """Tell whether a cell says that nothing is known."""
     if isinstance(cell, int | float | np.number):
         return bool(np.isnan(cell))
     return cell is None or is_missing(str(cell))

@@ -1,4 +1,4 @@
-"""What a node says of the columns of its table: names, kinds, levels, and sums over its rows.
+"""Facts on the columns of a node's table: names, kinds, levels, and sums over its rows.
 
 It is part of a node's introduction, and no word of it is believed: `read_facts` takes it apart
 field by field, each within its bounds.
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corsage.core.text import line
+from corsage.core.errors import line
 
 NUMBER, CATEGORY, EMPTY = "number", "category", "empty"
 KINDS = (NUMBER, CATEGORY, EMPTY)
@@ -36,12 +36,12 @@ LARGEST = 1e300
 
 
 class BadColumns(ValueError):
-    """What is said of a table cannot be used: which field, and why."""
+    """Facts on a table that cannot be used: which field, and why."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """How many numbers there are, their mean, and their standard deviation."""
+    """The count of some numbers, their mean, and their standard deviation."""
 
     count: int = 0
     mean: float = 0.0
@@ -50,7 +50,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """What is said of one column.
+    """Facts on one column.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What a node says of its table: the columns that are inputs, and the labels."""
+    """Facts on a node's table: the columns that are inputs, and the labels."""
 
     columns: tuple[ColumnFacts, ...]
     label: ColumnFacts
@@ -79,13 +79,18 @@ class TableFacts:
         return json.dumps([_plain(column) for column in (self.label, *self.columns)])
 
     @property
+    def of_numbers(self) -> bool:
+        """Tell whether the labels are numbers."""
+        return self.label.kind == NUMBER
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the columns that are inputs."""
         return tuple(column.name for column in self.columns)
 
 
 def is_missing(word: str) -> bool:
-    """Whether a cell says that nothing is known."""
+    """Tell whether a cell says that nothing is known."""
     return word.strip().lower() in MISSING_WORDS
 
 
@@ -125,7 +130,7 @@ def _plain(column: ColumnFacts) -> list[Any]:
 
 
 def read_facts(words: object, rows: int) -> TableFacts:
-    """What a node says of its table of so many training rows, or BadColumns."""
+    """Read the facts on a table of so many training rows; BadColumns if they cannot be."""
     if type(words) is not str or len(words) > MOST_TEXT:
         raise BadColumns(f"no text of at most {MOST_TEXT} characters")
     try:

@@ -1,4 +1,4 @@
-"""What the columns of a table become before a model sees them, agreed by the whole job.
+"""The inputs that the columns of a table become, as the whole federation has agreed.
 
 Numbers are shifted and scaled, a category is an input a level, what is missing is filled in, and
 labels are classes with names, or numbers that are standardised too. Whoever has this and a row of
@@ -18,13 +18,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from corsage.core.arrays import Array, Floats, Ints
+from corsage.core.configuration.data_keys import UNSCALED
 from corsage.core.errors import DataError
 from corsage.core.tables.cells import coded, number, word_of
 from corsage.core.tables.columns import CATEGORY, MISSING_LEVEL, NUMBER, Moments
 
-FEDERATED, BY_USER, UNSCALED = "federated", "user", "none"
-SCALES = (FEDERATED, BY_USER, UNSCALED)
-MISSING = ("refuse", "mean", "flag")
 MOST_SCALE = 1e300
 """No scale is larger."""
 CONSTANT = 1e-12
@@ -82,7 +80,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How raw columns become a model's inputs.
+    """The way of raw columns to a model's inputs.
 
     Parameters
     ----------
@@ -107,6 +105,11 @@ class Preparation:
         return tuple(name for column in self.columns for name in column.features)
 
     @property
+    def scaled_numbers(self) -> bool:
+        """Tell whether labels are numbers of a table that is standardised."""
+        return self.numbers and self.scaling != UNSCALED
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the raw columns."""
         return tuple(column.name for column in self.columns)
@@ -119,12 +122,12 @@ class Preparation:
     # The wire, and files.
 
     def json(self) -> dict[str, Any]:
-        """What JSON can hold; `read` takes it."""
+        """The fields as JSON can hold them; `read` takes them back."""
         return dataclasses.asdict(self)
 
     @classmethod
     def read(cls, plain: object) -> Preparation:
-        """What `json` gave; BadColumns if it cannot be that, whoever wrote it."""
+        """The inverse of `json`; BadColumns if it cannot be that, whoever wrote it."""
         from corsage.core.tables.preparation_text import read_preparation  # which knows this class
 
         return read_preparation(plain)
@@ -205,7 +208,7 @@ class Preparation:
 
     @property
     def indicators(self) -> list[bool]:
-        """Which inputs are 0 or 1: they are left as they are."""
+        """Mark the inputs that are 0 or 1: they are left as they are."""
         return [
             column.kind == CATEGORY or i > 0
             for column in self.columns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from corsage.core.configuration.data_keys import MISSING, SCALES
 from corsage.core.tables.columns import (
     CATEGORY,
     MOST_COLUMNS,
@@ -13,11 +14,11 @@ from corsage.core.tables.columns import (
     read_levels,
     read_word,
 )
-from corsage.core.tables.preparation import MISSING, MOST_SCALE, SCALES, Column, Label, Preparation
+from corsage.core.tables.preparation import MOST_SCALE, Column, Label, Preparation
 
 
 def read_preparation(plain: object) -> Preparation:
-    """What `Preparation.json` gave, every field of it in its bounds; else BadColumns."""
+    """The inverse of `Preparation.json`, every field in its bounds; else BadColumns."""
     found = record(plain, Preparation, "preparation")
     if type(found["columns"]) not in (list, tuple) or len(found["columns"]) > MOST_COLUMNS:
         raise BadColumns(f"columns: no list of at most {MOST_COLUMNS}")

@@ -87,7 +87,7 @@ def wordy(place: Place, known: Collection[int]) -> set[int]:
 
 
 def numeric(cell: str, dialect: Dialect) -> bool:
-    """Whether a cell is a number, or missing."""
+    """Tell whether a cell is a number, or missing."""
     try:
         float("x" if "_" in cell else dialect.number(cell))  # Python reads 1_000, numpy does not
     except ValueError:

@@ -1,4 +1,4 @@
-"""How a CSV file is written: what is between its cells, and whether its decimals have a comma."""
+"""The dialect of a CSV file: its delimiter, and whether its decimals have a comma."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
 @dataclass(frozen=True)
 class Dialect:
-    """What is between the cells, and whether 3,14 is a number."""
+    """The delimiter of the cells, and whether 3,14 is a number."""
 
     delimiter: str = ","
     decimal_comma: bool = False
 
     @property
     def note(self) -> str:
-        """What is worth a line of it."""
+        """A line on it, where it is worth one."""
         said = [f"cells between {DELIMITERS[self.delimiter]}"] * (self.delimiter != ",")
         return ", ".join(said + ["decimal commas"] * self.decimal_comma)
 
@@ -64,7 +64,7 @@ def rows(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
 
 
 def dialect_of(path: Path) -> Dialect:
-    """How the file is written, judged by its first rows."""
+    """The dialect of a file, judged by its first rows."""
     samples = {d: sample_of(path, d) for d in DELIMITERS}
     delimiter = max(DELIMITERS, key=lambda d: fitness(samples[d]))
     return Dialect(delimiter, has_commas(path, samples[delimiter][1:]))
@@ -81,14 +81,14 @@ def sample_of(path: Path, delimiter: str) -> list[list[str]]:
 
 
 def fitness(sample: list[list[str]]) -> tuple[bool, bool, int]:
-    """How well rows were cut: in several cells, as many as the header has; the most of them."""
+    """A rank of ways to cut rows: several cells, as many as the header has; the most of them."""
     width = len(sample[0]) if sample else 0
     even = sum(len(row) == width for row in sample) >= 0.9 * len(sample)
     return width > 1, even, width
 
 
 def has_commas(path: Path, sample: list[list[str]]) -> bool:
-    """Whether decimals have a comma: 3,14; refused if 1,234 may be meant as thousands too."""
+    """Tell whether decimals have a comma, 3,14; DataError if 1,234 may be thousands too."""
     cells = [cell.strip() for row in sample for cell in row]
     found = [cell for cell in cells if COMMA.fullmatch(cell)]
     if not found or any(POINT.fullmatch(cell) for cell in cells):

@@ -63,23 +63,23 @@ OTHERS = "neither a number nor a word; make columns of its parts, or leave it ou
 
 
 def is_date(column: Any) -> bool:
-    """Whether the type of a column is that of dates, times or spans of time."""
+    """Tell whether the type of a column is that of dates, times or spans of time."""
     return getattr(column.dtype, "kind", "O") in "mM" or "datetime" in str(column.dtype)
 
 
 def is_numeric(column: Any) -> bool:
-    """Whether the type of a column is that of numbers; truths are words."""
+    """Tell whether the type of a column is that of numbers; truths are words."""
     kind = getattr(column.dtype, "kind", "O")
     return kind in "iuf" and not is_category(column)
 
 
 def is_category(column: Any) -> bool:
-    """Whether a column is said to be of categories, though they may be numbers."""
+    """Tell whether a column is of categories by its type, though they may be numbers."""
     return str(column.dtype) == "category"
 
 
 def holds_others(column: Any) -> bool:
-    """Whether cells are lists, arrays or complex numbers."""
+    """Tell whether cells are lists, arrays or complex numbers."""
     if getattr(column.dtype, "kind", "O") == "c":
         return True
     return any(
@@ -88,7 +88,7 @@ def holds_others(column: Any) -> bool:
 
 
 def is_plain(word: str) -> bool:
-    """Whether a word is a number, or nothing."""
+    """Tell whether a word is a number, or nothing."""
     try:
         float("x" if "_" in word else word or "0")
     except ValueError:

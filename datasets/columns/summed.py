@@ -1,4 +1,4 @@
-"""What a node says of its table: of training rows alone, and sums only where they are wanted."""
+"""Facts on a node's table: of training rows alone, with sums only where they are wanted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def summed(
 
 
 def seen(column: ColumnFacts, cells: Floats, sums: bool) -> ColumnFacts:
-    """What the cells of a column show."""
+    """Facts that the cells of a column show."""
     gaps = np.isnan(cells)
     column = replace(column, gaps=bool(gaps.any()))
     if column.kind == CATEGORY:

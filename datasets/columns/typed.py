@@ -48,7 +48,7 @@ TRUTHS = ("true", "false")
 
 @dataclass(frozen=True)
 class Source:
-    """Where columns come from, for messages.
+    """The origin of columns, for messages.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ FILL = "fill it in, drop the row, or set missing=mean or flag"
 
 
 def beyond(word: str, largest: float) -> bool:
-    """Whether a word is a number that is too large, or infinite."""
+    """Tell whether a word is a number that is too large, or infinite."""
     try:
         return abs(float(word.replace(",", "."))) > largest
     except ValueError:
@@ -143,7 +143,7 @@ def check_words(name: str, counts: dict[str, int], levels: Sequence[str], source
 
 
 def dressed(word: str) -> bool:
-    """Whether a word is a number with more than its digits: 12%, $5, 1,234.5, a typeset minus."""
+    """Tell whether a word is a number in disguise: 12%, $5, 1,234.5, a typeset minus."""
     return bool(DRESSED.fullmatch(word.strip()))
 
 
@@ -155,7 +155,7 @@ def common_unit(levels: Sequence[str]) -> str:
 
 
 def is_number(word: str) -> bool:
-    """Whether a word is a number."""
+    """Tell whether a word is a number."""
     try:
         float("x" if "_" in word else word)
     except ValueError:
@@ -193,7 +193,7 @@ def numbered(name: str) -> ColumnFacts:
 
 
 def class_note(label: ColumnFacts, y: Array) -> list[str]:
-    """What is to be said of numbered classes that do not begin with 0."""
+    """A note on numbered classes that do not begin with 0."""
     if label.kind != CLASSES or not len(y) or y.min() <= 0:
         return []
     return [

@@ -1,1 +1,1 @@
-"""How a table is dealt to users, and kept prepared."""
+"""Tables dealt to users, and kept prepared."""

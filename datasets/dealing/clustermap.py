@@ -19,7 +19,7 @@ FORM = 'write {"user": "cluster", ...} or {"cluster": ["user", ...], ...}'
 
 
 def digest(file: str) -> str:
-    """What tells one content of the file from another."""
+    """A digest of the file's content."""
     return blake2b(content(file), digest_size=12).hexdigest()
 
 

@@ -25,7 +25,7 @@ LABEL_FREE = ("iid", "natural")
 
 
 class Dealt(NamedTuple):
-    """Who has which samples of a table, and the clusters that are known."""
+    """The users, the samples of a table that each has, and the clusters that are known."""
 
     users: list[str]
     parts: list[Ints]

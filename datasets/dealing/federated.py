@@ -3,128 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from corsage.core.arrays import Array, Arrays, Floats32, Ints, PerChannel
+from corsage.core.arrays import Arrays, Ints
 from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import DataError
 from corsage.core.files import cache_root
 from corsage.core.seeding import generator
-from corsage.core.tables.columns import TableFacts, read_facts
-from corsage.core.tables.preparation import Preparation
-from corsage.datasets import csvfile, npzfile
-from corsage.datasets.columns.prepared import OwnScales
+from corsage.core.tables.columns import read_facts
 from corsage.datasets.data_set import data_set, load_table, source_files
 from corsage.datasets.dealing import cache, clustermap, partitions
 from corsage.datasets.dealing.deal import Dealt, check_partition, deal, known_clusters
 from corsage.datasets.dealing.split import split_rows
 from corsage.datasets.shared_keys import CsvKeys, check_clusters
 from corsage.datasets.table import Table
+from corsage.datasets.user_data import NO_TESTS, FederatedData
 
 Facts = dict[str, Any]
-NO_TESTS = (
-    "no user has test samples, so that nothing could be reported: set test-fraction above 0, or "
-    "give users more than one sample each."
-)
-
-
-@dataclass(frozen=True, eq=False)
-class UserData:
-    """One user's samples, raw: `model_input` makes the model's input of them. Labels are classes
-    (int64) or numbers (float64).
-
-    In a simulation the arrays are read-only views of a file mapped into memory.
-    """
-
-    user: str
-    cluster: str | None
-    x_train: Array
-    y_train: Array
-    x_test: Array
-    y_test: Array
-
-
-@dataclass(frozen=True, eq=False)
-class FederatedData:
-    """All users that are hosted here. User i's rows of `x` and `y` are given by `bounds[i]`:
-    start, end of the training part (where its test part starts), end. With `vectors`, `x` are
-    numbers of its rows, which are the model's input. With `num_classes` 0, `y` are numbers.
-
-    Of a table of one's own, `facts` name the columns, and `x` are raw cells until the federation
-    has agreed on a `preparation` (`columns.prepared`); `own` are then the users' own scales, if
-    each has one. Images and tokens have nothing of that. `notes` are worth a line each.
-    """
-
-    users: list[str]
-    clusters: dict[str, str]
-    num_classes: int
-    shift: PerChannel
-    scale: PerChannel
-    x: Array
-    y: Array
-    bounds: Ints
-    vectors: Floats32 | None = None
-    facts: TableFacts | None = None
-    preparation: Preparation | None = None
-    own: OwnScales | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one sample as the model sees it."""
-        return tuple(self.x.shape[1:]) + (() if self.vectors is None else self.vectors.shape[1:])
-
-    def preparation_of(self, user: str) -> Preparation | None:
-        """What was made of a user's columns."""
-        if self.own is None or self.preparation is None:
-            return self.preparation
-        return self.own.of(self.index[user], self.preparation)
-
-    @cached_property
-    def train_sizes(self) -> Ints:
-        """Training samples of each of `users`."""
-        return self.bounds[:, 1] - self.bounds[:, 0]
-
-    @cached_property
-    def test_sizes(self) -> Ints:
-        """Test samples of each of `users`."""
-        return self.bounds[:, 2] - self.bounds[:, 1]
-
-    @cached_property
-    def index(self) -> dict[str, int]:
-        """Each user's place in `users`."""
-        return {user: i for i, user in enumerate(self.users)}
-
-    def __getitem__(self, user: str) -> UserData:
-        if user not in self.index:
-            raise DataError(f"user {user}: has no data here; {len(self.users)} other users do.")
-        start, middle, end = (int(b) for b in self.bounds[self.index[user]])
-        train, test = slice(start, middle), slice(middle, end)
-        x, y = self.x, self.y
-        return UserData(user, self.clusters.get(user), x[train], y[train], x[test], y[test])
-
-    def part(self, users: Sequence[str], test: bool) -> tuple[Array, Array, Ints]:
-        """Training or test samples of several users, one after the other, and each one's number."""
-        rows, sizes = self.rows(users, test)
-        return self.x[rows], self.y[rows], sizes
-
-    def rows(self, users: Sequence[str], test: bool) -> tuple[Ints, Ints]:
-        """Where these samples are, and each one's number."""
-        own = self.bounds[self.places(users)]
-        start, end = own[:, int(test)], own[:, int(test) + 1]
-        sizes = np.asarray(end - start, np.int64)
-        rows = np.arange(sizes.sum()) + np.repeat(start - (np.cumsum(sizes) - sizes), sizes)
-        return rows, sizes
-
-    def places(self, users: Sequence[str]) -> Ints:
-        """Where users are among all of them."""
-        return np.fromiter(map(self.index.__getitem__, users), np.int64, len(users))
 
 
 def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
@@ -144,7 +43,7 @@ def simulated(keys: DataKeys, num_users: int, seed: int) -> FederatedData:
 
 
 def source_marks(keys: DataKeys) -> tuple[cache.Mark, ...]:
-    """What tells whether the files of a data set are still those that were read."""
+    """Marks of a data set's files, which change if the files do."""
     chosen = data_set(keys.dataset)
     files = [] if chosen.keep else chosen.files(keys)
     return cache.marks(files)
@@ -262,9 +161,10 @@ def on_device(path: str, user: str, cluster: str, keys: CsvKeys, seed: int) -> F
     cluster map may name users of other devices.
     """
     check_clusters(keys)
-    reader = npzfile if path.endswith(".npz") else csvfile
+    read = data_set("npz" if path.endswith(".npz") else "csv").read
+    assert read is not None
     optional = (*(("user",) if user else ()), *(("cluster",) if cluster else ()))
-    table = reader.read(Path(path).expanduser(), keys, optional=optional)
+    table = read(Path(path).expanduser(), keys, optional=optional)
     owner = np.full(len(table.y), user) if table.users is None else table.users
     if not user and table.users is None:
         raise DataError(f"{path}: no user column; set user-column, or the device's user id.")

@@ -83,7 +83,7 @@ def choose(labels: Ints, size: int, rng: np.random.Generator, *, keep_one: bool 
 def apportion(
     counts: Sequence[int], size: int, rng: np.random.Generator, *, keep_one: bool
 ) -> list[int]:
-    """How many of each class make `size` in all: the proportional shares, rounded.
+    """Numbers of each class that make `size` in all: the proportional shares, rounded.
 
     What rounding and the limits leave over goes, one by one, to the class that is furthest below
     its share; equal claims are settled by `rng`. There may be a million users of few classes each:

@@ -1,1 +1,1 @@
-"""What people have in Python, as a table: arrays, torch and Hugging Face data sets, loaders."""
+"""Tables of what people have in Python: arrays, torch and Hugging Face data sets, loaders."""

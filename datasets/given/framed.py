@@ -21,7 +21,7 @@ from corsage.datasets.table import Table, chosen_features, some
 
 
 def is_frame(data: Any) -> bool:
-    """Whether something is a pandas frame."""
+    """Tell whether something is a pandas frame."""
     return hasattr(data, "columns") and hasattr(data, "iloc")
 
 
@@ -72,8 +72,7 @@ def all_names(frame: Any) -> list[str]:
 
 
 def labelled(column: Any, name: str, gaps: bool) -> tuple[Array, tuple[str, ...]]:
-    """Which rows have a label, and what is to be said of the others; they are refused without
-    `gaps`."""
+    """Mark the rows with a label, with notes on the others; without `gaps` they are refused."""
     known = np.array([not empty(cell) for cell in column], dtype=bool)
     if known.all():
         return known, ()
@@ -107,6 +106,6 @@ def inputs(frame: Any, given: Given, used: Sequence[str]) -> list[Any]:
 
 
 def ids_among(facts: Sequence[ColumnFacts], x: Floats) -> list[str]:
-    """What is to be said of columns that seem to number the rows."""
+    """Notes on columns that seem to number the rows."""
     notes = [id_note(one.name, x[:, i]) for i, one in enumerate(facts) if one.kind == NUMBER]
     return [note for note in notes if note]

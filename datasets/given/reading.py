@@ -36,7 +36,7 @@ def read(given: Given) -> Table:
 
 
 def becomes_frame(data: Any) -> bool:
-    """Whether something is a frame of another package, such as polars or pyarrow."""
+    """Tell whether something is a frame of another package, such as polars or pyarrow."""
     return hasattr(data, "to_pandas") and not is_hugging_face(data)
 
 

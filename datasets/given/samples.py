@@ -54,21 +54,21 @@ class Samples:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a data set are meant; empty: the label by its usual names, all others."""
+    """The columns of a data set that are meant; empty: the label by its usual names, all others."""
 
     label: str = ""
     features: tuple[str, ...] = ()
 
 
 def is_array(given: Any) -> bool:
-    """Whether something is an array, or a list of numbers or of arrays."""
+    """Tell whether something is an array, or a list of numbers or of arrays."""
     if is_data_set(given) or isinstance(given, str | bytes | Mapping):
         return False
     return hasattr(given, "__array__") or isinstance(given, Sequence)
 
 
 def is_data_set(given: Any) -> bool:
-    """Whether something is a data set, or what loads one: of torch, or of Hugging Face."""
+    """Tell whether something is a data set or its loader: of torch, or of Hugging Face."""
     if is_loader(given) or is_hugging_face(given):
         return True
     items = hasattr(given, "__getitem__") and hasattr(given, "__len__")
@@ -76,12 +76,12 @@ def is_data_set(given: Any) -> bool:
 
 
 def is_loader(given: Any) -> bool:
-    """Whether something is a torch DataLoader."""
+    """Tell whether something is a torch DataLoader."""
     return hasattr(given, "dataset") and hasattr(given, "batch_size") and hasattr(given, "__iter__")
 
 
 def is_hugging_face(given: Any) -> bool:
-    """Whether something is a Hugging Face Dataset."""
+    """Tell whether something is a Hugging Face Dataset."""
     return hasattr(given, "column_names") and hasattr(given, "with_format")
 
 

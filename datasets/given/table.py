@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.core.arrays import Array
+from corsage.core.arrays import Array, Ints
 from corsage.core.errors import DataError
 from corsage.core.tables.cells import empty, word_of
 from corsage.core.tables.columns import CLASSES, NUMBER, ColumnFacts, TableFacts
+from corsage.datasets.columns.typed import Source, categories
 from corsage.datasets.given.samples import Columns, Samples, is_data_set, samples_of
 from corsage.datasets.npzfile import check_samples, is_table, refuse_unheld
 from corsage.datasets.npzfile import samples as checked
@@ -97,6 +98,8 @@ def table(
     """
     if x.ndim == 1:
         x = x[:, None]
+    if y.ndim == 1 and y.dtype.kind in "UO" and is_table(x) and labels != "numbers":
+        y, label = named_classes(y)
     numbers = are_numbers(y, labels)
     if facts is None and is_table(x):
         check_samples(x, f"{WHERE}: x")
@@ -121,6 +124,15 @@ def table(
     return Table(x, values, ids[0], ids[1], classes, shift, scale, test=test, facts=columns)
 
 
+def named_classes(y: Array) -> tuple[Ints, ColumnFacts]:
+    """Labels that are words as numbers of their classes, and what these are called."""
+    cells = ["" if empty(cell) else word_of(cell) for cell in y.tolist()]
+    words, codes = np.unique(np.array(cells, np.str_), return_inverse=True)
+    source = Source(WHERE, lambda name, is_it: f"{name} {[*map(is_it, cells)].index(True)}", False)
+    found, facts = categories("label", codes.astype(np.float64), words.tolist(), source, True)
+    return found.astype(np.int64), facts
+
+
 def ids_of(given: Any, where: str) -> NDArray[np.str_]:
     """Ids out of a column, an array or a list; a missing one is empty, and 7.0 is 7."""
     cells = np.asarray(given)
@@ -130,7 +142,7 @@ def ids_of(given: Any, where: str) -> NDArray[np.str_]:
 
 
 def gone(cell: Any) -> bool:
-    """Whether an id is missing; of words none says so, since a user may be called NA."""
+    """Tell whether an id is missing; of words none says so, since a user may be called NA."""
     return not isinstance(cell, str) and empty(cell)
 
 
@@ -143,7 +155,7 @@ def as_it_is(given: Table) -> Table:
 
 
 def are_numbers(y: Array, labels: str) -> bool:
-    """Whether labels are numbers to predict; where that cannot be told, it has to be said."""
+    """Tell whether labels are numbers to predict; where that cannot be seen, a key must say it."""
     if labels:
         return labels == "numbers"
     check_labels(y, f"{WHERE}: labels", "classes are 0, 1, 2, ..., and numbers are numbers")
@@ -198,7 +210,7 @@ def partitions(given: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_many(given: Any) -> bool:
-    """Whether something holds users, each with samples of its own: not one pool of samples."""
+    """Tell whether something holds users, each with samples of its own: not one pool of samples."""
     if isinstance(given, Mapping):
         names = set(map(str, given))
         return not names & {"x", "y", "x_train", "train"}

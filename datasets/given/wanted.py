@@ -34,5 +34,5 @@ class Given:
 
     @property
     def columns(self) -> Columns:
-        """Which columns are meant."""
+        """The columns that are meant."""
         return Columns(self.label, self.features)

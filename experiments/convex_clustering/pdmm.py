@@ -160,7 +160,7 @@ def dr_iterates(own: Setting, losses: LinearLosses, edges: Edges) -> Any:
         asked = splitting.request(state, users)
         found = solve(losses, users, asked, np.full(len(users), rho))
         state = splitting.update(state, users, found, edges, own.lam, rho)
-        yield state.y, state.duals
+        yield state.y, state.mu
 
 
 def picture(traces: list[Trace], n: int, d: int, theme: plots.Theme) -> Drawing:

@@ -28,7 +28,8 @@ from corsage.app.report import plots
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.keys import kebab
-from corsage.datasets.dealing.federated import FederatedData, simulated
+from corsage.datasets.dealing.federated import simulated
+from corsage.datasets.user_data import FederatedData
 from corsage.experiments.known_clusters.nested import PARTS, Nested, mixedlm, nested
 from corsage.experiments.known_clusters.scores import root_mean_square
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from corsage.core.arrays import Floats, Ints
 from corsage.core.losses import LOGISTIC
 from corsage.core.seeding import generator
-from corsage.datasets.dealing.federated import FederatedData
+from corsage.datasets.user_data import FederatedData
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
 from corsage.solvers.known_clusters.newton_rounds import change, damped, newton_message, travelled
 from corsage.solvers.losses.convex import LinearLosses, linear_losses

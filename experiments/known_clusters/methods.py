@@ -14,10 +14,11 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.datasets.hierarchical import Hierarchical
-from corsage.solvers.known_clusters import pooling
+from corsage.experiments.known_clusters import pooling
 from corsage.solvers.known_clusters.coins.coalescing import global_map
 from corsage.solvers.known_clusters.coins.flips import Coins, stretches
 from corsage.solvers.known_clusters.coins.settings import Parameters, rates
+from corsage.solvers.known_clusters.folds import SINGLE_CENTRE_GRID, Folds
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.solvers.known_clusters.mixed_model import (
     ClusterSums,
@@ -54,7 +55,7 @@ class Data:
         return len(self.drawn.centres)
 
     @cached_property
-    def held(self) -> pooling.Folds:
+    def held(self) -> Folds:
         """The sums of five folds of every user's records."""
         own = self.drawn
         return pooling.fold_sums(own.x, own.y, own.user, len(own.cluster), self.seed)
@@ -92,7 +93,7 @@ def single(data: Data) -> Floats:
 
 def single_cluster(data: Data) -> Floats:
     """Models tied to one centre, lambda^sc by cross-validation."""
-    grid = pooling.SINGLE_CENTRE_GRID.tolist()
+    grid = SINGLE_CENTRE_GRID.tolist()
     chosen = pooling.cross_validated(data.held, grid, pooling.single_cluster)
     return pooling.single_cluster(data.a, data.b, chosen)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ConfigError
-from corsage.datasets.dealing.federated import FederatedData
+from corsage.datasets.user_data import FederatedData
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, by_cluster, centres
 from corsage.solvers.known_clusters.variances.laplace import centre_covariance
 from corsage.solvers.known_clusters.variances.reml import (

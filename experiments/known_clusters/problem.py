@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from corsage.core.arrays import Array, Ints
 from corsage.core.losses import SQUARED, ScalarLoss
 from corsage.core.seeding import uniforms, user_keys
-from corsage.solvers.known_clusters.coins import async_al2sgd, async_l2gd, katyusha
+from corsage.experiments.known_clusters import async_al2sgd, async_l2gd
+from corsage.experiments.known_clusters.objective import lambda_of
+from corsage.solvers.known_clusters.coins import katyusha
 from corsage.solvers.known_clusters.coins.flips import Coins
 from corsage.solvers.known_clusters.coins.settings import (
     Parameters,
@@ -30,7 +32,6 @@ from corsage.solvers.known_clusters.coins.settings import (
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
 from corsage.solvers.known_clusters.newton_rounds import damped, newton_message
-from corsage.solvers.known_clusters.objective import lambda_of
 
 MOST_ROUNDS = 50
 STILL = 1e-15

@@ -17,7 +17,7 @@ from corsage.core.arrays import Floats
 from corsage.core.configuration.config import Config
 from corsage.core.keys import kebab
 from corsage.core.messages.replies import Replies
-from corsage.datasets.dealing.federated import FederatedData
+from corsage.datasets.user_data import FederatedData
 from corsage.strategies import strategy_class
 
 CAP = 100.0

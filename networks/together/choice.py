@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -22,18 +22,18 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.paths import AUTO, LAYERS, PATHS, TOGETHER, Path
+from corsage.core.paths import AUTO, LAYERS, PATHS, TOGETHER, Choice, Path
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, refusing, seeded
-from corsage.networks.inspection import running
-from corsage.networks.network import ALONE, Block, Network
-from corsage.networks.together.gradients import (
+from corsage.networks.gradients import (
     AutogradLosses,
     UserLosses,
     copy_statistics,
     training,
 )
+from corsage.networks.inspection import running
+from corsage.networks.network import ALONE, Block, Network
 from corsage.networks.together.traced import TracedLosses
 from corsage.networks.together.users import Untraceable
 
@@ -45,14 +45,6 @@ FEW, MANY, POINTS, TRIED = 2, 11, 8, 4
 """Samples of users whose gradients are compared, a batch that is filled up, and long ones, as long
 as the run's: a forward may do something else with either. The points at which they are compared.
 And samples on which activations are counted."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A path by its name, and what spoke for it."""
-
-    name: str
-    why: str
 
 
 @lru_cache(maxsize=8)

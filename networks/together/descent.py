@@ -9,7 +9,6 @@ there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -17,36 +16,20 @@ from torch import Tensor, nn
 from corsage.core.arrays import Floats32
 from corsage.core.configuration.groups import TrainKeys
 from corsage.networks.batches import Examples, Order
-from corsage.networks.network import Network
-from corsage.networks.pull import Drift, Pull
-from corsage.networks.rules import update_rule
-from corsage.networks.together import stacked
-from corsage.networks.together.gradients import (
+from corsage.networks.gradients import (
     BARE,
-    AutogradLosses,
     UserLosses,
     accumulate,
     training,
 )
+from corsage.networks.local_training import Job
+from corsage.networks.network import Network
+from corsage.networks.pull import Drift, Pull
+from corsage.networks.rules import update_rule
+from corsage.networks.together import stacked
 from corsage.networks.together.layers import Layer, Relu
 from corsage.networks.together.stacked_gradients import StackedLosses, with_columns
 from corsage.networks.together.traced import TracedLosses
-
-
-@dataclass(frozen=True)
-class Job:
-    """A training job: the part of users' models that is trained, the data, and the keys.
-
-    With `head` the rows are heads and the data are features; else they are whole models.
-    """
-
-    network: Network
-    part: slice
-    data: Examples
-    orders: Sequence[Order]
-    keys: TrainKeys
-    pull: Pull | None
-    head: bool = False
 
 
 def losses_of(
@@ -55,12 +38,9 @@ def losses_of(
     orders: Sequence[Sequence[Order]],
     group: Sequence[int],
     keys: TrainKeys = BARE,
-    together: bool = True,
 ) -> UserLosses:
-    """The losses of a group of users who are trained together, or of one who is alone."""
-    kind: type[AutogradLosses | StackedLosses] = AutogradLosses
-    if together:
-        kind = StackedLosses if network.stackable else TracedLosses
+    """The losses of a group of users who are trained together."""
+    kind = StackedLosses if network.stackable else TracedLosses
     return kind(network, data, orders, group, keys)
 
 

@@ -1,12 +1,15 @@
-"""The users of a node trained together: heads on cached features, bodies, whole models.
+"""Several users of a node trained together: heads on cached features, bodies, whole models.
 
-Given the same batches, every function here returns what the loop of `training.sgd` over the users
-returns, up to float rounding (1e-5); each picks the quickest way that is exact for the network.
+Given the same batches, every function here returns what the loop over the users returns
+(`networks/local_training.py`), up to float rounding (1e-5); each picks the quickest way that is
+exact for the network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,14 +18,12 @@ from torch import Tensor
 from corsage.core.arrays import Floats32
 from corsage.core.configuration.groups import TrainKeys
 from corsage.networks.batches import Examples, Order, Plan
-from corsage.networks.evaluation import all_features
+from corsage.networks.gradients import UserLosses
+from corsage.networks.local_training import Job
 from corsage.networks.network import Network
-from corsage.networks.pull import Pull
 from corsage.networks.rules import vectors_of
 from corsage.networks.together import stacked
-from corsage.networks.together.descent import Job, descended, descended_by_rule
-from corsage.networks.training import StepLoss, pulled_sgd, sgd
-from corsage.networks.vector import LARGE
+from corsage.networks.together.descent import descended, descended_by_rule, losses_of
 
 Way = Callable[[Job, Floats32, list[int]], tuple[list[int], Tensor, Tensor | None]]
 TOGETHER = 32
@@ -36,192 +37,56 @@ def groups(orders: Sequence[Order], size: int) -> list[list[int]]:
     return [by_steps[i : i + size] for i in range(0, len(by_steps), size)]
 
 
-def train_plain_heads(
-    network: Network,
-    heads: Floats32,
-    features: Examples,
-    orders: Sequence[Order],
-    keys: TrainKeys,
-    pull: Pull | None = None,
-) -> Floats32:
+def users_of(job: Job) -> int:
+    """The number of users whose parts are trained in one go; 0: one after the other."""
+    if job.data.losses is not None and not job.network.split_exact:  # which is refused
+        return 0
+    more = job.pull.own_rows if job.pull is not None else 0
+    return users_together(job.network, job.part, more, job.keys)
+
+
+def train_several(job: Job, rows: Floats32) -> Floats32 | None:
+    """The users' trained parts, of models `rows` (users, P); None: one after the other."""
+    if not (together := users_of(job)):
+        return None
+    network, part = job.network, job.part
+    if network.stackable and job.data.views is None:
+        job = replace(job, data=job.data.over(stacked.data_for(network, job.data.x)))
+    if len(job.orders) == 1 and part == network.whole:
+        return only_one(job, rows)
+    out = np.empty((len(job.orders), part.stop - part.start), np.float32)
+    for group in groups(job.orders, together):
+        train_group(job, rows, group, out)
+    return out
+
+
+def train_several_heads(job: Job, heads: Floats32) -> Floats32 | None:
     """Heads (users, P_head) of linear layers of many users at once, on their features.
 
     Every step is one batched product a layer and side; users with fewer steps drop out as they
-    finish.
+    finish. None: they are no linear layers, and trained one after the other.
     """
+    network = job.network
+    trained = all(b.trained for b in network.blocks_of(network.head))
+    if not network.head_layers or not trained or job.keys.mixed_precision != "none":
+        return None
     out = np.array(heads, np.float32)
-    job = Job(network, network.head, features, orders, keys, active(pull), head=True)
     fit = IN_CACHE // (2 * 4 * max(heads.shape[1], 1))
-    for group in groups(orders, max(1, min(TOGETHER, fit))):
+    for group in groups(job.orders, max(1, min(TOGETHER, fit))):
         train_group(job, out, group, out)
     return out
 
 
-def train_heads(
-    network: Network,
-    body: Floats32,
-    heads: Floats32,
-    data: Examples,
-    orders: Sequence[Order],
-    keys: TrainKeys,
-    pull: Pull | None = None,
-) -> Floats32:
-    """Heads (users, P_head) over one frozen body, in the quickest way that is exact.
-
-    Cacheable body, head of linear layers: features once, all users together. Another head: one
-    user after the other on the features. A body that cannot be cached (`network.why`): the whole
-    network, of several users together where the path has it so.
-    """
-    network.set(network.body, body)
-    kept = network.cacheable and data.views is None
-    if data.views is not None or (not kept and through_all(network, data, keys)):
-        rows = np.concatenate([np.broadcast_to(body, (len(heads), len(body))), heads], axis=1)
-        return train_part(network, rows, network.head, data, orders, keys, pull)
-    if kept:
-        data = data.over(all_features(network, data.x))
-        trained = all(b.trained for b in network.blocks_of(network.head))
-        if network.head_layers and trained and keys.mixed_precision == "none":
-            return train_plain_heads(network, heads, data, orders, keys, pull)
-    out = np.array(heads, np.float32)
-    job = Job(network, network.head, data, orders, keys, active(pull), kept)
-    for u in range(len(orders)):
-        network.set(network.head, out[u])
-        train_alone(job, u)
-        out[u] = network.vector.view(network.head)
-    return out
-
-
-def through_all(network: Network, data: Examples, keys: TrainKeys) -> bool:
-    """Tell whether several users' heads are trained together through whole networks."""
-    if network.stackable or (data.losses is not None and not network.split_exact):
-        return False
-    return users_together(network, network.head, 0, keys) > 1
-
-
-def train_bodies(
-    network: Network,
-    body: Floats32,
-    heads: Floats32,
-    data: Examples,
-    orders: Sequence[Order],
-    keys: TrainKeys,
-    pull: Pull | None = None,
-) -> Floats32:
-    """The users' bodies (users, P_body) from one start, each over its own frozen head."""
-    body = np.asarray(body, np.float32)
-    if len(body) >= LARGE and not together_in(network, network.body, data, keys, active(pull)):
-        return train_alone_each(network, body, heads, data, orders, keys, active(pull))
-    start = np.broadcast_to(body, (len(orders), len(body)))
-    rows = np.concatenate([start, heads], axis=1, dtype=np.float32)
-    return train_part(network, rows, network.body, data, orders, keys, pull)
-
-
-def train_alone_each(
-    network: Network,
-    body: Floats32,
-    heads: Floats32,
-    data: Examples,
-    orders: Sequence[Order],
-    keys: TrainKeys,
-    pull: Pull | None,
-) -> Floats32:
-    """Large bodies one after the other: whole models of all users are nowhere put together."""
-    job = Job(network, network.body, data, orders, keys, pull)
-    out = np.empty((len(orders), len(body)), np.float32)
-    for u, head in enumerate(heads):
-        network.set(network.body, body)
-        network.set(network.head, head)
-        train_alone(job, u)
-        out[u] = network.vector.view(network.body)
-    return out
-
-
-def train_models(
-    network: Network,
-    starts: Floats32,
-    data: Examples,
-    orders: Sequence[Order],
-    keys: TrainKeys,
-    pull: Pull | None = None,
-) -> Floats32:
-    """The users' whole models (users, P), from one start (P,) or from their own (users, P)."""
-    starts = np.asarray(starts, np.float32)
-    rows = np.broadcast_to(starts, (len(orders), starts.shape[-1]))
-    return train_part(network, rows, network.whole, data, orders, keys, pull)
-
-
-def train_part(
-    network: Network,
-    rows: Floats32,
-    part: slice,
-    data: Examples,
-    orders: Sequence[Order],
-    keys: TrainKeys,
-    pull: Pull | None = None,
-) -> Floats32:
-    """One part of the models `rows` (users, P), the other part frozen; `pull` is on that part."""
-    if part.stop == part.start:
-        return np.empty((len(orders), 0), np.float32)
-    pull = active(pull)
-    together = together_in(network, part, data, keys, pull)
-    if network.stackable and together and data.views is None:
-        data = data.over(stacked.data_for(network, data.x))
-    job = Job(network, part, data, orders, keys, pull)
-    if len(orders) == 1 and part == network.whole:
-        return only_one(job, rows, bool(together))
-    out = np.empty((len(orders), part.stop - part.start), np.float32)  # user by user in memory
-    for group in groups(orders, together) if together else []:
-        train_group(job, rows, group, out)
-    for u in range(len(orders)) if not together else []:
-        network.set(network.whole, rows[u])
-        train_alone(job, u)
-        out[u] = network.vector.view(part)
-    return out
-
-
-def together_in(
-    network: Network, part: slice, data: Examples, keys: TrainKeys, pull: Pull | None
-) -> int:
-    """The number of users whose parts are trained in one go on such data, under such a pull."""
-    if data.losses is not None and not network.split_exact:  # which is refused
-        return 0
-    return users_together(network, part, pull.own_rows if pull is not None else 0, keys)
-
-
-def only_one(job: Job, rows: Floats32, together: bool) -> Floats32:
+def only_one(job: Job, rows: Floats32) -> Floats32:
     """The whole model of an only user (1, P): no copy of it is made to hand it over."""
     network = job.network
-    if together:
-        _, result, centres = way_of(job)(job, rows, [0])
-        if job.pull is not None and centres is not None:
-            job.pull.centre[[0]] = centres.cpu().numpy()
-        if result.data_ptr() != network.flat.data_ptr():
-            values: Floats32 = result.cpu().numpy()
-            return values
-    else:
-        network.set(network.whole, rows[0])
-        train_alone(job, 0)
+    _, result, centres = way_of(job)(job, rows, [0])
+    if job.pull is not None and centres is not None:
+        job.pull.centre[[0]] = centres.cpu().numpy()
+    if result.data_ptr() != network.flat.data_ptr():
+        values: Floats32 = result.cpu().numpy()
+        return values
     return network.vector.give()[None]
-
-
-def active(pull: Pull | None) -> Pull | None:
-    """A pull that adds nothing is none: no step is slower for it, or rounded otherwise."""
-    return None if pull is None or pull.idle else pull
-
-
-def train_alone(job: Job, u: int) -> None:
-    """One user's part of the network in place, through autograd."""
-    data, order = job.data.user(u), job.orders[u]
-    loss = job.data.losses[u] if job.data.losses is not None else None
-    mean = job.data.mean_of(u, job.network.criterion.mean)
-    what = StepLoss(job.head, loss, mean, job.data.change_of(u, order))
-    if job.pull is None:
-        sgd(job.network, data, order, job.part, job.keys, what=what)
-        return
-    own = job.pull.pick([u])
-    pulled_sgd(job.network, data, order, job.part, job.keys, own, what)
-    if own.every:
-        job.pull.centre[u] = own.centre[0]
 
 
 def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> None:
@@ -293,3 +158,44 @@ def users_together(
     if network.widest_convolution > GROUPED_CHANNELS:
         return 1
     return max(1, min(10 if network.widest_convolution else TOGETHER, fit))
+
+
+class SeveralLosses:
+    """Losses of users in groups that are worked for at once.
+
+    Parameters
+    ----------
+    groups : numbers of the users who are together.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        data: Examples,
+        orders: Sequence[Sequence[Order]],
+        keys: TrainKeys,
+        together: int,
+    ) -> None:
+        if network.stackable and data.views is None:
+            data = data.over(stacked.data_for(network, data.x))
+        self.groups = groups(orders[0], together)
+        self._of = partial(losses_of, network, data, orders, keys=keys)
+
+    def losses(self, group: Sequence[int]) -> UserLosses:
+        """Those of a group."""
+        return self._of(group)
+
+
+def several_losses(
+    network: Network,
+    data: Examples,
+    orders: Sequence[Sequence[Order]],
+    vectors: int,
+    keys: TrainKeys,
+) -> SeveralLosses | None:
+    """The users' losses on their batches, several users at once; None: one after the other.
+
+    `vectors` is how many vectors of the model's size are held for a user.
+    """
+    together = users_together(network, network.whole, vectors - 2, keys)
+    return SeveralLosses(network, data, orders, keys, together) if together else None

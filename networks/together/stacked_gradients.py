@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from corsage.core.configuration.groups import TrainKeys
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.criterion import Sloped
-from corsage.networks.network import Network
-from corsage.networks.together import stacked
-from corsage.networks.together.gradients import (
+from corsage.networks.gradients import (
     BARE,
     UserLosses,
     accumulate,
     hessian_product,
     second_derivatives,
 )
+from corsage.networks.network import Network
+from corsage.networks.together import stacked
 from corsage.networks.together.layers import Conv, Dense, Layer
 
 

@@ -17,10 +17,10 @@ from corsage.core.configuration.groups import TrainKeys
 from corsage.networks import inspection
 from corsage.networks.answers import output_of
 from corsage.networks.batches import Examples, Order
+from corsage.networks.gradients import BARE, AutogradLosses
 from corsage.networks.inspection import as_channels_last
 from corsage.networks.network import Network
 from corsage.networks.together import stacked
-from corsage.networks.together.gradients import BARE, AutogradLosses
 from corsage.networks.together.slots import Slot, State
 from corsage.networks.together.stacked_gradients import StackedLosses
 from corsage.networks.together.users import Untraceable, Users, lifted

@@ -1,6 +1,6 @@
 """Users who are asked about many problems at once; and those who can be asked of one at a time.
 
-Both solve tasks (newton.py) over all users, on all samples or without a fold's. `Batched` needs a
+Both solve tasks (runs.py) over all users, on all samples or without a fold's. `Batched` needs a
 Hessian of each user, and a handful of exchanges for any number of tasks. `Single` is for models so
 large that no Hessian is sent: one task after the other, each by as many exchanges as it takes.
 """
@@ -27,9 +27,8 @@ from corsage.solvers.convex_clustering.expansions import (
     nearest,
     picked,
 )
-from corsage.solvers.convex_clustering.newton import MOST, solve, unfinished
 from corsage.solvers.convex_clustering.recovery import gradients
-from corsage.solvers.convex_clustering.runs import FIRST, Run, Solved, Task
+from corsage.solvers.convex_clustering.runs import FIRST, MOST, Run, Solved, Task, solve, unfinished
 from corsage.solvers.losses.convex import Losses
 from corsage.solvers.losses.held_out import Fold, HeldOut
 

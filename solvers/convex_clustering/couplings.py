@@ -1,6 +1,6 @@
 """What joins users that are quadratic models for now: a penalty, clusters, or both.
 
-Each kind solves its problem exactly (newton.py).
+Each kind solves its problem exactly (runs.py).
 """
 
 from __future__ import annotations

@@ -1,89 +1,141 @@
-"""Many problems over the same users at once, each step of all of them one exchange.
-
-A task joins the users' f_i, on all samples or on a fold's: by a sum of norms at some lambda, or by
-clusters that have one model each. In each step the f_i are quadratic models (expansions.py), whose
-problem the server solves exactly. The answer to the solution has the next models and a duality gap:
-a proximal Newton method, that usually certifies 1e-6 after five or six exchanges, whatever the
-number of tasks.
-
-Tasks share what is known: a user's model is that of its answers to all of them whose point is the
-nearest to where the solution will be. Huber's losses have kinks, and what is on the other side of
-one is often known from the next lambda.
-
-A step that does not lower the objective is not taken: the next ones are damped, by L_i times a
-share that grows up to 1, from where nothing can fail, and several shares are tried at once.
-"""
+"""Proximal Newton steps of one problem (runs.py), round by round: the server's state and half."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from corsage.solvers.convex_clustering.expansions import Expansion, Oracle, Probe
-from corsage.solvers.convex_clustering.runs import Run, Solved, Task
-from corsage.solvers.losses.held_out import Fold
+import numpy as np
 
-MOST = 20
-"""Exchanges after which no more is asked."""
-PATIENCE = 3
-"""Exchanges after which the few tasks that are left try several dampings at once, too."""
+from corsage.core.arrays import INFINITE, Floats, Ints
+from corsage.solvers.convex_clustering.couplings import Penalty, Step
+from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution
+from corsage.solvers.convex_clustering.expansions import Expansion, Probe
+from corsage.solvers.convex_clustering.halves import Moved, moved_edges, moved_users
+from corsage.solvers.convex_clustering.runs import FIRST, Run, Solved, Task
+
+BASE = ("y", "value", "gradient", "hessian", "curvature")
+"""The parts of the users' last answers that are kept."""
+UNKNOWN: dict[str, Any] = {"objective": np.inf, "size": np.inf, "lower": -np.inf, "near": np.inf}
+"""The numbers of a certificate, where not all users answered."""
 
 
-def unfinished(runs: Sequence[Run]) -> bool:
-    """All tasks are wanted."""
-    return False
-
-
-def solve(
-    tasks: Sequence[Task],
-    starts: Sequence[Expansion],
-    oracle: Oracle,
-    tolerance: float = 1e-6,
-    most: int = MOST,
-    enough: Callable[[Sequence[Run]], bool] = unfinished,
-) -> list[Solved]:
-    """All tasks, from expansions of their own folds' f_i.
+@dataclass(frozen=True, eq=False)
+class Newton:
+    """Newton's method on all users' quadratic models, `newton`.
 
     Parameters
     ----------
-    tasks : the problems; like ones one after the other: each starts from the last one's solution.
-    starts : an expansion for each of them.
-    oracle : one exchange.
-    tolerance : the relative gap that is wanted.
-    most : exchanges after which what is not certified is left as it is.
-    enough : whether no more is asked, though some are not certified.
+    x : the best models so far (N, d).
+    mu : the duals of the edges (E, d) that belong to them.
+    y, value, gradient, hessian, curvature : the expansions that the next models are made of.
+    centre, damping, failed : where the next step is damped to, how much, and steps that failed.
+    objective, size : P(x), and what gaps are a share of; infinite if not all users answered.
+    lower, near : the lower bound on P, and a gap against what is near (infinite: none is known).
     """
-    runs = [Run(task, start, start.y) for task, start in zip(tasks, starts, strict=True)]
-    for number in range(most):
-        wanted = [run for run in runs if not run.over(tolerance)]
-        if not wanted or enough(runs):
-            break
-        groups = proposed(wanted, tolerance, shared(runs), number >= PATIENCE)
-        found = iter(oracle([probe for group in groups for probe in group]))
-        for run, group in zip(wanted, groups, strict=True):
-            run.take([next(found) for _ in group])
-    return [run.solved() for run in runs]
 
+    x: Floats
+    mu: Floats
+    y: Floats
+    value: Floats
+    gradient: Floats
+    hessian: Floats
+    curvature: Floats
+    centre: Floats
+    damping: float
+    failed: int = 0
+    objective: float = field(default=np.inf, metadata=INFINITE)
+    size: float = field(default=np.inf, metadata=INFINITE)
+    lower: float = field(default=-np.inf, metadata=INFINITE)
+    near: float = field(default=np.inf, metadata=INFINITE)
 
-def shared(runs: Sequence[Run]) -> dict[Fold | None, list[Expansion]]:
-    """The last answers about each fold's f_i, of all tasks."""
-    found: dict[Fold | None, dict[int, Expansion]] = {}
-    for run in runs:
-        found.setdefault(run.task.fold, {})[id(run.base)] = run.base
-    return {fold: list(each.values()) for fold, each in found.items()}
+    @classmethod
+    def begin(cls, problem: Penalty, local: Expansion, near: Solved | None) -> Newton:
+        """From the users' own models, or from a solution that is near the one that is wanted."""
+        x, known = local.y, local
+        mu = np.zeros((len(problem.edges), x.shape[1]), order="F")
+        if near is not None and near.base is not None and near.mu is not None:
+            x, known, mu = near.x, near.base, np.asfortranarray(near.mu)
+        base: dict[str, Any] = {name: getattr(known, name) for name in BASE}
+        return cls(x=x, mu=mu, centre=known.y, damping=FIRST, **base)
 
+    @property
+    def models(self) -> Floats:
+        """The users' models X (N, d)."""
+        return self.x
 
-def proposed(
-    runs: Sequence[Run],
-    tolerance: float,
-    known: dict[Fold | None, list[Expansion]],
-    late: bool,
-) -> list[list[Probe]]:
-    """What each of them asks; where like ones follow each other, a solution starts the next."""
-    groups: list[list[Probe]] = []
-    last: Run | None = None
-    for run in runs:
-        alike = last is not None and type(last.task.coupling) is type(run.task.coupling)
-        start = last.steps[-1] if last is not None and alike else None
-        groups.append(run.propose(tolerance, start, known[run.task.fold], late))
-        last = run
-    return groups
+    def step(self, problem: Penalty, tolerance: float) -> tuple[Run, list[Probe]]:
+        """The solutions of the models' problem, and what is asked about them."""
+        run = self._run(problem)
+        return run, run.propose(tolerance, None)
+
+    def after(self, run: Run, found: Sequence[Expansion]) -> Newton:
+        """What is known once all users have answered."""
+        run.take(found)
+        assert run.best is not None
+        solution = run.best.solution
+        base: dict[str, Any] = {name: getattr(run.base, name) for name in BASE}
+        return replace(
+            self,
+            x=run.best.x,
+            mu=self.mu if solution is None else solution.mu,
+            centre=run.centre,
+            damping=run.damping,
+            failed=run.failed,
+            objective=run.value,
+            size=run.size,
+            lower=run.lower,
+            near=run.near,
+            **base,
+        )
+
+    def after_some(self, run: Run, found: Expansion, rows: Ints) -> Newton:
+        """What is known if only some users answered: the step is taken, nothing is certified."""
+        step, news = run.steps[0], dict[str, Any]()
+        for name in BASE:
+            news[name] = getattr(self, name).copy()
+            news[name][rows] = getattr(found, name)
+        mu = self.mu if step.solution is None else step.solution.mu
+        return replace(self, x=step.x, mu=mu, centre=news["y"], failed=0, **news, **UNKNOWN)
+
+    @property
+    def gap(self) -> float:
+        """At most so much is P(x) above its minimum; infinite: nothing is known."""
+        return min(self.objective - self.lower, self.near)
+
+    def moved(self, rows: Moved) -> Newton:
+        """The state of the users that are there now; a new one begins at the mean."""
+        users: dict[str, Any] = {
+            name: moved_users(getattr(self, name), rows.users) for name in ("x", "y", "centre")
+        }
+        there = rows.users >= 0
+        for name in ("value", "gradient", "hessian", "curvature"):
+            old = getattr(self, name)
+            users[name] = np.zeros((len(there), *old.shape[1:]))
+            users[name][there] = old[rows.users[there]]
+        mu = moved_edges(self.mu, rows.edges)
+        return replace(self, mu=mu, failed=0, **users, **UNKNOWN)
+
+    def by_columns(self) -> Newton:
+        """The same numbers, those of the edges column by column, which is faster."""
+        return replace(self, mu=np.asfortranarray(self.mu))
+
+    @property
+    def expansion(self) -> Expansion:
+        """What is kept of the users' last answers."""
+        none = np.zeros(len(self.x))
+        return Expansion(
+            self.y, self.value, self.gradient, self.hessian, none, none, none > 0, none,
+            self.curvature, none > 0,
+        )  # fmt: skip
+
+    def _run(self, problem: Penalty) -> Run:
+        """The method where it stands."""
+        solution = Solution(self.x, self.mu, problem.lam, np.nan, np.inf, np.inf, False, 0)
+        run = Run(Task(problem), self.expansion, self.centre, self.damping, (), self.failed)
+        if np.isfinite(self.objective) or self.mu.any():
+            run.best = Step(self.x, problem.edges.adjoint(self.mu), solution)
+        run.value, run.size = self.objective, self.size
+        run.lower, run.near = self.lower, self.near
+        return run

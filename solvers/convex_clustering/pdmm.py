@@ -13,13 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import generator
+from corsage.solvers.convex_clustering.couplings import Penalty
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.halves import (
+    Facts,
+    Moved,
+    Rules,
+    moved_edges,
+    moved_users,
+)
 
 BALANCE_EVERY = 10
 """Rounds from one balancing of the residuals to the next."""
@@ -32,7 +40,7 @@ Solve = Callable[[Ints, Floats, Floats], Floats]
 """(users (m,), p (m, d), kappa (m,)) -> x (m, d), the minimisers of f_i + kappa_i/2 |x - p_i|^2."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PdmmState:
     """x (N, d) of the users; z, mu and muh (E, d) of the edges."""
 
@@ -46,6 +54,9 @@ class PdmmState:
         """The start: x_i = 0 for all, not the local models."""
         own = (np.zeros((len(edges), d), order="F") for _ in range(3))
         return cls(np.zeros((users, d)), *own)
+
+
+S = TypeVar("S", bound=PdmmState)
 
 
 @dataclass(frozen=True)
@@ -126,28 +137,28 @@ def soft(v: Floats, threshold: Floats) -> Floats:
 
 
 def step(
-    state: PdmmState,
+    state: S,
     solve: Solve,
     edges: Edges,
     lam: float,
     settings: Settings,
     users: Ints,
     pairs: Pairs,
-) -> PdmmState:
+) -> S:
     """One iteration: x of the users and z of the pairs from the same state, then the duals."""
     p, kappa = centres(state, edges, settings.rho, settings.eta, users)
     return absorb(state, users, solve(users, p, kappa), edges, lam, settings, pairs)
 
 
 def absorb(
-    state: PdmmState,
+    state: S,
     users: Ints,
     found: Floats,
     edges: Edges,
     lam: float,
     settings: Settings,
     pairs: Pairs,
-) -> PdmmState:
+) -> S:
     """The server's half of an iteration, once the users have sent x_i^{t+1} (m, d)."""
     x = state.x.copy()
     x[users] = found
@@ -216,3 +227,69 @@ def guard(tau: float, reference: float, broken: float) -> tuple[float, float]:
     The reference is the largest `broken` of the first rounds, in which every user was once active.
     """
     return (tau / 2, broken) if broken > 10 * reference else (tau, reference)
+
+
+@dataclass(frozen=True, eq=False)
+class Pdmm(PdmmState):
+    """The server's half of `pdmm`: its state, and the numbers that it watches over.
+
+    Parameters
+    ----------
+    rho, tau : the weight of the constraints, and the share of a whole dual step, as they are now.
+    broken : the largest |x_i - x_j - z_ij| of the first rounds, which those of later ones are
+        compared with; None before the first.
+    """
+
+    rho: float
+    tau: float
+    broken: float | None = None
+
+    @classmethod
+    def begin(cls, problem: Penalty, d: int, facts: Facts, rules: Rules) -> Pdmm:
+        """All are 0, not the local models; d numbers in a model."""
+        users = problem.edges.n
+        rho = start_rho(facts.curvature, users) if rules.rho is None else rules.rho
+        tau = default_tau(rules.p_users, rules.p_pairs) if rules.tau is None else rules.tau
+        start = PdmmState.zeros(users, problem.edges, d)
+        return cls(start.x, start.z, start.mu, start.muh, rho, tau)
+
+    @property
+    def models(self) -> Floats:
+        """The users' models X (N, d)."""
+        return self.x
+
+    def request(self, problem: Penalty, rules: Rules, rows: Ints) -> tuple[Floats, Floats]:
+        """p_i and kappa_i of (16)."""
+        return centres(self, problem.edges, self.rho, rules.eta, rows)
+
+    def after(
+        self, problem: Penalty, rules: Rules, rows: Ints, x: Floats, number: int
+    ) -> tuple[Pdmm, str]:
+        """(17) to (19), then rho is balanced and tau guarded."""
+        edges, rho = problem.edges, self.rho
+        settings = Settings(rho, self.tau, rules.nu, rules.eta)
+        pairs = chosen_pairs(rules.seed, number, edges, rules.p_pairs)
+        after = absorb(self, rows, x, edges, problem.lam, settings, pairs)
+        left = residuals(self, after, edges, rho, rules.p_pairs)
+        if rules.rho is None and number % BALANCE_EVERY == 0:
+            rho = balanced(rho, left.primal, left.dual)
+        tau, broken = guard(self.tau, self._reference(left.broken, rules, number), left.broken)
+        note = f"round {number}: the residual grew tenfold, tau is now {tau:.3g}"
+        after = replace(after, rho=rho, tau=tau, broken=broken)
+        return after, note if tau < self.tau else ""
+
+    def _reference(self, broken: float, rules: Rules, number: int) -> float:
+        """The residual to compare with: the largest while not every user was active once."""
+        if self.broken is None:
+            return max(0.0, broken)
+        return max(self.broken, broken) if number * rules.p_users <= 2 else self.broken
+
+    def moved(self, rows: Moved) -> Pdmm:
+        """The state of the users that are there now; a new one begins at the mean."""
+        z, mu, muh = (moved_edges(of, rows.edges) for of in (self.z, self.mu, self.muh))
+        return replace(self, x=moved_users(self.x, rows.users), z=z, mu=mu, muh=muh)
+
+    def by_columns(self) -> Pdmm:
+        """The same numbers, those of the edges column by column, which is faster."""
+        z, mu, muh = (np.asfortranarray(each) for each in (self.z, self.mu, self.muh))
+        return replace(self, z=z, mu=mu, muh=muh)

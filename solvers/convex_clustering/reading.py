@@ -38,8 +38,8 @@ TRIES = 4
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A partition and what is known about it.
+class Partition:
+    """A partition, and its fused models.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def in_order(labels: Ints) -> Ints:
     return np.asarray(np.argsort(np.argsort(first))[places.ravel()], np.int64)
 
 
-def read(losses: Losses, x: Floats, lam: float, edges: Edges) -> Reading:
+def read(losses: Losses, x: Floats, lam: float, edges: Edges) -> Partition:
     """The first candidate of X that is certified; if none of the first few is, the likeliest.
 
     That every user is its own cluster is tried last: only where no two models are the same, and it
@@ -122,18 +122,29 @@ def read(losses: Losses, x: Floats, lam: float, edges: Edges) -> Reading:
     return found[0]
 
 
-def judged(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Reading:
+def judged(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Partition:
     """A partition's fused models, and whether they are a solution at lam."""
     solved = reduced(losses, labels, lam, edges)
     problem = Problem(LossCosts(losses), edges, lam)
     carried = feasible(flow(losses, solved, lam, edges).mu, problem.radius)
     gap = problem.relative(problem.gap(solved.x, carried), solved.x)
-    return Reading(labels, gap <= EXACT and solved.distinct, gap, solved.w)
+    return Partition(labels, gap <= EXACT and solved.distinct, gap, solved.w)
 
 
 def refit(losses: Losses, labels: Ints) -> Floats:
     """argmin over w_k of the sum of its users' f_i, (K, d): no pull between the clusters."""
     return np.asarray(Merged(losses, labels).minimise().cpu().numpy(), np.float64)
+
+
+def refitted_models(losses: Losses, labels: Ints, x: Floats) -> tuple[Floats, int]:
+    """The clusters' own models, one row a user; clusters that have none keep the mean of theirs.
+
+    Returns how many these are, too.
+    """
+    models = refit(losses, labels)
+    usable = np.isfinite(models.sum(1))
+    means = np.stack([x[labels == k].mean(0) for k in range(len(models))])
+    return np.where(usable[:, None], models, means)[labels], int((~usable).sum())
 
 
 def within_distance(x: Floats, labels: Ints) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.core.messages.replies import Replies
+from corsage.solvers.convex_clustering.newton import Newton
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.turns import Script
@@ -52,6 +53,17 @@ class Certificate:
     def within(self, tolerance: float) -> bool:
         """Whether the models are known to be that good."""
         return self.relative is not None and self.relative <= tolerance
+
+
+def of_newton(solver: Newton, number: int) -> Certificate | None:
+    """The certificate that a step of Newton's method comes with; None if not all users answered."""
+    if not np.isfinite(solver.objective):
+        return None
+    if not np.isfinite(solver.gap):
+        return Certificate(number, solver.objective)
+    gap, tiny = max(solver.gap, 0.0), np.finfo(np.float64).tiny
+    nearby = solver.near < solver.objective - solver.lower
+    return Certificate(number, solver.objective, gap, gap / max(solver.size, tiny), nearby)
 
 
 def certify(

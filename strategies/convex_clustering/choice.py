@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from corsage.solvers.convex_clustering.selection import MODELS
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.turns import Script
@@ -46,6 +47,11 @@ class Choice:
     gain: float | None = None
     error: float | None = None
     refit: bool | None = None
+
+    @property
+    def for_models(self) -> bool:
+        """True if lambda was looked for, and not for clusters."""
+        return self.exchanges > 0 and self.kind in ("", MODELS)
 
 
 @dataclass(frozen=True, eq=False)

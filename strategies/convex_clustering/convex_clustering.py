@@ -29,7 +29,13 @@ from corsage.core.arrays import Arrays, Bools, Floats
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
-from corsage.strategies.convex_clustering.certificate import Certificate, certify
+from corsage.solvers.convex_clustering.couplings import Penalty
+from corsage.solvers.convex_clustering.halves import Rules, moved_users
+from corsage.solvers.convex_clustering.newton import Newton
+from corsage.solvers.convex_clustering.pdmm import Pdmm
+from corsage.solvers.convex_clustering.splitting import Splitting
+from corsage.solvers.convex_clustering.summary import Reading
+from corsage.strategies.convex_clustering.certificate import Certificate, certify, of_newton
 from corsage.strategies.convex_clustering.choice import Choice, Found, choose
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.keys import (
@@ -42,14 +48,13 @@ from corsage.strategies.convex_clustering.keys import (
     solver_of,
 )
 from corsage.strategies.convex_clustering.models import check_convex, to_choose_from
-from corsage.strategies.convex_clustering.newton import Newton
 from corsage.strategies.convex_clustering.opening import (
     ask_facts,
     ask_local,
     ask_neighbours,
+    check_bounded,
     name_free,
 )
-from corsage.strategies.convex_clustering.pdmm import Pdmm
 from corsage.strategies.convex_clustering.probing import (
     expansion,
     options_of,
@@ -57,10 +62,7 @@ from corsage.strategies.convex_clustering.probing import (
     template_of,
 )
 from corsage.strategies.convex_clustering.questions import Questions, in_order
-from corsage.strategies.convex_clustering.recession import check_bounded
-from corsage.strategies.convex_clustering.report import ClusterReport, Reading, Solved
-from corsage.strategies.convex_clustering.solver import Problem, Rules, moved_users
-from corsage.strategies.convex_clustering.splitting import Splitting
+from corsage.strategies.convex_clustering.report import ClusterReport, Solved
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import Finding
@@ -120,10 +122,10 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         return ConvexClusteringState()
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> Penalty:
         """The edges and lambda."""
         assert self.state.choice is not None  # `opening` is over
-        return Problem(self.state.graph.edges, self.state.choice.lam)
+        return Penalty(self.state.choice.lam, self.state.graph.edges)
 
     @property
     def rules(self) -> Rules:
@@ -169,7 +171,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     def _begun(self, name: str, graph: Graph, found: Found) -> Script[Solver]:
         """The solver's first numbers, of what is known and of what it takes more."""
         users, d = self.members.users, self.job.network.whole.stop
-        problem = Problem(graph.edges, found.choice.lam)
+        problem = Penalty(found.choice.lam, graph.edges)
         if name == NEWTON:
             local = found.local or (yield from ask_local(self.questions, users, d))
             name_free(self.questions, users, local.coercive)
@@ -214,7 +216,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
             solver = solver.after(run, found)
         else:
             solver = solver.after_some(run, found[0], self.state.graph.rows(replies.users))
-        certificate = solver.certificate(number)
+        certificate = of_newton(solver, number)
         self.state = replace(self.state, solver=solver, certificate=certificate)
         self.job.count(question, replies)
         return replies
@@ -303,7 +305,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """The clusters' own models, without any pull between them; what did best of all."""
         state, found = self.state, dict[str, dict[str, Any]]()
         reading, choice = state.reading, state.choice or Choice(0.0)
-        if state.refit is not None and reading is not None and reading.clustered(choice):
+        if state.refit is not None and reading is not None and reading.clustered(choice.for_models):
             found[f"{self.name}+refit"] = {"refit": True}
         if state.chosen is not None:
             found[f"{self.name}+chosen"] = {"chosen": True}

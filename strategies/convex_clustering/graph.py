@@ -10,18 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
+from corsage.solvers.convex_clustering.halves import Moved
 from corsage.strategies.rounds.means.rows import places
 
 if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.exact.edges import Edges
-
-
-@dataclass(frozen=True)
-class Moved:
-    """Where the rows of users and of edges were before users came or went; -1 for new ones."""
-
-    users: Ints
-    edges: Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
-from corsage.strategies.convex_clustering.solver import Rules
+from corsage.solvers.convex_clustering.halves import Rules
 
 AUTO, CLUSTERS, PDMM, KNN = "auto", "clusters", "pdmm", "knn"
 DR, NEWTON = "dr", "newton"

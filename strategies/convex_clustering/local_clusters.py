@@ -21,9 +21,14 @@ from corsage.core.keys import Keys, key
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
 from corsage.core.seeding import generator
+from corsage.solvers.convex_clustering.reading import (
+    candidate,
+    in_order,
+    linked,
+    refitted_models,
+)
 from corsage.strategies.convex_clustering.models import (
     check_convex,
-    refitted_models,
     to_choose_from,
 )
 from corsage.strategies.convex_clustering.questions import Questions
@@ -132,8 +137,6 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
 
     def clusters(self, local: Floats) -> Ints:
         """The cluster of each user."""
-        from corsage.solvers.convex_clustering.reading import candidate, in_order, linked
-
         keys, n = self.keys, len(local)
         count = min(keys.local_clusters_number, n)
         if keys.local_clusters_by == "kmeans":

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corsage.core.arrays import Floats, Ints
+from corsage.core.arrays import Floats
 from corsage.core.errors import ConfigError
 from corsage.strategies.rounds.turns import Parcel
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
-    from corsage.solvers.losses.convex import Losses
     from corsage.strategies.rounds.job import Job
 
 
@@ -57,16 +56,3 @@ def check_classes(job: Job, network: Network) -> None:
 def to_choose_from(models: Floats) -> Parcel:
     """All different models, once for all the new users of a node."""
     return Parcel({"known": np.unique(models, axis=0)})
-
-
-def refitted_models(losses: Losses, labels: Ints, x: Floats) -> tuple[Floats, int]:
-    """The clusters' own models, one row a user; clusters that have none keep the mean of theirs.
-
-    Returns how many these are, too.
-    """
-    from corsage.solvers.convex_clustering.reading import refit
-
-    models = refit(losses, labels)
-    usable = np.isfinite(models.sum(1))
-    means = np.stack([x[labels == k].mean(0) for k in range(len(models))])
-    return np.where(usable[:, None], models, means)[labels], int((~usable).sum())

@@ -1,22 +1,27 @@
-"""What convex clustering asks all users before the first round, besides what finds lambda."""
+"""Questions of convex clustering to all users before the first round, except about lambda."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
 from corsage.core.arrays import Bools
+from corsage.core.errors import ModelError
 from corsage.core.messages.replies import name_users
+from corsage.solvers.convex_clustering.batched import LARGEST
+from corsage.solvers.convex_clustering.expansions import Expansion, Probe
+from corsage.solvers.convex_clustering.halves import Facts
+from corsage.solvers.convex_clustering.recession import falling
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.probing import ask_all
 from corsage.strategies.convex_clustering.questions import Questions
-from corsage.strategies.convex_clustering.solver import Facts
 from corsage.strategies.rounds.turns import Script
 
-if TYPE_CHECKING:
-    from corsage.solvers.convex_clustering.expansions import Expansion
-
+ENDLESS = ("logistic",)
+"""Losses that can fall for ever; others have a best model wherever they are bounded."""
+NAMED = 5
+"""Users that are named."""
 NUMBERS = ("squared", "huber")
 """Losses that have a best model wherever there are enough different rows."""
 WHY = {
@@ -35,8 +40,6 @@ def ask_facts(questions: Questions, users: list[str]) -> Script[tuple[Facts, Boo
 
 def ask_local(questions: Questions, users: list[str], d: int) -> Script[Expansion]:
     """The users' own models, and their losses there."""
-    from corsage.solvers.convex_clustering.expansions import Probe
-
     zero = np.zeros((len(users), d))
     (found,) = yield from ask_all(questions, users, d, [Probe(zero, zero, 0.0)])
     return found
@@ -63,3 +66,37 @@ def ask_neighbours(questions: Questions, users: list[str], d: int, k: int) -> Sc
             "fuse: raise convex-neighbours to join them"
         )
     return graph
+
+
+def check_bounded(
+    questions: Questions, graph: Graph, lam: float, d: int, held: Bools
+) -> Script[None]:
+    """Refuse a problem without a solution; `held` are those whose loss grows in all directions."""
+    if questions.job.loss not in ENDLESS:
+        return
+    n = len(graph.users)
+    pieces = graph.edges.components() if lam > 0 else np.arange(n)
+    doubtful = [k for k in range(int(pieces.max()) + 1) if not held[pieces == k].any()]
+    if not doubtful:
+        return
+    if d > LARGEST:
+        return  # its users have no Hessians: rounds show it
+    falls = yield from questions.batched(
+        graph.users, d, lambda users: falling(users, pieces, doubtful)
+    )
+    if falls.any():
+        names = [user for user, bad in zip(graph.users, falls[pieces], strict=True) if bad]
+        raise ModelError(refusal(names, n, lam))
+
+
+def refusal(names: Sequence[str], n: int, lam: float) -> str:
+    """What there is no solution for."""
+    who = "all users" if len(names) == n else "user" + "s" * (len(names) > 1)
+    if len(names) < n:
+        who += f" {', '.join(names[:NAMED])}" + ", ..." * (len(names) > NAMED)
+    together = " together" * (lam > 0 and len(names) > 1)
+    return (
+        f"convex-lambda={lam:g}: {who}{together} without a best model: classes that a plane "
+        "separates, or samples of one class; its numbers would grow for ever. Set ridge=0.001"
+        + (", or a lambda above 0." if lam == 0 else ".")
+    )

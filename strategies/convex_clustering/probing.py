@@ -1,4 +1,4 @@
-"""Probes of all users as exchanges: what the many problems of newton.py ask.
+"""Probes of all users as exchanges: what the many problems of runs.py ask.
 
 A user's answer to a probe is 8 + 2 d + d (d + 1)/2 floats: 20 of them with 3 coefficients, 1,383
 with 50. All probes of a step are one exchange, unless they are more than a device should hold.

@@ -9,18 +9,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Floats
+from corsage.solvers.convex_clustering.batched import LARGEST
+from corsage.solvers.convex_clustering.couplings import Penalty
+from corsage.solvers.convex_clustering.reading import refitted_models
+from corsage.solvers.convex_clustering.summary import (
+    Reading,
+    Solution,
+    fully_read,
+    plainly_read,
+    quickly_read,
+)
 from corsage.strategies.convex_clustering.certificate import Certificate
 from corsage.strategies.convex_clustering.choice import Choice
 from corsage.strategies.convex_clustering.graph import Graph
-from corsage.strategies.convex_clustering.models import refitted_models
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.expansions import Expansion
-    from corsage.solvers.convex_clustering.reading import Reading as Partition
-    from corsage.solvers.losses.convex import Losses
     from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
 
 NAMED, USERS = 12, 6
@@ -29,50 +36,6 @@ FAR = 0.01
 """A relative gap above this certifies nothing that is of use."""
 Row = tuple[str, str]
 """A label and a text."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The clusters of the models, whether they are exact, and what theory says of them.
-
-    Parameters
-    ----------
-    labels : the cluster of each user.
-    distinct : different models there are.
-    exact, gap : whether the solution at lambda has these clusters, and the relative gap of the
-        fused models; None if that was not asked.
-    necessary, theorem1, theorem2 : the bounds on lambda of section III, where they are known.
-    not_refitted : clusters without a best model of their own.
-    """
-
-    labels: list[int]
-    distinct: int
-    exact: bool | None = None
-    gap: float | None = None
-    necessary: float | None = None
-    theorem1: float | None = None
-    theorem2: float | None = None
-    not_refitted: int | None = None
-
-    @property
-    def joined(self) -> bool:
-        """Whether some users are a cluster."""
-        return max(self.labels, default=0) + 1 < max(len(self.labels), 2)
-
-    @property
-    def alone(self) -> int:
-        """How many users are a cluster of their own."""
-        return int((np.bincount(self.labels) == 1).sum()) if self.labels else 0
-
-    def clustered(self, choice: Choice) -> bool:
-        """Whether there are clusters to speak of.
-
-        Where lambda was chosen for models and not for clusters, most of the users must be in some.
-        """
-        from corsage.solvers.convex_clustering.selection import MODELS
-
-        for_models = choice.exchanges > 0 and choice.kind in ("", MODELS)
-        return self.joined and not (for_models and 2 * self.alone > len(self.labels))
 
 
 @dataclass(frozen=True)
@@ -87,6 +50,13 @@ class Solved:
     certificate: Certificate | None
     models: Floats
     known: Expansion | None = None
+
+    @property
+    def solution(self) -> Solution:
+        """The same for the solvers."""
+        choice = self.choice
+        labels = None if choice.labels is None else np.array(choice.labels)
+        return Solution(Penalty(choice.lam, self.graph.edges), self.models, labels, self.known)
 
 
 class ClusterReport:
@@ -104,19 +74,17 @@ class ClusterReport:
     def read(self, solved: Solved) -> Script[tuple[Reading, Floats | None]]:
         """The clusters; and, in full, each user's model of its cluster alone (N, d)."""
         if not self.in_full:
-            return plainly_read(solved), None
-        from corsage.solvers.convex_clustering.batched import LARGEST
-
-        d = solved.models.shape[1]
+            return plainly_read(solved.solution), None
+        solution, d = solved.solution, solved.models.shape[1]
         if d <= LARGEST:
-            from corsage.strategies.convex_clustering.reading import quickly_read
-
             users = solved.graph.users
-            return (yield from self.questions.batched(users, d, lambda b: quickly_read(b, solved)))
+            return (
+                yield from self.questions.batched(users, d, lambda b: quickly_read(b, solution))
+            )
 
         def work(users: RemoteUsers) -> tuple[Reading, Floats | None]:
             losses = users.losses_without(None)
-            reading = fully_read(losses, solved)
+            reading = fully_read(losses, solution)
             labels = np.array(reading.labels)
             refitted, missing = refitted_models(losses, labels, solved.models)
             return replace(reading, not_refitted=missing), refitted
@@ -130,7 +98,7 @@ class ClusterReport:
         found = [Finding("solution", self._solution(solved))]
         if reading is not None:
             rows = cluster_rows(reading, solved)
-            if len(reading.labels) == 1 or reading.clustered(solved.choice):
+            if len(reading.labels) == 1 or reading.clustered(solved.choice.for_models):
                 rows += members(reading, solved.graph.users)
             found.append(Finding("clusters", rows))
         return found
@@ -158,50 +126,6 @@ class ClusterReport:
         return [*rows, ("exchanges besides the rounds", f"{asked:,}")]
 
 
-def plainly_read(solved: Solved) -> Reading:
-    """The clusters that lambda was chosen for, or those that the models show."""
-    from corsage.solvers.convex_clustering.reading import candidates, fused
-
-    distinct = fused(solved.models)
-    labels, n = distinct, len(distinct)
-    if solved.choice.labels is not None:
-        labels = np.array(solved.choice.labels)
-    elif solved.choice.lam > 0 and distinct.max() == n - 1:  # nearly fused ones, as pdmm has
-        labels = next(candidates(solved.models, most=max(n // 2, 1)), distinct)
-    return Reading(labels.tolist(), int(distinct.max()) + 1)
-
-
-def fully_read(losses: Losses, solved: Solved) -> Reading:
-    """The clusters, certified where they can be, and the bounds on lambda."""
-    from corsage.solvers.convex_clustering.reading import fused, judged, read
-
-    choice, edges, x = solved.choice, solved.graph.edges, solved.models
-    distinct = fused(x)
-    chosen = distinct if choice.labels is None else np.array(choice.labels)
-    reading = Reading(chosen.tolist(), int(distinct.max()) + 1)
-    if not (choice.lam > 0 and len(edges)):
-        return reading
-    if choice.labels is not None:
-        found = judged(losses, chosen, choice.lam, edges)
-    else:
-        found = read(losses, x, choice.lam, edges)
-    reading = replace(reading, labels=found.labels.tolist(), exact=found.exact, gap=found.gap)
-    return with_bounds(reading, losses, found) if edges.complete else reading
-
-
-def with_bounds(reading: Reading, losses: Losses, found: Partition) -> Reading:
-    """The reading with the bounds on lambda of section III, which are for all pairs."""
-    from corsage.solvers.convex_clustering import recovery
-
-    labels, w = found.labels, found.models
-    return replace(
-        reading,
-        necessary=recovery.necessary(losses, labels, w),
-        theorem1=recovery.theorem1(losses, labels, w),
-        theorem2=recovery.theorem2(losses, labels, w) if len(w) > 1 else None,
-    )
-
-
 def cluster_rows(reading: Reading, solved: Solved) -> list[Row]:
     """How many clusters there are, how sure that is, and what theory says of lambda."""
     count = max(reading.labels) + 1
@@ -211,7 +135,7 @@ def cluster_rows(reading: Reading, solved: Solved) -> list[Row]:
     sure = "exact" if reading.exact else "not certified"
     if 1 < count == len(reading.labels):
         rows[1] = "clusters", f"none: every user has a model of its own ({sure})"
-    elif count > 1 and not reading.clustered(solved.choice):
+    elif count > 1 and not reading.clustered(solved.choice.for_models):
         own = f"{reading.alone} of {len(reading.labels)} users have models of their own"
         rows[1] = "clusters", f"none to speak of: {own} ({sure})"
     if count == 1 and reading.exact:

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 from google.protobuf.message import DecodeError
 
-from corsage.core.text import line
+from corsage.core.errors import line
 
 NONSENSE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, DecodeError)
 """What Flower raises on the bytes of a message that it cannot put together."""

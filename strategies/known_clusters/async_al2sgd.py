@@ -1,7 +1,7 @@
 """Async-AL2SGD+: accelerated, variance-reduced, for known clusters.
 
-Lyu et al. 2022, Algorithm 2, with the unbiased estimator; coins/async_al2sgd.py of the solvers
-has it line by line. Users keep z_i, y_i, an anchor x_i and its gradient, and all renew their
+Lyu et al. 2022, Algorithm 2, with the unbiased estimator; experiments/known_clusters has it
+line by line. Users keep z_i, y_i, an anchor x_i and its gradient, and all renew their
 anchors together with probability rho.
 
 As in Async-L2GD what needs no word from the users runs together. The server moves rows of its own

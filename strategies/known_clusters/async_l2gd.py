@@ -1,7 +1,8 @@
 """Async-L2GD: a coin for the network, and a coin for each known cluster.
 
-Lyu et al. 2022, Algorithm 1, on their objective (2.1), as coins/async_l2gd.py of the solvers has
-it: global steps towards the middle and the centres, steps to a cluster's centre, and local steps.
+Lyu et al. 2022, Algorithm 1, on their objective (2.1), as experiments/known_clusters has it
+line by line: global steps towards the middle and the centres, steps to a cluster's centre, and
+local steps.
 
 All coins are drawn up front, and what needs no word from the users runs together. A round is a run
 of global steps (line 7), and then each cluster's own walk to the next global step (lines 9 to 17),

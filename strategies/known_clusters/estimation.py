@@ -17,6 +17,7 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies
+from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit
 from corsage.solvers.known_clusters.variances.laplace import (
     LaplaceSums,
     laplace_sums,
@@ -39,13 +40,12 @@ from corsage.strategies.known_clusters.coins.conversation import (
     check_enough,
 )
 from corsage.strategies.known_clusters.coins.possible import likelihood_fault
-from corsage.strategies.known_clusters.covariance_fit import CovarianceFit
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
-    from corsage.strategies.known_clusters.mixed_model import MixedModelState
+    from corsage.strategies.known_clusters.mixed_state import MixedModelState
 
 WIDER = 4
 """Exchanges more at most, where users differ so much that the best ratio is beyond the grid."""

@@ -15,11 +15,13 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.variances.covariance import unknown
+from corsage.solvers.known_clusters.variances.covariance_fit import correlation, none
 from corsage.solvers.known_clusters.variances.shapes import FULL
+from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins.conversation import Answer, Request, ask_each
 from corsage.strategies.known_clusters.coins.possible import summary_fault
-from corsage.strategies.known_clusters.covariance_fit import correlation, none
+from corsage.strategies.known_clusters.covariance_table import SUMMED
 from corsage.strategies.known_clusters.linear_summary import (
     ClusterEstimate,
     Coefficient,
@@ -30,7 +32,6 @@ from corsage.strategies.known_clusters.linear_summary import (
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.own_sums import LATENT
-from corsage.strategies.known_clusters.uncertainty import RECORDS, SUMMED, Likely
 from corsage.strategies.rounds.turns import Script
 
 MOST_USERS, MOST_NUMBERS = 2000, 20_000

@@ -15,6 +15,7 @@ from corsage.core.arrays import Floats
 from corsage.core.errors import ConfigError
 from corsage.core.tables.preparation import Preparation
 from corsage.solvers.known_clusters.mixed_model import pack, unpack
+from corsage.solvers.known_clusters.variances.users_sums import Users
 from corsage.strategies.known_clusters.clusters.cohorts import Present
 from corsage.strategies.known_clusters.coins.conversation import Answer
 
@@ -54,6 +55,10 @@ class KeptSums:
         """Whether they are those of all users that are there, in the clusters that they are in."""
         there = {user: cohort.cluster for cohort in present.cohorts for user in cohort.users}
         return bool(there) and there == dict(zip(self.users, self.clusters, strict=True))
+
+    def in_order(self, names: list[str], d: int) -> Users:
+        """The same in the order of the clusters `names`."""
+        return Users.of(self.rows, self.counts, self.clusters, self.users, names, d)
 
     def worth_keeping(self) -> KeptSums:
         """These, or none if they are too many for every checkpoint."""

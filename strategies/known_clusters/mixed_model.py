@@ -20,190 +20,39 @@ apart, its model grows until num-rounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-import numpy as np
 from flwr.app import ArrayRecord
 
-from corsage.core.arrays import Array, Arrays, Floats
-from corsage.core.keys import Keys, key
+from corsage.core.arrays import Arrays
+from corsage.core.keys import Keys
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
-from corsage.solvers.known_clusters.newton_rounds import Pace
-from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames, KnownClusters
+from corsage.strategies.known_clusters.clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.clusters.strengths import (
-    ClusterKeys,
     Strengths,
-    tied,
-    value_of,
 )
 from corsage.strategies.known_clusters.coins.checks import check_convex, check_mixed
 from corsage.strategies.known_clusters.coins.conversation import (
     evaluation_of,
     evaluations_of,
 )
-from corsage.strategies.known_clusters.estimation import Estimates
 from corsage.strategies.known_clusters.inference import inferred
-from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
+from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 from corsage.strategies.known_clusters.neighbours import Neighbours, compared
-from corsage.strategies.known_clusters.paths import parents
 from corsage.strategies.rounds.algorithm import AT_ONCE
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.state import INFINITE, copied
+from corsage.strategies.rounds.state import copied
 from corsage.strategies.rounds.turns import Question, Script
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
-
-
-@dataclass(frozen=True)
-class MixedModelKeys(ClusterKeys):
-    """Keys of the mixed model."""
-
-    title = "Mixed model"
-
-    mixed_tolerance: float = key(
-        1e-8,
-        "ends when a round moves the models by less than this share of them (float32: 1e-5)",
-        low=0.0,
-    )
-    mixed_em_rounds: int = key(
-        20,
-        "auto, but not with the squared loss, where users' sums are added up before they are sent "
-        "(mixed-variances=summed): rounds of EM",
-        low=1,
-    )
-    mixed_grouping: str = key(
-        "auto",
-        "known: the known clusters; all: everybody in one cluster; auto: the known clusters, or if "
-        "nobody is in any, all",
-        choices=("auto", "known", "all"),
-    )
-    mixed_random: str = key(
-        "all",
-        "which coefficients differ between users: all, or the intercept alone (random intercepts)",
-        choices=("all", "intercept"),
-    )
-    mixed_variances: str = key(
-        "auto",
-        "gamma and lambda on auto, from each user's sums: one variance a level, one a coefficient "
-        "(diagonal), any covariance (full), or auto: by the likelihood of users that are left out; "
-        "summed: one variance a level, from sums over the users of each node alone",
-        choices=("auto", "one", "diagonal", "full", "summed"),
-    )
-    mixed_neighbours: str = key(
-        "simulations",
-        "gamma and lambda on auto: after the last round also one model for all, one a cluster and "
-        "one a user are solved and judged, and one that is better is named; costs their exchanges",
-        choices=("simulations", "always", "never"),
-    )
-    mixed_intervals: str = key(
-        "auto",
-        "squared loss, users' own sums: intervals of variances by the likelihood's profile, found "
-        "at the server without an exchange: always, never, or auto: where that takes some seconds",
-        choices=("auto", "always", "never"),
-    )
-    mixed_summary: str = key(
-        "users",
-        "asked after the last round: what standard errors need (federation), in simulations also "
-        "each user's estimates (users), or nothing (none); devices send sums only",
-        choices=("users", "federation", "none"),
-    )
-    mixed_paths: bool = key(
-        True,
-        "auto: clusters whose names are paths, a/b/c, are in units of further levels, a/b and a, "
-        "each level with a variance of its own; false: names like any others",
-    )
-    mixed_keep_sums: bool = key(
-        True,
-        "auto, squared loss: checkpoints hold the sums that each user sent, so that corsage forget "
-        "can take one out",
-    )
-
-
-@dataclass
-class MixedModelState:
-    """(2.3), as far as it is solved; rows are the clusters' in the order of their numbers.
-
-    Parameters
-    ----------
-    model : wbar (d,).
-    w : w_j (k, d).
-    above : of each level above the clusters, from below, the models of its units by name.
-    gamma, lam : gamma_j and lambda_j by coordinate (k, d), of the next sums.
-    used : gamma_j of the sums that w_j came from (k, d).
-    covariance, around : of w_j (k, d, d) and of wbar (d, d) given the data, in units of the noise;
-        of many coefficients only where EM estimates the strengths.
-    unknown : directions of wbar that the data leave open (d, r).
-    clusters, strengths : the clusters, and the strengths as they are given or estimated.
-    estimates : what those on auto were estimated from.
-    sums : those that each user sent, where they are kept.
-    quadratics : what the quadratics of the last sums were; empty before the first.
-    pace : which ones are next.
-    change : how far the last round moved the models, as a share of them.
-    done : whether the last round changed nothing any more.
-    """
-
-    model: Array
-    w: Floats
-    gamma: Floats = field(metadata=INFINITE)
-    lam: Floats = field(metadata=INFINITE)
-    used: Floats = field(metadata=INFINITE)
-    covariance: Floats
-    around: Floats
-    unknown: Floats
-    above: list[dict[str, Floats]] = field(default_factory=list)
-    clusters: ClusterNames = field(default_factory=ClusterNames)
-    strengths: Strengths = field(default_factory=Strengths)
-    estimates: Estimates = field(default_factory=Estimates)
-    sums: KeptSums = field(default_factory=KeptSums)
-    quadratics: str = ""
-    pace: Pace = field(default_factory=Pace)
-    change: float = 0.0
-    done: bool = False
-
-    @classmethod
-    def of_size(cls, d: int) -> MixedModelState:
-        """The middle at zero; all else comes with the first round."""
-        none = np.zeros((0, d))
-        covariance, around = np.zeros((0, d, d)), np.zeros((0, 0))
-        return cls(np.zeros(d), none, none, none, none, covariance, around, np.zeros((d, 0)))
-
-    def enter(self, varies: Floats | None = None) -> None:
-        """What there is to know of a cluster when it is new, by coordinate.
-
-        Coefficients that do not `vary` are tied without end.
-        """
-        d, new = len(self.model), self.clusters.known[len(self.w) :]
-        if not new:
-            return
-        known = self.strengths.gamma or self.strengths.users
-        gamma = np.stack([tied(value_of(known, name), d, varies) for name in new])
-        lam = np.stack([tied(value_of(self.strengths.lam, name), d, varies) for name in new])
-        self.w = np.concatenate([self.w, np.tile(self.model, (len(new), 1))])
-        self.gamma = np.concatenate([self.gamma, gamma])
-        self.used = np.concatenate([self.used, gamma])
-        self.lam = np.concatenate([self.lam, lam])
-        self.covariance = np.concatenate([self.covariance, np.zeros((len(new), d, d))])
-
-    def place(self, cluster: str) -> int | None:
-        """The row of a cluster; None if it is not part of the problem."""
-        known = self.clusters.known[: len(self.w)]
-        return known.index(cluster) if cluster in known else None
-
-    def centre(self, cluster: str) -> Floats:
-        """w_j; of a cluster that came later the model of the unit that it is in, or wbar."""
-        if (place := self.place(cluster)) is not None:
-            return np.asarray(self.w[place])
-        known = {name: model for level in self.above for name, model in level.items()}
-        units = [known[unit] for unit in parents(cluster) if unit in known]
-        return units[0] if units else np.asarray(self.model)
 
 
 K = TypeVar("K", bound=MixedModelKeys)

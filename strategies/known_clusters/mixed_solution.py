@@ -43,7 +43,7 @@ from corsage.strategies.rounds.results import Finding, few_rows
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
-    from corsage.strategies.known_clusters.mixed_model import MixedModelKeys, MixedModelState
+    from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 
 TIED: Floats = np.array(np.inf)
 """lambda of a single cluster, which has nothing to be away from: its centre is the middle."""

@@ -23,7 +23,7 @@ from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Script, Series
 
 if TYPE_CHECKING:
-    from corsage.strategies.known_clusters.mixed_model import MixedModelState
+    from corsage.strategies.known_clusters.mixed_state import MixedModelState
 
 NOISE = 2.0
 """Standard errors of a mean difference beyond which it is no noise."""

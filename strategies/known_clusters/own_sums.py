@@ -14,7 +14,6 @@ finds it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from math import pi
 from typing import TYPE_CHECKING, Any
@@ -28,9 +27,18 @@ from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.choice import Judged, chosen, equal_shapes, grouped
-from corsage.solvers.known_clusters.variances.scoring import Fitted, Scoring
+from corsage.solvers.known_clusters.variances.choice import Judged, chosen
+from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit, again
+from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.solvers.known_clusters.variances.shapes import ONE
+from corsage.solvers.known_clusters.variances.uncertainty import (
+    LONG,
+    Asked,
+    Likely,
+    uncertain,
+    work,
+)
+from corsage.solvers.known_clusters.variances.users_sums import Users, explained
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import (
@@ -39,9 +47,13 @@ from corsage.strategies.known_clusters.coins.conversation import (
     check_enough,
 )
 from corsage.strategies.known_clusters.coins.possible import quadratic_fault
-from corsage.strategies.known_clusters.covariance_fit import (
-    CovarianceFit,
-    Told,
+from corsage.strategies.known_clusters.covariance_table import (
+    APPROXIMATE,
+    LEFT_OUT,
+    NOT_ASKED,
+    NOT_CONVERGED,
+    PROFILE,
+    CovarianceTable,
     in_words,
 )
 from corsage.strategies.known_clusters.kept_sums import KeptSums
@@ -51,26 +63,13 @@ from corsage.strategies.known_clusters.paths import (
     unit_models,
     units_above,
 )
-from corsage.strategies.known_clusters.uncertainty import (
-    APPROXIMATE,
-    LEFT_OUT,
-    LONG,
-    NOT_ASKED,
-    NOT_CONVERGED,
-    PROFILE,
-    Asked,
-    Likely,
-    uncertain,
-    work,
-)
 from corsage.strategies.known_clusters.units import Units
-from corsage.strategies.known_clusters.users_sums import Users, explained, remember
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
-    from corsage.strategies.known_clusters.mixed_model import MixedModelKeys, MixedModelState
+    from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 
 TRAVELLED = Number("moved", low=0.0), Number("length", low=0.0)
 """How far a cohort's models moved, and how long they are: sums of squares."""
@@ -181,7 +180,7 @@ class OwnSums:
         there = set(sums.clusters)
         heard = [name for name in present.names if name in there]
         self.state.enter(self.varies)
-        self.solve(Users.of(sums, heard, len(self.state.model)), heard, number)
+        self.solve(sums.in_order(heard, len(self.state.model)), heard, number)
         self.judge(moved, whole)
 
     def question(self, cohort: Cohort) -> Request:
@@ -216,8 +215,10 @@ class OwnSums:
         if not fit.kinds:
             return []
         varies = np.ones(len(self.state.model)) if self.varies is None else self.varies
-        told = Told(units.names, units.matrix, units.label, density, varies, self.exact, self.flat)
-        return [*fit.findings(told), *unit_models(self.state.above, units)]
+        table = CovarianceTable(
+            fit, units.names, units.matrix, units.label, density, varies, self.exact, self.flat
+        )
+        return [*table.findings(), *unit_models(self.state.above, units)]
 
     # The server's step.
 
@@ -241,7 +242,7 @@ class OwnSums:
         fit.gain = found.gain if self.exact else found.first
         fit.likely, fit.intervals = self.uncertain(tree, found, fit, varies)
         self.state.estimates.covariance = fit
-        remember(self.state, found, units, names, above)
+        self.state.remember(found, units, names, above)
 
     def uncertain(
         self, tree: Tree, found: Fitted, fit: CovarianceFit, varies: Floats
@@ -285,21 +286,8 @@ class OwnSums:
         if kind == AUTO and not before.held_out and (self.exact or number >= CHOICE):
             drawn = users.drawn(self.job.config.run.seed)
             return chosen(tree, drawn, np.flatnonzero(varies), self.flat)
-        shapes = equal_shapes(tree, ONE if kind == AUTO else kind, np.flatnonzero(varies))
-        known = before.shapes(varies) if before.kinds else shapes
-        same = len(known) == len(shapes) and (not before.names or before.names == users.names)
-        shapes = known if same else shapes
-        search = Scoring(grouped(tree, shapes), shapes)
-        start = search.apart(before.x) if same and before.kinds else None
-        return self.slowed(search, search.fitted(start), start, number), []
-
-    @staticmethod
-    def slowed(search: Scoring, found: Fitted, start: list[Floats] | None, number: int) -> Fitted:
-        """Half of the way, where exchanges have been many."""
-        if start is None or number < SLOW:
-            return found
-        half = [(one + other) / 2 for one, other in zip(start, found.x, strict=True)]
-        return replace(search.fitted(half, 0), gain=found.gain, first=found.first)
+        kind = ONE if kind == AUTO else kind
+        return again(tree, before, kind, users.names, varies, number >= SLOW), []
 
     def judge(self, moved: Floats, whole: bool) -> None:
         """Whether there is more to do; who was not heard is asked again.

@@ -16,7 +16,7 @@ from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import reading_order
 from corsage.solvers.known_clusters.absorbed import Level
 from corsage.solvers.known_clusters.tree import levels_of
-from corsage.strategies.known_clusters.covariance_fit import level_name
+from corsage.solvers.known_clusters.variances.covariance_fit import level_name
 from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.rounds.results import Finding
 

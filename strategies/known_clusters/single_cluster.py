@@ -19,8 +19,8 @@ import numpy as np
 from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError
 from corsage.core.keys import key
+from corsage.solvers.known_clusters.folds import FOLDS, SINGLE_CENTRE_GRID, solved
 from corsage.solvers.known_clusters.mixed_model import unpack
-from corsage.solvers.known_clusters.pooling import FOLDS, SINGLE_CENTRE_GRID, solved
 from corsage.strategies.known_clusters.clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import (
@@ -28,8 +28,9 @@ from corsage.strategies.known_clusters.coins.conversation import (
     ask_each,
     check_enough,
 )
-from corsage.strategies.known_clusters.mixed_model import MixedModel, MixedModelKeys
+from corsage.strategies.known_clusters.mixed_model import MixedModel
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
+from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 

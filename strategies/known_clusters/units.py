@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.core.tables.preparation import BY_USER, Preparation
+from corsage.core.configuration.data_keys import BY_USER
+from corsage.core.tables.preparation import Preparation
 from corsage.strategies.rounds.job import Job
 
 ROUNDING = 1e-6

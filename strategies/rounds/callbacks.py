@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.supercore import log
 
-from corsage.core.text import escaped
+from corsage.core.errors import escaped
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy

@@ -20,7 +20,6 @@ from corsage.strategies.rounds.callbacks import Callback, Notes
 from corsage.strategies.rounds.ledger import Ledger
 from corsage.strategies.rounds.members import Members
 from corsage.strategies.rounds.opening.agreed import Agreed
-from corsage.strategies.rounds.opening.tables import suited
 from corsage.strategies.rounds.outgoing import task_for
 from corsage.strategies.rounds.state import Built, Progress, Traffic, Updates
 from corsage.strategies.rounds.turns import Question
@@ -117,7 +116,8 @@ class Job:
     @property
     def train(self) -> TrainKeys:
         """Keys of training, with what the data say where nobody set them."""
-        return suited(self.config.train, self.agreed.preparation)
+        keys, agreed = self.config.train, self.agreed.preparation
+        return keys.of_tables() if agreed is not None and agreed.scaled_numbers else keys
 
     @property
     def model(self) -> ModelKeys:

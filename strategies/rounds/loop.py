@@ -19,13 +19,12 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.supercore import log
 
 from corsage.core.arrays import Arrays
-from corsage.core.errors import ConfigError, RoundFailed
+from corsage.core.errors import ConfigError, RoundFailed, line
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
 from corsage.core.messages.wire import BY_USER
 from corsage.core.registry import attached
-from corsage.core.text import line
 from corsage.strategies.rounds.evaluation import (
     evaluated,
     last_evaluation,

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from corsage.core.errors import DataError, NodeError, Refused
+from corsage.core.errors import DataError, NodeError, Refused, line
 from corsage.core.known_devices import NOBODY
 from corsage.core.messages.introduction import read_introduction
-from corsage.core.tables.preparation import Preparation
-from corsage.core.text import line
 from corsage.strategies.rounds.grids import is_at_home, is_closed
 from corsage.strategies.rounds.opening.agreed import Agreed
 from corsage.strategies.rounds.roster import Guest, Member, Roster
 from corsage.strategies.rounds.turns import Line
 
 if TYPE_CHECKING:
+    from corsage.core.tables.preparation import Preparation
     from corsage.strategies.devices.network import Devices
 
 NO_DOOR = "No query function registered"

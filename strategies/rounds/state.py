@@ -16,14 +16,12 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 import numpy as np
 
-from corsage.core.arrays import Arrays, Floats32
+from corsage.core.arrays import INFINITE, Arrays, Floats32
 from corsage.core.blocks import finite
 from corsage.core.errors import CheckpointError
 from corsage.strategies.rounds.ledger import Crowd, Ledger
 
 D = TypeVar("D")
-INFINITE = {"infinite": True}
-"""Metadata of fields that may hold infinities: strengths of ties that hold."""
 ARRAY = "array"
 """The key under which the plain part names an array."""
 

@@ -38,7 +38,7 @@ def test_a_run_says_what_it_is_before_anything_heavy_is_loaded() -> None:
     """Also one that is resumed, or might be a study."""
     found = loaded(
         "from corsage.app.command import announce, parse\n"
-        "from corsage.app.studies.grid import is_study_of\n"
+        "from corsage.app.run.status import is_study_of\n"
         "from corsage.core.configuration.config import Config\n"
         "values, _ = parse(['strategy=fedrep,local'])\n"
         "assert not is_study_of(values)\n"
@@ -129,7 +129,7 @@ def test_a_device_s_work_loads_its_algorithm_and_no_other(name: str) -> None:
 
 
 FLOORS = ("core", "networks", "solvers", "datasets", "strategies", "clients", "app")
-FIRST = "strategy=fedavg num-rounds=2 num-users=4 hidden=4 evaluate-every=1"
+FIRST = "num-rounds=2 num-users=4 hidden=4 evaluate-every=1"
 
 
 def others() -> list[str]:
@@ -145,9 +145,23 @@ def others() -> list[str]:
     return sorted(str(f.relative_to(root)) for f in {*files} if f.stem not in kept)
 
 
-def results_of(package: Path, place: Path) -> list[dict[str, Any]]:
-    """The rows of a FedAvg run by the package in a folder, but for their seconds."""
-    words = [*FIRST.split(), f"run-dir={place / 'runs'}", "--json", str(place / "found.json")]
+def copied(place: Path) -> Path:
+    """A copy of the package."""
+    for floor in FLOORS:
+        shutil.copytree(Path(ROOT, floor), place / floor)
+    shutil.copy(Path(ROOT, "corsage.py"), place)
+    return place
+
+
+def results_of(package: Path, place: Path, strategy: str = "fedavg") -> list[dict[str, Any]]:
+    """The rows of a run by the package in a folder, but for their seconds."""
+    words = [
+        f"strategy={strategy}",
+        *FIRST.split(),
+        f"run-dir={place / 'runs'}",
+        "--json",
+        str(place / "found.json"),
+    ]
     code = f"import sys; sys.path.insert(0, {str(package)!r}); from corsage.app.command import run"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nsys.exit(run({words!r}, ''))"],
@@ -163,12 +177,22 @@ def results_of(package: Path, place: Path) -> list[dict[str, Any]]:
 
 def test_a_mistake_in_another_algorithm_ends_nobody_else_s_run(tmp_path: Path) -> None:
     """Every file of all the others is no Python at all; the numbers are the same."""
-    broken = tmp_path / "broken"
-    for floor in FLOORS:
-        shutil.copytree(Path(ROOT, floor), broken / floor)
-    shutil.copy(Path(ROOT, "corsage.py"), broken)
+    broken = copied(tmp_path / "broken")
     assert "solvers/known_clusters/variances/profile.py" in others()
     for file in others():
         (broken / file).write_text("def broken(:\n")
     rows = results_of(broken, tmp_path)
     assert rows == results_of(Path(ROOT), tmp_path) and len(rows) > 1
+
+
+def test_without_what_trains_several_users_at_once_they_train_one_by_one(tmp_path: Path) -> None:
+    """Models, heads over a body, and gradients at other points: the results are equal."""
+    alone = copied(tmp_path / "alone")
+    shutil.rmtree(alone / "networks" / "together")
+    names = "fedrep,fedavg,perfedavg"
+    found, wanted = results_of(alone, tmp_path, names), results_of(Path(ROOT), tmp_path, names)
+    assert len(found) == len(wanted) >= 3
+    for own, other in zip(found, wanted, strict=True):
+        assert own["strategy"] == other["strategy"]
+        assert own["per_user"] == pytest.approx(other["per_user"], abs=1e-6)
+        assert own["loss"] == pytest.approx(other["loss"], abs=1e-5)

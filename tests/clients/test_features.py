@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from corsage.clients.parts import features
-from corsage.clients.parts.features import Features, FeaturesByModel
+from corsage.clients.parts import samples as features
+from corsage.clients.parts.samples import Features, FeaturesByModel
 from corsage.networks.network import Network
 
 

@@ -35,7 +35,8 @@ from corsage.core.measures import (
     spread,
     worst_share,
 )
-from corsage.datasets.dealing.federated import UserData, simulated
+from corsage.datasets.dealing.federated import simulated
+from corsage.datasets.user_data import UserData
 from corsage.strategies.rounds.base import Strategy
 from tests.support.federations import federate
 

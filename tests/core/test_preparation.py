@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from corsage.core.errors import DataError
-from corsage.core.messages.agreement import agreed, misfit
+from corsage.core.tables.agreement import agreed, misfit
 from corsage.core.tables.columns import (
     CATEGORY,
     NUMBER,

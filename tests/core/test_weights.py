@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corsage.core.messages.weights import capped
+from corsage.core.messages.schema import capped
 
 COUNTS = st.lists(st.integers(1, 10**9), min_size=1, max_size=30)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+from corsage import fit
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.given.reading import read
 from corsage.datasets.given.samples import Columns, samples_of
@@ -179,3 +180,17 @@ def test_columns_and_arrays_are_not_mixed_up() -> None:
         read(Given(hugging_face(), user="who"))
     with pytest.raises(DataError, match="no label column 'z' among a, b, label; say label=NAME"):
         read(Given(hugging_face(), label="z"))
+
+
+def test_labels_that_are_words_are_classes_by_name() -> None:
+    """As in a CSV file; one that is missing is named."""
+    x, users = np.random.default_rng(0).normal(size=(60, 3)), np.repeat(["u", "v", "w"], 20)
+    words = np.where(x[:, 0] > 0, "ill", "well")
+    found = fit(x=x, y=words, user=users, strategy="exact-local", progress=False)["exact-local"]
+    numbers = (x[:, 0] <= 0).astype(int)
+    same = fit(x=x, y=numbers, user=users, strategy="exact-local", progress=False)
+    assert found.per_user == same["exact-local"].per_user
+    assert set(found.user("u").predict(x)) == {"ill", "well"}
+    for gap in (None, ""):
+        with pytest.raises(DataError, match="data: label 7 is empty or missing"):
+            fit(x=x, y=[*words[:7], gap, *words[8:]], user=users, strategy="exact-local")

@@ -11,7 +11,8 @@ import pytest
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError, DataError
 from corsage.datasets.data_set import load_table
-from corsage.datasets.dealing.federated import FederatedData, simulated
+from corsage.datasets.dealing.federated import simulated
+from corsage.datasets.user_data import FederatedData
 
 BOUNDS = np.array([[0, 3, 4], [4, 6, 8], [10, 12, 12]])
 

@@ -12,10 +12,10 @@ from flwr.app import Message
 
 from corsage.core.configuration.config import Config
 from corsage.core.errors import DataError
+from corsage.core.tables.agreement import Policy
 from corsage.core.tables.columns import ColumnFacts, Moments, TableFacts
 from corsage.strategies import strategy_class
 from corsage.strategies.devices.outlying import outlying
-from corsage.strategies.rounds.opening.tables import Policy
 from tests.support.devices import Devices
 from tests.support.federations import Notes
 

@@ -16,18 +16,27 @@ from corsage.benchmarks import known_clusters as benchmark
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.losses import LOGISTIC, SQUARED
-from corsage.datasets.dealing.federated import FederatedData, simulated
+from corsage.datasets.dealing.federated import simulated
+from corsage.datasets.user_data import FederatedData
 from corsage.experiments import __main__ as command
-from corsage.experiments.known_clusters import chem97, convergence, donors, figure2, grid, nested
+from corsage.experiments.known_clusters import (
+    async_al2sgd,
+    chem97,
+    convergence,
+    donors,
+    figure2,
+    grid,
+    nested,
+)
 from corsage.experiments.known_clusters import problem as problems
+from corsage.experiments.known_clusters.async_l2gd import run_naive
+from corsage.experiments.known_clusters.objective import objective_21, penalty_gradient
 from corsage.experiments.known_clusters.scores import Scores, constant, difference
 from corsage.experiments.outcome import Options
-from corsage.solvers.known_clusters.coins import async_al2sgd, katyusha
-from corsage.solvers.known_clusters.coins.async_l2gd import run_naive
+from corsage.solvers.known_clusters.coins import katyusha
 from corsage.solvers.known_clusters.coins.flips import Coins, count
 from corsage.solvers.known_clusters.coins.settings import Parameters
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
-from corsage.solvers.known_clusters.objective import objective_21, penalty_gradient
 
 CLUSTERS = np.array([0, 0, 0, 1, 1])
 

@@ -7,6 +7,7 @@ import pytest
 
 from corsage.app.report import plots
 from corsage.datasets.hierarchical import draw
+from corsage.experiments.known_clusters.async_l2gd import run_naive
 from corsage.experiments.known_clusters.methods import P0, STEP, Data, exact, one_coin
 from corsage.experiments.known_clusters.settings import (
     EXACT,
@@ -18,7 +19,6 @@ from corsage.experiments.known_clusters.settings import (
     UNEQUAL,
 )
 from corsage.experiments.known_clusters.table1 import Panel, figures, panel, picture
-from corsage.solvers.known_clusters.coins.async_l2gd import run_naive
 from corsage.solvers.known_clusters.coins.flips import Coins
 from corsage.solvers.known_clusters.coins.settings import Parameters
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
+from corsage.networks import local_training as doors
 from corsage.networks.augment import Views, check_images
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
-from corsage.networks.together import parts as together
 from corsage.networks.training import StepLoss, batches, sgd
 
 KEYS = TrainKeys(lr=0.05, momentum=0.5, weight_decay=0.01, augment=("crop", "flip"))
@@ -99,9 +99,9 @@ def test_users_alone_and_together_see_the_same(model: str, part: str) -> None:
     orders = [batches(rng, n, 2, 4) for n in SIZES]
     if part == "head":
         heads = np.tile(net.initial[net.head], (3, 1))
-        found = together.train_heads(net, net.initial[net.body], heads, data, orders, KEYS)
+        found = doors.train_heads(net, net.initial[net.body], heads, data, orders, KEYS)
     else:
-        found = together.train_models(net, net.initial, data, orders, KEYS)
+        found = doors.train_models(net, net.initial, data, orders, KEYS)
     where = getattr(net, part)
     for u, order in enumerate(orders):
         wanted = plain_loop(net, data, u, order, where)
@@ -110,7 +110,7 @@ def test_users_alone_and_together_see_the_same(model: str, part: str) -> None:
         what = StepLoss(change=data.change_of(u, order))
         sgd(net, data.user(u), order, where, KEYS, what=what)
         np.testing.assert_allclose(net.get(where), wanted, atol=2e-6)
-    still = together.train_models(net, net.initial, replace(data, views=None), orders, KEYS)
+    still = doors.train_models(net, net.initial, replace(data, views=None), orders, KEYS)
     assert np.abs(still[:, where] - found).max() > 1e-3
 
 

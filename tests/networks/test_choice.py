@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.configuration.groups import TrainKeys
+from corsage.networks import local_training as doors
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
-from corsage.networks.together import choice, parts
+from corsage.networks.together import choice
 from corsage.networks.together.slots import Slot, State
 from tests.support.together import IMAGES, KEYS, MODELS
 
@@ -255,9 +256,9 @@ def test_a_chain_that_hides_something_is_none(make: Callable[[], nn.Module]) -> 
     data = Examples(torch.rand(9, 6), torch.randint(0, 3, (9,)), np.array([4, 5]))
     orders = [[np.arange(4)] * 2, [np.arange(5)] * 2]
     keys = TrainKeys(lr=0.3, weight_decay=0.1)
-    alone = parts.train_models(net, net.initial, data, orders, keys)
+    alone = doors.train_models(net, net.initial, data, orders, keys)
     joint = Network(make(), "", torch.rand(3, 6)).along("together-4")
-    found = parts.train_models(joint, net.initial, data, orders, keys)
+    found = doors.train_models(joint, net.initial, data, orders, keys)
     np.testing.assert_allclose(found, alone, atol=1e-6)
 
 

@@ -17,14 +17,15 @@ from torch.nn import functional as F
 
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ConfigError, ModelError
+from corsage.networks import local_training as doors
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.criterion import CROSS_ENTROPY, criterion_of
 from corsage.networks.evaluation import evaluate, evaluate_models
+from corsage.networks.gradients import training
 from corsage.networks.network import Network
 from corsage.networks.together import parts as together
-from corsage.networks.together import steps
-from corsage.networks.together.gradients import training
+from corsage.networks.together import stacked
 from corsage.networks.together.stacked_gradients import StackedLosses
 from corsage.networks.training import batches, sgd, to_tensors
 
@@ -180,7 +181,7 @@ def test_a_model_of_the_intercept_alone_learns_the_mean() -> None:
     data = Examples(torch.empty(5, 0), y, np.array([3, 2], np.int64))
     train = TrainKeys(lr=0.5, momentum=0.0, weight_decay=0.0)
     orders = [[np.arange(n)] * 40 for n in (3, 2)]
-    models = together.train_models(net, net.initial, data, orders, train)
+    models = doors.train_models(net, net.initial, data, orders, train)
     np.testing.assert_allclose(models[:, 0], [3.0, -2.0], atol=1e-5)
     scores = evaluate(net, net.initial[:0], models, data)
     np.testing.assert_allclose(scores.counted, [4 + 1 + 9, 4 + 4], rtol=1e-5)
@@ -248,9 +249,9 @@ def test_users_together_and_alone_are_torchs(loss: str, model: str, momentum: fl
     heads = rows[:, net.head]
     assert together.users_together(net, net.whole) > 0
     for got, part in (
-        (together.train_heads(net, body, heads, data, orders, keys), net.head),
-        (together.train_bodies(net, body, heads, data, orders, keys), net.body),
-        (together.train_models(net, rows, data, orders, keys), net.whole),
+        (doors.train_heads(net, body, heads, data, orders, keys), net.head),
+        (doors.train_bodies(net, body, heads, data, orders, keys), net.body),
+        (doors.train_models(net, rows, data, orders, keys), net.whole),
     ):
         for u, order in enumerate(orders):
             if part.start == part.stop:  # a linear model has no body
@@ -269,7 +270,7 @@ def test_users_together_and_alone_are_torchs(loss: str, model: str, momentum: fl
 def test_gradients_of_users_together_are_torchs(loss: str, model: str) -> None:
     net, sizes = network_of(loss, model), [9, 1, 14]
     data, orders = examples(loss, sizes, MODELS[model]), orders_for(sizes, 1)
-    ready = Examples(steps.stacked.data_for(net, data.x), data.y, data.sizes)
+    ready = Examples(stacked.data_for(net, data.x), data.y, data.sizes)
     losses = StackedLosses(net, ready, [orders], range(3))
     theta = torch.from_numpy(np.tile(net.initial, (3, 1)))
     for step, active in enumerate(losses.active):
@@ -292,7 +293,7 @@ def test_other_networks_go_one_by_one(loss: str) -> None:
     net = Network(module, "", torch.rand(3, 6), criterion=criterion)
     data, orders = examples(loss, [5, 9], (6,)), orders_for([5, 9], 2)
     keys = TrainKeys(lr=0.1, momentum=0.5, weight_decay=1e-2)
-    got = together.train_models(net, net.initial, data, orders, keys)
+    got = doors.train_models(net, net.initial, data, orders, keys)
     for u in range(2):
         net.set(net.whole, net.initial)
         wanted = torch_sgd(net, loss, data.user(u), orders[u], net.whole, keys)

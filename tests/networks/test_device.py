@@ -13,13 +13,13 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.networks import local_training as doors
 from corsage.networks.augment import Views
 from corsage.networks.batches import Examples, Plan, on_device
 from corsage.networks.build import build_network
+from corsage.networks.gradients import in_groups
 from corsage.networks.network import Network
 from corsage.networks.objective import Objective
-from corsage.networks.together import parts as together
-from corsage.networks.together.steps import in_groups
 from corsage.networks.training import batches, to_tensors
 
 WAITS = {
@@ -67,11 +67,9 @@ def waits(model: str, epochs: int, keys: TrainKeys, alone: bool = False) -> Coun
     with Watched() as watched:
         if alone:
             losses: Any = [lambda f, o, t: torch.nn.functional.cross_entropy(o, t)] * 3
-            together.train_models(
-                net, net.initial, Examples(x, y, data.sizes, losses), orders, keys
-            )
+            doors.train_models(net, net.initial, Examples(x, y, data.sizes, losses), orders, keys)
         else:
-            together.train_models(net, net.initial, data, orders, keys)
+            doors.train_models(net, net.initial, data, orders, keys)
     return watched.found
 
 

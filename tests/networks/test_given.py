@@ -14,8 +14,8 @@ from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.networks import training, vector
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
+from corsage.networks.local_training import train_models
 from corsage.networks.network import Network, is_weight
-from corsage.networks.together.parts import train_models
 from corsage.networks.training import sgd
 
 KEYS = TrainKeys(lr=0.1, momentum=0.9, weight_decay=0.01)

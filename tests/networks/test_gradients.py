@@ -13,13 +13,12 @@ from torch.nn import functional as F
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
+from corsage.networks.gradients import AutogradLosses, UserLosses, in_groups, training
+from corsage.networks.local_training import train_models
 from corsage.networks.network import Network
 from corsage.networks.rules import Momentum
-from corsage.networks.together import steps
-from corsage.networks.together.gradients import AutogradLosses, UserLosses, training
-from corsage.networks.together.parts import train_models
+from corsage.networks.together import stacked
 from corsage.networks.together.stacked_gradients import StackedLosses
-from corsage.networks.together.steps import in_groups
 from corsage.networks.training import batches
 
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}
@@ -59,7 +58,7 @@ def reference(net: Network, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
 def test_gradients_of_users_together_are_torchs(model: str) -> None:
     net, data = net_of(model), examples(MODELS[model])
     streams = [orders(SIZES), orders(SIZES, seed=1)]
-    ready = Examples(steps.stacked.data_for(net, data.x), data.y, data.sizes)
+    ready = Examples(stacked.data_for(net, data.x), data.y, data.sizes)
     losses = StackedLosses(net, ready, streams, range(4))
     assert losses.users[0] == 2 and losses.active[0] == 4 and losses.active[-1] == 1
     theta = torch.from_numpy(np.tile(net.initial, (4, 1)))

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from corsage.core.configuration.groups import TrainKeys
 from corsage.core.errors import ModelError
+from corsage.networks import local_training as doors
 from corsage.networks.batches import Examples
 from corsage.networks.groups import Words
 from corsage.networks.network import Network
-from corsage.networks.together import parts
 from corsage.networks.training import batches
 
 X = torch.linspace(-1, 1, 5 * 6).reshape(5, 6)
@@ -183,7 +183,7 @@ def test_own_parts_train_as_torch_trains_them(keys: dict[str, str]) -> None:
     """Over a frozen body, on cached features or through the whole model."""
     net, data, orders = network(**keys), examples([7, 5]), orders_of([7, 5], 2)
     heads = np.tile(net.initial[net.head], (2, 1))
-    got = parts.train_heads(net, net.initial[net.body], heads, data, orders, KEYS)
+    got = doors.train_heads(net, net.initial[net.body], heads, data, orders, KEYS)
     for u in range(2):
         module = Network(Deep(), "", X).module
         wanted = plain_sgd(module, data.user(u), orders[u], names(net, net.head))
@@ -195,8 +195,8 @@ def test_what_trains_behind_a_frozen_front_is_what_trains_on_samples() -> None:
     net, data, orders = network(frozen="fc1,norm"), examples([7, 5]), orders_of([7, 5], 2)
     assert net.rear is not net and names(net, net.whole) == both("fc2", "fc3")
     features = net.rear.in_front_of(data.x)
-    got = parts.train_models(net.rear, net.initial, data.over(features), orders, KEYS)
-    wanted = parts.train_models(net, net.initial, data, orders, KEYS)
+    got = doors.train_models(net.rear, net.initial, data.over(features), orders, KEYS)
+    wanted = doors.train_models(net, net.initial, data, orders, KEYS)
     np.testing.assert_allclose(got, wanted, atol=1e-6)
     plain = plain_sgd(Deep(), data.user(0), orders[0], both("fc2", "fc3"))
     for name, values in net.named(got[0]).items():

@@ -15,7 +15,7 @@ from corsage.core.errors import ModelError
 from corsage.datasets.dealing import federated
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
-from corsage.networks.together.parts import train_bodies, train_models
+from corsage.networks.local_training import train_bodies, train_models
 from corsage.networks.training import sgd
 from tests.support.federations import federate
 from tests.support.published import leaf, tweet, write_cifar, write_glove, write_json

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.networks import local_training as doors
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
-from corsage.networks.together import parts as together
 from corsage.networks.training import Pull, batches
 
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}
@@ -71,10 +71,10 @@ def reference(net, rows, part, data, orders, keys, pull):
 
 def alone(net, rows, part, data, orders, keys, pull):
     """The loop of `sgd` over the users."""
-    out, job = [], together.Job(net, part, data, orders, keys, pull)
+    out, job = [], doors.Job(net, part, data, orders, keys, pull)
     for u in range(len(orders)):
         net.set(net.whole, rows[u])
-        together.train_alone(job, u)
+        doors.train_alone(job, u)
         out.append(net.get(part))
     return np.array(out)
 
@@ -122,14 +122,14 @@ def test_both_ways_of_training_are_torchs_proximal_sgd(model, part, sizes, epoch
     rows = (net.initial + 0.05 * rng.normal(size=(users, len(net.initial)))).astype(np.float32)
     rows[:, net.body] = rows[0, net.body]
     if part == "whole":
-        got = together.train_models(net, rows, data, orders, keys, pull)
+        got = doors.train_models(net, rows, data, orders, keys, pull)
     elif part == "body":
-        got = together.train_bodies(
+        got = doors.train_bodies(
             net, rows[0, net.body], rows[:, net.head], data, orders, keys, pull
         )
     else:
         heads = rows[:, net.head]
-        got = together.train_heads(net, rows[0, net.body], heads, data, orders, keys, pull)
+        got = doors.train_heads(net, rows[0, net.body], heads, data, orders, keys, pull)
     if size == 0:
         return
     work = (where, data, orders, keys, pull)
@@ -163,13 +163,13 @@ def test_a_centre_that_follows_is_one_training_after_the_other(
     moving = centre.copy()
     pull = Pull(0.7, moving, vector(rng, "one", users, len(net.initial)), every, 0.4)
     work = (net, rows, net.whole, data, orders, keys, pull)
-    got = alone(*work) if loop else together.train_models(*work[:2], *work[3:])
+    got = alone(*work) if loop else doors.train_models(*work[:2], *work[3:])
     for u, order in enumerate(orders):
         own, one = rows[u], Examples(*data.user(u), np.array([5]))
         for r in range(rounds[u] + 1):
             piece = order[every * r : every * (r + 1)]
             still = Pull(0.7, centre[u], pull.shift)
-            own = together.train_models(net, own, one, [piece], keys, still)[0]
+            own = doors.train_models(net, own, one, [piece], keys, still)[0]
             if len(piece) == every:
                 centre[u] += np.float32(0.4) * (own - centre[u])
         np.testing.assert_allclose(got[u], own, atol=1e-5)
@@ -180,9 +180,9 @@ def test_a_centre_that_follows_is_one_training_after_the_other(
 def test_a_pull_of_strength_nought_changes_no_bit(model):
     net = network(model)
     data, orders = problem([9, 5, 12], MODELS[model], [2, 1, 2])
-    plain = together.train_models(net, net.initial, data, orders, TrainKeys(lr=0.1))
+    plain = doors.train_models(net, net.initial, data, orders, TrainKeys(lr=0.1))
     pull = Pull(0.0, np.full_like(net.initial, 7.0))
-    pulled = together.train_models(net, net.initial, data, orders, TrainKeys(lr=0.1), pull)
+    pulled = doors.train_models(net, net.initial, data, orders, TrainKeys(lr=0.1), pull)
     np.testing.assert_array_equal(pulled, plain)
 
 
@@ -193,7 +193,7 @@ def test_one_step_by_hand():
     start, centre = np.array([1, 2, 3], np.float32), np.array([0, 4, 1], np.float32)
     pull = Pull(0.5, centre, np.array([[1, -1, 2]], np.float32))
     keys = TrainKeys(lr=0.1, momentum=0.0, weight_decay=0.1)
-    got = together.train_models(net, start, data, [[np.arange(4)]], keys, pull)
+    got = doors.train_models(net, start, data, [[np.arange(4)]], keys, pull)
     gradient = 0.5 * (start - centre) + pull.shift[0] + 0.1 * start * [1, 1, 0]
     np.testing.assert_allclose(got[0], start - 0.1 * gradient, rtol=1e-6)
 
@@ -209,14 +209,14 @@ def test_what_is_not_trained_is_not_pulled():
     shift = np.ones_like(net.initial)
     for block in net.blocks:
         shift[block.where] = 0.0 if block.trained else 1.0
-    plain = together.train_models(net, net.initial, data, orders, TrainKeys())
+    plain = doors.train_models(net, net.initial, data, orders, TrainKeys())
     pull = Pull(0.0, net.initial, shift)
-    pulled = together.train_models(net, net.initial, data, orders, TrainKeys(), pull)
+    pulled = doors.train_models(net, net.initial, data, orders, TrainKeys(), pull)
     np.testing.assert_array_equal(pulled, plain)
     heads, body = net.initial[None, net.head], net.initial[net.body]
     far = Pull(1.0, np.full_like(heads[0], 9.0))
     weight = module[3].weight.clone()
-    got = together.train_heads(net, body, heads, data, orders, TrainKeys(), far)
+    got = doors.train_heads(net, body, heads, data, orders, TrainKeys(), far)
     assert torch.equal(module[3].weight, weight) and heads.shape == (1, 3)
     assert np.abs(got - heads).min() > 0.01
 

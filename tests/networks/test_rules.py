@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.networks import local_training as doors
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
 from corsage.networks.objective import Objective, class_weights
 from corsage.networks.pull import Pull
 from corsage.networks.rules import Momentum, clip, rule_of, update_rule
-from corsage.networks.together import parts as together
 from corsage.networks.training import StepLoss, batches, pulled_sgd, sgd
 
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12)}
@@ -113,7 +113,9 @@ def test_rules_are_torchs_alone_and_together(rule: str, model: str, part: str) -
     net, keys = net_of(model), RULES[rule]
     where = getattr(net, part)
     data, orders = users(model)
-    found = together.train_part(net, np.tile(net.initial, (3, 1)), where, data, orders, keys)
+    found = doors.train_part(
+        doors.Job(net, where, data, orders, keys, None), np.tile(net.initial, (3, 1))
+    )
     for u, order in enumerate(orders):
         wanted = torch_training(net, net.initial, data.user(u), order, where, keys)
         net.set(net.whole, net.initial)
@@ -129,10 +131,10 @@ def test_rules_are_torchs_alone_and_together(rule: str, model: str, part: str) -
 def test_losses_are_torchs_alone_and_together(loss: str, rule: str, model: str) -> None:
     net, keys, objective = net_of(model), RULES[rule], LOSSES[loss]
     data, orders = users(model, objective)
-    found = together.train_models(net, net.initial, data, orders, keys)
+    found = doors.train_models(net, net.initial, data, orders, keys)
     heads = np.tile(net.initial[net.head], (3, 1))
-    own = together.train_heads(net, net.initial[net.body], heads, data, orders, keys)
-    alike = together.train_models(net, net.initial, replace(data, objective=None), orders, keys)
+    own = doors.train_heads(net, net.initial[net.body], heads, data, orders, keys)
+    alike = doors.train_models(net, net.initial, replace(data, objective=None), orders, keys)
     for u, order in enumerate(orders):
         wanted = torch_training(
             net, net.initial, data.user(u), order, net.whole, keys, objective, user=u
@@ -157,7 +159,7 @@ def test_a_pull_is_part_of_the_gradient_that_is_clipped(rule: str, part: str) ->
     centres = rng.normal(size=(3, where.stop - where.start)).astype(np.float32)
     strength = np.array([0.3, 0.0, 1.5], np.float32)
     rows, pull = np.tile(net.initial, (3, 1)), Pull(strength, centres)
-    found = together.train_part(net, rows, where, data, orders, keys, pull)
+    found = doors.train_part(doors.Job(net, where, data, orders, keys, pull), rows)
     for u, order in enumerate(orders):
         near = float(strength[u]), torch.from_numpy(centres[u])
         wanted = torch_training(net, net.initial, data.user(u), order, where, keys, near=near)
@@ -170,7 +172,7 @@ def test_a_centre_that_follows_is_the_loop_s(rule: str) -> None:
     data, orders = users("mlp")
     start = np.tile(net.initial, (3, 1))
     pull = Pull(0.5, start.copy(), every=2, follow=0.1)
-    found = together.train_models(net, net.initial, data, orders, keys, pull)
+    found = doors.train_models(net, net.initial, data, orders, keys, pull)
     for u, order in enumerate(orders):
         net.set(net.whole, net.initial)
         own = Pull(0.5, start[:1].copy(), every=2, follow=0.1)
@@ -187,8 +189,8 @@ def test_plain_sgd_takes_the_kernels_that_it_took() -> None:
     assert RULES["sgd"].plain and not any(RULES[r].plain for r in RULES if r != "sgd")
     update = update_rule(theta.clone(), torch.ones(5), RULES["sgd"])
     assert isinstance(update, Momentum) and update.beta == 0.5
-    found = together.train_models(net, net.initial, data, orders, RULES["sgd"])
-    through = together.train_models(
+    found = doors.train_models(net, net.initial, data, orders, RULES["sgd"])
+    through = doors.train_models(
         net, net.initial, data, orders, replace(RULES["sgd"], clip_gradient=1e9)
     )
     np.testing.assert_allclose(found, through, atol=2e-6)
@@ -224,8 +226,8 @@ def test_nothing_is_learnt_from_a_batch_in_which_all_weigh_0(path: str, smoothin
     data = Examples(x, y, np.array([4, 4]), objective=Objective(smoothing, weights))
     first, last = np.arange(2), np.arange(2, 4)
     keys = replace(BASE, momentum=0.0, weight_decay=0.0)
-    found = together.train_models(net, net.initial, data, [[first, last], [first]], keys)
-    wanted = together.train_models(net, net.initial, data, [[last], []], keys)
+    found = doors.train_models(net, net.initial, data, [[first, last], [first]], keys)
+    wanted = doors.train_models(net, net.initial, data, [[last], []], keys)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
     assert not np.allclose(found[0], net.initial, atol=1e-3)
 
@@ -234,8 +236,8 @@ def test_nothing_is_learnt_from_a_batch_in_which_all_weigh_0(path: str, smoothin
 def test_mixed_precision_is_torchs_autocast(kind: str) -> None:
     net, keys = net_of("mlp"), replace(RULES["sgd"], mixed_precision=kind)
     data, orders = users("mlp")
-    found = together.train_models(net, net.initial, data, orders, keys)
-    full = together.train_models(net, net.initial, data, orders, RULES["sgd"])
+    found = doors.train_models(net, net.initial, data, orders, keys)
+    full = doors.train_models(net, net.initial, data, orders, RULES["sgd"])
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[kind]
     scaler = torch.amp.GradScaler("cpu", enabled=kind == "fp16")
     for u, order in enumerate(orders):
@@ -266,7 +268,7 @@ def test_fp16_halves_its_scale_until_gradients_are_finite() -> None:
     net, keys = net_of("linear"), replace(RULES["sgd"], mixed_precision="fp16")
     data, orders = users("linear")
     large = replace(data, x=data.x * 500.0)
-    found = together.train_models(net, net.initial, large, orders, keys)
+    found = doors.train_models(net, net.initial, large, orders, keys)
     assert np.isfinite(found).all() and np.abs(found - net.initial).max() > 1e-2
 
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from corsage.core.configuration.groups import TrainKeys
+from corsage.networks import local_training as doors
 from corsage.networks.augment import Views
 from corsage.networks.batches import Examples
+from corsage.networks.gradients import AutogradLosses, in_groups, training
 from corsage.networks.network import Network
 from corsage.networks.objective import Objective
 from corsage.networks.pull import Pull
 from corsage.networks.together import choice, parts
 from corsage.networks.together.descent import losses_of
-from corsage.networks.together.gradients import AutogradLosses, training
-from corsage.networks.together.steps import in_groups
 from corsage.networks.together.traced import TracedLosses
 from tests.networks.test_gradients import plain_work
 from tests.networks.test_training import loop, orders_for, rows_for
@@ -60,7 +60,7 @@ def test_users_with_different_numbers_of_steps_are_the_loop(
     data, orders = examples(sizes, MODELS[name][0]), orders_for(sizes, [2, 1, 0, 3, 1], 4)
     rows, where = rows_for(net, 5), getattr(net, part)
     assert parts.users_together(net, where) == 4
-    got = parts.train_part(net, rows, where, data, orders, keys)
+    got = doors.train_part(doors.Job(net, where, data, orders, keys, None), rows)
     np.testing.assert_allclose(got, loop(net, rows, where, data, orders, keys), atol=2e-5)
     assert (np.abs(got - rows[:, where]).max(initial=0.0) > 1e-3) == (
         part != "body" or name != "frozen"
@@ -80,10 +80,10 @@ def test_large_bodies_are_trained_without_rows_of_all_models(
     for large in (10**6, 0):
         centre = 1.1 * rows[:, net.body]
         pull = None if follow is None else Pull(0.3, centre, every=follow, follow=0.5)
-        monkeypatch.setattr(parts, "LARGE", large)
+        monkeypatch.setattr(doors, "LARGE", large)
         if not large:
-            monkeypatch.setattr(parts, "train_part", lambda *_: pytest.fail("rows were made"))
-        got = parts.train_bodies(
+            monkeypatch.setattr(doors, "train_part", lambda *_: pytest.fail("rows were made"))
+        got = doors.train_bodies(
             net, rows[0, net.body], rows[:, net.head], data, orders, KEYS, pull
         )
         found.append((got, centre))
@@ -100,7 +100,10 @@ def test_users_together_are_pulled_as_in_the_loop(follow: int) -> None:
         centre = 1.1 * rows_for(net, 3, seed=1)
         shift = np.full(len(net.initial), 0.01, np.float32)
         pull = Pull(0.3, centre, shift, every=follow, follow=0.5)
-        found[path] = parts.train_models(net, rows_for(net, 3), data, orders, KEYS, pull), centre
+        found[path] = (
+            doors.train_models(net, rows_for(net, 3), data, orders, KEYS, pull),
+            centre,
+        )
     for a, b in zip(*found.values(), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
@@ -109,9 +112,9 @@ def test_users_together_are_pulled_as_in_the_loop(follow: int) -> None:
 def test_one_users_nan_stays_its_own(name: str) -> None:
     net, sizes = network_of(name), [8, 9, 10]
     data, orders = examples(sizes, MODELS[name][0]), orders_for(sizes, 1, 4)
-    clean = parts.train_models(net, net.initial, data, orders, KEYS)
+    clean = doors.train_models(net, net.initial, data, orders, KEYS)
     data.x[9] = torch.nan
-    found = parts.train_models(net, net.initial, data, orders, KEYS)
+    found = doors.train_models(net, net.initial, data, orders, KEYS)
     np.testing.assert_allclose(found[[0, 2]], clean[[0, 2]], atol=1e-5)
     assert np.isnan(found[1]).any()
     (again,) = in_groups(net, data, [orders], 2, plain_work(net, KEYS))
@@ -123,7 +126,10 @@ def test_a_kernel_that_mixes_users_at_weight_0_spoils_nobody(
 ) -> None:
     net, sizes = network_of("gate"), [8, 9]
     data, orders = examples(sizes, IMAGES), orders_for(sizes, 1, 4)
-    clean, plain = parts.train_models(net, net.initial, data, orders, KEYS), TracedLosses.gradient
+    clean, plain = (
+        doors.train_models(net, net.initial, data, orders, KEYS),
+        TracedLosses.gradient,
+    )
 
     def mixing(self: Any, theta: Tensor, step: int, out: Tensor, *rest: Any) -> None:
         plain(self, theta, step, out, *rest)
@@ -131,7 +137,7 @@ def test_a_kernel_that_mixes_users_at_weight_0_spoils_nobody(
 
     monkeypatch.setattr(TracedLosses, "gradient", mixing)
     data.x[0] = torch.nan
-    found = parts.train_models(net, net.initial, data, orders, KEYS)
+    found = doors.train_models(net, net.initial, data, orders, KEYS)
     np.testing.assert_allclose(found[1], clean[1], atol=1e-5)
     assert np.isnan(found[0]).any()
 
@@ -167,7 +173,9 @@ def test_other_local_training_takes_the_path(way: str, part: str) -> None:
         net = network_of("group norm", path)
         rows, where = rows_for(net, 3), getattr(net, part)
         rows[:, net.body.stop :] = rows[0, net.body.stop :]
-        found.append(parts.train_part(net, rows, where, data, orders_for(sizes, 1, 4), keys))
+        found.append(
+            doors.train_part(doors.Job(net, where, data, orders_for(sizes, 1, 4), keys, None), rows)
+        )
     np.testing.assert_allclose(*found, atol=1e-4)
 
 
@@ -234,5 +242,5 @@ def test_random_architectures(kinds: list[tuple[str, str]], sizes: list[int], la
     net = Network(Drawn(kinds), "head", torch.rand(3, 2, 5, 5)).along(path)
     data, orders = examples(sizes, (2, 5, 5)), orders_for(sizes, 1, 3)
     rows = rows_for(net, len(sizes))
-    got = parts.train_models(net, rows, data, orders, KEYS)
+    got = doors.train_models(net, rows, data, orders, KEYS)
     np.testing.assert_allclose(got, loop(net, rows, net.whole, data, orders, KEYS), atol=2e-4)

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corsage.core.configuration.groups import TrainKeys
+from corsage.networks import local_training as doors
 from corsage.networks.groups import Words
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
-from corsage.networks.together import choice, parts
+from corsage.networks.together import choice
 from corsage.networks.training import batches
 from tests.networks.test_training import orders_for, rows_for
 from tests.support.together import (
@@ -47,7 +48,7 @@ def test_batch_norms_of_users_together_are_the_loop(
     where = getattr(joint, part)
     for net in (joint, alone):
         net.train(False)  # as an evaluation leaves it
-        found.append(parts.train_part(net, rows, where, data, orders, keys))
+        found.append(doors.train_part(doors.Job(net, where, data, orders, keys, None), rows))
     np.testing.assert_allclose(*found, atol=5e-5)
     moved = np.abs(found[0] - rows[:, where]).max(axis=1)
     assert (moved[[0, 1, 3, 4]] > 1e-3).all() and not moved[2]
@@ -70,7 +71,7 @@ def test_a_pull_leaves_running_statistics_alone_together_too() -> None:
         for path in ("together-4", "loop"):
             net = normed(path)
             pull = Pull(0.3, np.tile(1.1 * net.initial, (3, 1)))
-            found.append(parts.train_models(net, net.initial, data, orders, keys, pull))
+            found.append(doors.train_models(net, net.initial, data, orders, keys, pull))
     np.testing.assert_allclose(found[0], found[1], atol=2e-5)
     np.testing.assert_allclose(found[2], found[3], atol=2e-5)
 
@@ -105,13 +106,13 @@ def test_losses_of_users_own_take_the_path(
     sizes, found = [10, 2, 14, 10], []
     data = replace(examples(sizes, shape), losses=[loss(u) for u in range(4)])
     orders, seen = orders_for(sizes, 1, 4), []
-    monkeypatch.setattr(parts, "train_alone", spied(seen, parts.train_alone))
+    monkeypatch.setattr(doors, "train_alone", spied(seen, doors.train_alone))
     for way in (path, "loop"):
         torch.manual_seed(0)
         make = MODELS[kind][1] if kind in MODELS else {"": Normed, "plain": plain}[kind]
         net = Network(make(), words, torch.rand(3, *shape)).along(way)
         rows, where = np.tile(net.initial, (4, 1)), getattr(net, part)
-        found.append(parts.train_part(net, rows, where, data, orders, keys))
+        found.append(doors.train_part(doors.Job(net, where, data, orders, keys, None), rows))
         assert len(seen) == (4 if way == "loop" else 0)
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-4)
     assert np.abs(found[0] - rows[:, where]).max() > 1e-3
@@ -145,12 +146,12 @@ def test_heads_of_several_linear_layers_are_trained_together(
     data = examples(sizes, VECTORS)
     data = replace(data, losses=losses and [losses(u) for u in range(3)])
     orders, heads = orders_for(sizes, [2, 1, 3], 4), rows_for(net, 3)[:, net.head]
-    monkeypatch.setattr(parts, "train_alone", spied(seen, parts.train_alone))
+    monkeypatch.setattr(doors, "train_alone", spied(seen, doors.train_alone))
     body = net.initial[net.body]
-    found = parts.train_heads(net, body, heads, data, orders, keys)
+    found = doors.train_heads(net, body, heads, data, orders, keys)
     assert len(net.head_layers) == (3 if "1" in words.head else 1) and not seen
     monkeypatch.setattr(net, "head_layers", [])
-    wanted = parts.train_heads(net, body, heads, data, orders, keys)
+    wanted = doors.train_heads(net, body, heads, data, orders, keys)
     assert len(seen) == 3
     np.testing.assert_allclose(found, wanted, atol=2e-5)
     assert np.abs(found - heads).max() > 1e-2

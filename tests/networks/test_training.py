@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.networks import local_training as doors
 from corsage.networks.batches import Examples, Plan
 from corsage.networks.build import build_network
 from corsage.networks.evaluation import evaluate, evaluate_models
@@ -155,7 +156,7 @@ def test_parameters_a_user_froze_stay():
     data = examples([12], (6,))
     net = Network(module, "", data.x)
     weight = module[0].weight.clone()
-    out = together.train_models(net, net.initial, data, orders_for([12], 2, 4), KEYS)
+    out = doors.train_models(net, net.initial, data, orders_for([12], 2, 4), KEYS)
     assert torch.equal(module[0].weight, weight) and "0.weight" not in net.named(net.initial)
     assert not np.array_equal(out[0, :5], net.initial[:5])
 
@@ -199,9 +200,9 @@ def test_users_together_are_the_loop(model, momentum, decay):
     heads = rows[:, net.head]
     assert together.users_together(net, net.whole) > 0
     for got, part in (
-        (together.train_heads(net, body, heads, data, orders, keys), net.head),
-        (together.train_bodies(net, body, heads, data, orders, keys), net.body),
-        (together.train_models(net, rows, data, orders, keys), net.whole),
+        (doors.train_heads(net, body, heads, data, orders, keys), net.head),
+        (doors.train_bodies(net, body, heads, data, orders, keys), net.body),
+        (doors.train_models(net, rows, data, orders, keys), net.whole),
     ):
         wanted = loop(net, rows, part, data, orders, keys)
         np.testing.assert_allclose(got, wanted, atol=1e-5)
@@ -210,8 +211,8 @@ def test_users_together_are_the_loop(model, momentum, decay):
 
 def test_models_may_start_from_one_vector():
     net, data, orders = net_of(), examples([5, 7], (6,)), orders_for([5, 7], 2, 4)
-    got = together.train_models(net, net.initial, data, orders, KEYS)
-    same = together.train_models(net, np.tile(net.initial, (2, 1)), data, orders, KEYS)
+    got = doors.train_models(net, net.initial, data, orders, KEYS)
+    same = doors.train_models(net, np.tile(net.initial, (2, 1)), data, orders, KEYS)
     np.testing.assert_array_equal(got, same)
 
 
@@ -234,9 +235,7 @@ def test_heads_together_are_the_loop(sizes, batch, epochs, momentum, bias, size)
     rows[:, net.body] = net.initial[net.body]
     before, together.TOGETHER = together.TOGETHER, size
     try:
-        got = together.train_heads(
-            net, net.initial[net.body], rows[:, net.head], data, orders, keys
-        )
+        got = doors.train_heads(net, net.initial[net.body], rows[:, net.head], data, orders, keys)
     finally:
         together.TOGETHER = before
     wanted = loop(net, rows, net.head, data, orders, keys)
@@ -261,9 +260,9 @@ def test_other_networks_go_one_by_one(kind):
     rows = rows_for(net, 2)
     rows[:, net.body] = rows[0, net.body]
     body, heads = rows[0, net.body], rows[:, net.head]
-    got = together.train_heads(net, body, heads, data, orders, KEYS)
+    got = doors.train_heads(net, body, heads, data, orders, KEYS)
     np.testing.assert_allclose(got, loop(net, rows, net.head, data, orders, KEYS), atol=1e-5)
-    got = together.train_bodies(net, body, heads, data, orders, KEYS)
+    got = doors.train_bodies(net, body, heads, data, orders, KEYS)
     np.testing.assert_array_equal(got, loop(net, rows, net.body, data, orders, KEYS))
 
 
@@ -274,17 +273,17 @@ def test_one_users_nan_stays_its_own(model, where):
     data, orders, rows = examples(sizes, MODELS[model]), orders_for(sizes, 1, 4), None
     rows = rows_for(net, 3)
     rows[:, net.body] = rows[0, net.body]
-    clean = together.train_models(net, rows, data, orders, KEYS)
+    clean = doors.train_models(net, rows, data, orders, KEYS)
     heads = rows[:, net.head].copy()
-    fine = together.train_heads(net, rows[0, net.body], heads, data, orders, KEYS)
+    fine = doors.train_heads(net, rows[0, net.body], heads, data, orders, KEYS)
     if where == "data":
         data.x[8:17] = torch.nan
     else:
         rows[1], heads[1] = np.nan, np.nan
-    got = together.train_models(net, rows, data, orders, KEYS)
+    got = doors.train_models(net, rows, data, orders, KEYS)
     np.testing.assert_allclose(got[[0, 2]], clean[[0, 2]], atol=1e-5)
     assert np.isnan(got[1]).any()
-    got = together.train_heads(net, rows[0, net.body], heads, data, orders, KEYS)
+    got = doors.train_heads(net, rows[0, net.body], heads, data, orders, KEYS)
     np.testing.assert_allclose(got[[0, 2]], fine[[0, 2]], atol=1e-5)
     assert np.isnan(got[1]).any()
 
@@ -292,7 +291,7 @@ def test_one_users_nan_stays_its_own(model, where):
 def test_users_are_trained_alone_when_a_group_is_spoilt(monkeypatch):
     net, sizes = net_of("lenet"), [8, 9, 10]
     data, orders = examples(sizes, MODELS["lenet"]), orders_for(sizes, 1, 4)
-    wanted = together.train_models(net, net.initial, data, orders, KEYS)
+    wanted = doors.train_models(net, net.initial, data, orders, KEYS)
     real = stacked.train_stacked
 
     def leaking(network, rows, *rest):
@@ -300,7 +299,7 @@ def test_users_are_trained_alone_when_a_group_is_spoilt(monkeypatch):
         return (out.fill_(torch.nan) if len(rows) > 1 else out), centres
 
     monkeypatch.setattr(stacked, "train_stacked", leaking)
-    got = together.train_models(net, net.initial, data, orders, KEYS)
+    got = doors.train_models(net, net.initial, data, orders, KEYS)
     np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 

@@ -20,7 +20,8 @@ from corsage.core.messages.encoding import decode
 from corsage.core.messages.replies import Replies
 from corsage.core.messages.wire import Task
 from corsage.core.seeding import torch_seed
-from corsage.datasets.dealing.federated import FederatedData, simulated
+from corsage.datasets.dealing.federated import simulated
+from corsage.datasets.user_data import FederatedData
 from corsage.networks.build import build_network
 from corsage.strategies.ifca import IFCAState
 from corsage.strategies.rounds.base import Strategy

@@ -15,18 +15,18 @@ from corsage.clients import perfedavg
 from corsage.clients.perfedavg import meta_steps
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
-from corsage.datasets.dealing.federated import FederatedData
+from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
-from corsage.networks.network import Network
-from corsage.networks.objective import Objective
-from corsage.networks.together import stacked
-from corsage.networks.together.gradients import (
+from corsage.networks.gradients import (
     AutogradLosses,
     hessian_product,
     second_derivatives,
     training,
 )
+from corsage.networks.network import Network
+from corsage.networks.objective import Objective
+from corsage.networks.together import stacked
 from corsage.networks.together.stacked_gradients import StackedLosses
 from corsage.strategies.perfedavg import PerFedAvgKeys
 from corsage.strategies.rounds.base import Strategy

@@ -20,7 +20,8 @@ from corsage.core.errors import ConfigError, ModelError, Refused
 from corsage.core.messages.fields import declared
 from corsage.core.messages.limits import Limits
 from corsage.core.messages.wire import Settings
-from corsage.networks.together import choice, network_on_its_path
+from corsage.networks.local_training import network_on_its_path
+from corsage.networks.together import choice
 from corsage.networks.together.choice import Choice
 from corsage.networks.together.descent import descended
 from tests.support.federations import federate, same_arrays

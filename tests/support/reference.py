@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from corsage.core.configuration.config import Config
 from corsage.core.messages.encoding import decode
 from corsage.core.seeding import generator
-from corsage.datasets.dealing.federated import FederatedData, simulated
+from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.table import model_input
+from corsage.datasets.user_data import FederatedData
 from corsage.networks.build import build_network
 from corsage.networks.training import batches
 from corsage.strategies.rounds.base import Result, Strategy

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from corsage.networks import local_training as doors
+from corsage.networks.gradients import AutogradLosses
 from corsage.networks.together import parts
-from corsage.networks.together.gradients import AutogradLosses
 from corsage.networks.together.stacked_gradients import StackedLosses
 
 
@@ -33,7 +34,7 @@ class Steps:
 def counted() -> Iterator[Steps]:
     """While it is open every minibatch's gradient counts, whichever loop takes it."""
     found = Steps()
-    group, alone = parts.train_group, parts.train_alone
+    group, alone = parts.train_group, doors.train_alone
     with pytest.MonkeyPatch.context() as patch:
 
         def of_group(job: Any, rows: Any, users: list[int], out: Any) -> None:
@@ -46,7 +47,7 @@ def counted() -> Iterator[Steps]:
             alone(job, u)
 
         patch.setattr(parts, "train_group", of_group)
-        patch.setattr(parts, "train_alone", of_one)
+        patch.setattr(doors, "train_alone", of_one)
         for cls in (AutogradLosses, StackedLosses):
             count_gradients(patch, cls, found)
             count_products(patch, cls, found)

@@ -10,11 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from corsage.core.arrays import Floats
+from corsage.core.arrays import INFINITE, Floats
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
 from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames, Cohort, Present
-from corsage.strategies.rounds.state import INFINITE
 
 AUTO = "auto"
 

@@ -19,7 +19,7 @@ from corsage.strategies.known_clusters.clusters.strengths import (
 from corsage.strategies.known_clusters.coins.coin_keys import CoinKeys, check_probabilities, number
 
 if TYPE_CHECKING:
-    from corsage.strategies.known_clusters.mixed_model import MixedModelKeys
+    from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
     from corsage.strategies.rounds.job import Job
 
 

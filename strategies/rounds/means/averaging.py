@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corsage.core import robust
 from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.configuration.groups import RobustKeys
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
+from corsage.core.registry import attached
 from corsage.strategies.rounds.means.cluster_means import cluster_means
 from corsage.strategies.rounds.means.rows import user_weights
 
@@ -122,27 +122,29 @@ class Averaging:
                 "sent to them stays"
             )
             return np.array(origin)
+        rules = attached("robust")
         match keys.robust:
             case "clip":
-                return robust.clipped_mean(rows, weights, origin, limit)
+                return np.asarray(rules.clipped_mean(rows, weights, origin, limit))
             case "median":
-                return robust.median(rows)
+                return np.asarray(rules.median(rows))
             case "trimmed-mean":
-                return robust.trimmed_mean(rows, bad_of(keys, n))
+                return np.asarray(rules.trimmed_mean(rows, bad_of(keys, n)))
         chosen = self._chosen(rows, origin)
-        return robust.weighted_mean(rows[chosen], weights[chosen])
+        return np.asarray(rules.weighted_mean(rows[chosen], weights[chosen]))
 
     def _chosen(self, rows: Array, origin: Array) -> Ints:
         """The users that Krum keeps."""
         bad, keep = bad_of(self.keys, len(rows)), self.keys.krum_keep
-        return robust.krum(rows, bad, min(keep or len(rows), len(rows) - bad), origin)
+        most = min(keep or len(rows), len(rows) - bad)
+        return np.asarray(attached("robust").krum(rows, bad, most, origin))
 
     def _limit(self, name: str, rows: Array, origin: Array) -> float:
         """C of `clip`; the norms of this round count for it."""
         if self.keys.robust != "clip" or self.keys.clip_norm != "median":
             return self.keys.limit
         updates = self.job.updates
-        now = float(np.median(robust.lengths(rows, origin)))
+        now = float(np.median(attached("robust").lengths(rows, origin)))
         lengths = [*updates.lengths.get(name, []), now][-ROUNDS:]
         updates.lengths = {**updates.lengths, name: lengths}
         return middle(lengths)

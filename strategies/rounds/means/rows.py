@@ -11,7 +11,7 @@ import numpy as np
 
 from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.messages.replies import Replies
-from corsage.core.messages.weights import capped
+from corsage.core.messages.schema import capped
 
 
 def places(known: Sequence[str], users: Sequence[str]) -> Ints:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ModelError
-from corsage.core.messages.agreement import misfit
 from corsage.core.messages.introduction import Introduction, other_frozen, too_large, too_many
 from corsage.core.messages.limits import SPACE
-from corsage.core.tables.preparation import Preparation
-from corsage.strategies.rounds.opening.tables import policy_of
+from corsage.core.registry import attached
 
 if TYPE_CHECKING:
+    from corsage.core.tables.preparation import Preparation
     from corsage.networks.network import Network
 
 Kind = tuple[tuple[int, ...], bool]
@@ -47,7 +46,7 @@ class Agreed:
         alike = [said for said in guests if (said.shape, said.num_classes > 0) == kind]
         tables = [said.table for said in alike if said.table]
         if 2 * len(tables) > len(alike):
-            policy = policy_of(self.config)
+            policy = attached("tables").policy_of(self.config)
             self.adopt(policy.agree(tables, numbers=not self.num_classes))
 
     def adopt(self, preparation: Preparation) -> None:
@@ -103,7 +102,9 @@ class Agreed:
 
 def table_mismatch(preparation: Preparation, said: Introduction) -> str:
     """The reason why a node's table is not what was agreed on, if it is not."""
-    return misfit(preparation, said.table) if said.table else "it has no table, the others have"
+    if not said.table:
+        return "it has no table, the others have"
+    return str(attached("tables").misfit(preparation, said.table))
 
 
 def majority(guests: Sequence[Introduction]) -> tuple[tuple[int, ...], int]:

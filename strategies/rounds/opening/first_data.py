@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from corsage.core.errors import ConfigError, DataError, NodeError
-from corsage.core.tables.preparation import Preparation
-from corsage.datasets.dealing.federated import NO_TESTS
+from corsage.core.registry import attached
+from corsage.datasets.user_data import NO_TESTS
 from corsage.strategies.rounds.opening.agreed import fitting, labels
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def check_data(job: Job) -> None:
         built.shape, built.num_classes = agreed.shape, agreed.num_classes
         built.preparation = json.dumps(agreed.preparation.json()) if agreed.preparation else ""
     elif built.preparation:  # a resumed run's tables are prepared as they were
-        preparation = Preparation.read(json.loads(built.preparation))
+        preparation = attached("tables").Preparation.read(json.loads(built.preparation))
         job.members.reception.adopt(preparation, built.num_classes)
     check_same(job)
     agreed.num_classes = built.num_classes

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from corsage.core.configuration.train_keys import LEARNING
+from corsage.core.configuration.train_keys import LEARNING, LOSS
 from corsage.core.errors import ConfigError, ModelError
+from corsage.core.registry import attached
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -21,13 +22,12 @@ def check_learning(strategy: Strategy[Any, Any]) -> None:
 
 def check_fits(strategy: Strategy[Any, Any], network: Network) -> None:
     """ModelError for keys that neither the model's loss nor its samples have a use for."""
-    from corsage.networks.augment import check_images
-    from corsage.networks.objective import check_loss
-
     check_learning(strategy)  # of some strategies it is the labels that say what is of no use
     train = strategy.config.train
-    check_loss(train, network.criterion)
-    check_images(train, strategy.job.agreed.shape)
+    if train.changed(LOSS):
+        attached("objective").check_loss(train, network.criterion)
+    if train.augment:
+        attached("augment").check_images(train, strategy.job.agreed.shape)
     check_samples(strategy, network)
     if train.changed(LEARNING):
         note_slower(strategy, network)

@@ -18,7 +18,7 @@ def settle(job: Job) -> None:
 
     It is said in a line; a built-in model whose kernels are known needs none.
     """
-    from corsage.networks.together import choose_path
+    from corsage.networks.local_training import choose_path
     from corsage.networks.zoo import ZOO
 
     built, model = job.built, job.config.model

@@ -77,7 +77,7 @@ def test_rounds_with_the_best_rho(
     state, took = run(losses, edges, lam, rho, share=share, relax=relax, rounds=rounds, until=good)
     assert good(state), took
     above = objective(losses, lam, edges, state.y) - OPTIMA[lam]
-    assert above <= gap(losses, state.y, state.duals, lam, edges) <= 1e-3 * OPTIMA[lam]
+    assert above <= gap(losses, state.y, state.mu, lam, edges) <= 1e-3 * OPTIMA[lam]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_the_default_rho_fits_lam(lam: float, share: float, rounds: int) -> None
     edges = Edges.all_pairs(losses.n)
 
     def good(state):
-        return gap(losses, state.y, state.duals, lam, edges) <= 1e-6 * OPTIMA[lam]
+        return gap(losses, state.y, state.mu, lam, edges) <= 1e-6 * OPTIMA[lam]
 
     rho = start_rho(curvature(losses), slope(losses), lam * (losses.n - 1))
     state, took = run(losses, edges, lam, rho, share=share, rounds=rounds, until=good)
@@ -119,12 +119,12 @@ def test_the_solution_is_a_fixed_point(seed: int, rho: float, relax: float) -> N
     start = DrState(s, np.zeros_like(s), np.zeros((len(edges), 2)))
     state = server_prox(start, edges, lam, rho)
     np.testing.assert_allclose(state.y, solved.x, atol=1e-5)
-    np.testing.assert_allclose(rho * (s - state.y), edges.adjoint(state.duals), atol=1e-5)
-    assert np.all(norms(state.duals) <= lam * edges.w * (1 + 1e-9))
+    np.testing.assert_allclose(rho * (s - state.y), edges.adjoint(state.mu), atol=1e-5)
+    assert np.all(norms(state.mu) <= lam * edges.w * (1 + 1e-9))
     users = some_users(rng, 7, 0.5)
     new, _ = round_of(losses, state, edges, lam, rho, users, relax)
     np.testing.assert_allclose(new.s, state.s, atol=1e-5)
-    other = DrState(state.y + (s - state.y) / 2, state.y, state.duals)
+    other = DrState(state.y + (s - state.y) / 2, state.y, state.mu)
     again = server_prox(other, edges, lam, 2 * rho)
     np.testing.assert_allclose(again.y, state.y, atol=1e-5)
 

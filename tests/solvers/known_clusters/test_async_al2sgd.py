@@ -12,9 +12,9 @@ from scipy.optimize import minimize
 
 from corsage.core.errors import ConfigError
 from corsage.core.seeding import generator
+from corsage.experiments.known_clusters.async_al2sgd import Faces, iterate, run_naive
 from corsage.solvers.known_clusters.coins import al2sgd_coalescing, katyusha
 from corsage.solvers.known_clusters.coins.al2sgd_coalescing import Missed, catch_up, plan
-from corsage.solvers.known_clusters.coins.async_al2sgd import Faces, iterate, run_naive
 from corsage.solvers.known_clusters.coins.flips import Coin, Coins, stretch
 from corsage.solvers.known_clusters.coins.katyusha import (
     begin,

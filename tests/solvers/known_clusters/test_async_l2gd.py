@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.linalg import eigh
 
 from corsage.core.errors import ConfigError
-from corsage.solvers.known_clusters.coins.async_l2gd import iterate, run_naive
+from corsage.experiments.known_clusters.async_l2gd import iterate, run_naive
 from corsage.solvers.known_clusters.coins.coalescing import (
     Affine,
     compose,

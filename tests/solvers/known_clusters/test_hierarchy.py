@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.core.errors import ModelError
-from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
-from corsage.solvers.known_clusters.objective import (
+from corsage.experiments.known_clusters.objective import (
     lambda_of,
     objective_21,
     objective_23,
     penalty,
     penalty_gradient,
 )
+from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from tests.support.clustered_losses import Quadratics, hierarchy_of, pull_matrix
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -17,10 +17,10 @@ from corsage.solvers.known_clusters.mixed_model import pack
 from corsage.solvers.known_clusters.rooted import rooted_models
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
+from corsage.solvers.known_clusters.variances import users_sums
 from corsage.solvers.known_clusters.variances.scoring import Scoring
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
-from corsage.strategies.known_clusters import users_sums
-from corsage.strategies.known_clusters.users_sums import Users
+from corsage.solvers.known_clusters.variances.users_sums import Users
 from tests.support.mixed_models import records
 
 DATA = records(1, slopes=0.5)

@@ -8,20 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.core.seeding import user_keys
-from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
-from corsage.solvers.known_clusters.pooling import (
-    SINGLE_CENTRE_GRID,
+from corsage.experiments.known_clusters.pooling import (
     cluster_models,
     cross_validated,
     fold_sums,
     james_stein,
-    keyed_folds,
     local,
     mean_shrunk,
     single,
     single_cluster,
     unbiased,
 )
+from corsage.solvers.known_clusters.folds import SINGLE_CENTRE_GRID, keyed_folds
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
 
 SEEDS = st.integers(0, 2**32 - 1)
 DIM = 3

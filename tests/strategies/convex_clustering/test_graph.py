@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.halves import moved_edges, moved_users
 from corsage.strategies.convex_clustering.graph import Graph
-from corsage.strategies.convex_clustering.solver import moved_edges, moved_users
 from corsage.strategies.rounds.state import restored, stored
 
 ABCD = ["a", "b", "c", "d"]

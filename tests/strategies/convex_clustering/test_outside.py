@@ -15,10 +15,10 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import RoundFailed
 from corsage.solvers.convex_clustering import selection
+from corsage.solvers.convex_clustering.newton import Newton
+from corsage.solvers.convex_clustering.pdmm import Pdmm
+from corsage.solvers.convex_clustering.splitting import Splitting
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
-from corsage.strategies.convex_clustering.newton import Newton
-from corsage.strategies.convex_clustering.pdmm import Pdmm
-from corsage.strategies.convex_clustering.splitting import Splitting
 from corsage.strategies.rounds.state import arrays_of
 from tests.support.federations import federate, settings
 from tests.support.grids import Watched

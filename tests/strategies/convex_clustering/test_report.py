@@ -12,22 +12,20 @@ import torch
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
+from corsage.solvers.convex_clustering.reading import refitted_models
 from corsage.solvers.convex_clustering.selection import MODELS
+from corsage.solvers.convex_clustering.summary import Reading, fully_read, plainly_read
 from corsage.solvers.losses.convex import points
 from corsage.strategies.convex_clustering.certificate import Certificate
 from corsage.strategies.convex_clustering.choice import Choice
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.graph import Graph
-from corsage.strategies.convex_clustering.models import refitted_models
 from corsage.strategies.convex_clustering.report import (
     ClusterReport,
-    Reading,
     Solved,
     bounds,
     cluster_rows,
-    fully_read,
     members,
-    plainly_read,
 )
 from tests.support.federations import settings
 
@@ -50,7 +48,7 @@ def text(rows: list[tuple[str, str]]) -> str:
 
 
 def test_in_full_the_clusters_are_certified_and_lambda_is_compared_with_theory() -> None:
-    reading = fully_read(losses(), solved())
+    reading = fully_read(losses(), solved().solution)
     assert reading.labels == [0, 0, 1, 1]
     assert reading.distinct == 2
     assert reading.exact is True
@@ -63,22 +61,22 @@ def test_in_full_the_clusters_are_certified_and_lambda_is_compared_with_theory()
 
 def test_clusters_that_lambda_was_chosen_for_are_judged_as_they_are() -> None:
     wrong = solved(labels=[0, 1, 1, 0])
-    reading = fully_read(losses(), wrong)
+    reading = fully_read(losses(), wrong.solution)
     assert reading.labels == [0, 1, 1, 0]
     assert reading.exact is False
-    assert plainly_read(wrong).labels == [0, 1, 1, 0]
+    assert plainly_read(wrong.solution).labels == [0, 1, 1, 0]
 
 
 def test_without_asking_the_clusters_are_those_that_the_models_show() -> None:
-    assert plainly_read(solved()) == Reading([0, 0, 1, 1], 2)
-    alone = plainly_read(solved(0.0))
+    assert plainly_read(solved().solution) == Reading([0, 0, 1, 1], 2)
+    alone = plainly_read(solved(0.0).solution)
     assert (alone.labels, alone.distinct) == ([0, 1, 2, 3], 4)
 
 
 def test_in_part_of_the_graph_theory_says_nothing() -> None:
     pairs = Graph(ABCD, np.array([[0, 1], [2, 3]]), np.ones(2))
     found = replace(solved(), graph=pairs, models=fit(POINTS, 0.2, pairs.edges).x)
-    reading = fully_read(losses(), found)
+    reading = fully_read(losses(), found.solution)
     assert (reading.labels, reading.exact) == ([0, 0, 1, 1], True)
     assert reading.necessary is reading.theorem1 is reading.theorem2 is None
 
@@ -222,23 +220,23 @@ def test_in_full_asks_and_otherwise_nothing_is_asked(in_full: bool) -> None:
 
 def test_every_user_its_own_is_a_finding() -> None:
     """At a small lambda nothing fuses, and the certificate says so."""
-    reading = fully_read(losses(), solved(0.001))
+    reading = fully_read(losses(), solved(0.001).solution)
     assert reading.exact and reading.labels == [0, 1, 2, 3]
     found = text(cluster_rows(reading, solved(0.001)))
     assert "none: every user has a model of its own (exact)" in found
     assert "a larger lambda would fuse some" in found
     assert members(reading, ABCD) == []
-    assert "its own" not in text(cluster_rows(fully_read(losses(), solved()), solved()))
+    assert "its own" not in text(cluster_rows(fully_read(losses(), solved().solution), solved()))
 
 
 def test_a_lambda_that_was_chosen_for_models_makes_no_clusters_of_a_few_users() -> None:
     reading = Reading([0, 0, 1, 2, 3], 4, exact=True)
     for choice in (Choice(0.1, 7), Choice(0.1, 11, kind=MODELS)):
-        assert not reading.clustered(choice)
+        assert not reading.clustered(choice.for_models)
         found = text(cluster_rows(reading, replace(solved(), choice=choice)))
         assert "none to speak of: 3 of 5 users have models of their own (exact)" in found
     for choice in (Choice(0.1), Choice(0.1, 11, kind="the path of lambda, 4 clusters")):
-        assert reading.clustered(choice)
+        assert reading.clustered(choice.for_models)
         assert "4, exact" in text(cluster_rows(reading, replace(solved(), choice=choice)))
     most = Reading([0, 0, 0, 1, 2], 3)
-    assert most.alone == 2 and most.clustered(Choice(0.1, 7))
+    assert most.alone == 2 and most.clustered(Choice(0.1, 7).for_models)

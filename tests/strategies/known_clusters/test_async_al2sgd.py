@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from corsage.core.errors import ConfigError
 from corsage.core.seeding import uniforms, user_keys
-from corsage.solvers.known_clusters.coins.async_al2sgd import run_naive
+from corsage.experiments.known_clusters.async_al2sgd import run_naive
 from corsage.solvers.known_clusters.coins.flips import Coins
 from corsage.solvers.known_clusters.coins.katyusha import Rows, parameters
 from corsage.solvers.known_clusters.coins.settings import probabilities

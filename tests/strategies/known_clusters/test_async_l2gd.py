@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.seeding import generator
+from corsage.experiments.known_clusters.async_l2gd import run_naive
 from corsage.networks.training import batches
-from corsage.solvers.known_clusters.coins.async_l2gd import run_naive
 from corsage.solvers.known_clusters.coins.flips import Coins, count
 from corsage.solvers.known_clusters.coins.settings import (
     Parameters,

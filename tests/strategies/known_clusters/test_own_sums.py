@@ -18,10 +18,10 @@ from corsage.clients.parts.contract import Got
 from corsage.core.arrays import Floats
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
+from corsage.solvers.known_clusters.variances.covariance_fit import sized
 from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters import own_sums
-from corsage.strategies.known_clusters.covariance_fit import sized
-from corsage.strategies.known_clusters.uncertainty import NOT_CONVERGED
+from corsage.strategies.known_clusters.covariance_table import NOT_CONVERGED
 from corsage.strategies.rounds.base import Result, Strategy
 from corsage.strategies.rounds.members import Members
 from tests.strategies.known_clusters.test_impossible import Lying

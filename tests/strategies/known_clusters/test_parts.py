@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.messages.replies import Replies
-from corsage.solvers.known_clusters.coins.async_al2sgd import Faces, iterate
+from corsage.experiments.known_clusters.async_al2sgd import Faces, iterate
 from corsage.solvers.known_clusters.coins.flips import Coins
 from corsage.solvers.known_clusters.coins.katyusha import Momenta, Rows, begin
 from corsage.solvers.known_clusters.coins.settings import largest_step, probabilities

@@ -1,6 +1,6 @@
-"""What the server's halves of the two solvers have in common.
+"""The numbers that the server's halves of all solvers share, and users that come and go.
 
-Both (splitting.py, pdmm.py) ask for points p_i and weights kappa_i, from which the users take the
+splitting.py and pdmm.py ask for points p_i and weights kappa_i, from which the users take the
 proximal step (16),
 
     x_i = argmin over x of  f_i(x) + kappa_i/2 |x - p_i|^2,
@@ -11,14 +11,10 @@ and take in the x_i that come back. Rows are those of the graph's users and edge
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-
-if TYPE_CHECKING:
-    from corsage.solvers.convex_clustering.exact.edges import Edges
 
 
 @dataclass(frozen=True)
@@ -30,16 +26,8 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """The graph's edges and lambda."""
-
-    edges: Edges
-    lam: float
-
-
-@dataclass(frozen=True)
 class Rules:
-    """What the keys say of the solvers.
+    """The numbers of the solvers that can be given.
 
     Parameters
     ----------
@@ -58,6 +46,14 @@ class Rules:
     p_users: float
     p_pairs: float
     seed: int
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The rows that users and edges had before users came or went; -1 for new ones."""
+
+    users: Ints
+    edges: Ints
 
 
 def moved_users(values: Floats, rows: Ints) -> Floats:

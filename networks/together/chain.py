@@ -24,6 +24,18 @@ BATCH = object()
 PLAIN = (nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Identity)
 
 
+Plain = tuple[list[nn.Module], list[nn.Module], bool, int]
+
+
+def plain_layers(network: Network, example: Tensor) -> Plain:
+    """The plain layers of a network and of its head, none if they are no chain; whether their
+    kernels can train copies of it together; and the most channels that a convolution puts out.
+    """
+    layers = chain_of(network.module, example)
+    wide = widest_convolution(network.module)
+    return layers, head_layers(network, example), stackable(network, layers), wide
+
+
 def chain_of(module: nn.Module, example: Tensor) -> list[nn.Module]:
     """The layers, one after the other; none if it is no chain, or not that on an example.
 
@@ -184,9 +196,8 @@ def swapped(layers: list[nn.Module]) -> list[nn.Module]:
     return order
 
 
-def stackable(network: Network) -> bool:
+def stackable(network: Network, layers: list[nn.Module]) -> bool:
     """Tell whether `Stacked` computes the same function as the network's module."""
-    layers = network.layers
     ends = bool(layers) and layers[-1] is network.head_module and network.linear_head
     shaped = [id(m) for m in layers if any(True for _ in m.parameters())]
     once = len({*shaped}) == len(shaped)

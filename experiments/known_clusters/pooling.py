@@ -1,4 +1,4 @@
-"""What personal models are compared with: one model for all, one a cluster, one a user, one centre.
+"""The rivals of personal models: one model for all, one a cluster, one a user, one centre.
 
 Lyu et al. 2022, section 6.1; quadratics 1/2 theta'A_i theta - b_i'theta as in `mixed_model`.
 
@@ -10,18 +10,15 @@ the mean of the others as James and Stein do, gains O(d/n) (`mean_shrunk`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from corsage.core.arrays import Floats, Ints
-from corsage.core.seeding import generator, uniforms
+from corsage.core.seeding import generator
+from corsage.solvers.known_clusters.folds import FOLDS, Folds, solved, sums_of_folds
 from corsage.solvers.known_clusters.mixed_model import by_cluster, personal, shrunk
 
-SINGLE_CENTRE_GRID: Floats = np.linspace(0.01, 2, 20)
-"""lambda^sc as section 6.1 has it."""
-FOLDS = 5
 T = TypeVar("T")
 
 
@@ -40,11 +37,6 @@ def local(a: Floats, b: Floats) -> Floats:
     return solved(a, b)
 
 
-def solved(a: Floats, b: Floats) -> Floats:
-    """A^+ b, over any leading axes."""
-    return personal(a, b, 0.0, np.zeros_like(b))
-
-
 def single_cluster(a: Floats, b: Floats, strength: float) -> Floats:
     """Personal models (n, d) tied to one centre by lambda^sc: the closed form of section 6.1.
 
@@ -53,26 +45,6 @@ def single_cluster(a: Floats, b: Floats, strength: float) -> Floats:
     p, q = shrunk(a, b, strength)
     centre = solved(p.sum(0), q.sum(0))
     return personal(a, b, strength, np.broadcast_to(centre, b.shape))
-
-
-class Folds(NamedTuple):
-    """Held-out sums: A (F, n, d, d), b (F, n, d) and yy (F, n) of the records of each fold."""
-
-    a: Floats
-    b: Floats
-    yy: Floats
-
-    @property
-    def rest(self) -> list[tuple[Floats, Floats]]:
-        """A and b of the records outside each fold."""
-        a, b = self.a.sum(0), self.b.sum(0)
-        return [(a - own, b - slope) for own, slope in zip(self.a, self.b, strict=True)]
-
-    def errors(self, fold: int, theta: Floats) -> float:
-        """The squared errors of the models theta (n, d) on a fold's records, summed."""
-        a, b, yy = self.a[fold], self.b[fold], self.yy[fold]
-        square = np.einsum("ni,nij,nj->n", theta, a, theta)
-        return float(np.sum(yy - 2 * np.sum(b * theta, axis=-1) + square))
 
 
 def fold_sums(x: Floats, y: Floats, user: Ints, n: int, seed: int, folds: int = FOLDS) -> Folds:
@@ -85,35 +57,6 @@ def fold_sums(x: Floats, y: Floats, user: Ints, n: int, seed: int, folds: int = 
     rng = generator(seed, "folds")
     draws = rng.random(len(user))
     return sums_of_folds(x, y, user, draws, rng.integers(folds, size=n), folds)
-
-
-def keyed_folds(x: Floats, y: Floats, counts: Ints, keys: NDArray[np.uint64]) -> Folds:
-    """The same where each user draws for itself, by its key; records are in the users' order."""
-    user = np.repeat(np.arange(len(keys)), counts)
-    place = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
-    draws = np.empty(len(user))
-    for number in range(int(counts.max())):
-        draws[place == number] = uniforms(keys[user[place == number]], number)
-    return sums_of_folds(x, y, user, draws, (uniforms(keys, -1) * FOLDS).astype(np.int64))
-
-
-def sums_of_folds(
-    x: Floats, y: Floats, user: Ints, draws: Floats, starts: Ints, folds: int = FOLDS
-) -> Folds:
-    """The sums where a user's records go to the folds in the order of their `draws` (N,).
-
-    The first one goes to the fold `starts` (n,).
-    """
-    n, d = len(starts), x.shape[1]
-    order = np.lexsort((draws, user))
-    counts = np.bincount(user, minlength=n)
-    place = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
-    fold = np.empty(len(user), np.int64)
-    fold[order] = (place + np.repeat(starts, counts)) % folds
-    cell = fold * n + user
-    a = by_cluster(x[:, :, None] * x[:, None, :], cell, folds * n)
-    b, yy = by_cluster(x * y[:, None], cell, folds * n), by_cluster(np.square(y), cell, folds * n)
-    return Folds(a.reshape(folds, n, d, d), b.reshape(folds, n, d), yy.reshape(folds, n))
 
 
 def cross_validated(

@@ -7,8 +7,8 @@ users at once where `stacked` can, `AutogradLosses` for one user of any network.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 import numpy as np
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import Floats32
 from corsage.core.configuration.groups import TrainKeys
-from corsage.core.errors import ModelError
-from corsage.core.text import line
+from corsage.core.errors import ModelError, line
 from corsage.networks.batches import Examples, Order, Plan, steps_on
+from corsage.networks.local_training import together
 from corsage.networks.network import Network
-from corsage.networks.training import HalfPrecision
+from corsage.networks.training import HalfPrecision, seeded
 
 BARE = TrainKeys(momentum=0.0, weight_decay=0.0)
 FLAT = "the gradient of the model has no derivative of its own"
@@ -202,3 +202,44 @@ def second_derivatives() -> Iterator[None]:
         raise ModelError(
             f"a Hessian-vector product: {line(error)}; take perfedavg-variant=hf or fo."
         ) from error
+
+
+Work = Callable[[UserLosses], Sequence[Tensor]]
+
+
+def in_groups(
+    network: Network,
+    data: Examples,
+    orders: Sequence[Sequence[Order]],
+    vectors: int,
+    work: Work,
+    keys: TrainKeys = BARE,
+) -> list[Floats32]:
+    """The results of `work` for all users; it gets them in groups, as many as are trained together.
+
+    `orders[stream][user]` are the batches. `work` returns tensors with one row for each of
+    `losses.users`; `vectors` is how many vectors of the model's size it holds for a user. The
+    precision of gradients is that of `keys`.
+    """
+    if data.losses is not None:
+        raise ModelError("a loss of its own is for methods whose local steps are those of SGD.")
+    several = together() and together().several_losses(network, data, orders, vectors, keys)
+    todo = several.groups if several else [[u] for u in range(len(orders[0]))]
+    out: list[Floats32] = []
+    with training(network):
+        while todo:
+            group = todo.pop(0)
+            if several:
+                losses = several.losses(group)
+            else:
+                losses = AutogradLosses(network, data, orders, group, keys)
+            with nullcontext() if several else seeded(network, orders[0][group[0]]):
+                found = [rows.cpu().numpy() for rows in work(losses)]
+            if len(group) > 1 and not all(np.isfinite(rows).all() for rows in found):
+                # A grouped convolution may mix another user's NaN in: see together/parts.py.
+                todo = [[u] for u in group] + todo
+                continue
+            out = out or [np.empty((len(data), *rows.shape[1:]), np.float32) for rows in found]
+            for whole, rows in zip(out, found, strict=True):
+                whole[losses.users] = rows
+    return out

@@ -1,10 +1,13 @@
-"""What a federation agrees on, out of what each node says of its table: one preparation for all."""
+"""The agreement of a federation on one preparation, from what each node says of its table."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from corsage.core.configuration.data_keys import FEDERATED
 from corsage.core.errors import DataError
 from corsage.core.tables.columns import (
     CATEGORY,
@@ -21,14 +24,10 @@ from corsage.core.tables.columns import (
     merged,
     rounded,
 )
-from corsage.core.tables.preparation import (
-    FEDERATED,
-    MOST_SCALE,
-    Column,
-    Label,
-    Preparation,
-    standard_of,
-)
+from corsage.core.tables.preparation import MOST_SCALE, Column, Label, Preparation, standard_of
+
+if TYPE_CHECKING:
+    from corsage.core.configuration.config import Config
 
 
 def agreed(
@@ -99,7 +98,7 @@ def levels_of(name: str, said: Sequence[ColumnFacts], most: int, remedy: str) ->
 
 
 def kind_of(said: Sequence[ColumnFacts]) -> str:
-    """What most nodes say that a column is; an empty one may be anything, and counts as numbers."""
+    """The kind of a column at most nodes; an empty one may be anything, and counts as numbers."""
     kinds = Counter(column.kind for column in said if column.kind != EMPTY)
     return max(sorted(kinds), key=kinds.__getitem__) if kinds else NUMBER
 
@@ -137,3 +136,45 @@ def misfit(preparation: Preparation, said: TableFacts) -> str:
     if unknown := [name for name in said.label.levels if name not in preparation.classes]:
         return f"its class {unknown[0]!r} is not among those that the run began with"
     return ""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The preparation of tables that the keys ask for.
+
+    Parameters
+    ----------
+    missing, scaling : keys of the same names.
+    centred : whether there is an intercept, which makes up for a shift.
+    reference : whether the first level of a category has no input, as the intercept stands for it.
+    """
+
+    missing: str = "refuse"
+    scaling: str = FEDERATED
+    centred: bool = True
+    reference: bool = False
+
+    def agree(self, said: Sequence[TableFacts], numbers: bool) -> Preparation:
+        """The preparation for these tables: their columns are those that most of them have."""
+        names = Counter(frozenset(one.names) for one in said)
+        usual = max(names, key=lambda n: (names[n], sorted(n)))
+        return agreed(
+            [one for one in said if frozenset(one.names) == usual],
+            missing=self.missing,
+            scaling=self.scaling,
+            numbers=numbers,
+            reference=self.reference,
+            centred=self.centred,
+        )
+
+
+def policy_of(config: Config) -> Policy:
+    """The policy of a run."""
+    keys: Any = config.device_data
+    linear = config.model.model == "linear"
+    return Policy(
+        keys.missing,
+        keys.scaling,
+        centred=not linear or config.model.intercept,
+        reference=linear and config.model.intercept,
+    )

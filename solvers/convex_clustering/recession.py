@@ -1,35 +1,25 @@
-"""Whether the problem has a solution at all: directions in which no loss of the federation grows.
+"""Directions in which no loss of the federation grows: then the problem has no solution.
 
 P(X) has no minimiser if there is a direction in which it falls for ever. With lambda > 0 that can
 only be one u for all users of a connected piece of the graph, as the penalty grows where they
 differ, and along it no user's loss may grow. So a piece in which one user's loss grows in all
-directions has a solution, and nothing is asked. In others the users' losses are added up: their
-best model is looked for, and if their sum still falls far beyond it, where they hardly curve, the
-run is refused before its first round.
+directions has a solution. In others the users' losses are added up: their
+best model is looked for, and if their sum still falls far beyond it, where they hardly curve, there
+is no solution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corsage.core.arrays import Bools, Floats, Ints
-from corsage.core.errors import ModelError
-from corsage.strategies.convex_clustering.questions import Questions
-from corsage.strategies.rounds.turns import Script
+from corsage.solvers.convex_clustering.batched import Batched
+from corsage.solvers.convex_clustering.couplings import Clusters
+from corsage.solvers.convex_clustering.expansions import Expansion
+from corsage.solvers.convex_clustering.runs import Solved, Task
 
-if TYPE_CHECKING:
-    from corsage.solvers.convex_clustering.batched import Batched
-    from corsage.solvers.convex_clustering.expansions import Expansion
-    from corsage.solvers.convex_clustering.runs import Solved
-    from corsage.strategies.convex_clustering.graph import Graph
-
-ENDLESS = ("logistic",)
-"""Losses that can fall for ever; others have a best model wherever they are bounded."""
-NAMED = 5
-"""Users that are named."""
 MOST = 12
 """Exchanges in which a piece's best model is looked for."""
 FOUND = 1e-4
@@ -43,47 +33,8 @@ FLAT = 1e-2
 """Directions in which the losses curve less than this share of the most."""
 
 
-def check_bounded(
-    questions: Questions, graph: Graph, lam: float, d: int, held: Bools
-) -> Script[None]:
-    """Refuse a problem without a solution; `held` are those whose loss grows in all directions."""
-    if questions.job.loss not in ENDLESS:
-        return
-    n = len(graph.users)
-    pieces = graph.edges.components() if lam > 0 else np.arange(n)
-    doubtful = [k for k in range(int(pieces.max()) + 1) if not held[pieces == k].any()]
-    if not doubtful:
-        return
-    from corsage.solvers.convex_clustering.batched import LARGEST
-
-    if d > LARGEST:
-        return  # its users have no Hessians: rounds show it
-    falls = yield from questions.batched(
-        graph.users, d, lambda users: falling(users, pieces, doubtful)
-    )
-    if falls.any():
-        names = [user for user, bad in zip(graph.users, falls[pieces], strict=True) if bad]
-        raise ModelError(refusal(names, n, lam))
-
-
-def refusal(names: Sequence[str], n: int, lam: float) -> str:
-    """What there is no solution for."""
-    who = "all users" if len(names) == n else "user" + "s" * (len(names) > 1)
-    if len(names) < n:
-        who += f" {', '.join(names[:NAMED])}" + ", ..." * (len(names) > NAMED)
-    together = " together" * (lam > 0 and len(names) > 1)
-    return (
-        f"convex-lambda={lam:g}: {who}{together} without a best model: classes that a plane "
-        "separates, or samples of one class; its numbers would grow for ever. Set ridge=0.001"
-        + (", or a lambda above 0." if lam == 0 else ".")
-    )
-
-
 def falling(users: Batched, pieces: Ints, doubtful: Sequence[int]) -> Bools:
     """For each piece whether its users' losses fall for ever."""
-    from corsage.solvers.convex_clustering.couplings import Clusters
-    from corsage.solvers.convex_clustering.runs import Task
-
     users.local([None])
     (found,) = users.solve([Task(Clusters(pieces))], FOUND, MOST)
     falls = np.zeros(int(pieces.max()) + 1, bool)

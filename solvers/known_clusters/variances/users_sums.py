@@ -1,9 +1,8 @@
-"""What users say of themselves, in one order, and what a fit to it makes of the state."""
+"""The sums of all users in one order, from which covariances are fitted."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,15 +15,11 @@ from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
 from corsage.solvers.known_clusters.variances.choice import grouped
 from corsage.solvers.known_clusters.variances.scoring import Fitted
-from corsage.strategies.known_clusters.kept_sums import KeptSums
-
-if TYPE_CHECKING:
-    from corsage.strategies.known_clusters.mixed_model import MixedModelState
 
 
 @dataclass(frozen=True)
 class Users:
-    """What users say, in the order of clusters and names.
+    """Users' sums, in the order of clusters and names.
 
     Parameters
     ----------
@@ -42,16 +37,19 @@ class Users:
     d: int
 
     @classmethod
-    def of(cls, said: KeptSums, names: list[str], d: int) -> Users:
-        """From what they said, in whatever order that came."""
+    def of(
+        cls, rows: Floats, counts: Floats, clusters: list[str], users: list[str],
+        names: list[str], d: int,
+    ) -> Users:  # fmt: skip
+        """From rows that came in any order; each user's cluster is one of `names`."""
         place = {name: number for number, name in enumerate(names)}
-        cluster = np.array([*map(place.__getitem__, said.clusters)])
-        key = [*zip(cluster.tolist(), map(len, said.users), said.users, strict=True)]
+        cluster = np.array([*map(place.__getitem__, clusters)])
+        key = [*zip(cluster.tolist(), map(len, users), users, strict=True)]
         order = np.array(sorted(range(len(key)), key=key.__getitem__))
         if (order[1:] > order[:-1]).all():  # as they mostly come: many rows are not copied
-            return cls(said.rows, said.counts, cluster, said.users, names, d)
-        users = [said.users[row] for row in order]
-        return cls(said.rows[order], said.counts[order], cluster[order], users, names, d)
+            return cls(rows, counts, cluster, users, names, d)
+        ordered = [users[row] for row in order]
+        return cls(rows[order], counts[order], cluster[order], ordered, names, d)
 
     def sums(self, units: Standard) -> Sums:
         """A, b, yy in standard units; of very many they lie in memory as lanes are read."""
@@ -92,31 +90,3 @@ def explained(tree: Tree, found: Fitted) -> list[float]:
     parts = [1.0, float(np.sum(squares * own[0]))]
     parts += [float(np.sum(squares.sum(0) * one[0])) for one in own[1:]]
     return [part / sum(parts) for part in parts]
-
-
-def remember(
-    state: MixedModelState,
-    found: Fitted,
-    units: Standard,
-    names: list[str],
-    above: list[list[str]],
-) -> None:
-    """Centres, how sure they are, and strengths by coordinate, of these clusters.
-
-    Of the units `above` them, level by level, their models.
-    """
-    places = [state.clusters.known.index(name) for name in names]
-    known, fit = found.found.known_above(), state.estimates.covariance
-    state.w[places] = units.models(known[0].mean)
-    state.model = units.models(known[-1].mean[0])
-    state.above = [
-        dict(zip(level, units.models(own.mean), strict=True))
-        for level, own in zip(above, known[1:-1], strict=True)
-    ]
-    state.covariance[places] = units.covariances(known[0].covariance)
-    state.around = units.covariances(known[-1].covariance[0])
-    state.unknown = units.matrix @ found.found.middle.unknown
-    with np.errstate(divide="ignore", over="ignore"):
-        users = np.broadcast_to(fit.users, (len(names), *fit.users.shape[1:]))
-        state.used[places] = state.gamma[places] = fit.sigma2 / np.diagonal(users, 0, 1, 2)
-        state.lam[places] = fit.sigma2 / np.diag(fit.clusters.sum(0))

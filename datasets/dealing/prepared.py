@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
 from corsage.core.arrays import Array, Floats
+from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.errors import DataError
 from corsage.core.tables.columns import CATEGORY, CLASSES, EMPTY
-from corsage.core.tables.preparation import BY_USER, Preparation
-
-if TYPE_CHECKING:
-    from corsage.datasets.dealing.federated import FederatedData
-
-
-@dataclass(frozen=True, eq=False)
-class OwnScales:
-    """Each user's own shift and scale, where every one is scaled by its own rows.
-
-    Parameters
-    ----------
-    shift, scale : (users, inputs).
-    label : (users, 2), mean and scale of labels that are numbers.
-    """
-
-    shift: Floats
-    scale: Floats
-    label: Floats
-
-    def of(self, user: int, agreed: Preparation) -> Preparation:
-        """A user's own preparation."""
-        mean, scale = self.label[user].tolist()
-        label = replace(agreed.label, mean=mean, scale=scale)
-        shift, factor = tuple(self.shift[user].tolist()), tuple(self.scale[user].tolist())
-        return replace(agreed, label=label, shift=shift, scale=factor)
+from corsage.core.tables.preparation import Preparation
+from corsage.datasets.user_data import FederatedData, OwnScales
 
 
 def prepared(data: FederatedData, preparation: Preparation) -> FederatedData:

@@ -1,4 +1,4 @@
-"""How sure variances and correlations are, as a run holds it: standard errors and intervals."""
+"""Standard errors and intervals of all variances and correlations of a fit."""
 
 from __future__ import annotations
 
@@ -19,15 +19,6 @@ LONG = 700_000
 """What intervals may take, unless they are asked for: some seconds (`work`)."""
 FULL_TIMES = 8
 """How many times as many steps a full covariance takes."""
-PROFILE = "95%, by the profile of the likelihood (not the restricted one); as lme4's confint"
-LEFT_OUT = "none: they would take long with so many users; mixed-intervals=always asks for them"
-APPROXIMATE = (
-    "none: the likelihood is approximated at one set of variances, and biased towards 0 with few "
-    "rows a user; its profile would look surer than it is"
-)
-SUMMED = "none: the server has sums over several users, not those of each"
-NOT_CONVERGED = "none: the likelihood has not converged"
-NOT_ASKED = "none: mixed-intervals=never"
 
 
 @dataclass
@@ -42,13 +33,6 @@ class Likely:
         """In another unit."""
         found = (None if v is None else factor * v for v in (self.se, self.low, self.high))
         return Likely(*found)
-
-    def text(self) -> str:
-        """In brackets, with a space before; nothing if nothing is known."""
-        parts = [] if self.se is None else [f"se {self.se:.4g}"]
-        if self.low is not None and self.high is not None:
-            parts.append(f"95% {self.low:.4g} to {self.high:.4g}")
-        return f" ({', '.join(parts)})" if parts else ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,240 @@
+"""The clusters of a solution, read, certified and refitted in a handful of exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+
+import numpy as np
+
+from corsage.core.arrays import Floats, Ints
+from corsage.solvers.convex_clustering import recovery
+from corsage.solvers.convex_clustering.batched import Batched
+from corsage.solvers.convex_clustering.couplings import Clusters, Parts, Penalty
+from corsage.solvers.convex_clustering.expansions import Expansion
+from corsage.solvers.convex_clustering.reading import (
+    EXACT,
+    TRIES,
+    Partition,
+    candidates,
+    fused,
+    judged,
+    read,
+)
+from corsage.solvers.convex_clustering.runs import Run, Solved, Task
+from corsage.solvers.losses.convex import Losses
+
+MOST = 12
+"""Exchanges that the clusters' models take at most."""
+REFIT = 1e-7
+"""The relative gap of the clusters' own models."""
+BEST = 1e-6
+"""A cluster's share of a relative gap that says that its model is the best."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The clusters of the models, whether they are exact, and what theory says of them.
+
+    Parameters
+    ----------
+    labels : the cluster of each user.
+    distinct : different models there are.
+    exact, gap : whether the solution at lambda has these clusters, and the relative gap of the
+        fused models; None if that was not asked.
+    necessary, theorem1, theorem2 : the bounds on lambda of section III, where they are known.
+    not_refitted : clusters without a best model of their own.
+    """
+
+    labels: list[int]
+    distinct: int
+    exact: bool | None = None
+    gap: float | None = None
+    necessary: float | None = None
+    theorem1: float | None = None
+    theorem2: float | None = None
+    not_refitted: int | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether some users are a cluster."""
+        return max(self.labels, default=0) + 1 < max(len(self.labels), 2)
+
+    @property
+    def alone(self) -> int:
+        """How many users are a cluster of their own."""
+        return int((np.bincount(self.labels) == 1).sum()) if self.labels else 0
+
+    def clustered(self, for_models: bool) -> bool:
+        """True if there are clusters to speak of.
+
+        Where lambda was chosen for models and not for clusters, most of the users must be in some.
+        """
+        return self.joined and not (for_models and 2 * self.alone > len(self.labels))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Models that are to be read.
+
+    Parameters
+    ----------
+    penalty : lambda and the edges.
+    models : of all users (N, d).
+    labels : the clusters that lambda was chosen for (N,), if it was.
+    known : the users' last answers near these models, if all of them answered.
+    """
+
+    penalty: Penalty
+    models: Floats
+    labels: Ints | None = None
+    known: Expansion | None = None
+
+
+def plainly_read(solution: Solution) -> Reading:
+    """The clusters that lambda was chosen for, or those that the models show."""
+    distinct = fused(solution.models)
+    labels, n = distinct, len(distinct)
+    if solution.labels is not None:
+        labels = solution.labels
+    elif solution.penalty.lam > 0 and distinct.max() == n - 1:  # nearly fused ones, as pdmm has
+        labels = next(candidates(solution.models, most=max(n // 2, 1)), distinct)
+    return Reading(labels.tolist(), int(distinct.max()) + 1)
+
+
+def fully_read(losses: Losses, solution: Solution) -> Reading:
+    """The clusters, certified where they can be, and the bounds on lambda."""
+    lam, edges, x = solution.penalty.lam, solution.penalty.edges, solution.models
+    distinct = fused(x)
+    chosen = distinct if solution.labels is None else solution.labels
+    reading = Reading(chosen.tolist(), int(distinct.max()) + 1)
+    if not (lam > 0 and len(edges)):
+        return reading
+    if solution.labels is not None:
+        found = judged(losses, chosen, lam, edges)
+    else:
+        found = read(losses, x, lam, edges)
+    reading = replace(reading, labels=found.labels.tolist(), exact=found.exact, gap=found.gap)
+    return with_bounds(reading, losses, found) if edges.complete else reading
+
+
+def with_bounds(reading: Reading, losses: Losses, found: Partition) -> Reading:
+    """The reading with the bounds on lambda of section III, which are for all pairs."""
+    labels, w = found.labels, found.models
+    return replace(
+        reading,
+        necessary=recovery.necessary(losses, labels, w),
+        theorem1=recovery.theorem1(losses, labels, w),
+        theorem2=recovery.theorem2(losses, labels, w) if len(w) > 1 else None,
+    )
+
+
+def quickly_read(users: Batched, solution: Solution) -> tuple[Reading, Floats]:
+    """The clusters, whether they are exact, the bounds on lambda, and their own models (N, d)."""
+    lam, edges, x = solution.penalty.lam, solution.penalty.edges, solution.models
+    if not tied(solution):
+        return untied(users, solution)
+    distinct = int(fused(x).max()) + 1
+    if solution.known is None:
+        users.at([(x, np.zeros_like(x))])
+    else:
+        users.known[None] = [solution.known]
+    proposed = proposals(solution)
+    tasks = [Task(Clusters(labels)) for labels in proposed]
+    tasks += [Task(Parts(labels, lam, edges)) for labels in proposed]
+    found = users.solve(tasks, EXACT, MOST, partial(known_enough, proposed))
+    refits, fits = found[: len(proposed)], found[len(proposed) :]
+    exact = [
+        fit.gap <= EXACT and apart(fit.x, own) for fit, own in zip(fits, proposed, strict=True)
+    ]
+    at = exact.index(True) if any(exact) else 0
+    labels, refit, gap = proposed[at], refits[at], fits[at].gap
+    reading = Reading(labels.tolist(), distinct, bool(exact[at]), gap)
+    if reading.joined:
+        reading = replace(reading, not_refitted=missing(refit, labels))
+    if edges.complete:
+        reading = bounded(reading, users, labels, fits[at].x)
+    return reading, refit.x
+
+
+def tied(solution: Solution) -> bool:
+    """Whether a penalty joins users."""
+    return solution.penalty.lam > 0 and len(solution.penalty.edges) > 0
+
+
+def untied(users: Batched, solution: Solution) -> tuple[Reading, Floats]:
+    """The same where no penalty joins anybody: users with equal models are one cluster.
+
+    They are equal if their clusters' own models are as good as each user's own.
+    """
+    x, alone = solution.models, np.arange(len(solution.models))
+    users.local([None])
+    users.at([(x, np.zeros_like(x))])
+    proposed = [*islice(candidates(x), TRIES), alone]
+    if solution.labels is not None:
+        proposed = [solution.labels, alone]
+    found = users.solve([Task(Clusters(labels)) for labels in proposed], EXACT, MOST)
+    least = found[-1].value
+    gaps = [(each.value - least) / max(abs(least), BEST) for each in found]
+    exact = [gap <= EXACT for gap in gaps]
+    at = 0 if solution.labels is not None else exact.index(True)
+    labels, refit = proposed[at], found[at]
+    sure = exact[at] and (refit.gap <= EXACT)
+    reading = Reading(labels.tolist(), int(fused(x).max()) + 1, sure or None)
+    return replace(reading, not_refitted=missing(refit, labels)), refit.x
+
+
+def known_enough(proposed: list[Ints], runs: Sequence[Run]) -> bool:
+    """Whether it is known which clusters it is, and their own models are, if there are clusters."""
+    refits, fits = runs[: len(proposed)], runs[len(proposed) :]
+    if not all(run.steps for run in runs):
+        return False
+    exact = [
+        fit.gap <= EXACT and fit.best is not None and apart(fit.best.x, own)
+        for fit, own in zip(fits, proposed, strict=True)
+    ]
+    if not any(exact) and not all(fit.over(EXACT) for fit in fits):
+        return False
+    at = exact.index(True) if any(exact) else 0
+    alone = int(proposed[at].max()) + 1 == len(proposed[at]) > 1
+    return alone or refits[at].over(REFIT)
+
+
+def proposals(solution: Solution) -> list[Ints]:
+    """The clusters that were chosen; else the likeliest ones, and that everybody is alone."""
+    if solution.labels is not None:
+        return [solution.labels]
+    x, alone = solution.models, np.arange(len(solution.models))
+    proposed = list(islice(candidates(x), TRIES))
+    if not proposed or len(np.unique(fused(x))) == len(x):
+        proposed.append(alone)
+    return proposed
+
+
+def apart(x: Floats, labels: Ints) -> bool:
+    """Whether no two clusters have the same model."""
+    return bool(fused(x, 1e-7).max() == labels.max())
+
+
+def missing(refit: Solved, labels: Ints) -> int:
+    """How many clusters have no best model of their own."""
+    assert refit.slack is not None
+    slack = np.zeros(int(labels.max()) + 1)
+    np.add.at(slack, labels, np.maximum(refit.slack, 0.0))
+    return int((~(slack <= BEST * max(refit.value, np.finfo(np.float64).tiny))).sum())
+
+
+def bounded(reading: Reading, users: Batched, labels: Ints, x: Floats) -> Reading:
+    """The reading with the bounds on lambda of section III: the gradients at all w_k at once."""
+    w = np.stack([x[labels == k][0] for k in range(int(labels.max()) + 1)])
+    points = [x, *(np.broadcast_to(own, x.shape).copy() for own in w)]
+    found = users.at([(point, np.zeros_like(point)) for point in points])
+    known = recovery.Known({p.tobytes(): e.gradient for p, e in zip(points, found, strict=True)})
+    return replace(
+        reading,
+        necessary=recovery.necessary(known, labels, w),
+        theorem1=recovery.theorem1(known, labels, w),
+        theorem2=recovery.theorem2(known, labels, w) if len(w) > 1 else None,
+    )

@@ -1,0 +1,76 @@
+"""Sums of records that are left out, fold by fold, for cross-validation (Lyu et al. 2022, 6.1)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corsage.core.arrays import Floats, Ints
+from corsage.core.seeding import uniforms
+from corsage.solvers.known_clusters.mixed_model import by_cluster, personal
+
+SINGLE_CENTRE_GRID: Floats = np.linspace(0.01, 2, 20)
+"""lambda^sc as section 6.1 has it."""
+FOLDS = 5
+
+
+def solved(a: Floats, b: Floats) -> Floats:
+    """A^+ b, over any leading axes."""
+    return personal(a, b, 0.0, np.zeros_like(b))
+
+
+class Folds(NamedTuple):
+    """Held-out sums: A (F, n, d, d), b (F, n, d) and yy (F, n) of the records of each fold."""
+
+    a: Floats
+    b: Floats
+    yy: Floats
+
+    @property
+    def rest(self) -> list[tuple[Floats, Floats]]:
+        """A and b of the records outside each fold."""
+        a, b = self.a.sum(0), self.b.sum(0)
+        return [(a - own, b - slope) for own, slope in zip(self.a, self.b, strict=True)]
+
+    def errors(self, fold: int, theta: Floats) -> float:
+        """The squared errors of the models theta (n, d) on a fold's records, summed."""
+        a, b, yy = self.a[fold], self.b[fold], self.yy[fold]
+        square = np.einsum("ni,nij,nj->n", theta, a, theta)
+        return float(np.sum(yy - 2 * np.sum(b * theta, axis=-1) + square))
+
+
+def keyed_folds(x: Floats, y: Floats, counts: Ints, keys: NDArray[np.uint64]) -> Folds:
+    """Deal each user's records over the folds, beginning with a fold of its own.
+
+    Users draw for themselves, by their keys; records are in the users' order. One with fewer
+    records than folds leaves out one at a time; with a single record it is at times predicted from
+    its centre alone, as a user without data would be. The random beginnings keep the folds of such
+    users equal in size.
+    """
+    user = np.repeat(np.arange(len(keys)), counts)
+    place = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
+    draws = np.empty(len(user))
+    for number in range(int(counts.max())):
+        draws[place == number] = uniforms(keys[user[place == number]], number)
+    return sums_of_folds(x, y, user, draws, (uniforms(keys, -1) * FOLDS).astype(np.int64))
+
+
+def sums_of_folds(
+    x: Floats, y: Floats, user: Ints, draws: Floats, starts: Ints, folds: int = FOLDS
+) -> Folds:
+    """The sums where a user's records go to the folds in the order of their `draws` (N,).
+
+    The first one goes to the fold `starts` (n,).
+    """
+    n, d = len(starts), x.shape[1]
+    order = np.lexsort((draws, user))
+    counts = np.bincount(user, minlength=n)
+    place = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
+    fold = np.empty(len(user), np.int64)
+    fold[order] = (place + np.repeat(starts, counts)) % folds
+    cell = fold * n + user
+    a = by_cluster(x[:, :, None] * x[:, None, :], cell, folds * n)
+    b, yy = by_cluster(x * y[:, None], cell, folds * n), by_cluster(np.square(y), cell, folds * n)
+    return Folds(a.reshape(folds, n, d, d), b.reshape(folds, n, d), yy.reshape(folds, n))

@@ -1,0 +1,148 @@
+"""Each thing that attaches can be taken out: the rest is what it was, and says what is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corsage
+
+ROOT = Path(corsage.__path__[0])
+FLOORS = ("app", "clients", "core", "datasets", "networks", "solvers", "strategies")
+FIRST = "strategy=fedrep,fedavg,local classes-per-user=3"
+"""The first comparison of the README's tour, as the tour prints it."""
+
+
+@dataclass(frozen=True)
+class Lift:
+    """Something that is taken out.
+
+    Parameters
+    ----------
+    files : folders and files of it.
+    asks : a command that needs it; without users trained together each is trained alone.
+    named : a file of it that the command's one line names.
+    runs : algorithms of which it is no part, and whose contract must hold.
+    """
+
+    files: tuple[str, ...]
+    asks: str
+    named: str
+    runs: str
+
+
+def family(name: str) -> tuple[str, ...]:
+    """The folders of a family."""
+    return tuple(f"{floor}/{name}" for floor in ("strategies", "clients", "solvers"))
+
+
+LIFTS = {
+    "known clusters": Lift(
+        family("known_clusters"),
+        "strategy=mixed-model",
+        "strategies/known_clusters",
+        "convex-clustering",
+    ),
+    "convex clustering": Lift(
+        family("convex_clustering"),
+        "strategy=convex-clustering",
+        "strategies/convex_clustering",
+        "mixed-model",
+    ),
+    "fedrep-exact": Lift(
+        (
+            "clients/fedrep/fedrep_exact.py",
+            "strategies/fedrep/fedrep_exact.py",
+            "strategies/fedrep/exact_sums.py",
+            "strategies/fedrep/softmax_centres.py",
+            "networks/exact",
+        ),
+        "strategy=fedrep-exact",
+        "strategies/fedrep/fedrep_exact",
+        "fedrep-convex",
+    ),
+    "studies": Lift(
+        ("app/studies", "app/study.py"), "strategy=local seed=0,1", "app/studies", "ditto"
+    ),
+    "tracking": Lift(("app/tracking",), "strategy=local log-to=csv", "app/tracking", "apfl"),
+    "devices": Lift(
+        ("app/deployment", "app/nodes/resident", "strategies/devices"),
+        "gate",
+        "app/deployment",
+        "ifca",
+    ),
+    "report": Lift(("app/report",), "report NOWHERE", "app/report", "scaffold"),
+    "together": Lift(("networks/together",), "", "", "apfl"),
+}
+
+
+def without(files: tuple[str, ...], place: Path) -> Path:
+    """A copy of the checkout that lacks some files."""
+    unread = shutil.ignore_patterns("__pycache__", "*.png", "*.gz")
+    for floor in (*FLOORS, "tests"):
+        shutil.copytree(ROOT / floor, place / floor, ignore=unread)
+    for file in ("corsage.py", "run_simulation.py", "pyproject.toml", "py.typed"):
+        shutil.copy(ROOT / file, place)
+    for file in files:
+        gone = place / file
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    return place
+
+
+def called(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """What Python does in a copy."""
+    env = os.environ | {"PYTHONPATH": str(place)}
+    call = [sys.executable, *words]
+    return subprocess.run(call, cwd=place, env=env, capture_output=True, text=True, check=False)
+
+
+def first_numbers(place: Path, runs: Path) -> list[dict[str, Any]]:
+    """The rows of the first command, but for their seconds."""
+    runs.mkdir()
+    where = f"run-dir={runs}", "--json", str(runs / "found.json")
+    done = called(place, "run_simulation.py", *FIRST.split(), *where)
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads((runs / "found.json").read_text())["results"]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The numbers with nothing taken out."""
+    return first_numbers(ROOT, tmp_path_factory.mktemp("whole") / "runs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIFTS)
+def test_the_rest_is_what_it_was(name: str, whole: list[dict[str, Any]], tmp_path: Path) -> None:
+    lift = LIFTS[name]
+    place = without(lift.files, tmp_path / "copy")
+    rows = first_numbers(place, tmp_path / "runs")
+    if name != "together":
+        assert rows == whole
+    for row, same in zip(rows, whole, strict=True):  # sums of users alone are rounded otherwise
+        assert row["per_user"] == same["per_user"]
+        assert row["loss"] == pytest.approx(same["loss"], abs=1e-4)
+
+    if lift.asks:
+        asked = called(place, "run_simulation.py", *lift.asks.split())
+        line, code = asked.stderr.splitlines()[-1], asked.returncode
+        assert code == 2 and lift.named in line and "is not in this installation" in line
+        assert "Traceback" not in asked.stderr
+    for topic in ((), ("keys",)):
+        helped = called(place, "run_simulation.py", "--help", *topic)
+        assert helped.returncode == 0, helped.stderr
+
+    own = "number_of_nodes", "resumed_from", "every_user_is_evaluated"
+    chosen = f"({' or '.join(own)}) and ({lift.runs} or fedavg)"
+    quiet = "-n0", "-q", "-p", "no:cacheprovider"
+    done = called(place, "-m", "pytest", *quiet, "tests/strategies/test_contract.py", "-k", chosen)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
