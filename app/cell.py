@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.output.usage import exit_code
-from corsage.core.clock import COMMAND, LOADED
+from corsage.core.clock import COMMAND_START, LOADED
 from corsage.core.configuration.config import Config
 
 LEFT_ALONE = 3
@@ -25,7 +25,7 @@ LEFT_ALONE = 3
 
 def main() -> int:
     """Do the run; its exit code is that of any run."""
-    COMMAND.set(LOADED)
+    COMMAND_START.set(LOADED)
     values = json.loads(sys.stdin.readline())
     threading.Thread(target=leave_with_parent, daemon=True).start()
     return exit_code(partial(play, Path(sys.argv[1]), values))

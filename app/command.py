@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from corsage.app.help import commands
 from corsage.app.output.usage import exit_code
 from corsage.app.run.status import is_study, is_study_of
-from corsage.core.clock import COMMAND, LOADED
+from corsage.core.clock import COMMAND_START, LOADED
 from corsage.core.configuration.command_line import each_of, exampled, read_words
 from corsage.core.configuration.config import AUTOMATIC, Config
 from corsage.core.errors import ConfigError, StrategiesFailed
@@ -31,7 +31,7 @@ def main() -> None:
 
 def run_and_leave(words: list[str], title: str = "") -> NoReturn:
     """Run a command that the process is there for, and leave with its exit code."""
-    COMMAND.set(LOADED)
+    COMMAND_START.set(LOADED)
     code = run(words, title)
     gc.freeze()  # else Python looks through all modules for garbage at its end: half a second
     sys.exit(code)

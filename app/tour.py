@@ -19,7 +19,7 @@ from rich.table import Table
 
 from corsage.app.output.summary import Result, human_seconds, shared_measure, summary_table
 from corsage.app.output.usage import command
-from corsage.core.clock import COMMAND
+from corsage.core.clock import COMMAND_START
 from corsage.core.configuration.command_line import exampled, read_words
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
@@ -109,7 +109,7 @@ def take(runs: Path) -> Path:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     folder = runs / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_tour"
     guarded(folder.mkdir, parents=True)
-    console, shown, marks = Console(), [], [COMMAND.get(time.monotonic()), time.monotonic()]
+    console, shown, marks = Console(), [], [COMMAND_START.get(time.monotonic()), time.monotonic()]
     for stop in STOPS:
         print(stop.title, file=sys.stderr, flush=True)
         with contextlib.redirect_stdout(io.StringIO()):  # its findings are in its report

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
 from corsage.core.messages.fields import (
-    MOST_TEXT,
+    MOST_JSON_TEXT,
     Flag,
     Json,
     Kind,
@@ -86,7 +86,7 @@ def of_type(kind: Kind) -> Iterator[Any]:
 
 def of_text(kind: Text) -> Iterator[str]:
     """Texts that are too long, or of what they may not be."""
-    if kind.most <= MOST_TEXT:
+    if kind.most <= MOST_JSON_TEXT:
         yield "x" * (kind.most + 1)
     if kind.id:
         yield from ("", "  ")
@@ -100,7 +100,7 @@ def of_list(kind: Listed) -> Iterator[list[Any]]:
     """Lists of what may not be in one, or too long, or too short."""
     yield from ([one] for one in of_kind(kind.each))
     yield [[[]]]
-    if kind.most < MOST_TEXT:
+    if kind.most < MOST_JSON_TEXT:
         yield [0] * (kind.most + 1)
     if kind.least:
         yield []

@@ -36,9 +36,9 @@ from corsage.core.configuration.groups import TrainKeys
 from corsage.core.configuration.train_keys import LOSS
 from corsage.core.errors import ModelError, UserError
 from corsage.core.keys import Keys
-from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL, Measure, chosen
+from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL_MEASURES, Measure, chosen
 from corsage.core.messages.asked import Takes
-from corsage.core.messages.wire import DELIVER, Task
+from corsage.core.messages.wire import DELIVER_OPTION, Task
 from corsage.core.registry import attached
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples, Loss, Order
@@ -320,7 +320,7 @@ class Client(NumPyClient, Generic[K]):
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The measures that the users are judged by."""
-        words = str(self.task.options.get("measures", USUAL))
+        words = str(self.task.options.get("measures", USUAL_MEASURES))
         return chosen(words, self.task.num_classes, self.network.criterion.name)
 
     def outputs(self, models: Models, data: Examples) -> Tensor:
@@ -332,7 +332,7 @@ class Client(NumPyClient, Generic[K]):
     @property
     def alone(self) -> bool:
         """Tell whether users are judged one by one, as their models are when they are loaded."""
-        return bool(self.task.options.get(DELIVER))
+        return bool(self.task.options.get(DELIVER_OPTION))
 
     @property
     def arithmetic(self) -> Arithmetic:

@@ -26,8 +26,8 @@ from corsage.solvers.losses.linear_losses import Scale
 T = TypeVar("T")
 Answer = Callable[[Got], Sent]
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
-SUM: Scale = "sum"
-MEAN: Scale = "mean"
+SUM_SCALE: Scale = "sum"
+MEAN_SCALE: Scale = "mean"
 
 
 class ConvexClient(Client[K]):
@@ -101,7 +101,7 @@ class ConvexClient(Client[K]):
     @property
     def scale(self) -> Scale:
         """The scale of f_i: a sum or a mean."""
-        asked = {"sum": SUM, "mean": MEAN}
+        asked = {"sum": SUM_SCALE, "mean": MEAN_SCALE}
         return asked.get(self.task.model.loss_scale, self.usual_scale)
 
     def losses_on(self, data: Examples) -> LinearLosses:

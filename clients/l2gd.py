@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.local import LocalClient
-from corsage.core.keys import STEPS
+from corsage.core.keys import STEP_LIMIT
 from corsage.core.messages.asked import Takes, floats
 from corsage.core.messages.fields import Whole
 from corsage.networks.batches import Examples
@@ -20,7 +20,7 @@ class L2GDClient(LocalClient[L2GDKeys]):
 
     takes = Takes(
         shared={"model": floats("P")},
-        options={"aggregation-steps": Whole(), "local-steps": Whole(limit=STEPS)},
+        options={"aggregation-steps": Whole(), "local-steps": Whole(limit=STEP_LIMIT)},
     )
 
     def train(self, got: Got, data: Examples) -> Sent:

@@ -22,7 +22,7 @@ from corsage.strategies.perfedavg import PerFedAvgKeys
 STREAMS = ("D", "D'", "D''")
 GRADIENTS = {"fo": 2, "hf": 4, "exact": 4}
 """Gradients of a local step, by variant; a Hessian's product costs as much as two."""
-CHUNK = 128  # samples that go through the network at once for a gradient over all of them
+CHUNK_GRADIENTS = 128  # samples that go through the network at once for a gradient over all of them
 
 
 class PerFedAvgClient(Client[PerFedAvgKeys]):
@@ -57,7 +57,9 @@ class PerFedAvgClient(Client[PerFedAvgKeys]):
         if not epochs:
             return Models(got.shared["model"])
         self.count(epochs)
-        chunks = [np.split(np.arange(n), range(CHUNK, n, CHUNK)) for n in data.sizes]
+        chunks = [
+            np.split(np.arange(n), range(CHUNK_GRADIENTS, n, CHUNK_GRADIENTS)) for n in data.sizes
+        ]
 
         data = replace(data, views=None)  # all of its data, as they are
 
@@ -105,6 +107,6 @@ def gradient_step(losses: Losses, w: Tensor, sizes: Tensor, alpha: float) -> Non
     """
     g = torch.zeros_like(w)
     for t in range(len(losses.active)):
-        share = (sizes - t * CHUNK).clamp(max=CHUNK) / sizes
+        share = (sizes - t * CHUNK_GRADIENTS).clamp(max=CHUNK_GRADIENTS) / sizes
         losses.gradient(w, t, g, 1.0, share)
     w.sub_(g, alpha=alpha)

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Bools, Floats
 
-PIECE = 2**15
+PIECE_NUMBERS = 2**15
 """Numbers of a piece: two of them in double precision stay in a core's own cache."""
 
 
 def pieces(size: int) -> Iterator[slice]:
     """The places of the pieces of so many numbers."""
-    return (slice(i, min(i + PIECE, size)) for i in range(0, size, PIECE))
+    return (slice(i, min(i + PIECE_NUMBERS, size)) for i in range(0, size, PIECE_NUMBERS))
 
 
 def finite(array: NDArray[Any]) -> bool:
@@ -35,12 +35,12 @@ def add_weighted(total: Floats | None, rows: Array, weights: Floats) -> Floats:
 
     The users are summed first, in their order, whatever the length of the arrays.
     """
-    if rows[0].size <= PIECE:
+    if rows[0].size <= PIECE_NUMBERS:
         sums = np.einsum("u,u...->...", weights, rows, dtype=np.float64, casting="same_kind")
         return np.asarray(sums if total is None else total + sums)
     found = np.zeros(rows.shape[1:], np.float64) if total is None else total
     flat, each = found.reshape(-1), rows.reshape(len(rows), -1)
-    one, sums = np.empty(PIECE), np.empty(PIECE)
+    one, sums = np.empty(PIECE_NUMBERS), np.empty(PIECE_NUMBERS)
     for piece in pieces(flat.size):
         own, now = one[: piece.stop - piece.start], sums[: piece.stop - piece.start]
         np.multiply(each[0, piece], weights[0], out=now, dtype=np.float64, casting="same_kind")

@@ -7,7 +7,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-MOST = 4096
+MOST_ENTRIES = 4096
 
 
 class Names(tuple[str, ...]):
@@ -28,7 +28,7 @@ class Names(tuple[str, ...]):
 class Cache:
     """A bounded store; the oldest entries are let go. Several threads may share it."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST_ENTRIES) -> None:
         self._entries: dict[Hashable, Any] = {}
         self._most, self._turn = most, RLock()
 

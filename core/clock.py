@@ -19,7 +19,7 @@ def age() -> float:
 
 LOADED = time.monotonic() - age()
 """When this process began."""
-COMMAND: ContextVar[float] = ContextVar("COMMAND")
+COMMAND_START: ContextVar[float] = ContextVar("COMMAND")
 """When the command that is at work began, for a process that has nothing else to do."""
 
 

@@ -14,13 +14,18 @@ import numpy as np
 
 from corsage.core.arrays import Bools, Floats
 
-LARGEST = 1e140
+LARGEST_SQUARE = 1e140
 """No number of a user is larger: its square, summed over all users, is finite."""
 EXAMPLES = "num-examples"
 Counts = Mapping[str, Floats]
 """What users reported of an evaluation, by name: one number a user."""
-CORRECT, SQUARED, ABSOLUTE, LOG_LOSS_SUM = "correct", "squared-error", "absolute-error", "log-loss"
-RIGHT, OF, CALLED = "right", "of", "called"
+CORRECT, SQUARED_ERRORS, ABSOLUTE, LOG_LOSS_SUM = (
+    "correct",
+    "squared-error",
+    "absolute-error",
+    "log-loss",
+)
+RIGHT_OF_CLASS, OF, CALLED = "right", "of", "called"
 AREA, AREA_KNOWN = "auc", "auc-known"
 RESIDUAL, LABEL_MEAN, LABEL_SQUARES = "residual-squares", "label-mean", "label-squares"
 MOST_WRONG = 1e100
@@ -41,8 +46,8 @@ class Number:
     """
 
     name: str
-    low: float = -LARGEST
-    high: float = LARGEST
+    low: float = -LARGEST_SQUARE
+    high: float = LARGEST_SQUARE
     whole: bool = False
     per_sample: float = math.inf
     optional: bool = False
@@ -97,7 +102,7 @@ def mean_error(counts: Counts, name: str) -> Floats | None:
 
 def root_error(counts: Counts) -> Floats | None:
     """The standard error of an RMSE: that of the mean square, over twice the root."""
-    error, rmse = mean_error(counts, SQUARED), np.sqrt(per_sample(counts, SQUARED))
+    error, rmse = mean_error(counts, SQUARED_ERRORS), np.sqrt(per_sample(counts, SQUARED_ERRORS))
     if error is None:
         return None
     return np.asarray(np.divide(error, 2 * rmse, out=np.zeros_like(rmse), where=rmse > 0))

@@ -85,7 +85,7 @@ ONE_SAMPLE = "Expected more than 1 value per channel"
 """What torch's BatchNorm says, in training, of a batch of one sample: how its error begins."""
 
 
-MOST = 300
+LONGEST_LINE = 300
 """Characters of a line from elsewhere."""
 
 
@@ -96,7 +96,7 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def line(text: object, most: int = MOST) -> str:
+def line(text: object, most: int = LONGEST_LINE) -> str:
     """A text from another party as one line of at most so many characters."""
     words = str(text)
     found = escaped(words[: most + 1].strip())

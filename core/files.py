@@ -15,7 +15,7 @@ from typing import Any
 
 from corsage.core.errors import StorageError
 
-TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}")
+TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{12}")
 """Names of files that are being written."""
 
 
@@ -86,7 +86,7 @@ def clear_temporaries(folder: Path) -> None:
     """Delete what a killed `write_atomically` left in a folder: nobody else may be writing."""
     with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():
-            if TEMPORARY.fullmatch(path.name) and path.is_file():
+            if TEMPORARY_NAME.fullmatch(path.name) and path.is_file():
                 path.unlink(missing_ok=True)
 
 

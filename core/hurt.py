@@ -15,16 +15,16 @@ from corsage.core.measures import Measure, measure_of
 
 TIE = 1e-6
 """Two values are a tie if they differ by no more than this share of them: rounding does that."""
-NOTHING = 1e-9
+NO_DIFFERENCE = 1e-9
 """Nor do they differ by less than this share of what one constant answer scores."""
 CERTAIN = 1.645
 """Standard errors of a difference that chance exceeds in one case of twenty."""
-ALONE, TOGETHER = "alone", "together"
-NEW = "+new"
+ROW_ALONE, ROW_TOGETHER = "alone", "together"
+NEW_SUFFIX = "+new"
 """How rows of new users end: they are compared with one another."""
 REFERENCES: Mapping[str, tuple[str, ...]] = {
-    ALONE: ("local", "exact-local"),
-    TOGETHER: ("fedavg", "exact-global"),
+    ROW_ALONE: ("local", "exact-local"),
+    ROW_TOGETHER: ("fedavg", "exact-global"),
 }
 """Rows that are what a user would have alone, and what one model for all is; the first counts."""
 
@@ -79,7 +79,7 @@ def hurt(row: Row, rows: Mapping[str, Row]) -> dict[str, Hurt]:
     """The users hurt in a row, beside each reference that is among the rows."""
     found = {}
     for kind, names in REFERENCES.items():
-        also = NEW if row.name.endswith(NEW) else ""
+        also = NEW_SUFFIX if row.name.endswith(NEW_SUFFIX) else ""
         there = [rows[name + also] for name in names if name + also in rows]
         if there and there[0].name != row.name and (one := compared(row, there[0])):
             found[kind] = one
@@ -117,7 +117,7 @@ def loss(row: Row, other: Row, user: str) -> float:
 
 def tie(row: Row, other: Row, user: str) -> float:
     """The difference up to which a user's two values are equal."""
-    least = max(NOTHING * abs(row.guess), TIE * 1e-12)
+    least = max(NO_DIFFERENCE * abs(row.guess), TIE * 1e-12)
     return max(TIE * abs(row.values[user]), TIE * abs(other.values[user]), least)
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 
 from corsage.core.errors import ConfigError
 
-EPOCHS, STEPS = "max-epochs", "max-steps"
+EPOCH_LIMIT, STEP_LIMIT = "max-epochs", "max-steps"
 """The limits that a device sets to keys; see core/messages/limits.py."""
 Value = bool | int | float | str
 K = TypeVar("K", bound="Keys")

@@ -69,7 +69,7 @@ SQUARED_HINGE = ScalarLoss(
     bound=2.0,
     classes=True,
 )
-SQUARED = ScalarLoss(
+SQUARED_LOSS = ScalarLoss(
     "squared",
     value=lambda u, y: _residual(u, y) ** 2 / 2,
     slope=_residual,
@@ -103,5 +103,5 @@ def scalar_loss(name: str, delta: float = 1.0) -> ScalarLoss | None:
     """The loss of that name; None for cross-entropy, which has an output for each class."""
     if name == "huber":
         return huber(delta)
-    known = {loss.name: loss for loss in (LOGISTIC, SQUARED_HINGE, SQUARED)}
+    known = {loss.name: loss for loss in (LOGISTIC, SQUARED_HINGE, SQUARED_LOSS)}
     return known.get(name)

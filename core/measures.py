@@ -23,12 +23,12 @@ from corsage.core.counts import (
     CORRECT,
     LABEL_MEAN,
     LABEL_SQUARES,
-    LARGEST,
+    LARGEST_SQUARE,
     LOG_LOSS_SUM,
     OF,
     RESIDUAL,
-    RIGHT,
-    SQUARED,
+    RIGHT_OF_CLASS,
+    SQUARED_ERRORS,
     Counts,
     Number,
     balanced,
@@ -50,7 +50,7 @@ from corsage.core.counts import (
 from corsage.core.errors import ConfigError
 from corsage.core.keys import nearest
 
-NONE = "–"  # noqa: RUF001 (a dash for a number that does not exist, as in print)
+DASH = "–"  # noqa: RUF001 (a dash for a number that does not exist, as in print)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Measure:
     def text(self, value: float | None) -> str:
         """A stored number as people are shown it, without the unit."""
         if value is None or not math.isfinite(value):
-            return NONE
+            return DASH
         return self.digits(self.factor * value)
 
     def merit(self, values: ArrayLike) -> Floats:
@@ -151,12 +151,12 @@ ACCURACY = Measure(
     higher_is_better=True,
     bounds=(0.0, 100.0),
 )
-BALANCED = replace(
+BALANCED_ACCURACY = replace(
     ACCURACY,
     name="balanced-accuracy",
-    numbers=of_classes(RIGHT, OF),
-    user=lambda counts: balanced(table(counts, RIGHT), table(counts, OF)),
-    pooled=lambda counts: one(balanced(*together(counts, RIGHT, OF))),
+    numbers=of_classes(RIGHT_OF_CLASS, OF),
+    user=lambda counts: balanced(table(counts, RIGHT_OF_CLASS), table(counts, OF)),
+    pooled=lambda counts: one(balanced(*together(counts, RIGHT_OF_CLASS, OF))),
     error=unknown,
     word="balanced accuracy",
     meaning="Balanced accuracy (the mean over classes of the share that is right) in percent",
@@ -183,9 +183,9 @@ AUC = replace(
 F1 = replace(
     AUC,
     name="f1",
-    numbers=of_classes(RIGHT, OF, CALLED),
-    user=lambda counts: f_score(*(table(counts, name) for name in (RIGHT, OF, CALLED))),
-    pooled=lambda counts: one(f_score(*together(counts, RIGHT, OF, CALLED))),
+    numbers=of_classes(RIGHT_OF_CLASS, OF, CALLED),
+    user=lambda counts: f_score(*(table(counts, name) for name in (RIGHT_OF_CLASS, OF, CALLED))),
+    pooled=lambda counts: one(f_score(*together(counts, RIGHT_OF_CLASS, OF, CALLED))),
     word="F1",
     meaning="F1 (of class 1 where there are two classes, else the mean over classes)",
     needs="a sample of class 1, or one that is taken for it",
@@ -193,9 +193,9 @@ F1 = replace(
 RMSE = Measure(
     name="rmse",
     classes=False,
-    numbers=lambda classes: summed(SQUARED),
-    user=lambda counts: np.sqrt(per_sample(counts, SQUARED)),
-    pooled=lambda counts: math.sqrt(over_all(counts, SQUARED)),
+    numbers=lambda classes: summed(SQUARED_ERRORS),
+    user=lambda counts: np.sqrt(per_sample(counts, SQUARED_ERRORS)),
+    pooled=lambda counts: math.sqrt(over_all(counts, SQUARED_ERRORS)),
     error=root_error,
     word="RMSE",
     unit="",
@@ -208,9 +208,9 @@ RMSE = Measure(
 MSE = replace(
     RMSE,
     name="mse",
-    user=lambda counts: per_sample(counts, SQUARED),
-    pooled=lambda counts: over_all(counts, SQUARED),
-    error=lambda counts: mean_error(counts, SQUARED),
+    user=lambda counts: per_sample(counts, SQUARED_ERRORS),
+    pooled=lambda counts: over_all(counts, SQUARED_ERRORS),
+    error=lambda counts: mean_error(counts, SQUARED_ERRORS),
     word="MSE",
     meaning="Mean squared error (MSE, lower is better)",
 )
@@ -254,9 +254,10 @@ R2 = replace(
     needs="two different labels",
 )
 MEASURES = {
-    measure.name: measure for measure in (ACCURACY, BALANCED, AUC, LOG_LOSS, F1, RMSE, MSE, MAE, R2)
+    measure.name: measure
+    for measure in (ACCURACY, BALANCED_ACCURACY, AUC, LOG_LOSS, F1, RMSE, MSE, MAE, R2)
 }
-USUAL = "auto"
+USUAL_MEASURES = "auto"
 """Accuracy of classes, RMSE of numbers."""
 GRADIENT_STEPS = Number("gradient-steps", low=0.0, high=1e12, whole=True, optional=True)
 """Gradients that a user computed in a training message, each of a batch or of all its data."""
@@ -264,7 +265,7 @@ ADAPTATION_STEPS = replace(GRADIENT_STEPS, name="adaptation-steps")
 """Those of an evaluation: of fine-tuning, and of new users."""
 PROBABLE = ("cross-entropy", "logistic")
 """Losses whose models say how likely each class is."""
-MOST_CLASSES = 1000
+MOST_LISTED_CLASSES = 1000
 """Of more classes nobody reports counts of each."""
 
 
@@ -276,8 +277,8 @@ def baseline_of(measure: Measure) -> str:
 def reported(measures: Sequence[Measure], classes: int) -> tuple[Number, ...]:
     """The numbers that each user reports for some measures, besides its samples."""
     found = {number.name: number for one in measures for number in one.numbers(max(classes, 2))}
-    lowest = {one: max(one.bounds[0] / one.factor, -LARGEST) for one in measures}
-    highest = {one: min(one.bounds[1] / one.factor, LARGEST) for one in measures}
+    lowest = {one: max(one.bounds[0] / one.factor, -LARGEST_SQUARE) for one in measures}
+    highest = {one: min(one.bounds[1] / one.factor, LARGEST_SQUARE) for one in measures}
     guesses = (
         Number(baseline_of(one), lowest[one], highest[one], optional=True) for one in measures
     )
@@ -289,8 +290,8 @@ def measures_named(words: str) -> tuple[Measure, ...]:
     names = [name.strip() for name in words.split(",") if name.strip()]
     for name in names:
         if name not in MEASURES:
-            known = "" if names == [USUAL] else nearest(name, (USUAL, *MEASURES))
-            alone = f" {USUAL} stands alone." if name == USUAL else known
+            known = "" if names == [USUAL_MEASURES] else nearest(name, (USUAL_MEASURES, *MEASURES))
+            alone = f" {USUAL_MEASURES} stands alone." if name == USUAL_MEASURES else known
             raise ConfigError(f"measures={words}: {name} is no measure.{alone}")
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"measures={words}: {twice[0]} is named twice.")
@@ -304,7 +305,7 @@ def chosen(words: str, classes: int, loss: str) -> tuple[Measure, ...]:
 
     Refuses those that such labels, or the outputs of such a loss, do not have.
     """
-    if words == USUAL:
+    if words == USUAL_MEASURES:
         return (ACCURACY if classes else RMSE,)
     found = measures_named(words)
     fitting = ", ".join(name for name, one in MEASURES.items() if one.classes == bool(classes))
@@ -320,10 +321,10 @@ def chosen(words: str, classes: int, loss: str) -> tuple[Measure, ...]:
                 f"measures=log-loss: loss={loss} gives scores and no probabilities; set "
                 "loss=logistic or cross-entropy, or leave log-loss out."
             )
-        if measure in (BALANCED, F1, AUC) and classes > MOST_CLASSES:
+        if measure in (BALANCED_ACCURACY, F1, AUC) and classes > MOST_LISTED_CLASSES:
             raise ConfigError(
-                f"measures={measure.name}: {classes} classes are more than the {MOST_CLASSES} "
-                "that users count one by one; choose accuracy or log-loss."
+                f"measures={measure.name}: {classes} classes are more than the "
+                f"{MOST_LISTED_CLASSES} that users count one by one; choose accuracy or log-loss."
             )
     return found
 

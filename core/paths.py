@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 AUTO, LAYERS, LOOP = "auto", "layers", "loop"
-TOGETHER = (4, 10)
+TOGETHER_USERS = (4, 10)
 """How many users may be trained together through a model's own `forward`."""
-LAST = "-channels-last"
+CHANNELS_LAST = "-channels-last"
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,14 @@ class Path:
     @property
     def name(self) -> str:
         """As the key `training-path` has it."""
-        return (f"together-{self.users}" if self.users else LOOP) + LAST * self.channels_last
+        return (
+            f"together-{self.users}" if self.users else LOOP
+        ) + CHANNELS_LAST * self.channels_last
 
 
-PATHS = {p.name: p for last in (False, True) for n in (0, *TOGETHER) for p in (Path(n, last),)}
+PATHS = {
+    p.name: p for last in (False, True) for n in (0, *TOGETHER_USERS) for p in (Path(n, last),)
+}
 """All of them by name, but `layers`: the kernels of plain layers, of which a rule says how many
 users they train at once."""
 CHOICES = (AUTO, LAYERS, *PATHS)

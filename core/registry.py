@@ -50,7 +50,7 @@ class Algorithm:
         return self.door or self.cls
 
 
-ALL = {"mixed_random": "all"}
+RANDOM_ALL = {"mixed_random": "all"}
 
 ALGORITHMS: dict[str, Algorithm] = {
     "fedrep": Algorithm("FedRep", "fedrep"),
@@ -81,17 +81,17 @@ ALGORITHMS: dict[str, Algorithm] = {
     "exact-cluster": Algorithm(
         "ExactCluster",
         of="mixed-model",
-        fixed={"known_gamma": "inf", "known_lambda": "0", "mixed_grouping": "known", **ALL},
+        fixed={"known_gamma": "inf", "known_lambda": "0", "mixed_grouping": "known", **RANDOM_ALL},
     ),
     "exact-global": Algorithm(
         "ExactGlobal",
         of="mixed-model",
-        fixed={"known_gamma": "inf", "known_lambda": "inf", "mixed_grouping": "all", **ALL},
+        fixed={"known_gamma": "inf", "known_lambda": "inf", "mixed_grouping": "all", **RANDOM_ALL},
     ),
     "exact-local": Algorithm(
         "ExactLocal",
         of="mixed-model",
-        fixed={"known_gamma": "0", "known_lambda": "0", "mixed_grouping": "all", **ALL},
+        fixed={"known_gamma": "0", "known_lambda": "0", "mixed_grouping": "all", **RANDOM_ALL},
     ),
     "convex-clustering": Algorithm(
         "ConvexClustering", "convex_clustering", door="ConvexClusteringStrategy"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from corsage.core.files import sync_folder
 
-OTHERS = 0o077
+OTHERS_RIGHTS = 0o077
 """The rights of everybody but the owner."""
 WRITE = 0o022
-KNOWN = os.name == "posix"
+POSIX = os.name == "posix"
 """Elsewhere a folder's rights are those of the folder that it is in."""
 
 
@@ -23,7 +23,7 @@ def private_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         folder.chmod(0o700)  # a umask may have taken rights even from the owner
         sync_folder(folder.parent)
-    elif KNOWN and folder.stat().st_mode & OTHERS:
+    elif POSIX and folder.stat().st_mode & OTHERS_RIGHTS:
         folder.chmod(0o700)
 
 
@@ -32,9 +32,9 @@ def tighten(folders: Iterable[Path]) -> None:
 
     Those of somebody else stay as they are, and so does what a link leads to.
     """
-    for folder in folders if KNOWN else ():
+    for folder in folders if POSIX else ():
         with suppress(OSError):
-            if not folder.is_symlink() and folder.stat().st_mode & OTHERS:
+            if not folder.is_symlink() and folder.stat().st_mode & OTHERS_RIGHTS:
                 folder.chmod(0o700)
                 for path in folder.iterdir():
                     path.chmod(0o600)

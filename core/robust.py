@@ -26,7 +26,7 @@ import numpy as np
 
 from corsage.core.arrays import Array, Floats, Ints
 
-BLOCK = 2**19
+BLOCK_NUMBERS = 2**19
 """Numbers that are worked on at once, so that they stay in the processor's cache."""
 
 
@@ -109,7 +109,7 @@ def weighted_mean(rows: Array, weights: Floats) -> Array:
 
 def blocks(rows: Array) -> Iterator[slice]:
     """Pieces of the coordinates."""
-    size, step = flat_rows(rows).shape[1], max(BLOCK // len(rows), 1)
+    size, step = flat_rows(rows).shape[1], max(BLOCK_NUMBERS // len(rows), 1)
     return (slice(first, min(first + step, size)) for first in range(0, size, step))
 
 

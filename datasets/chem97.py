@@ -27,7 +27,7 @@ from corsage.datasets.shared_keys import FeatureKeys, LabelKeys, OwnKeys
 from corsage.datasets.table import Table, chosen_features, number_labels
 
 FEATURES = ["gcsecnt", "gcsescore", "gender", "age"]
-USUAL = ["gcsecnt", "gender", "age"]
+USUAL_FEATURES = ["gcsecnt", "gender", "age"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def check(keys: Chem97Keys) -> None:
 
 def features(keys: Chem97Keys) -> list[str]:
     """The names of the input's columns."""
-    return chosen_features(keys.feature_columns, FEATURES, USUAL, "dataset=chem97")
+    return chosen_features(keys.feature_columns, FEATURES, USUAL_FEATURES, "dataset=chem97")
 
 
 def files(keys: Chem97Keys) -> list[Path]:

@@ -52,11 +52,11 @@ class Published(NamedTuple):
 
 TEN = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 HUNDRED = ("train.bin", "test.bin")
-PUBLISHED = {
+CIFAR_SETS = {
     "cifar10": Published("cifar-10", "batches-bin", TEN, "uoft-cs/cifar10", "label", 10, 1),
     "cifar100": Published("cifar-100", "binary", HUNDRED, "uoft-cs/cifar100", "fine_label", 100, 2),
 }
-ALL = {"cifar10": (120.707, 64.15), "cifar100": (121.936, 68.389)}
+PIXEL_UNITS = {"cifar10": (120.707, 64.15), "cifar100": (121.936, 68.389)}
 """Mean and deviation of all pixels (0 to 255)."""
 CHANNELS = {
     "cifar10": ((125.307, 122.950, 113.865), (62.993, 62.089, 66.705)),
@@ -78,14 +78,14 @@ class CifarKeys(DataKeys):
 
 def load(keys: CifarKeys) -> Table:
     """All images of `keys.dataset` as (60000, 3, 32, 32) uint8, with the fine labels."""
-    published, paths = PUBLISHED[keys.dataset], files(keys)
+    published, paths = CIFAR_SETS[keys.dataset], files(keys)
     if paths:
         parts = [records(raw, where, published) for where, raw in contents(paths, published)]
     else:
         parts = from_hub(published, missing(keys))
     x, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     if keys.normalize == "all":
-        mean, std = ALL[keys.dataset]
+        mean, std = PIXEL_UNITS[keys.dataset]
         return Table(x, y, None, None, published.classes, mean, 1.0 / std)
     means, stds = CHANNELS[keys.dataset]
     scales = tuple(1.0 / std for std in stds)
@@ -96,7 +96,7 @@ def files(keys: DataKeys) -> list[Path]:
     """The files of records, in order, or the archive; none if only the hub is left to ask."""
     if not keys.data_dir:
         return []
-    published, here = PUBLISHED[keys.dataset], Path(keys.data_dir).expanduser()
+    published, here = CIFAR_SETS[keys.dataset], Path(keys.data_dir).expanduser()
     for folder in (here / published.folder, here):
         found = [folder / name for name in published.files]
         if all(path.is_file() for path in found):
@@ -108,7 +108,7 @@ def files(keys: DataKeys) -> list[Path]:
 
 def missing(keys: DataKeys) -> DataError:
     """The error that says which files were expected, where, and how to get them."""
-    published, looked = PUBLISHED[keys.dataset], "no data-dir is set"
+    published, looked = CIFAR_SETS[keys.dataset], "no data-dir is set"
     if keys.data_dir:
         here = Path(keys.data_dir).expanduser()
         looked = f"not all in {here / published.folder} or {here}"

@@ -16,7 +16,7 @@ import numpy as np
 
 from corsage.core.arrays import Array, Floats
 from corsage.core.errors import DataError
-from corsage.core.tables.columns import CATEGORY, LARGEST, ColumnFacts, TableFacts, is_missing
+from corsage.core.tables.columns import CATEGORY, LARGEST_CELL, ColumnFacts, TableFacts, is_missing
 from corsage.datasets.columns.cells import Cells, Place, locate, numeric, read_cells, text_of
 from corsage.datasets.columns.dialect import Dialect, dialect_of, rows
 from corsage.datasets.columns.typed import (
@@ -106,7 +106,7 @@ class CsvFile:
         self.forced = [i for i, n in enumerate(columns.names) if n in keys.category_columns]
         self.source = Source(
             str(path), self.located, keys.missing != "refuse",
-            FLOAT32_MAX if keys.scaling == "none" else LARGEST,
+            FLOAT32_MAX if keys.scaling == "none" else LARGEST_CELL,
         )  # fmt: skip
 
     def table(self) -> Table:

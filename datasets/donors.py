@@ -33,18 +33,18 @@ from corsage.datasets.data_set import DataSet
 from corsage.datasets.shared_keys import DrawnKeys, FileKeys, own_file
 from corsage.datasets.table import Numbers, Table, some
 
-LEAST = 5  # records a user
-COLUMNS = ("zip", "income", "recency", "frequency", "response")
+LEAST_RECORDS = 5  # records a user
+DONOR_COLUMNS = ("zip", "income", "recency", "frequency", "response")
 BRACKETS = (
     "poor-or-near-poor", "lower-middle-class", "middle-class", "upper-middle-class", "rich",
 )  # fmt: skip
 LIMITS = (32_048.0, 53_413.0, 106_827.0, 373_894.0)  # the most of each bracket but the last
-UNKNOWN = "unknown"
-MISSING = ("", "na", "n/a", "nan", "none", "null", UNKNOWN)
+UNKNOWN_INCOME = "unknown"
+MISSING_INCOMES = ("", "na", "n/a", "nan", "none", "null", UNKNOWN_INCOME)
 
 # The model that records are drawn from. A logistic regression for everybody has a cross-entropy of
 # about .213 there, a tuned one a user about .209: much noise, and little to know of each user.
-CLUSTERS = (*BRACKETS[:-1], UNKNOWN)
+DONOR_CLUSTERS = (*BRACKETS[:-1], UNKNOWN_INCOME)
 SHARES = (0.10, 0.33, 0.42, 0.10, 0.05)  # of the users
 SIZE_SIGMA = 1.0  # of the lognormal number of records
 RECENCY, FREQUENCY = (400.0, 0.9), (3.0, 0.8)  # median and sigma, lognormal
@@ -81,12 +81,12 @@ class Donors:
 
 def draw(seed: int = 1, *, users: int = 20, records: int = 10) -> Donors:
     """Draw so many users a cluster on average, with a median of so many records each."""
-    cluster = np.repeat(np.arange(len(CLUSTERS)), cluster_sizes(users))
+    cluster = np.repeat(np.arange(len(DONOR_CLUSTERS)), cluster_sizes(users))
     n = len(cluster)
     rng = generator(seed, "donors", "users")
-    centres = np.array(CENTRE) + CLUSTER_SIGMA * rng.normal(size=(len(CLUSTERS), 3))
+    centres = np.array(CENTRE) + CLUSTER_SIGMA * rng.normal(size=(len(DONOR_CLUSTERS), 3))
     theta = centres[cluster] + USER_SIGMA * rng.normal(size=(n, 3))
-    sizes = np.maximum(LEAST, np.rint(records * np.exp(SIZE_SIGMA * rng.normal(size=n))))
+    sizes = np.maximum(LEAST_RECORDS, np.rint(records * np.exp(SIZE_SIGMA * rng.normal(size=n))))
     user = np.repeat(np.arange(n), sizes.astype(np.int64))
     rng = generator(seed, "donors", "records")
     recency, frequency = (
@@ -120,10 +120,10 @@ def intercept(score: Numbers, rate: float) -> float:
 
 def check(keys: DonorsKeys) -> None:
     """Refuse a limit below that of the data set, and keys of drawn records beside a file."""
-    if 0 < keys.min_samples < LEAST:
+    if 0 < keys.min_samples < LEAST_RECORDS:
         raise ConfigError(
             f"min-samples={keys.min_samples}: dataset=donors leaves out users with fewer than "
-            f"{LEAST} records anyway; set {LEAST} or more, or leave it out."
+            f"{LEAST_RECORDS} records anyway; set {LEAST_RECORDS} or more, or leave it out."
         )
     words, idle = flatten(keys), flatten(DonorsKeys())
     for key in ("data-seed", "users-per-cluster", "samples-per-user"):
@@ -143,7 +143,7 @@ def load(keys: DonorsKeys) -> Table:
         np.log1p(np.column_stack([drawn.recency, drawn.frequency]).astype(np.float32)),
         drawn.response,
         names[drawn.user],
-        np.array(CLUSTERS)[drawn.cluster[drawn.user]],
+        np.array(DONOR_CLUSTERS)[drawn.cluster[drawn.user]],
         2,
         0.0,
         1.0,
@@ -155,12 +155,13 @@ def read(path: Path) -> Table:
     """The records of a CSV file."""
     line, names = csvfile.read_header(path)
     lower = [name.lower() for name in names]
-    missing = [name for name in COLUMNS if name not in lower]
+    missing = [name for name in DONOR_COLUMNS if name not in lower]
     if missing or len(set(lower)) < len(lower):
         raise DataError(
-            f"{path}: the columns are {some(names)}; expected {', '.join(COLUMNS)}, each once."
+            f"{path}: the columns are {some(names)}; expected "
+            f"{', '.join(DONOR_COLUMNS)}, each once."
         )
-    zips, income, recency, frequency, response = (lower.index(name) for name in COLUMNS)
+    zips, income, recency, frequency, response = (lower.index(name) for name in DONOR_COLUMNS)
     table = csvfile.read_numbers(
         path, Columns(names, line, response, zips, income, [recency, frequency])
     )
@@ -180,8 +181,8 @@ def read(path: Path) -> Table:
 def bracket(income: str, path: Path) -> str:
     """The bracket that an income is in, or that is named."""
     word = income.strip().lower().replace(" ", "-")
-    if word in MISSING:
-        return UNKNOWN
+    if word in MISSING_INCOMES:
+        return UNKNOWN_INCOME
     if word in BRACKETS:
         return word
     try:
@@ -200,9 +201,11 @@ def frequent(table: Table, where: str) -> Table:
     """The table without users who have too few records."""
     assert table.users is not None and table.clusters is not None
     _, place, counts = np.unique(table.users, return_inverse=True, return_counts=True)
-    rows: NDArray[np.bool_] = counts[place] >= LEAST
+    rows: NDArray[np.bool_] = counts[place] >= LEAST_RECORDS
     if not rows.any():
-        raise DataError(f"{where}: no ZIP code has {LEAST} records or more; give more data.")
+        raise DataError(
+            f"{where}: no ZIP code has {LEAST_RECORDS} records or more; give more data."
+        )
     kept: Array = np.flatnonzero(rows)
     return replace(
         table,

@@ -23,10 +23,10 @@ from corsage.datasets import hub, leaf
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.table import Table, check_users, labels_below, standardised
 
-HUB = "flwrlabs/femnist"
+FEMNIST_HUB = "flwrlabs/femnist"
 SIDE = 28
 TOTAL = 62
-FIRST = {"letters": 36, "digits": 0}
+FIRST_CLASS = {"letters": 36, "digits": 0}
 Part = tuple[Array, Ints, NDArray[np.str_]]
 
 
@@ -49,21 +49,25 @@ def load(keys: FemnistKeys) -> Table:
     Paper is white (255), ink black, as published; the model sees -1 to 1. In `letters-digits`
     both are classes 0 to 9, told apart by their cluster, and a writer's digits are another user.
     """
-    names, paths, where = keys.femnist_classes, leaf.files(keys, HUB), keys.data_dir or HUB
-    firsts = range(0, TOTAL, 10) if names == "all" else [FIRST[n] for n in names.split("-")]
+    names, paths, where = (
+        keys.femnist_classes,
+        leaf.files(keys, FEMNIST_HUB),
+        keys.data_dir or FEMNIST_HUB,
+    )
+    firsts = range(0, TOTAL, 10) if names == "all" else [FIRST_CLASS[n] for n in names.split("-")]
     wanted = np.isin(np.arange(TOTAL), [f + i for f in firsts for i in range(10)])
     if paths:
         parts = [part for path in paths for part in from_leaf(path, wanted)]
     else:
-        parts = [from_hub(wanted, leaf.missing(keys, HUB))]
+        parts = [from_hub(wanted, leaf.missing(keys, FEMNIST_HUB))]
     if not sum(len(y) for _, y, _ in parts):
         raise DataError(f"{where}: no images of femnist-classes={names} in it.")
     x, y, writers = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     check_users(writers, where)
     clusters, classes = None, TOTAL
     if names != "all":
-        letters = y >= FIRST["letters"]
-        y, classes = y - np.where(letters, FIRST["letters"], 0), 10
+        letters = y >= FIRST_CLASS["letters"]
+        y, classes = y - np.where(letters, FIRST_CLASS["letters"], 0), 10
         if names == "letters-digits":
             clusters = np.where(letters, "letters", "digits")
             order = np.argsort(~letters, kind="stable")  # the cluster of letters comes first
@@ -98,8 +102,8 @@ def pixels(images: list[Any], where: str) -> Array:
 
 def from_hub(wanted: NDArray[np.bool_], absent: DataError) -> Part:
     """The wanted images of the hub's one split; only those are decoded."""
-    rows = hub.splits(HUB, absent)["train"]
-    y = labels_below(hub.column(rows, "character"), TOTAL, HUB)
+    rows = hub.splits(FEMNIST_HUB, absent)["train"]
+    y = labels_below(hub.column(rows, "character"), TOTAL, FEMNIST_HUB)
     chosen = np.flatnonzero(wanted[y])
     rows = rows.select(chosen)
     images = hub.column(rows, "image").astype(np.uint8)
@@ -107,4 +111,4 @@ def from_hub(wanted: NDArray[np.bool_], absent: DataError) -> Part:
     return images.reshape(-1, 1, SIDE, SIDE), y[chosen], writers
 
 
-DATASET = DataSet(load, FemnistKeys, partial(leaf.files, hub=HUB), users="either")
+DATASET = DataSet(load, FemnistKeys, partial(leaf.files, hub=FEMNIST_HUB), users="either")

@@ -23,7 +23,7 @@ from corsage.datasets import hub
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.table import Table, class_labels, standardised
 
-FILES = (
+IDX_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
     "t10k-images-idx3-ubyte",
@@ -43,7 +43,7 @@ class Published:
     std: float
 
 
-PUBLISHED = {
+IDX_SETS = {
     "mnist": Published("ylecun/mnist", "", "", 0.1307, 0.3081),
     "fashion-mnist": Published(
         "zalando-datasets/fashion_mnist",
@@ -57,7 +57,7 @@ PUBLISHED = {
 
 def load(keys: DataKeys) -> Table:
     """All images of `keys.dataset` as (70000, 1, 28, 28) uint8, from the first place with them."""
-    published = PUBLISHED[keys.dataset]
+    published = IDX_SETS[keys.dataset]
     paths = files(keys)
     if paths:
         x_train, y_train, x_test, y_test = (read_idx(path) for path in paths)
@@ -78,40 +78,40 @@ def load(keys: DataKeys) -> Table:
 
 
 def files(keys: DataKeys) -> list[Path]:
-    """The four files, in the order of `FILES`; none if only the hub is left to ask.
+    """The four files, in the order of `IDX_FILES`; none if only the hub is left to ask.
 
     `data-dir` is the only folder looked in if it is set: other images than those that were asked
     for would be worse than an error.
     """
     if keys.data_dir:
         found = found_in(Path(keys.data_dir).expanduser())
-        if len(found) < len(FILES):
+        if len(found) < len(IDX_FILES):
             raise missing(keys)
         return found
-    debian = PUBLISHED[keys.dataset].debian
+    debian = IDX_SETS[keys.dataset].debian
     found = found_in(Path(debian)) if debian else []
-    return found if len(found) == len(FILES) else []
+    return found if len(found) == len(IDX_FILES) else []
 
 
 def found_in(folder: Path) -> list[Path]:
     """Those of the four files that the folder has, plain or gzipped."""
-    names = ((name, f"{name}.gz") for name in FILES)
+    names = ((name, f"{name}.gz") for name in IDX_FILES)
     found = (next((folder / n for n in pair if (folder / n).is_file()), None) for pair in names)
     return [path for path in found if path is not None]
 
 
 def missing(keys: DataKeys) -> DataError:
     """The error that says which files were expected, where, and how to get them."""
-    published = PUBLISHED[keys.dataset]
+    published = IDX_SETS[keys.dataset]
     where = keys.data_dir or published.debian
     looked = f"not all in {where}" if where else "no data-dir is set"
     lacking = ""
     if keys.data_dir:
         there = {p.name.removesuffix(".gz") for p in found_in(Path(keys.data_dir).expanduser())}
-        lacking = f" (missing: {', '.join(n for n in FILES if n not in there)})"
+        lacking = f" (missing: {', '.join(n for n in IDX_FILES if n not in there)})"
     debian = f"`apt-get install {published.package}`, or " if published.package else ""
     return DataError(
-        f"dataset={keys.dataset}: expected the files {', '.join(FILES)} (plain or .gz), "
+        f"dataset={keys.dataset}: expected the files {', '.join(IDX_FILES)} (plain or .gz), "
         f"{looked}{lacking}. Set data-dir=FOLDER that has them, or "
         f"{debian}`pip install corsage[hub]` and leave data-dir empty to download them."
     )
@@ -146,7 +146,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def from_hub(name: str, absent: DataError) -> tuple[Array, Array, Array, Array]:
-    """Images and labels of both splits from the Hugging Face hub, in the order of `FILES`."""
+    """Images and labels of both splits from the Hugging Face hub, in the order of `IDX_FILES`."""
     splits = hub.splits(name, absent)
     arrays: list[Array] = []
     for part in ("train", "test"):

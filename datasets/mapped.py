@@ -26,7 +26,7 @@ from corsage.datasets.table import Table, id_strings, number_labels, standardise
 
 ARRAYS = ("x", "y", "bounds")
 OPTIONAL = ("users", "clusters")
-BLOCK = 2**22
+BLOCK_BYTES = 2**22
 """Labels that are looked at at once."""
 
 
@@ -98,8 +98,8 @@ def labels(values: Array, where: str, numbers: bool) -> tuple[Array, int]:
             f"{where}: {values.dtype} of shape {values.shape}; classes are whole numbers from 0, "
             "one a sample; or set labels=numbers to predict numbers."
         )
-    ends = [(values[i : i + BLOCK].min(), values[i : i + BLOCK].max())
-            for i in range(0, len(values), BLOCK)]  # fmt: skip
+    ends = [(values[i : i + BLOCK_BYTES].min(), values[i : i + BLOCK_BYTES].max())
+            for i in range(0, len(values), BLOCK_BYTES)]  # fmt: skip
     low, high = int(min(a for a, _ in ends)), int(max(b for _, b in ends))
     if low < 0:
         raise DataError(f"{where}: a label of {low}; classes are numbered 0, 1, 2, ...")

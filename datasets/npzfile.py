@@ -16,8 +16,8 @@ import numpy as np
 from corsage.core.arrays import Array
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.tables.columns import (
-    CLASSES,
     NUMBER,
+    NUMBERED_CLASSES,
     BadColumns,
     ColumnFacts,
     TableFacts,
@@ -203,7 +203,7 @@ def inputs(
 def numbered_columns(x: Array, label: str, keys: ColumnKeys) -> TableFacts:
     """The columns of a table that have no names."""
     columns = tuple(ColumnFacts(f"x{i}") for i in range(x.shape[1]))
-    return TableFacts(columns, ColumnFacts(label, NUMBER if keys.numbers else CLASSES))
+    return TableFacts(columns, ColumnFacts(label, NUMBER if keys.numbers else NUMBERED_CLASSES))
 
 
 def refuse_table_keys(keys: ColumnKeys) -> None:

@@ -25,7 +25,7 @@ from corsage.datasets import hub, leaf
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.table import Table, check_users, labels_below
 
-HUB = "stanfordnlp/sentiment140"
+SENT140_HUB = "stanfordnlp/sentiment140"
 FIELDS = "5 fields (id, date, query, author, text)"
 LENGTH = 25
 WORD = re.compile(r"[\w']+|[.,!?;]")
@@ -46,8 +46,8 @@ class Sent140Keys(DataKeys):
 def load(keys: Sent140Keys) -> Table:
     """All tweets as (n, 25) token numbers, with the vectors of the tokens and their authors."""
     *paths, vectors_file = files(keys)
-    where = keys.data_dir or HUB
-    tweets = list(from_leaf(paths) if paths else from_hub(leaf.missing(keys, HUB)))
+    where = keys.data_dir or SENT140_HUB
+    tweets = list(from_leaf(paths) if paths else from_hub(leaf.missing(keys, SENT140_HUB)))
     if not tweets:
         raise DataError(f"{where}: no tweets in it.")
     texts, labels, authors = zip(*tweets, strict=True)
@@ -70,7 +70,7 @@ def files(keys: Sent140Keys) -> list[Path]:
             "such file. Put it there (glove.6B.zip at nlp.stanford.edu/projects/glove has it), or "
             "set embeddings=FILE."
         )
-    return [*leaf.files(keys, HUB), found[0]]
+    return [*leaf.files(keys, SENT140_HUB), found[0]]
 
 
 def from_leaf(paths: list[Path]) -> Iterator[Tweet]:
@@ -92,7 +92,7 @@ def from_hub(absent: DataError) -> Iterator[Tweet]:
 
     4 is positive; the few neutral ones (2) count as negative, as in LEAF's preprocessing.
     """
-    splits = hub.splits(HUB, absent)
+    splits = hub.splits(SENT140_HUB, absent)
     for rows in (splits["train"], splits["test"]):
         positive = (hub.column(rows, "sentiment") == 4).astype(int).tolist()
         yield from zip(hub.texts(rows, "text"), positive, hub.texts(rows, "user"), strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from corsage.core.configuration.data_keys import FEDERATED, MISSING, SCALES
+from corsage.core.configuration.data_keys import FEDERATED, MISSING_CHOICES, SCALE_CHOICES
 from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.keys import key
@@ -56,13 +56,13 @@ class TableKeys(DataKeys):
         "auto",
         "by whose mean and spread the columns of a table, and labels that are numbers, are "
         "standardised: the whole federation's, each user's own, or nobody's; auto: federated",
-        choices=("auto", *SCALES),
+        choices=("auto", *SCALE_CHOICES),
     )
     missing: str = key(
         "refuse",
         "what is done about missing cells: refuse them; put the federation's mean there, of words "
         "a level of their own; flag: that, and an input that says where it was",
-        choices=MISSING,
+        choices=MISSING_CHOICES,
     )
 
     @property

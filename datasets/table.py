@@ -20,7 +20,7 @@ Mask = NDArray[np.bool_]
 
 # A "class" beyond this is a measurement or an id in the label column; a model's last layer would
 # be allocated for it.
-MOST_CLASSES = 100_000
+MOST_LABEL_CLASSES = 100_000
 NO_FEATURES = ("none",)  # as feature-columns
 OR_NUMBERS = ", or set labels=numbers to predict numbers"
 
@@ -114,10 +114,10 @@ def class_labels(values: Array, where: str, otherwise: str = "") -> tuple[Ints, 
             f"labels are whole numbers from 0: {remedy}"
         )
     top = int(values.max())
-    if top >= MOST_CLASSES:
+    if top >= MOST_LABEL_CLASSES:
         raise DataError(
-            f"{where}: a label of {top} would mean {top + 1} classes (at most {MOST_CLASSES}); "
-            f"is this the right label-column? If so, {remedy}"
+            f"{where}: a label of {top} would mean {top + 1} classes (at most "
+            f"{MOST_LABEL_CLASSES}); is this the right label-column? If so, {remedy}"
         )
     return values.astype(np.int64), top + 1
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from corsage.app.report import plots
-from corsage.core.measures import NONE
+from corsage.core.measures import DASH
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Figure:
     def band(self) -> str:
         """The band in words."""
         if math.isinf(self.low) and math.isinf(self.high):
-            return NONE
+            return DASH
         if math.isinf(self.high):
             return f">= {self.shown(self.low)}"
         if math.isinf(self.low):
@@ -164,7 +164,7 @@ def table(outcome: Outcome) -> Table:
             shown.add_row(Text(case, "bold"))
         shown.add_row(
             Text(f"  {figure.name}"),
-            NONE
+            DASH
             if figure.reference is None
             else figure.shown(figure.reference, more=figure.form.endswith("g")),
             figure.shown(figure.measured, more=1),

@@ -28,7 +28,7 @@ from corsage.networks import batch_norm
 from corsage.networks.answers import output_of
 from corsage.networks.criterion import Criterion, criterion_of
 from corsage.networks.groups import Words
-from corsage.networks.network import ALONE, Network
+from corsage.networks.network import NETWORK_LOCK, Network
 from corsage.networks.zoo import ZOO
 
 Shape = tuple[int, ...]
@@ -148,7 +148,7 @@ def refusing(keys: ModelKeys) -> Iterator[None]:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Models are drawn from the seed, and the global random state is left alone."""
-    with ALONE, torch.random.fork_rng(devices=[]):
+    with NETWORK_LOCK, torch.random.fork_rng(devices=[]):
         reseed(torch_seed(seed, "model"))
         yield
 

@@ -25,8 +25,8 @@ from corsage.core.counts import (
     LOG_LOSS_SUM,
     OF,
     RESIDUAL,
-    RIGHT,
-    SQUARED,
+    RIGHT_OF_CLASS,
+    SQUARED_ERRORS,
     deviation,
 )
 from corsage.core.measures import Measure
@@ -118,8 +118,12 @@ class Outcome:
     def of_classes(self) -> Counted:
         """Of each class: samples that are of it, that are taken for it, and both."""
         called, found = self.called, Counted()
-        for name, labels in ((OF, self.y), (CALLED, called), (RIGHT, self.y[self.y == called])):
-            users = self.user if name != RIGHT else self.user[self.y == called]
+        for name, labels in (
+            (OF, self.y),
+            (CALLED, called),
+            (RIGHT_OF_CLASS, self.y[self.y == called]),
+        ):
+            users = self.user if name != RIGHT_OF_CLASS else self.user[self.y == called]
             places = users * self.classes + labels
             shape = len(self.data), self.classes
             table = np.bincount(places, minlength=shape[0] * shape[1]).reshape(shape)
@@ -147,7 +151,7 @@ class Outcome:
         """Squared errors."""
         errors = self.criterion.counted(self.outputs, self.data.y).cpu().numpy()
         spread = self.spread(np.square(self.u[:, 0] - self.y))
-        return {SQUARED: self.sums(errors), deviation(SQUARED): spread}
+        return {SQUARED_ERRORS: self.sums(errors), deviation(SQUARED_ERRORS): spread}
 
     def absolutes(self) -> Counted:
         """Absolute errors."""

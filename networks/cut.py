@@ -19,7 +19,7 @@ from corsage.networks import batch_norm
 from corsage.networks.answers import output_of
 from corsage.networks.running import in_mode
 
-DRAWS = (nn.modules.dropout._DropoutNd, nn.RReLU)
+DRAWING_LAYERS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
 class Uncut(Exception):
@@ -123,7 +123,7 @@ class Sides:
     def _draws(self, module: nn.Module) -> bool:
         """Tell whether a module draws random numbers in training, or keeps statistics."""
         moving = isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
-        kinds = isinstance(module, DRAWS) and getattr(module, "p", 1.0) != 0
+        kinds = isinstance(module, DRAWING_LAYERS) and getattr(module, "p", 1.0) != 0
         still = batch_norm.stands(module) or id(module) in self.quiet
         return (kinds or moving) and not still
 

@@ -166,7 +166,7 @@ def score(
     return Scores(counted, loss * data.unit**2, data.sizes, counts(outcome, measures))
 
 
-CHUNK = {True: 128, False: 1024}
+CHUNK_SAMPLES = {True: 128, False: 1024}
 """Examples in a piece: of images, and of anything else."""
 
 
@@ -215,5 +215,5 @@ def chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
     500 images through PFLlib's CNN: 24 ms in pieces of 50-100, 49 ms in pieces of 1,000.
     """
-    parts = [function(part) for part in torch.split(x, CHUNK[x.dim() == 4])]
+    parts = [function(part) for part in torch.split(x, CHUNK_SAMPLES[x.dim() == 4])]
     return torch.cat(parts) if len(parts) > 1 else parts[0]

@@ -23,8 +23,8 @@ from corsage.networks.local_training import together
 from corsage.networks.network import Network
 from corsage.networks.training import HalfPrecision, seeded
 
-BARE = TrainKeys(momentum=0.0, weight_decay=0.0)
-FLAT = "the gradient of the model has no derivative of its own"
+BARE_KEYS = TrainKeys(momentum=0.0, weight_decay=0.0)
+NO_CURVATURE = "the gradient of the model has no derivative of its own"
 
 
 class Losses(Protocol):
@@ -68,7 +68,7 @@ class UserLosses(Losses):
         data: Examples,
         orders: Sequence[Sequence[Order]],
         group: Sequence[int],
-        keys: TrainKeys = BARE,
+        keys: TrainKeys = BARE_KEYS,
     ) -> None:
         self.network, self.data, self.orders, self.keys = network, data, orders, keys
         plans = (Plan.build(stream, data.offsets, group) for stream in orders)
@@ -93,7 +93,7 @@ class AutogradLosses(UserLosses):
         data: Examples,
         orders: Sequence[Sequence[Order]],
         group: Sequence[int],
-        keys: TrainKeys = BARE,
+        keys: TrainKeys = BARE_KEYS,
     ) -> None:
         super().__init__(network, data, orders, group, keys)
         (self.user,) = group
@@ -182,11 +182,11 @@ def hessian_product(
     first = torch.autograd.grad(loss, at, create_graph=True, allow_unused=True)
     pairs = [(g, v) for g, v in zip(first, directions, strict=True) if g is not None]
     if not all(g.requires_grad for g, _ in pairs):
-        raise RuntimeError(FLAT)
+        raise RuntimeError(NO_CURVATURE)
     dot = torch.stack([(g * v).sum() for g, v in pairs]).sum()
     second = torch.autograd.grad(dot, at, allow_unused=True)
     if any(h is None and g is not None for h, g in zip(second, first, strict=True)):
-        raise RuntimeError(FLAT)
+        raise RuntimeError(NO_CURVATURE)
     found = zip(second, directions, strict=True)
     return [torch.zeros_like(v) if h is None else h for h, v in found]
 
@@ -213,7 +213,7 @@ def in_groups(
     orders: Sequence[Sequence[Order]],
     vectors: int,
     work: Work,
-    keys: TrainKeys = BARE,
+    keys: TrainKeys = BARE_KEYS,
 ) -> list[Floats32]:
     """The results of `work` for all users; it gets them in groups, as many as are trained together.
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from corsage.core.errors import ModelError
 
-LISTED = 30
+LISTED_NAMES = 30
 """Modules that a message names at most."""
 
 
@@ -101,8 +101,8 @@ class Names:
     def known(self) -> str:
         """The modules' names and types, for messages."""
         named = [f"{n} ({type(m).__name__})" for n, m in self.modules.items() if n]
-        more = f" and {len(named) - LISTED} more" if len(named) > LISTED else ""
-        few = ", ".join(named[:LISTED]) or f"only {type(self.module).__name__} itself"
+        more = f" and {len(named) - LISTED_NAMES} more" if len(named) > LISTED_NAMES else ""
+        few = ", ".join(named[:LISTED_NAMES]) or f"only {type(self.module).__name__} itself"
         return f"Modules: {few}{more}."
 
 

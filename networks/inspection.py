@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from corsage.networks.network import Network
 
 RANDOM = (_DropoutNd, nn.RReLU)
-MORE = 4
+MORE_SAMPLES = 4
 """Times as many samples as an example has: a forward may do something else with a larger batch."""
 
 
@@ -171,7 +171,7 @@ def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
         found.width = calm[0].numel()
         # A batch norm may refuse one sample, and has been found out by now.
         alone = network.features(example[:1]) if found.cacheable else calm[:1]
-        many = network.features(torch.cat([example] * MORE)) if found.cacheable else calm
+        many = network.features(torch.cat([example] * MORE_SAMPLES)) if found.cacheable else calm
     with running(network, True):
         first, second = network.features(example), network.features(example)
     if not same(first, second):

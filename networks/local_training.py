@@ -24,7 +24,7 @@ from corsage.networks.evaluation import all_features
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
 from corsage.networks.training import StepLoss, pulled_sgd, sgd
-from corsage.networks.vector import LARGE
+from corsage.networks.vector import LARGE_MODEL
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def train_bodies(
     """The users' bodies (users, P_body) from one start, each over its own frozen head."""
     body = np.asarray(body, np.float32)
     job = Job(network, network.body, data, orders, keys, active(pull))
-    if len(body) >= LARGE and not at_once(job):
+    if len(body) >= LARGE_MODEL and not at_once(job):
         return train_large_bodies(job, body, heads)
     start = np.broadcast_to(body, (len(orders), len(body)))
     return train_part(job, np.concatenate([start, heads], axis=1, dtype=np.float32))

@@ -29,9 +29,9 @@ from corsage.networks.vector import Block, Vector, is_weight
 if TYPE_CHECKING:
     from corsage.networks.cut import Cut
 
-__all__ = ["ALONE", "Block", "Network", "is_weight"]
+__all__ = ["NETWORK_LOCK", "Block", "Network", "is_weight"]
 
-ALONE = threading.RLock()
+NETWORK_LOCK = threading.RLock()
 """Held while parameters that were put into a network are used, and while random numbers are.
 
 A process has one network a model, into which each user's parameters are put in turn, and torch has

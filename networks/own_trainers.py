@@ -15,7 +15,7 @@ from corsage.core.seeding import reseed
 from corsage.networks.network import Network
 from corsage.networks.own_training import OptimizerPull, Words
 
-SAME: Mapping[str, tuple[str, ...]] = {
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "epochs": ("epochs", "num_epochs", "local_epochs", "n_epochs"),
     "lr": ("lr", "learning_rate"),
     "batch_size": ("batch_size",),
@@ -28,11 +28,11 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "config": ("config",),
 }
 """Arguments of a training function besides the model and the data, and their names."""
-KNOWN = {name: what for what, names in SAME.items() for name in names}
+MEANINGS = {name: what for what, names in SYNONYMS.items() for name in names}
 
 
 class FunctionTrainer:
-    """A function `train(module, data, ...)`; what else it asks for is in `SAME`."""
+    """A function `train(module, data, ...)`; what else it asks for is in `SYNONYMS`."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function, self.asked = function, parameters_of(function)
@@ -40,7 +40,7 @@ class FunctionTrainer:
     def __call__(self, network: Network, data: Any, words: Words, pull: OptimizerPull) -> None:
         """Call it with what it asks for."""
         with pull.on({id(b.tensor): b.where for b in network.blocks}):
-            self.function(network.module, data, **{n: words[KNOWN[n]] for n in self.asked})
+            self.function(network.module, data, **{n: words[MEANINGS[n]] for n in self.asked})
 
 
 def parameters_of(function: Callable[..., Any]) -> list[str]:
@@ -55,11 +55,11 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
             continue
         if len(first) < 2 and parameter.kind is not parameter.KEYWORD_ONLY:
             first.append(parameter.name)
-        elif parameter.name in KNOWN:
+        elif parameter.name in MEANINGS:
             rest.append(parameter.name)
         elif parameter.default is parameter.empty:
             raise ConfigError(
-                f"{name}(): what is {parameter.name}? Known are {', '.join(KNOWN)}; give it a "
+                f"{name}(): what is {parameter.name}? Known are {', '.join(MEANINGS)}; give it a "
                 "default, or wrap the function (functools.partial)."
             )
     if len(first) < 2:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from corsage.core.configuration.train_keys import TrainKeys
 
-TINY = 1e-6
+CLIP_EPSILON = 1e-6
 """As in clip_grad_norm_."""
 
 
@@ -119,7 +119,7 @@ def clip(g: Tensor, most: float) -> None:
     """Shorten each user's gradient to a norm; 0: leave them."""
     if most:
         norms = torch.linalg.vector_norm(g, dim=1, keepdim=True)
-        g.mul_((most / (norms + TINY)).clamp_(max=1.0))
+        g.mul_((most / (norms + CLIP_EPSILON)).clamp_(max=1.0))
 
 
 def vectors_of(keys: TrainKeys) -> int:

@@ -22,13 +22,13 @@ from corsage.networks.batches import Change, Loss, Mean, Order, on_device, steps
 from corsage.networks.network import Network
 from corsage.networks.pull import Drift, Pull
 from corsage.networks.rules import rule_of
-from corsage.networks.vector import LARGE
+from corsage.networks.vector import LARGE_MODEL
 
 Adjust = Callable[[Tensor, Tensor], None]
 Types = tuple[torch.dtype, torch.dtype]
 SINGLE: Types = (torch.float32, torch.float32)
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-LARGEST, GROWTH = 2.0**16, 2000
+HALF_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+LARGEST_SCALE, SCALE_GROWTH = 2.0**16, 2000
 
 
 def batches(
@@ -120,7 +120,7 @@ class StepLoss:
         return of_features
 
 
-USUAL = StepLoss()
+USUAL_LOSS = StepLoss()
 
 
 def sgd(
@@ -130,7 +130,7 @@ def sgd(
     part: slice,
     keys: TrainKeys,
     adjust: Adjust | None = None,
-    what: StepLoss = USUAL,
+    what: StepLoss = USUAL_LOSS,
 ) -> None:
     """Train one part of the network in place by the steps of `order`; the rest is frozen.
 
@@ -145,7 +145,9 @@ def sgd(
     network.train()
     theta, grad = network.flat[part], network.grad[part]
     weights, beta = network.vector.weights_of(part), 0.0
-    if keys.plain and part.stop - part.start >= LARGE:  # a gradient is added to momentum in place
+    if (
+        keys.plain and part.stop - part.start >= LARGE_MODEL
+    ):  # a gradient is added to momentum in place
         keys, beta = replace(keys, momentum=0.0), keys.momentum
     rule = rule_of(theta.unsqueeze(0), weights, keys)
     of, half, change = what.of(network), HalfPrecision(keys, network.device), what.change
@@ -169,7 +171,7 @@ def pulled_sgd(
     part: slice,
     keys: TrainKeys,
     pull: Pull,
-    what: StepLoss = USUAL,
+    what: StepLoss = USUAL_LOSS,
 ) -> None:
     """`sgd` on one user's data under a pull, `pull.pick([u])`; its centre moves if it follows."""
     size = part.stop - part.start
@@ -207,8 +209,8 @@ class HalfPrecision:
     """
 
     def __init__(self, keys: TrainKeys, device: torch.device) -> None:
-        self.dtype, self.device = DTYPES.get(keys.mixed_precision), device
-        self.scale = LARGEST if self.dtype is torch.float16 else 1.0
+        self.dtype, self.device = HALF_TYPES.get(keys.mixed_precision), device
+        self.scale = LARGEST_SCALE if self.dtype is torch.float16 else 1.0
         self.good = 0
 
     def around(self) -> AbstractContextManager[object]:
@@ -228,7 +230,7 @@ class HalfPrecision:
             self.scale, self.good = self.scale / 2, 0
             grad.zero_()
         self.good += 1
-        if self.good == GROWTH:
+        if self.good == SCALE_GROWTH:
             self.scale, self.good = 2 * self.scale, 0
 
     def scaled(self, loss: Tensor, grad: Tensor) -> bool:

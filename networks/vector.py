@@ -25,9 +25,9 @@ from corsage.networks.fixed import Fixed
 from corsage.networks.groups import Names
 from corsage.networks.running import Division
 
-LARGE = 1_000_000
+LARGE_MODEL = 1_000_000
 """Parameters from which on a vector of their size costs more than a few calls."""
-FORGOTTEN = 2**22
+FORGOTTEN_BYTES = 2**22
 """Bytes from which on a model's own values are not held for nobody."""
 
 
@@ -97,7 +97,7 @@ class Vector:
 
     def forget(self) -> None:
         """Let go of a large model's own values; whoever asks for them again, has them made anew."""
-        if self.remake is not None and self.flat.nbytes >= FORGOTTEN:
+        if self.remake is not None and self.flat.nbytes >= FORGOTTEN_BYTES:
             self._initial = None
 
     def _take(self, name: str, tensor: Tensor, rebound: frozenset[str]) -> None:
@@ -132,7 +132,7 @@ class Vector:
 
     def rest(self) -> None:
         """Let go of a large model's gradients: they take no memory until somebody writes them."""
-        if self.grad.nbytes < FORGOTTEN:
+        if self.grad.nbytes < FORGOTTEN_BYTES:
             return
         self.grad = untouched(self.whole.stop, self.device)
         for b in self.blocks:
@@ -163,7 +163,7 @@ class Vector:
 
     def weights_of(self, part: slice) -> Tensor | list[slice]:
         """The places of weight decay within a part; of a large one not as numbers of its size."""
-        if part.stop - part.start < LARGE:
+        if part.stop - part.start < LARGE_MODEL:
             return self.decay[part]
         own = (b for b in self.blocks if part.start <= b.where.start and b.where.stop <= part.stop)
         decayed = [b.where for b in own if b.trained and is_weight(b.name, b.tensor)]
@@ -308,7 +308,7 @@ def untouched(size: int, device: torch.device) -> Tensor:
     """Zeros that take no memory before they are written to."""
     if device.type != "cpu":
         return torch.zeros(size, device=device)
-    if 4 * size < FORGOTTEN:
+    if 4 * size < FORGOTTEN_BYTES:
         return torch.from_numpy(np.zeros(size, np.float32))
     # Of blocks below 32 MB malloc may give some that were used, and has to write the zeros.
     own = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}

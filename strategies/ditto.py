@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from corsage.core.configuration.groups import TrainKeys
-from corsage.core.keys import EPOCHS, Keys, key
+from corsage.core.keys import EPOCH_LIMIT, Keys, key
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
 
@@ -36,7 +36,7 @@ class DittoKeys(Keys):
         1,
         "epochs a round of the personal model, besides local-epochs of the global one",
         low=0,
-        limit=EPOCHS,
+        limit=EPOCH_LIMIT,
     )
 
 

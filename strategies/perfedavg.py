@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from corsage.core.configuration.groups import TrainKeys
-from corsage.core.keys import EPOCHS, Keys, key
+from corsage.core.keys import EPOCH_LIMIT, Keys, key
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
 
@@ -53,7 +53,10 @@ class PerFedAvgKeys(Keys):
     perfedavg_alpha: float = key(0.01, "step size of a user's own step (alpha)", low=0.0)
     perfedavg_delta: float = key(0.001, "hf: how far apart gradients are taken (delta)", low=1e-6)
     perfedavg_adapt_steps: int = key(
-        1, "gradient steps of a user with all its data before it is evaluated", low=0, limit=EPOCHS
+        1,
+        "gradient steps of a user with all its data before it is evaluated",
+        low=0,
+        limit=EPOCH_LIMIT,
     )
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.configuration.groups import TrainKeys
-from corsage.core.keys import STEPS, Keys, key
+from corsage.core.keys import STEP_LIMIT, Keys, key
 from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
@@ -48,7 +48,7 @@ class PFedMeKeys(Keys):
         5,
         "steps K towards theta in a local round; local rounds: local-epochs' batches",
         low=1,
-        limit=STEPS,
+        limit=STEP_LIMIT,
     )
     pfedme_personal_lr: float = key(
         0.01,

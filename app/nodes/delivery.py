@@ -26,7 +26,7 @@ from corsage.app.states.models import ModelShelf
 from corsage.clients.base import Client, Models
 from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import StorageError
-from corsage.core.messages.wire import DELIVER, ROOM, ROW, Task
+from corsage.core.messages.wire import DELIVER_OPTION, ROOM_OPTION, ROW_OPTION, Task
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.network import Network
 
@@ -43,9 +43,9 @@ class ModelDelivery:
     def __init__(self, task: Task, node: Node, shelf: ModelShelf | None) -> None:
         self.task, self.node, self.shelf, self.count = task, node, shelf, 0
         options = task.options
-        due = bool(options.get(DELIVER)) if node.simulated else ROW in options
-        self.wanted = due and (not node.simulated or ROOM in options)
-        self.room = int(options.get(ROOM, 0)) if node.simulated else None
+        due = bool(options.get(DELIVER_OPTION)) if node.simulated else ROW_OPTION in options
+        self.wanted = due and (not node.simulated or ROOM_OPTION in options)
+        self.room = int(options.get(ROOM_OPTION, 0)) if node.simulated else None
 
     def add(self, client: Client[Any]) -> None:
         """Keep the models that a client judged last."""
@@ -57,7 +57,7 @@ class ModelDelivery:
             self._put(client, client.judged, [*group])
 
     def _put(self, client: Client[Any], models: Models, places: Sequence[int]) -> None:
-        users, row = [client.users[i] for i in places], str(self.task.options[ROW])
+        users, row = [client.users[i] for i in places], str(self.task.options[ROW_OPTION])
         head, arrays = self.file(client, models, places)
         assert self.shelf is not None
         try:
@@ -83,7 +83,7 @@ class ModelDelivery:
             arrays |= fixed(client.full)  # of the pieces of a row, its file takes the first's
         head = Header(
             strategy=task.algorithm,
-            row=str(task.options[ROW]),
+            row=str(task.options[ROW_OPTION]),
             round=task.round,
             users=tuple(client.users[i] for i in places),
             kept=kept,

@@ -19,11 +19,11 @@ from corsage.clients import client_class
 from corsage.core.arrays import Arrays
 from corsage.core.configuration.held import is_name
 from corsage.core.errors import ConfigError, ModelError, Refused
-from corsage.core.keys import EPOCHS, STEPS, Keys
+from corsage.core.keys import EPOCH_LIMIT, STEP_LIMIT, Keys
 from corsage.core.messages.asked import arrays_as, options_of
 from corsage.core.messages.fields import Doubt, record_of, shown
-from corsage.core.messages.limits import ZOO, Limits
-from corsage.core.messages.wire import ROW, Task, decode_task
+from corsage.core.messages.limits import ZOO_WORD, Limits
+from corsage.core.messages.wire import ROW_OPTION, Task, decode_task
 from corsage.core.registry import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
 
 def with_row(options: dict[str, Any], algorithm: str) -> dict[str, Any]:
     """The options, of which the row names a file: it is the algorithm's, and what it was asked."""
-    row = options.get(ROW, "")
+    row = options.get(ROW_OPTION, "")
     if row and not re.fullmatch(rf"{re.escape(algorithm)}(\+[a-z]{{1,12}})?", row):
         raise Refused(f"row={shown(row)}: not one of {algorithm}'s")
     return options
@@ -131,7 +131,7 @@ def check_model(task: Task, node: Node, limits: Limits) -> None:
     from corsage.networks.zoo import ZOO as BUILT_IN
 
     model = task.model.model
-    if model not in limits.models and not (model in BUILT_IN and ZOO in limits.models):
+    if model not in limits.models and not (model in BUILT_IN and ZOO_WORD in limits.models):
         allowed = ",".join(limits.models)
         raise Refused(f"model={model} is not one of this device's (models={allowed})")
     if model not in BUILT_IN:
@@ -168,10 +168,10 @@ def check_work(task: Task, node: Node, limits: Limits) -> None:
     """Refuse a plan of batches that would not fit into memory."""
     keys, n, asked = task.train, samples(node), [int(task.options.get("adapt-epochs", 0))]
     if task.options.get("fine-tune"):
-        limits.check(EPOCHS, "fine-tune-epochs", keys.fine_tune_epochs)
+        limits.check(EPOCH_LIMIT, "fine-tune-epochs", keys.fine_tune_epochs)
         asked.append(keys.fine_tune_epochs)
-    epochs = max([*limited(keys, EPOCHS), *limited(task.keys, EPOCHS), *asked, 1])
-    often = max([*limited(task.keys, STEPS), 1])
+    epochs = max([*limited(keys, EPOCH_LIMIT), *limited(task.keys, EPOCH_LIMIT), *asked, 1])
+    often = max([*limited(task.keys, STEP_LIMIT), 1])
     batch = min(keys.batch_size, n)
     walks = [sum(run[1] for run in options.get("walk", ())) for options in task.cohort_options]
     steps = max([int(task.options.get("local-steps", 0)), *walks, 0])

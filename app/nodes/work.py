@@ -45,9 +45,9 @@ from corsage.core.errors import (
 )
 from corsage.core.messages.introduction import other_frozen
 from corsage.core.messages.replies import Reply
-from corsage.core.messages.wire import BY_USER, MEMBERS, Task
+from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER, Task
 from corsage.networks.local_training import network_on_its_path
-from corsage.networks.network import ALONE, Network
+from corsage.networks.network import NETWORK_LOCK, Network
 
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
@@ -98,7 +98,7 @@ def work(
     kind: str, task: Task, node: Node, store: PersonalStore, arrays: Arrays, rows: Arrays
 ) -> Report:
     """Do what the task says for all its participants; what needs no network needs not wait."""
-    with ALONE:
+    with NETWORK_LOCK:
         worker = Worker(kind, task, node, store, arrays, rows)
         if not worker.convex:
             return worked(worker)
@@ -177,7 +177,7 @@ class Worker:
             return
         sent = client.respond(got)
         self.network.vector.fixed.check()
-        if self.task.options.get(BY_USER):
+        if self.task.options.get(ROWS_BY_USER):
             sent = replace(sent, mean={}, rows={**sent.mean, **sent.rows})
         good = self.judged([self.task.users[place] for place in group], sent)
         self.keep(group, good, sent.keep)
@@ -192,7 +192,7 @@ class Worker:
         ]
         users: Sequence[str] = names
         if self.cls.cohorts:
-            stored, name = states[0].pop(MEMBERS, None), names[0]
+            stored, name = states[0].pop(COHORT_MEMBERS, None), names[0]
             if stored is not None:
                 self.members[name], self.stored[name] = read_members(stored), stored
             users = self.members.setdefault(name, Names(names))
@@ -242,7 +242,9 @@ class Worker:
             state = {key: rows[place] for key, rows in kept.items()}
             if self.members.get(name, (name,)) != (name,):
                 known = self.stored.get(name)
-                state[MEMBERS] = write_members(self.members[name]) if known is None else known
+                state[COHORT_MEMBERS] = (
+                    write_members(self.members[name]) if known is None else known
+                )
             states.append(Kept(name, state, frozenset({task.versions[i], *task.kept(i)})))
             places[name] = int(place)
         for name, cause in self.store.save(task.round, states).items():

@@ -12,14 +12,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from corsage.core.hurt import ALONE, TOGETHER
-from corsage.core.measures import MEASURES, NONE, Measure, measure_of
+from corsage.core.hurt import ROW_ALONE, ROW_TOGETHER
+from corsage.core.measures import DASH, MEASURES, Measure, measure_of
 from corsage.core.messages.replies import reading_order
 
 Result = Mapping[str, Any]
 NAMED_USERS = 3
 """Users that a note names."""
-REFERENCE_WORDS = {ALONE: "alone", TOGETHER: "together"}
+REFERENCE_WORDS = {ROW_ALONE: "alone", ROW_TOGETHER: "together"}
 TITLES = ("measure", "strategy", "mean ± std", "pooled", "users")
 
 
@@ -127,7 +127,7 @@ def block(measure: Measure, results: Sequence[Result]) -> Iterator[list[Text]]:
     for place, (result, found) in enumerate(own):
         mean = measure.text(found["mean"])
         style = "bold" if mean == top else ""
-        spread = f"{mean} ± {measure.text(found['std'])}" if found["mean"] is not None else NONE
+        spread = f"{mean} ± {measure.text(found['std'])}" if found["mean"] is not None else DASH
         yield [
             Text(measure.title if not place else ""),
             Text(str(result["strategy"]), style),

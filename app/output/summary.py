@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from corsage.app.output.notes import notes
-from corsage.core.measures import ACCURACY, NONE, Measure, measure_of
+from corsage.core.measures import ACCURACY, DASH, Measure, measure_of
 
 Row = Mapping[str, Any]
 """One round of one strategy, as in `metrics.jsonl`."""
@@ -42,7 +42,7 @@ def three_digits(value: float) -> str:
 def human_bytes(count: float) -> str:
     """Bytes in decimal units and at most 7 characters: `999 B`, `12.3 kB`, `1.23 MB`."""
     if not math.isfinite(count):
-        return NONE
+        return DASH
     if count < 999.5:
         return f"{count:.0f} B"
     for unit in ("kB", "MB", "GB", "TB", "PB"):
@@ -66,7 +66,7 @@ def human_count(count: float) -> str:
 def human_seconds(seconds: float) -> str:
     """A duration in at most 6 characters up to 99 days: `120 ms`, `4.2 s`, `3m 20s`, `1h 05m`."""
     if not math.isfinite(seconds):
-        return NONE
+        return DASH
     seconds = max(seconds, 0.0)
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms" if seconds else "0 s"
@@ -112,7 +112,7 @@ def cells(result: Result) -> list[str]:
         text(result.get(f"{measure.name}_last10")),
         text(result.get("worst10")),
         text(found[measure.worst]),
-        NONE if (steps := result.get("gradient_steps")) is None else human_count(steps),
+        DASH if (steps := result.get("gradient_steps")) is None else human_count(steps),
         human_bytes(result.get("bytes_up", math.nan)),
         human_bytes(result.get("bytes_down", math.nan)),
         human_count(result.get("messages", 0)),
@@ -177,7 +177,7 @@ def summary_table(
             line[1].stylize("bold")
         table.add_row(*line)
     for name in failed:
-        table.add_row(Text(name), Text(FAILED_CELL, "red"), *[NONE] * (len(table.columns) - 2))
+        table.add_row(Text(name), Text(FAILED_CELL, "red"), *[DASH] * (len(table.columns) - 2))
     lines = [note for result in results if (note := dropped_note(result, names=3))]
     lines += [f"{name} failed: {why}" for name, why in failed.items()]
     lines += notes(results)

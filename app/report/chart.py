@@ -15,7 +15,7 @@ import numpy as np
 
 from corsage.app.output.summary import human_bytes, human_seconds
 from corsage.core.arrays import Floats
-from corsage.core.measures import NONE, Measure, four_digits
+from corsage.core.measures import DASH, Measure, four_digits
 
 LINE_POINTS = 240
 """Points of a line that are drawn: more of them nobody can tell apart."""
@@ -237,7 +237,7 @@ def kind_of(measure: Measure) -> str:
 def written(value: float | None, kind: str) -> str:
     """A value as a label has it."""
     if value is None or not math.isfinite(value):
-        return NONE
+        return DASH
     return f"{value:.1f}" if kind in ("percent", "share") else four_digits(value)
 
 

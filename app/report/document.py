@@ -29,7 +29,7 @@ from corsage.app.report.trees import Tree, trees
 from corsage.core.configuration.known_keys import known_keys
 from corsage.core.files import write_atomically
 from corsage.core.keys import Value
-from corsage.core.measures import NONE
+from corsage.core.measures import DASH
 
 NOT_AGAIN = ("resume", "run-dir")
 """Keys that say where a run was kept, not what it was."""
@@ -210,7 +210,7 @@ def settings(config: Mapping[str, Value]) -> str:
     """The keys that were changed from their defaults, and behind a fold all of them."""
     groups = grouped(config)
     changed = [
-        f'<tr class="set"><td>{escape(name)}</td><td>{escape(word(value)) or NONE}</td></tr>'
+        f'<tr class="set"><td>{escape(name)}</td><td>{escape(word(value)) or DASH}</td></tr>'
         for group in groups.values()
         for name, (value, set_) in group.items()
         if set_
@@ -230,7 +230,7 @@ def keys(config: Mapping[str, Value]) -> str:
         lines = []
         for name, (value, changed) in group.items():
             mark = ' class="set"' if changed else ""
-            shown = escape(word(value)) or NONE
+            shown = escape(word(value)) or DASH
             lines.append(f"<tr{mark}><td>{escape(name)}</td><td>{shown}</td></tr>")
         sections.append(
             f"<section><h3>{escape(title)}</h3><table>{''.join(lines)}</table></section>"

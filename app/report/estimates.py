@@ -9,7 +9,7 @@ from typing import Any
 from corsage.app.output.summary import Result
 from corsage.app.report.chart import Axis, Chart, Series, limits, thinned
 from corsage.app.report.words import wide
-from corsage.core.measures import NONE, four_digits
+from corsage.core.measures import DASH, four_digits
 
 INTERVAL_WIDTH = 1.959964
 """Standard errors to each side of a 95% interval."""
@@ -90,13 +90,13 @@ def correlations(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def number(value: float | None) -> str:
     """A number with four digits."""
-    return NONE if value is None else four_digits(float(value))
+    return DASH if value is None else four_digits(float(value))
 
 
 def tested(value: float | None, key: str) -> str:
     """A z or p value as statisticians write it."""
     if value is None:
-        return NONE
+        return DASH
     if key == "p":
         return "&lt; .001" if value < 0.001 else f"{value:.3f}"
     return f"{value:.2f}"
@@ -104,7 +104,7 @@ def tested(value: float | None, key: str) -> str:
 
 def share(value: float | None) -> str:
     """A share in percent."""
-    return NONE if value is None else f"{100 * float(value):.2f}%"
+    return DASH if value is None else f"{100 * float(value):.2f}%"
 
 
 def bar(value: float | None) -> str:
@@ -115,7 +115,7 @@ def bar(value: float | None) -> str:
 def interval(found: Mapping[str, Any]) -> str:
     """From .. to."""
     if found.get("low") is None or found.get("high") is None:
-        return NONE
+        return DASH
     return f"{number(found['low'])} to {number(found['high'])}"
 
 

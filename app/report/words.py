@@ -17,7 +17,7 @@ from corsage.app.output.summary import (
 )
 from corsage.app.report import result_fields
 from corsage.app.report.drawing import Looks, sample
-from corsage.core.measures import NONE, Measure
+from corsage.core.measures import DASH, Measure
 
 NOISE_MEANING = (
     " Beyond noise: worse by more than the user's test samples explain; chance alone comes so far "
@@ -177,7 +177,7 @@ def entry(result: Result, measure: Measure) -> Mapping[str, Any]:
 def mean_of(found: Mapping[str, Any], measure: Measure) -> str:
     """Mean and spread over users."""
     if found.get("mean") is None:
-        return NONE
+        return DASH
     spread = f" ± {measure.text(found['std'])}" if found.get("std") is not None else ""
     return measure.text(found["mean"]) + spread
 
@@ -227,11 +227,11 @@ def hurt_table(than: str, kind: str, found: Sequence[result_fields.Hurt]) -> str
 def hurt_line(found: result_fields.Hurt, sure: bool) -> str:
     """One strategy: how many, how large a share, who."""
     count, first, rest = len(found.users), found.users[:5], found.users[5:NOTED_USERS]
-    who = escape(", ".join(first)) or NONE
+    who = escape(", ".join(first)) or DASH
     if rest:
         more = f" and {count - NOTED_USERS:,} more" if count > NOTED_USERS else ""
         who = f"<details><summary>{who}, ...</summary>{escape(', '.join(rest))}{more}</details>"
-    beyond = NONE if found.certain is None else f"{found.certain:,}"
+    beyond = DASH if found.certain is None else f"{found.certain:,}"
     return (
         f"<tr><td>{escape(found.strategy)}</td><td>{count:,} ({100 * found.share:.1f}%)</td>"
         + f"<td>{beyond}</td>" * sure

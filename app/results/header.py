@@ -16,7 +16,7 @@ from corsage.core.arrays import PerChannel
 from corsage.core.configuration.groups import ModelKeys
 from corsage.core.errors import CheckpointError
 from corsage.core.keys import flatten, read
-from corsage.core.messages.wire import MOST_CLASSES, MOST_NUMBERS
+from corsage.core.messages.wire import MOST_MODEL_CLASSES, MOST_SAMPLE_NUMBERS
 
 MODELS_FORMAT = "corsage-models-1"
 KEY = "corsage"
@@ -117,9 +117,12 @@ def check(head: Header) -> None:
     words = (*head.users, *head.classes, *head.clusters, *head.clusters.values())
     if set(map(type, words)) - {str} or len(set(head.users)) < len(head.users):
         raise ValueError("names of users, classes or clusters are no names")
-    if not all(type(side) is int and 0 <= side <= MOST_NUMBERS for side in head.shape):
+    if not all(type(side) is int and 0 <= side <= MOST_SAMPLE_NUMBERS for side in head.shape):
         raise ValueError("the shape of a sample is none")
-    if math.prod(head.shape) > MOST_NUMBERS or not 0 <= head.num_classes <= MOST_CLASSES:
+    if (
+        math.prod(head.shape) > MOST_SAMPLE_NUMBERS
+        or not 0 <= head.num_classes <= MOST_MODEL_CLASSES
+    ):
         raise ValueError("samples of too many numbers, or too many classes")
     if head.inputs not in KINDS_OF_NUMBERS or head.linear not in ("", *KINDS_OF_NUMBERS):
         raise ValueError("inputs of no kind of number")

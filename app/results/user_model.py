@@ -20,7 +20,7 @@ from corsage.core.errors import CheckpointError, DataError, ModelError
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, measure_model
 from corsage.networks.evaluation import linear_outputs, outputs_of
-from corsage.networks.network import ALONE, Network
+from corsage.networks.network import NETWORK_LOCK, Network
 from corsage.networks.training import to_tensors
 from corsage.networks.vector import as_block
 from corsage.networks.zoo import ZOO
@@ -103,7 +103,7 @@ class UserModel:
                 f"{head.row}: the model is not linear, as the file says of it: damaged."
             )
         flat, network = self.flat, self.network
-        with ALONE, threads(head.threads):
+        with NETWORK_LOCK, threads(head.threads):
             if head.linear:
                 theta = torch.from_numpy(flat).to(getattr(torch, head.linear))
                 return linear_outputs(theta, inputs)
@@ -196,7 +196,7 @@ class UserModel:
         `outputs` does.
         """
         flat, network = self.flat, self.network
-        with ALONE:
+        with NETWORK_LOCK:
             network.set(network.whole, flat)
             network.train(False)
             module = copy.deepcopy(network.module)

@@ -15,7 +15,7 @@ from typing import Any
 from corsage.app.output.summary import Result, human_seconds
 from corsage.app.output.usage import in_a_line
 from corsage.app.run.user_columns import put_together, taken_apart
-from corsage.core.clock import COMMAND
+from corsage.core.clock import COMMAND_START
 from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed
 from corsage.core.files import delete, guarded, sealed, unsealed, write_atomically
 from corsage.core.measures import MEASURES, Spread
@@ -141,7 +141,7 @@ class Attempts:
 
     def __init__(self, folder: Path, alone: bool = False) -> None:
         self.folder, self.alone = folder, alone
-        self.begin = COMMAND.get(time.monotonic())
+        self.begin = COMMAND_START.get(time.monotonic())
         self.first: float | None = None  # when the first strategy began
         self.seconds: dict[str, float] = {}
         self.errors: dict[str, Exception] = {}

@@ -16,7 +16,7 @@ from pathlib import Path
 from corsage.app.states.files import MARK, is_ours, is_state, remove_states
 from corsage.core.errors import ConfigError
 from corsage.core.files import parsed
-from corsage.core.rights import KNOWN, OTHERS, WRITE, private_folder
+from corsage.core.rights import OTHERS_RIGHTS, POSIX, WRITE, private_folder
 
 KEEP_RUNS = 10
 _RUN = re.compile(r"-([0-9a-f]{12})(?=-|$)")
@@ -51,12 +51,12 @@ def state_folder(path: str) -> Path:
         if not folder.exists():
             private_folder(folder)
         info = folder.stat()
-        if KNOWN and info.st_uid != os.geteuid():
+        if POSIX and info.st_uid != os.geteuid():
             raise ConfigError(
                 f"state-dir={path}: it belongs to another user (uid {info.st_uid}): give the node "
                 "a folder of its own, or make it the owner."
             )
-        if KNOWN and info.st_mode & OTHERS:
+        if POSIX and info.st_mode & OTHERS_RIGHTS:
             if all(is_ours(entry) for entry in folder.iterdir()):
                 folder.chmod(0o700)
             elif info.st_mode & WRITE:

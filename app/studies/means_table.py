@@ -17,7 +17,7 @@ from corsage.app.output.summary import (
 )
 from corsage.app.studies.comparison import Study
 from corsage.app.studies.over_seeds import Compared, Interval, StudyRow
-from corsage.core.measures import NONE, Measure
+from corsage.core.measures import DASH, Measure
 
 STUDY_COLUMNS = 120
 """Columns of the table as text."""
@@ -42,7 +42,7 @@ def cells(one: Compared, settings: list[str]) -> list[str]:
     users = within(found.over_users, row.measure) if found else ""
     mean = signed(found.mean, row.measure) if found else "best" if one.only_best else ""
     return [
-        row.strategy, *(row.settings.get(key, NONE) for key in settings), middle,
+        row.strategy, *(row.settings.get(key, DASH) for key in settings), middle,
         text(row.over_users), text(row.average("worst10")), mean, seeds, users,
         *costs(row),
     ]  # fmt: skip
@@ -53,9 +53,9 @@ def costs(row: StudyRow) -> list[str]:
     steps, seconds = row.average("gradient_steps"), row.average("seconds")
     up, down = row.average("bytes_up"), row.average("bytes_down")
     return [
-        NONE if steps is None else human_count(steps),
-        NONE if up is None or down is None else human_bytes(up + down),
-        NONE if seconds is None else human_seconds(seconds),
+        DASH if steps is None else human_count(steps),
+        DASH if up is None or down is None else human_bytes(up + down),
+        DASH if seconds is None else human_seconds(seconds),
     ]
 
 
@@ -69,7 +69,7 @@ def signed(value: float, measure: Measure) -> str:
 def within(interval: Interval | None, measure: Measure) -> str:
     """An interval as it is shown."""
     if interval is None:
-        return NONE
+        return DASH
     return f"[{signed(interval.low, measure)}, {signed(interval.high, measure)}]"
 
 
@@ -80,7 +80,7 @@ def study_table(study: Study) -> Airy:
     table.spare = max(longest - NAME_COLUMNS, 0)
     lines = [cells(one, study.settings) for one in study.compared]
     for place, head in enumerate(heads(study)):
-        if place and all(line[place] in ("", NONE) for line in lines):
+        if place and all(line[place] in ("", DASH) for line in lines):
             continue
         table.add_column(
             Text(head),
@@ -93,7 +93,7 @@ def study_table(study: Study) -> Airy:
     shown = [
         place
         for place in range(len(heads(study)))
-        if not place or any(line[place] not in ("", NONE) for line in lines)
+        if not place or any(line[place] not in ("", DASH) for line in lines)
     ]
     for one, line in zip(study.compared, lines, strict=True):
         style = "bold" if one.only_best else ""

@@ -15,7 +15,7 @@ from corsage.benchmarks.device.messages import ALL, KINDS, Draft, honest
 from corsage.clients import client_class
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.keys import declared as keys_of
-from corsage.core.messages.asked import USUAL
+from corsage.core.messages.asked import USUAL_OPTIONS
 from corsage.core.messages.fields import columns_of
 from corsage.core.messages.wire import Settings, Task
 from corsage.core.registry import algorithm_keys
@@ -176,7 +176,7 @@ def a_field(draft: Draft, rng: Random, outside: str) -> str:
 
 def an_option(draft: Draft, rng: Random, outside: str) -> str:
     """An option of the algorithm, or of evaluations."""
-    kinds = {**USUAL, **client_class(draft.algorithm).takes.options}
+    kinds = {**USUAL_OPTIONS, **client_class(draft.algorithm).takes.options}
     name = pick(rng, sorted({*kinds, "ask", "walk", "local-steps"}))
     found = value(rng, outside)
     if name in kinds and rng.random() < 0.5:

@@ -24,7 +24,7 @@ from corsage.solvers.convex_clustering.expansions import Expansion, Probe, answe
 from corsage.solvers.losses.convex import SmoothLosses
 from corsage.solvers.losses.held_out import Fold
 
-POINTS, SLOPES = "points", "slopes"
+PROBE_POINTS, SLOPES = "points", "slopes"
 """Rows of probes: several points and slopes a user."""
 MOST_FOLDS, MOST_POINTS = 100, 10_000
 
@@ -35,7 +35,7 @@ class ConvexClusteringClient(FoldedClient):
     takes = Takes(
         shared={"known": floats("K", "P")},
         rows={name: floats("P") for name in ("p", "x", "v", "slope")}
-        | {"kappa": floats(), POINTS: floats("K", "P"), SLOPES: floats("K", "P")},
+        | {"kappa": floats(), PROBE_POINTS: floats("K", "P"), SLOPES: floats("K", "P")},
         options={
             "ask": Text(40),
             "fold": Text(100),
@@ -51,7 +51,7 @@ class ConvexClusteringClient(FoldedClient):
             "chosen": Flag(),
         },
         squares=4,
-        many=POINTS,
+        many=PROBE_POINTS,
     )
 
     usual_question = "prox"
@@ -151,7 +151,8 @@ class ConvexClusteringClient(FoldedClient):
         """f_i and its derivatives near each of several points, and what makes duality gaps."""
         folds, probes = self.asked_folds(got), []
         points, slopes = (
-            np.moveaxis(np.asarray(got.rows[name], np.float64), 1, 0) for name in (POINTS, SLOPES)
+            np.moveaxis(np.asarray(got.rows[name], np.float64), 1, 0)
+            for name in (PROBE_POINTS, SLOPES)
         )
         words = (got.options[name] for name in ("of-fold", "shares", "bounds"))
         for x, v, fold, share, bound in zip(points, slopes, *words, strict=True):

@@ -25,7 +25,7 @@ from corsage.networks.exact import exact_heads, projection, softmax_heads
 from corsage.networks.exact.exact_heads import Designs
 from corsage.strategies.fedrep.exact_keys import QUESTIONS, FedRepExactKeys
 
-MOST = 1e15
+LARGEST_STRENGTH = 1e15
 """No strength is larger."""
 Answer = Callable[[Got, Examples], Sent]
 
@@ -38,10 +38,10 @@ class FedRepExactClient(Client[FedRepExactKeys]):
         rows={"centre": floats("H"), "shares": floats("K")},
         options={
             "ask": OneOf(tuple(QUESTIONS)),
-            "gamma": Real(0, MOST),
-            "sigma2": Real(0, MOST),
-            "heat": Real(1e-3, MOST),
-            "pull": Real(0, MOST),
+            "gamma": Real(0, LARGEST_STRENGTH),
+            "sigma2": Real(0, LARGEST_STRENGTH),
+            "heat": Real(1e-3, LARGEST_STRENGTH),
+            "pull": Real(0, LARGEST_STRENGTH),
             "components": Whole(1, projection.MOST_COMPONENTS),
         },
         squares=0,

@@ -16,7 +16,7 @@ from torch import Tensor
 from corsage.clients.base import Got, K, Models, Sent
 from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Array, Arrays
-from corsage.core.keys import STEPS
+from corsage.core.keys import STEP_LIMIT
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.messages.fields import Kind, Listed, Whole
 from corsage.core.messages.limits import Limits
@@ -78,5 +78,5 @@ class Walk(Kind):
         """Of so many steps as the device allows."""
         runs = Listed(Listed(Whole(), 3, 3))(name, value)
         if limits:
-            limits.check(STEPS, name, sum(r + k for r, k, _ in runs))
+            limits.check(STEP_LIMIT, name, sum(r + k for r, k, _ in runs))
         return runs

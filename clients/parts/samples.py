@@ -138,7 +138,7 @@ def units_of(data: FederatedData, users: Sequence[str]) -> Units | None:
     return Units(*own.label[[data.index[user] for user in users]].T)
 
 
-BYTES = 256 * 2**20
+FEATURE_BYTES = 256 * 2**20
 """What the features that a process holds take together at most; others are computed again."""
 
 
@@ -156,7 +156,7 @@ class Features:
             return self._found[key]
         found = make()
         size = found.numel() * found.element_size()
-        if Features.taken + size <= BYTES:
+        if Features.taken + size <= FEATURE_BYTES:
             Features.taken += size
             self._found[key] = found
         return found

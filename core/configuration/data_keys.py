@@ -9,9 +9,9 @@ from corsage.core.paths import AUTO
 from corsage.core.registry import DATASETS
 
 FEDERATED, BY_USER, UNSCALED = "federated", "user", "none"
-SCALES = (FEDERATED, BY_USER, UNSCALED)
+SCALE_CHOICES = (FEDERATED, BY_USER, UNSCALED)
 """Whose mean and spread standardise the columns of a table."""
-MISSING = ("refuse", "mean", "flag")
+MISSING_CHOICES = ("refuse", "mean", "flag")
 """Treatments of a table's missing cells."""
 
 

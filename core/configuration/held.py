@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 from weakref import WeakValueDictionary
 
-PREFIX = "object-"
+OBJECT_PREFIX = "object-"
 
 
 class Held:
@@ -32,7 +32,7 @@ _NAMED: WeakValueDictionary[str, Held] = WeakValueDictionary()
 def hold(thing: Any) -> Held:
     """An object under a new name, though it has another one: it may have changed meanwhile, and
     what was made of it under its old name is that of before."""
-    made = Held(PREFIX + secrets.token_hex(6), thing)
+    made = Held(OBJECT_PREFIX + secrets.token_hex(6), thing)
     _NAMED[made.name] = made
     return made
 
@@ -57,7 +57,7 @@ def same(one: str, other: str) -> bool:
 
 def is_name(text: str) -> bool:
     """Tell whether a text is such a name, of this process or another one."""
-    return text.startswith(PREFIX)
+    return text.startswith(OBJECT_PREFIX)
 
 
 def importable(thing: Any) -> str:

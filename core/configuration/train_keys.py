@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from corsage.core.errors import ConfigError
-from corsage.core.keys import EPOCHS, STEPS, Keys, check_limits, convert, kebab, key, word
+from corsage.core.keys import EPOCH_LIMIT, STEP_LIMIT, Keys, check_limits, convert, kebab, key, word
 
 DECAY, TABLE_DECAY = 1e-4, 0.03
 """Weight decay where nobody says; the second where numbers of a scaled table are predicted."""
@@ -23,7 +23,7 @@ class TrainKeys(Keys):
     title = "Local training"
 
     local_epochs: int = key(
-        1, "epochs a round (FedRep: of the body, after the head's)", low=0, limit=EPOCHS
+        1, "epochs a round (FedRep: of the body, after the head's)", low=0, limit=EPOCH_LIMIT
     )
     local_steps: int = key(
         0,
@@ -31,7 +31,7 @@ class TrainKeys(Keys):
         "samples; with work=equal all steps of a method, its own epochs say how they are shared "
         "out; 0: by epochs",
         low=0,
-        limit=STEPS,
+        limit=STEP_LIMIT,
     )
     work: str = key(
         "equal",
@@ -44,7 +44,7 @@ class TrainKeys(Keys):
         "work=equal: gradient steps of a round, in epochs of the user's data; a method's own "
         "epochs say how they are shared out. 0: those of the most costly of the compared methods",
         low=0.0,
-        limit=EPOCHS,
+        limit=EPOCH_LIMIT,
     )
     fine_tune_epochs: int = key(
         10,
@@ -188,7 +188,7 @@ class TrainKeys(Keys):
             raise ConfigError(f"lr-end={self.lr_end:g}: must be at most lr={self.lr:g}.")
         for name, (rule, wanted) in IDLE.items():
             value = getattr(self, name)
-            said, known = getattr(self, rule), DEFAULTS[name]
+            said, known = getattr(self, rule), TRAIN_DEFAULTS[name]
             if value != known and not any(one in wanted for one in listed(said)):
                 raise ConfigError(
                     f"{kebab(name)}={word(value)}: {kebab(rule)}={word(said)} has no use for it; "
@@ -198,7 +198,7 @@ class TrainKeys(Keys):
     def changed(self, names: tuple[str, ...]) -> dict[str, str]:
         """Those of some keys that are not as they are by themselves."""
         own = {name: getattr(self, name) for name in names}
-        return {kebab(n): word(v) for n, v in own.items() if v != DEFAULTS[n]}
+        return {kebab(n): word(v) for n, v in own.items() if v != TRAIN_DEFAULTS[n]}
 
 
 IDLE: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -213,7 +213,7 @@ IDLE: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "augment_padding": ("augment", ("crop",)),
 }
 """Keys that mean something only where another one has one of some values."""
-DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(TrainKeys)}
+TRAIN_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(TrainKeys)}
 RULE = ("optimizer", "nesterov", "clip_gradient", "mixed_precision")
 """Keys of the step."""
 LOSS = ("label_smoothing", "class_weights")

@@ -15,7 +15,7 @@ from flwr.common.constant import ErrorCode
 EVALUATION = "evaluation"
 """The record of the evaluation's task in the message, and of what was done in the reply."""
 METRICS = "evaluation-metrics"
-FAILED = "failed-as-a-whole"
+FAILED_WHOLE = "failed-as-a-whole"
 """The record with the causes, where the training or the evaluation has no result at all."""
 
 
@@ -47,7 +47,7 @@ def joined(trained: Message, evaluated: Message) -> RecordDict:
         content[EVALUATION] = evaluated.content["config"]
         content[METRICS] = evaluated.content["metrics"]
     if causes:
-        content[FAILED] = ConfigRecord(causes)
+        content[FAILED_WHOLE] = ConfigRecord(causes)
     return content
 
 
@@ -58,8 +58,8 @@ def split(reply: Message) -> tuple[Message, Message]:
     content: Any = reply.content
     names = {EVALUATION: "config", METRICS: "metrics"}
     apart = {names[name]: record for name, record in content.items() if name in names}
-    rest = {name: record for name, record in content.items() if name not in (*names, FAILED)}
-    causes = content.get(FAILED)
+    rest = {name: record for name, record in content.items() if name not in (*names, FAILED_WHOLE)}
+    causes = content.get(FAILED_WHOLE)
     causes = causes if isinstance(causes, ConfigRecord) else {}
     return (
         half(reply, rest, causes.get("train")),

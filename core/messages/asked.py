@@ -15,16 +15,16 @@ from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError, Refused
-from corsage.core.keys import EPOCHS
+from corsage.core.keys import EPOCH_LIMIT
 from corsage.core.measures import measures_named
 from corsage.core.messages.encoding import plain
-from corsage.core.messages.fields import MOST, Doubt, Flag, Kind, Real, Text, Whole, shown
+from corsage.core.messages.fields import LARGEST_WHOLE, Doubt, Flag, Kind, Real, Text, Whole, shown
 from corsage.core.messages.limits import Limits
-from corsage.core.messages.wire import BY_USER, DELIVER, ROOM, ROW
+from corsage.core.messages.wire import DELIVER_OPTION, ROOM_OPTION, ROW_OPTION, ROWS_BY_USER
 
 ANY = "K"
 """In the shape of an array: any length."""
-DTYPES = {
+ARRAY_TYPES = {
     "f": (np.dtype(np.float32), np.dtype(np.float64)),
     "i": (np.dtype(np.int64),),
 }
@@ -90,15 +90,15 @@ class Measures(Text):
         return str(value)
 
 
-USUAL: Mapping[str, Kind] = {
+USUAL_OPTIONS: Mapping[str, Kind] = {
     "adapt": Flag(),
     "adapt-samples": Whole(),
-    "adapt-epochs": Whole(limit=EPOCHS),
+    "adapt-epochs": Whole(limit=EPOCH_LIMIT),
     "fine-tune": Flag(),
-    ROW: Text(60),
-    DELIVER: Flag(),
+    ROW_OPTION: Text(60),
+    DELIVER_OPTION: Flag(),
     "measures": Measures(200),
-    BY_USER: Flag(),
+    ROWS_BY_USER: Flag(),
     "clipping_norm": Real(0.0),
 }
 """Options of every client: those of evaluations, how to average, and what Flower's mods that clip
@@ -111,8 +111,8 @@ the table shows: each user is judged alone, as its model will be when it is load
 
 def options_of(said: Mapping[str, Any], takes: Takes, doubt: Doubt) -> dict[str, Any]:
     """The options of a message, each as it may be; Refused if one is not declared."""
-    kinds = {**USUAL, **takes.options}
-    for name in said.keys() - kinds.keys() - {ROOM, *takes.at_home}:
+    kinds = {**USUAL_OPTIONS, **takes.options}
+    for name in said.keys() - kinds.keys() - {ROOM_OPTION, *takes.at_home}:
         raise Refused(f"{shown(name)}={shown(said[name])}: nobody here takes such an option")
     if not doubt.doubts:
         return dict(said)
@@ -137,7 +137,7 @@ def arrays_as(
             continue
         sides = form.sides if rows is None else (rows, *form.sides)
         shape = shape_of(sides, record[name].shape, sizes)
-        found[name] = plain(record[name], DTYPES[form.kind], shape, f"array {name}").copy()
+        found[name] = plain(record[name], ARRAY_TYPES[form.kind], shape, f"array {name}").copy()
     return found
 
 
@@ -145,7 +145,7 @@ def shape_of(
     sides: tuple[str | int, ...], said: tuple[Any, ...], sizes: Mapping[str, int]
 ) -> tuple[int, ...]:
     """The shape that an array must have; where any length will do, its own."""
-    free = {at: n for at, n in enumerate(said) if type(n) is int and 0 <= n <= MOST}
+    free = {at: n for at, n in enumerate(said) if type(n) is int and 0 <= n <= LARGEST_WHOLE}
     return tuple(
         free.get(at, 0) if side == ANY else side if isinstance(side, int) else sizes[side]
         for at, side in enumerate(sides)

@@ -17,7 +17,7 @@ from corsage.core.errors import Refused, line
 
 MOST_HEADER = 1024
 """Bytes of the header of an array: NumPy's has 128."""
-LARGE = 2**20
+LARGE_ARRAY = 2**20
 """Bytes from which on a second copy of an array is dear."""
 _NPY = b"\x93NUMPY\x01\x00"
 
@@ -51,7 +51,7 @@ def as_sent(array: NDArray[Any]) -> NDArray[Any]:
 
     It is then sent without another copy; small ones stay what they are.
     """
-    if array.nbytes < LARGE:
+    if array.nbytes < LARGE_ARRAY:
         return array
     return _numpy(_array(np.ascontiguousarray(array)))
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from corsage.core.messages.limits import Limits
 
 R = TypeVar("R")
-MOST = 2**53
+LARGEST_WHOLE = 2**53
 """No number that counts is larger: floats hold each of those up to here."""
-MOST_TEXT = 2**20
+MOST_JSON_TEXT = 2**20
 """Characters of one text in a message, and entries of one list."""
-EMPTY: tuple[Any, ...] = ("", [], {}, None)
+EMPTY_VALUES: tuple[Any, ...] = ("", [], {}, None)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Whole(Kind):
     """A whole number, perhaps within one of the device's limits."""
 
     low: int = 0
-    high: int = MOST
+    high: int = LARGEST_WHOLE
     limit: str = ""
 
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> int:
@@ -128,7 +128,7 @@ class Text(Kind):
     `letters`, if there are any, are all that may be in it.
     """
 
-    most: int = MOST_TEXT
+    most: int = MOST_JSON_TEXT
     printable: bool = False
     id: bool = False
     letters: str = ""
@@ -175,7 +175,7 @@ class Listed(Kind):
     """A list of values of one kind."""
 
     each: Kind
-    most: int = MOST_TEXT
+    most: int = MOST_JSON_TEXT
     least: int = 0
 
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> list[Any]:
@@ -240,7 +240,7 @@ class JsonTables(Listed):
 
 def shown(value: Any) -> str:
     """A value in a few characters, for a line."""
-    if isinstance(value, int) and not -MOST <= value <= MOST:
+    if isinstance(value, int) and not -LARGEST_WHOLE <= value <= LARGEST_WHOLE:
         return "a huge number"  # as text it may be refused by Python itself
     if isinstance(value, list | dict):
         return f"a {type(value).__name__} of {len(value)}"
@@ -302,7 +302,7 @@ def put(message: Any, at: str = "config") -> dict[str, Any]:
     kind: Any = type(message)  # mypy takes a class for one of its instances
     for attribute, one in declared(kind, at).items():
         value = getattr(message, attribute)
-        if value in EMPTY or (one.spare and not value):
+        if value in EMPTY_VALUES or (one.spare and not value):
             continue
         if one.kind.converts:
             one.kind.put(record, one.name, value)

@@ -28,15 +28,15 @@ from corsage.core.messages.fields import (
     take,
 )
 from corsage.core.messages.limits import Limits
-from corsage.core.messages.wire import FINGERPRINT, MOST_CLASSES, Sides
+from corsage.core.messages.wire import FINGERPRINT, MOST_MODEL_CLASSES, Sides
 from corsage.core.registry import attached
 
 if TYPE_CHECKING:
     from corsage.core.tables.columns import TableFacts
 
-MOST_USERS = 1_000_000
+MOST_HOSTED_USERS = 1_000_000
 """Users of one node: a simulation of all users of the largest data set is one node."""
-MOST_CHARACTERS = 200
+MOST_ID_CHARACTERS = 200
 """Characters of the id of a user, and of the name of its cluster."""
 MOST_SAMPLES = 10**9
 """Training or test samples of one user."""
@@ -70,9 +70,9 @@ class Hosted(Kind):
 
     def columns(self, name: str) -> Mapping[str, Kind]:
         """One of each user."""
-        ids = Listed(Text(MOST_CHARACTERS, printable=True, id=True), MOST_USERS)
-        clusters = Listed(Text(MOST_CHARACTERS, printable=True), MOST_USERS)
-        samples = Listed(Whole(high=MOST_SAMPLES), MOST_USERS)
+        ids = Listed(Text(MOST_ID_CHARACTERS, printable=True, id=True), MOST_HOSTED_USERS)
+        clusters = Listed(Text(MOST_ID_CHARACTERS, printable=True), MOST_HOSTED_USERS)
+        samples = Listed(Whole(high=MOST_SAMPLES), MOST_HOSTED_USERS)
         return {name: ids, "clusters": clusters, **dict.fromkeys(SAMPLES, samples)}
 
     def put(self, record: dict[str, Any], name: str, value: Mapping[str, Counts]) -> None:
@@ -104,7 +104,7 @@ class Facts(Kind):
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> TableFacts:
         """Out of JSON, each of the columns within its bounds."""
         tables = attached("tables")
-        text = Text(tables.MOST_TEXT)(name, value[name])
+        text = Text(tables.MOST_TABLE_TEXT)(name, value[name])
         try:
             facts: TableFacts = tables.read_facts(text, sum(value.get("train", [])))
             return facts
@@ -133,7 +133,7 @@ class Introduction:
 
     users: Mapping[str, Counts] = said(Hosted(), dict)
     shape: tuple[int, ...] = said(Sides(), (), name="input-shape")
-    num_classes: int = said(Whole(high=MOST_CLASSES), 0, needed=True)
+    num_classes: int = said(Whole(high=MOST_MODEL_CLASSES), 0, needed=True)
     table: TableFacts | None = said(Facts(), None)
     proof: str = said(Text(64), "")
     frozen: str = said(Text(FINGERPRINT, letters="0123456789abcdef"), "")

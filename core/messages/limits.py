@@ -14,9 +14,9 @@ from corsage.core.errors import ConfigError, Refused
 from corsage.core.keys import Keys, flatten, key, names, nearest, read
 from corsage.core.registry import ALGORITHMS
 
-ZOO = "zoo"
+ZOO_WORD = "zoo"
 """Corsage's own models, among those that a device builds."""
-SPACE = 10
+MODELS_ROOM = 10
 """Numbers that a device holds for each parameter that it allows."""
 
 
@@ -28,7 +28,8 @@ class Limits(Keys):
 
     strategies: tuple[str, ...] = key((), "algorithms it takes part in, with commas; empty: all")
     models: tuple[str, ...] = key(
-        (ZOO,), "models it builds, with commas: zoo (Corsage's own), and package.module:factory"
+        (ZOO_WORD,),
+        "models it builds, with commas: zoo (Corsage's own), and package.module:factory",
     )
     max_epochs: int = key(100, "epochs of one kind in one message", low=1)
     max_steps: int = key(
@@ -45,7 +46,7 @@ class Limits(Keys):
     @property
     def space(self) -> int:
         """The numbers that may be held at once."""
-        return SPACE * self.max_parameters
+        return MODELS_ROOM * self.max_parameters
 
     def threads(self, asked: int) -> int:
         """As many threads as are asked for, if there may be so many."""
@@ -62,7 +63,7 @@ class Limits(Keys):
         if count > self.space:
             raise Refused(
                 f"{what} would take {count:.3g} numbers, more than this device allows "
-                f"(max-parameters={self.max_parameters}, times {SPACE})"
+                f"(max-parameters={self.max_parameters}, times {MODELS_ROOM})"
             )
 
 
@@ -73,6 +74,6 @@ def limits_of(node_config: Mapping[str, Any]) -> Limits:
         if name not in ALGORITHMS:
             raise ConfigError(f"node config: strategies={name}: none.{nearest(name, ALGORITHMS)}")
     for model in found.models:
-        if model != ZOO and ":" not in model:
+        if model != ZOO_WORD and ":" not in model:
             raise ConfigError(f"node config: models={model}: neither zoo nor module:factory.")
     return found

@@ -14,7 +14,7 @@ from corsage.core.blocks import mean_of
 from corsage.core.errors import Refused, line
 from corsage.core.messages.encoding import encode, payload
 from corsage.core.messages.fields import (
-    MOST,
+    LARGEST_WHOLE,
     Doubt,
     Flag,
     Kind,
@@ -71,7 +71,7 @@ class Causes(Kind):
 
     def columns(self, name: str) -> Mapping[str, Kind]:
         """As many of one as of the other; causes are cut to a line, however long."""
-        return dict.fromkeys((name, "causes"), Listed(Text(MOST)))
+        return dict.fromkeys((name, "causes"), Listed(Text(LARGEST_WHOLE)))
 
     def put(self, record: dict[str, Any], name: str, value: Mapping[str, str]) -> None:
         """Column by column."""

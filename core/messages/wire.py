@@ -22,8 +22,8 @@ from corsage.core.errors import ConfigError, Refused
 from corsage.core.keys import Keys, NoKeys, flatten, kebab, names, read
 from corsage.core.messages.fields import (
     BELIEVING,
-    EMPTY,
-    MOST,
+    EMPTY_VALUES,
+    LARGEST_WHOLE,
     Doubt,
     Flag,
     Json,
@@ -47,26 +47,26 @@ from corsage.core.registry import ALGORITHMS, attached, data_keys, device_keys, 
 if TYPE_CHECKING:
     from corsage.core.tables.preparation import Preparation
 
-MEMBERS = "members"
+COHORT_MEMBERS = "members"
 """The array that names the users of a cohort in its state."""
-BY_USER = "by-user"
+ROWS_BY_USER = "by-user"
 """The option with which a node sends one row a user also of arrays that are averaged."""
 ENDS_THE_RUN, ENDS_THE_STRATEGY = 1010, 1011
 """Codes of error replies with which a simulated node ends the run, since it cannot keep its users'
 states, or the strategy, whose states are damaged. A device has no such say.
 """
-ROW, DELIVER, ROOM = "row", "deliver", "room"
+ROW_OPTION, DELIVER_OPTION, ROOM_OPTION = "row", "deliver", "room"
 """Options of evaluations: of which row of the table, whether it is the one that the table shows,
 and how many bytes each user's model may then take in the run folder.
 """
 FINGERPRINT = 32
 """Characters of the fingerprint of what of the model nobody trains."""
-MOST_CLASSES, MOST_SIDES = 100_000, 8
-MOST_NUMBERS = 10**8
+MOST_MODEL_CLASSES, MOST_SIDES = 100_000, 8
+MOST_SAMPLE_NUMBERS = 10**8
 """Numbers of one sample: a volume of 460 to each side."""
-LONGEST = 1000
+LONGEST_VALUE = 1000
 """Characters of a key's value, but for lists of columns."""
-COLUMNS = (
+FILE_KEYS = (
     *("label-column", "labels", "feature-columns", "drop-columns", "category-columns"),
     *("scale", "missing", "test-fraction", "max-train-samples"),
 )
@@ -130,9 +130,11 @@ def check_value(name: str, value: Any) -> None:
     """Refuse what no key can be, before anything is made of it."""
     if type(value) not in (bool, int, float, str):
         raise Refused(f"{name}={shown(value)}: not a value")
-    if type(value) is str and len(value) > LONGEST and name not in COLUMNS:
-        raise Refused(f"{name}: a text of {len(value)} characters, at most {LONGEST} are read")
-    if type(value) is int and not -MOST <= value <= MOST:
+    if type(value) is str and len(value) > LONGEST_VALUE and name not in FILE_KEYS:
+        raise Refused(
+            f"{name}: a text of {len(value)} characters, at most {LONGEST_VALUE} are read"
+        )
+    if type(value) is int and not -LARGEST_WHOLE <= value <= LARGEST_WHOLE:
         raise Refused(f"{name}: a huge number")
 
 
@@ -167,9 +169,9 @@ class Sides(Kind):
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> tuple[int, ...]:
         """As arrays have it."""
         one = type(value) is list and len(value) == 1
-        sides = tuple(Listed(Whole(0 if one else 1, MOST_NUMBERS), MOST_SIDES)(name, value))
-        if math.prod(sides) > MOST_NUMBERS:
-            raise Refused(f"{name}: {sides} are more than {MOST_NUMBERS} numbers a sample")
+        sides = tuple(Listed(Whole(0 if one else 1, MOST_SAMPLE_NUMBERS), MOST_SIDES)(name, value))
+        if math.prod(sides) > MOST_SAMPLE_NUMBERS:
+            raise Refused(f"{name}: {sides} are more than {MOST_SAMPLE_NUMBERS} numbers a sample")
         return sides
 
     def put(self, record: dict[str, Any], name: str, value: tuple[int, ...]) -> None:
@@ -191,10 +193,10 @@ class Settings:
     experiment: str = said(Text(200), at="settings")
     seed: int = said(Whole(), at="settings")
     shape: tuple[int, ...] = said(Sides(), name="input-shape", at="settings")
-    num_classes: int = said(Whole(high=MOST_CLASSES), at="settings")
+    num_classes: int = said(Whole(high=MOST_MODEL_CLASSES), at="settings")
     num_users: int = said(Whole(), 0, at="settings", device=False)
     device_data: DataKeys = said(
-        Group(lambda record: device_keys(), COLUMNS), DataKeys(), name="keys", at="settings",
+        Group(lambda record: device_keys(), FILE_KEYS), DataKeys(), name="keys", at="settings",
         needed=True,
     )  # fmt: skip
     data: DataKeys = said(
@@ -245,7 +247,7 @@ class Task(Settings):
     users: list[str] = said(Listed(Text(400)), list)
     versions: list[int] = said(Listed(Whole()), list)
     keep: list[int] = said(Listed(Whole()), list)
-    weights: list[float] = said(Listed(Real(0, MOST)), list)
+    weights: list[float] = said(Listed(Real(0, LARGEST_WHOLE)), list)
     state_dir: str = said(Text(), "", device=False)
     many_machines: bool = said(Flag(), False, device=False)
     cohort_options: list[dict[str, Any]] = said(JsonTables(), list)
@@ -266,7 +268,7 @@ def encode_task(task: Task) -> ConfigRecord:
     own = {"settings": _settings_text(*(getattr(task, name) for name in SETTINGS)), **put(task)}
     if both := own.keys() & task.options.keys():
         raise ConfigError(f"{min(both)}: an option of the name of a field of tasks.")
-    options = {name: value for name, value in task.options.items() if value not in EMPTY}
+    options = {name: value for name, value in task.options.items() if value not in EMPTY_VALUES}
     return ConfigRecord({**own, **options})
 
 

@@ -4,11 +4,11 @@ This attaches to the messages and to the opening of a run, where some node has a
 """
 
 from corsage.core.tables.agreement import misfit, policy_of
-from corsage.core.tables.columns import MOST_TEXT, BadColumns, TableFacts, read_facts
+from corsage.core.tables.columns import MOST_TABLE_TEXT, BadColumns, TableFacts, read_facts
 from corsage.core.tables.preparation import Preparation
 
 __all__ = [
-    "MOST_TEXT",
+    "MOST_TABLE_TEXT",
     "BadColumns",
     "Preparation",
     "TableFacts",

@@ -11,12 +11,12 @@ from corsage.core.configuration.data_keys import FEDERATED
 from corsage.core.errors import DataError
 from corsage.core.tables.columns import (
     CATEGORY,
-    CLASSES,
     EMPTY,
     MISSING_LEVEL,
     MOST_COLUMNS,
     MOST_LEVELS,
     NUMBER,
+    NUMBERED_CLASSES,
     ColumnFacts,
     Moments,
     TableFacts,
@@ -129,7 +129,7 @@ def misfit(preparation: Preparation, said: TableFacts) -> str:
                 f"its column {column.name!r} has {what[column.kind]}, the others' "
                 f"{what[kinds[column.name]]}"
             )
-    if said.label.kind == CLASSES and preparation.classes:
+    if said.label.kind == NUMBERED_CLASSES and preparation.classes:
         return f"its labels are numbered, the others' are words: {preparation.classes[0]}, ..."
     if said.label.kind == CATEGORY and not preparation.classes:
         return "its labels are words, the others' are numbered"

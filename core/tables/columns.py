@@ -15,8 +15,8 @@ from typing import Any
 from corsage.core.errors import line
 
 NUMBER, CATEGORY, EMPTY = "number", "category", "empty"
-KINDS = (NUMBER, CATEGORY, EMPTY)
-CLASSES = "classes"
+COLUMN_KINDS = (NUMBER, CATEGORY, EMPTY)
+NUMBERED_CLASSES = "classes"
 """The kind of labels that are numbered from 0; those that are words are categories."""
 MISSING_LEVEL = "(missing)"
 """The level of a category whose cell is empty."""
@@ -27,11 +27,11 @@ MISSING_WORDS = frozenset(
 MOST_COLUMNS = 100_000
 MOST_LEVELS = 1_000
 """Levels of one category."""
-MOST_CHARACTERS = 200
+MOST_WORD_CHARACTERS = 200
 """Characters of the name of a column, and of a level."""
-MOST_TEXT = 2**24
+MOST_TABLE_TEXT = 2**24
 """Characters of all that a node says of its table."""
-LARGEST = 1e300
+LARGEST_CELL = 1e300
 """No number of a table is larger: differences of two of them are finite."""
 
 
@@ -131,8 +131,8 @@ def _plain(column: ColumnFacts) -> list[Any]:
 
 def read_facts(words: object, rows: int) -> TableFacts:
     """Read the facts on a table of so many training rows; BadColumns if they cannot be."""
-    if type(words) is not str or len(words) > MOST_TEXT:
-        raise BadColumns(f"no text of at most {MOST_TEXT} characters")
+    if type(words) is not str or len(words) > MOST_TABLE_TEXT:
+        raise BadColumns(f"no text of at most {MOST_TABLE_TEXT} characters")
     try:
         found = json.loads(words)
     except (ValueError, RecursionError):
@@ -153,7 +153,7 @@ def read_column(plain: object, rows: int, at: int) -> ColumnFacts:
     name, kind, levels, gaps, *numbers = plain
     where = f"column {line(repr(name), 60)}"
     read_word(name, where)
-    if kind not in (KINDS if at else (NUMBER, CATEGORY, CLASSES)):
+    if kind not in (COLUMN_KINDS if at else (NUMBER, CATEGORY, NUMBERED_CLASSES)):
         raise BadColumns(f"{where}: {line(repr(kind), 30)} is no kind of column")
     if type(gaps) is not bool:
         raise BadColumns(f"{where}: {line(repr(gaps), 30)} is not true or false")
@@ -175,7 +175,7 @@ def read_word(word: object, where: str) -> None:
     """Refuse what cannot be a name."""
     if type(word) is not str or not word.strip() or word != word.strip():
         raise BadColumns(f"{where} is no name")
-    if len(word) > MOST_CHARACTERS or not word.isprintable():
+    if len(word) > MOST_WORD_CHARACTERS or not word.isprintable():
         raise BadColumns(f"{where} is too long, or has characters that cannot be printed")
 
 
@@ -185,7 +185,7 @@ def read_moments(numbers: Sequence[object], where: str, rows: int) -> Moments:
     if type(count) is not int or not 0 <= count <= rows:
         raise BadColumns(f"{where}: {line(repr(count), 30)} is no count of at most {rows} rows")
     for number in (mean, std):
-        if type(number) not in (int, float) or not -LARGEST <= number <= LARGEST:  # type: ignore[operator]
+        if type(number) not in (int, float) or not -LARGEST_CELL <= number <= LARGEST_CELL:  # type: ignore[operator]
             raise BadColumns(f"{where}: {line(repr(number), 30)} is no finite number")
     mean, std = float(mean), float(std)  # type: ignore[arg-type]
     if std < 0 or (not count and (mean or std)):

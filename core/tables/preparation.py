@@ -25,7 +25,7 @@ from corsage.core.tables.columns import CATEGORY, MISSING_LEVEL, NUMBER, Moments
 
 MOST_SCALE = 1e300
 """No scale is larger."""
-CONSTANT = 1e-12
+CONSTANT_SPREAD = 1e-12
 """A spread of so little of the mean is rounding: the column is constant."""
 V = TypeVar("V")
 
@@ -253,7 +253,7 @@ def standard_of(moments: Moments, centred: bool = True) -> tuple[float, float]:
     if not centred:
         size = math.hypot(mean, std)
         return 0.0, 1 / size if size > 1 / MOST_SCALE else 1.0
-    flat = std <= CONSTANT * abs(mean) or std < 1 / MOST_SCALE
+    flat = std <= CONSTANT_SPREAD * abs(mean) or std < 1 / MOST_SCALE
     return mean, 1.0 if flat else 1 / std
 
 

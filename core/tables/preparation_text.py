@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from corsage.core.configuration.data_keys import MISSING, SCALES
+from corsage.core.configuration.data_keys import MISSING_CHOICES, SCALE_CHOICES
 from corsage.core.tables.columns import (
     CATEGORY,
     MOST_COLUMNS,
@@ -26,7 +26,7 @@ def read_preparation(plain: object) -> Preparation:
     names = [column.name for column in columns]
     if len(set(names)) < len(names):
         raise BadColumns("a column is named twice")
-    for name, choices in (("missing", MISSING), ("scaling", SCALES)):
+    for name, choices in (("missing", MISSING_CHOICES), ("scaling", SCALE_CHOICES)):
         if found[name] not in choices:
             raise BadColumns(f"{name}: none of {', '.join(choices)}")
     width = sum(len(column.features) for column in columns)

@@ -18,9 +18,9 @@ import numpy as np
 from corsage.core.arrays import Floats
 from corsage.core.errors import DataError
 from corsage.core.tables.columns import is_missing
-from corsage.datasets.columns.dialect import ENCODING, LOOKED_AT, Dialect, rows
+from corsage.datasets.columns.dialect import DIALECT_ROWS, ENCODING, Dialect, rows
 
-CHUNK = 4096
+CHUNK_ROWS = 4096
 """Rows that are read at once."""
 
 
@@ -65,7 +65,7 @@ class Place:
 
     def rows(self) -> list[tuple[int, list[str]]]:
         """The first rows below the header."""
-        found = islice(rows(self.path, self.dialect.delimiter), LOOKED_AT + 1)
+        found = islice(rows(self.path, self.dialect.delimiter), DIALECT_ROWS + 1)
         return [row for row in found if row[0] > self.header_lines]
 
 
@@ -124,7 +124,7 @@ def row_by_row(place: Place, text: Collection[int], idle: Collection[int]) -> Ce
     width, blocks = len(place.names), list[Floats]()
     coded, late = {i: Codes() for i in text}, set[int]()
     reader = rows(place.path, place.dialect.delimiter)
-    while chunk := list(islice(reader, CHUNK)):
+    while chunk := list(islice(reader, CHUNK_ROWS)):
         chunk = [row for row in chunk if row[0] > place.header_lines]
         for line, row in chunk:
             if len(row) != width:

@@ -15,7 +15,7 @@ from corsage.core.errors import DataError
 
 ENCODING = "utf-8-sig"  # UTF-8, with or without the mark that spreadsheets put first
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-LOOKED_AT = 200
+DIALECT_ROWS = 200
 """Rows by which a file is judged."""
 COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
@@ -73,7 +73,7 @@ def dialect_of(path: Path) -> Dialect:
 def sample_of(path: Path, delimiter: str) -> list[list[str]]:
     """The first rows as one delimiter cuts them; none if what it leaves whole is no cell."""
     try:
-        return [row for _, row in islice(rows(path, delimiter), LOOKED_AT)]
+        return [row for _, row in islice(rows(path, delimiter), DIALECT_ROWS)]
     except DataError as error:
         if isinstance(error.__cause__, csv.Error):
             return []

@@ -40,7 +40,7 @@ def typed_column(
     if is_date(column):
         raise source.error(name, lambda word: True, DATE)
     if holds_others(column):
-        raise source.error(name, lambda word: True, OTHERS)
+        raise source.error(name, lambda word: True, OTHER_CELLS)
     forced = forced or is_category(column)
     if is_numeric(column) and not forced:
         return numbers(name, np.asarray(column.to_numpy(np.float64, na_value=np.nan)), source)
@@ -59,7 +59,7 @@ def typed_column(
 
 
 DATE = "a date; make a number of it, such as an age in days, or leave it out"
-OTHERS = "neither a number nor a word; make columns of its parts, or leave it out"
+OTHER_CELLS = "neither a number nor a word; make columns of its parts, or leave it out"
 
 
 def is_date(column: Any) -> bool:

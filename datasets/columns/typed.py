@@ -12,12 +12,12 @@ from corsage.core.arrays import Array, Floats
 from corsage.core.errors import DataError
 from corsage.core.tables.columns import (
     CATEGORY,
-    CLASSES,
     EMPTY,
-    LARGEST,
-    MOST_CHARACTERS,
+    LARGEST_CELL,
     MOST_LEVELS,
+    MOST_WORD_CHARACTERS,
     NUMBER,
+    NUMBERED_CLASSES,
     ColumnFacts,
     in_order,
     is_missing,
@@ -35,7 +35,7 @@ DRESSED = re.compile(
 UNIT = re.compile(r"[-+]?\d+(?:[.,]\d+)? ?([^\d\s.,:/-]+)")
 SOME_UNITS = 8
 """Few numbers with a unit may be names: 100m, 200m, 400m."""
-BARE = (
+BARE_NUMBERS = (
     "write numbers with digits and a decimal point and nothing else: no unit, no currency, no "
     "percent, nothing between thousands"
 )
@@ -61,7 +61,7 @@ class Source:
     where: str
     locate: Callable[[str, Callable[[str], bool]], str]
     gaps: bool
-    largest: float = LARGEST
+    largest: float = LARGEST_CELL
 
     def error(self, name: str, is_it: Callable[[str], bool], why: str) -> DataError:
         """The error that names the first such cell of a column."""
@@ -73,19 +73,19 @@ def numbers(name: str, column: Floats, source: Source) -> tuple[Floats, ColumnFa
     gaps = np.isnan(column)
     kind = EMPTY if len(column) and gaps.all() else NUMBER
     if (~gaps & ~(np.abs(column) <= source.largest)).any():
-        far = f"not a finite float{64 if source.largest == LARGEST else 32} number"
+        far = f"not a finite float{64 if source.largest == LARGEST_CELL else 32} number"
         raise source.error(
             name, lambda word: beyond(word, source.largest), f"{far}; fill it in, or drop the row"
         )
     if gaps.any() and not source.gaps:
         all_of_it = f", as is all of the column (drop-columns={name})" if kind == EMPTY else ""
-        raise source.error(name, is_missing, f"{EMPTY_CELL}{all_of_it}; {FILL}")
+        raise source.error(name, is_missing, f"{EMPTY_CELL}{all_of_it}; {FILL_GAPS}")
     return column, ColumnFacts(name, kind)
 
 
 NO_CLASS = "not a class; number the classes 0, 1, 2, ..., or set labels=numbers to predict numbers"
 EMPTY_CELL = "empty or missing"
-FILL = "fill it in, drop the row, or set missing=mean or flag"
+FILL_GAPS = "fill it in, drop the row, or set missing=mean or flag"
 
 
 def beyond(word: str, largest: float) -> bool:
@@ -104,7 +104,7 @@ def categories(
     counts = np.bincount(column.astype(np.int64), minlength=len(words))
     gaps = np.array([is_missing(word) for word in words], dtype=bool)
     if gaps[counts > 0].any() and not source.gaps:
-        raise source.error(name, is_missing, f"{EMPTY_CELL}; {FILL}")
+        raise source.error(name, is_missing, f"{EMPTY_CELL}; {FILL_GAPS}")
     levels = in_order({word for word, gap in zip(words, gaps, strict=True) if not gap})
     if not forced:
         check_words(name, dict(zip(words, counts.tolist(), strict=False)), levels, source)
@@ -134,7 +134,7 @@ def check_words(name: str, counts: dict[str, int], levels: Sequence[str], source
     plain = sum(count for word, count in known.items() if unit or is_number(word) or dressed(word))
     odd = [word for word in known if not is_number(word)]
     if odd and 2 * plain > sum(known.values()):
-        point = f"; {BARE}" if unit or dressed(odd[0]) else ""
+        point = f"; {BARE_NUMBERS}" if unit or dressed(odd[0]) else ""
         raise source.error(
             name, lambda word: word.strip() == odd[0],
             f"not a number, and most others are{point}; correct it, leave the cell empty and set "
@@ -165,7 +165,7 @@ def is_number(word: str) -> bool:
 
 def check_levels(name: str, levels: Sequence[str], rows: int, source: Source) -> None:
     """Refuse words that are texts or names."""
-    long = [v for v in levels if len(v) > MOST_CHARACTERS or not v.isprintable()]
+    long = [v for v in levels if len(v) > MOST_WORD_CHARACTERS or not v.isprintable()]
     if long:
         raise source.error(
             name, lambda word: word.strip().lower() == long[0].lower(),
@@ -189,12 +189,12 @@ def class_names(
 
 def numbered(name: str) -> ColumnFacts:
     """Labels that are numbered classes."""
-    return ColumnFacts(name, CLASSES)
+    return ColumnFacts(name, NUMBERED_CLASSES)
 
 
 def class_note(label: ColumnFacts, y: Array) -> list[str]:
     """A note on numbered classes that do not begin with 0."""
-    if label.kind != CLASSES or not len(y) or y.min() <= 0:
+    if label.kind != NUMBERED_CLASSES or not len(y) or y.min() <= 0:
         return []
     return [
         "no row has the class 0, which the models have all the same; category-columns="

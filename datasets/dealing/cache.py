@@ -25,7 +25,7 @@ from corsage.core.arrays import Array
 from corsage.core.errors import DataError
 from corsage.core.rights import private_folder, tighten
 
-FORMAT = 5  # raise it when the same keys would be prepared in another way
+CACHE_FORMAT = 5  # raise it when the same keys would be prepared in another way
 META = "meta.json"
 PREPARED = re.compile(r"\.?[0-9a-f]{24}\b")
 """Names of prepared folders, and of those that a killed process left half made."""
@@ -34,7 +34,7 @@ log = logging.getLogger("corsage")
 
 def digest(facts: Mapping[str, Any]) -> str:
     """The folder name for what a preparation depends on."""
-    text = json.dumps({"format": FORMAT, **facts}, sort_keys=True)
+    text = json.dumps({"format": CACHE_FORMAT, **facts}, sort_keys=True)
     return blake2b(text.encode(), digest_size=12).hexdigest()
 
 

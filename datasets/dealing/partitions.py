@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from corsage.core.arrays import Ints
 from corsage.core.errors import DataError
 
-LEAST = 2  # samples a user
-STEPS = 200  # of the scaling in `dirichlet`
+LEAST_SAMPLES = 2  # samples a user
+SCALING_STEPS = 200  # of the scaling in `dirichlet`
 
 
 def iid(
@@ -23,7 +23,7 @@ def iid(
     enough(len(labels), num_users)
     sizes = lognormal(num_users, size_sigma, rng)
     everything = rng.permutation(len(labels))
-    return hand_out([everything], np.zeros((num_users, 1), np.int64), sizes, LEAST)
+    return hand_out([everything], np.zeros((num_users, 1), np.int64), sizes, LEAST_SAMPLES)
 
 
 def shards(
@@ -43,7 +43,7 @@ def shards(
     """
     enough(len(labels), num_users)
     total = num_users * classes_per_user
-    least = LEAST if classes_per_user == 1 else 1
+    least = LEAST_SAMPLES if classes_per_user == 1 else 1
     present, counts = np.unique(labels, return_counts=True)
     if (counts // least).sum() < total:
         raise DataError(
@@ -78,7 +78,7 @@ def classes(
             f"{len(present)} classes; set at most that."
         )
     total = num_users * classes_per_user
-    least = LEAST if classes_per_user == 1 else 1
+    least = LEAST_SAMPLES if classes_per_user == 1 else 1
     most = np.minimum(counts // least, num_users)
     if most.sum() < total:
         raise DataError(
@@ -119,7 +119,7 @@ def consecutive(
         )
     first = rng.permutation(num_users) % len(present)
     dealt = (first[:, None] + np.arange(classes_per_user)) % len(present)
-    least = LEAST if classes_per_user == 1 else 1
+    least = LEAST_SAMPLES if classes_per_user == 1 else 1
     if (counts < least * np.bincount(dealt.ravel(), minlength=len(present))).any():
         raise DataError(
             f"partition=consecutive: too few samples of some classes for {num_users} users "
@@ -184,7 +184,7 @@ def natural(
             f"min-samples={least}: no user has so many samples, at most {counts.max()}; lower it."
         )
     if num_users:
-        least = max(least, LEAST)
+        least = max(least, LEAST_SAMPLES)
         chosen = np.flatnonzero(counts >= least)
         if len(chosen) < num_users:
             raise DataError(
@@ -201,10 +201,11 @@ def enough(samples: int, num_users: int) -> None:
     """Refuse fewer samples than two a user."""
     if num_users < 1:
         raise DataError(f"num-users={num_users}: there must be at least one user.")
-    if samples < LEAST * num_users:
+    if samples < LEAST_SAMPLES * num_users:
         raise DataError(
-            f"num-users={num_users}: {samples} samples are too few, each user needs {LEAST}; "
-            f"set num-users to at most {samples // LEAST}, or give more data."
+            f"num-users={num_users}: {samples} samples are too few, each user needs "
+            f"{LEAST_SAMPLES}; set num-users to at most {samples // LEAST_SAMPLES}, or "
+            "give more data."
         )
 
 
@@ -257,7 +258,7 @@ def scaled(shares: NDArray[np.float64], sizes: Ints, counts: Ints) -> NDArray[np
     No row and no column of the result exceeds its sum.
     """
     wanted = shares.copy()
-    for _ in range(STEPS):
+    for _ in range(SCALING_STEPS):
         wanted *= (sizes / wanted.sum(axis=1))[:, None]
         wanted *= counts / wanted.sum(axis=0)
     wanted *= np.minimum(1.0, sizes / wanted.sum(axis=1))[:, None]

@@ -9,7 +9,7 @@ import numpy as np
 from corsage.core.arrays import Array, Floats
 from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.errors import DataError
-from corsage.core.tables.columns import CATEGORY, CLASSES, EMPTY
+from corsage.core.tables.columns import CATEGORY, EMPTY, NUMBERED_CLASSES
 from corsage.core.tables.preparation import Preparation
 from corsage.datasets.user_data import FederatedData, OwnScales
 
@@ -52,7 +52,7 @@ def labels_of(data: FederatedData, preparation: Preparation) -> tuple[Array, int
     if not data.num_classes:
         return preparation.standard(data.y), 0
     words = data.facts.label.levels
-    if data.facts.label.kind == CLASSES or not preparation.classes:
+    if data.facts.label.kind == NUMBERED_CLASSES or not preparation.classes:
         return data.y, data.num_classes
     place = {name: i for i, name in enumerate(preparation.classes)}
     if unknown := [word for word in words if word not in place]:

@@ -11,10 +11,10 @@ import numpy as np
 from corsage.core.arrays import Array, Floats
 from corsage.core.errors import DataError
 from corsage.core.tables.cells import empty
-from corsage.core.tables.columns import CLASSES, NUMBER, ColumnFacts
+from corsage.core.tables.columns import NUMBER, NUMBERED_CLASSES, ColumnFacts
 from corsage.datasets.columns.frame import label_column, typed_columns
 from corsage.datasets.columns.typed import class_note, id_note
-from corsage.datasets.given.samples import LABELS
+from corsage.datasets.given.samples import LABEL_NAMES
 from corsage.datasets.given.table import WHERE, are_numbers, table
 from corsage.datasets.given.wanted import Given
 from corsage.datasets.table import Table, chosen_features, some
@@ -28,7 +28,7 @@ def is_frame(data: Any) -> bool:
 def of_frame(given: Given) -> Table:
     """A pandas frame: numbers, and words as categories."""
     named = [name for name in (given.user, given.cluster) if isinstance(name, str)]
-    label = given.label or next((name for name in LABELS if name in given.data.columns), "")
+    label = given.label or next((name for name in LABEL_NAMES if name in given.data.columns), "")
     if not label:
         raise DataError(
             f"{WHERE}: label: say which column it is, of {some(all_names(given.data))}."
@@ -46,7 +46,7 @@ def of_frame(given: Given) -> Table:
     x, facts = typed_columns(frame, features, WHERE, given.categories)
     forced, numbers = label in given.categories, given.labels == "numbers"
     y, words = label_column(frame[label], label, WHERE, forced, numbers)
-    said = words or ColumnFacts(label, NUMBER if are_numbers(y, given.labels) else CLASSES)
+    said = words or ColumnFacts(label, NUMBER if are_numbers(y, given.labels) else NUMBERED_CLASSES)
     found = table(x, y, users, clusters, None, given.labels, tuple(facts), said)
     notes = (*note, *ids_among(facts, x), *class_note(said, found.y))
     return replace(found, notes=tuple(f"{WHERE}: {one}" for one in notes))

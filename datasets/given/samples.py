@@ -15,9 +15,9 @@ from corsage.core.arrays import Array
 from corsage.core.errors import DataError
 from corsage.datasets.table import some
 
-LABELS = ("label", "labels", "y", "target", "fine_label")
+LABEL_NAMES = ("label", "labels", "y", "target", "fine_label")
 """Columns that are taken for the label if none is named."""
-PARTS = {
+PART_NAMES = {
     frozenset(("x", "y")): ("x", "y"),
     frozenset(("x", "y", "x_test", "y_test")): ("x", "y", "x_test", "y_test"),
     frozenset(("x_train", "y_train")): ("x_train", "y_train"),
@@ -100,7 +100,7 @@ def samples_of(given: Any, columns: Columns) -> Samples:
 
 def of_mapping(given: Mapping[str, Any], columns: Columns) -> Samples:
     """Arrays by name, or data sets for training and for testing."""
-    if names := PARTS.get(frozenset(given)):
+    if names := PART_NAMES.get(frozenset(given)):
         return Samples(*(array_of(given[name], name) for name in names))
     if "train" not in given:
         raise DataError(f"a dictionary of {some(list(map(str, given)))}: {WANTED}.")
@@ -192,7 +192,7 @@ def of_hugging_face(given: Any, columns: Columns) -> tuple[Array, Array]:
 def by_name(given: Mapping[str, Any], columns: Columns) -> tuple[Array, Array]:
     """Inputs and labels out of columns."""
     names = list(given)
-    label = columns.label or next((name for name in LABELS if name in names), "")
+    label = columns.label or next((name for name in LABEL_NAMES if name in names), "")
     if label not in names:
         raise DataError(f"no label column {label!r} among {some(names)}; say label=NAME.")
     features = columns.features or tuple(name for name in names if name != label)

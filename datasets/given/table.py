@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from corsage.core.arrays import Array, Ints
 from corsage.core.errors import DataError
 from corsage.core.tables.cells import empty, word_of
-from corsage.core.tables.columns import CLASSES, NUMBER, ColumnFacts, TableFacts
+from corsage.core.tables.columns import NUMBER, NUMBERED_CLASSES, ColumnFacts, TableFacts
 from corsage.datasets.columns.typed import Source, categories
 from corsage.datasets.given.samples import Columns, Samples, is_data_set, samples_of
 from corsage.datasets.npzfile import check_samples, is_table, refuse_unheld
@@ -31,7 +31,7 @@ from corsage.datasets.table import (
 )
 
 WHERE = "data"
-FEW = 20
+FEW_NUMBERS = 20
 """So many different whole numbers, or fewer, written as 0.0, 1.0, ... are classes perhaps."""
 
 
@@ -119,7 +119,7 @@ def table(
         if column is not None and len(column) != len(x):
             raise DataError(f"{WHERE}: {len(column)} {name} for {len(x)} samples.")
     shift, scale = standardised(0.5, 0.5) if x.dtype == np.uint8 else (0.0, 1.0)
-    said = label or ColumnFacts("label", NUMBER if numbers else CLASSES)
+    said = label or ColumnFacts("label", NUMBER if numbers else NUMBERED_CLASSES)
     columns = None if facts is None else TableFacts(facts, said)
     return Table(x, values, ids[0], ids[1], classes, shift, scale, test=test, facts=columns)
 
@@ -162,7 +162,7 @@ def are_numbers(y: Array, labels: str) -> bool:
     if y.dtype.kind != "f":
         return False
     values = np.unique(y)
-    if len(values) <= FEW and np.array_equal(values, np.arange(len(values))):
+    if len(values) <= FEW_NUMBERS and np.array_equal(values, np.arange(len(values))):
         raise DataError(
             f"{WHERE}: labels are {', '.join(f'{v:g}' for v in values[:3])}, ... with a decimal "
             "point: classes, or numbers to predict? Make them whole (y.astype(int)), or say "

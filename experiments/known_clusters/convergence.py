@@ -20,7 +20,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import LogLocator, NullLocator
 
 from corsage.app.report import plots
-from corsage.core.losses import LOGISTIC, SQUARED
+from corsage.core.losses import LOGISTIC, SQUARED_LOSS
 from corsage.datasets import ellipses, hierarchical
 from corsage.experiments.known_clusters.problem import (
     Path,
@@ -58,7 +58,7 @@ def problems() -> list[Problem]:
     """A quadratic and a logistic problem."""
     own = hierarchical.draw(1, clusters=5, users=10, samples=20, features=10)
     a, y = own.x.reshape(50, 20, 10), own.y.reshape(50, 20)
-    linear = Problem.of("linear regression", a, y, SQUARED, 0.0, own.cluster, 1.0, 1.0)
+    linear = Problem.of("linear regression", a, y, SQUARED_LOSS, 0.0, own.cluster, 1.0, 1.0)
     two = ellipses.draw(1)
     a = np.concatenate([two.a, np.ones((*two.l.shape, 1))], axis=2)
     y = (two.l > 0).astype(np.float64)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Ints
-from corsage.core.losses import SQUARED, ScalarLoss
+from corsage.core.losses import SQUARED_LOSS, ScalarLoss
 from corsage.core.seeding import uniforms, user_keys
 from corsage.experiments.known_clusters import async_al2sgd, async_l2gd
 from corsage.experiments.known_clusters.objective import lambda_of
@@ -78,7 +78,7 @@ class Problem:
     @property
     def exact(self) -> bool:
         """Whether the losses are quadratic."""
-        return self.loss.name == SQUARED.name
+        return self.loss.name == SQUARED_LOSS.name
 
     def _scores(self, theta: Array, users: Ints) -> tuple[torch.Tensor, torch.Tensor]:
         u = (self.a[users] @ theta[..., None])[..., 0]

@@ -20,7 +20,7 @@ from corsage.core.seeding import generator
 from corsage.networks.batches import Examples
 from corsage.networks.network import Block, Network
 
-WEAK = 0.3
+WEAK_SHARE = 0.3
 """Added to a component's variance before it is divided by, as a share of the largest."""
 SPREAD = 3.0
 """The deviation of what a unit of the layer puts out, before its bias."""
@@ -30,7 +30,7 @@ MOST_COMPONENTS = 2048
 """More are not asked of a device."""
 BEYOND = 20
 """Columns of a sketch beyond the components that are looked for."""
-ROUNDING = 1e-6
+SPREAD_ROUNDING = 1e-6
 """The error of single precision, as a share of the largest."""
 
 
@@ -99,7 +99,7 @@ def components(mean: Floats, sketch: Floats, rank: int) -> tuple[Floats, Floats]
     y = sketch - np.outer(mean, mean @ test)
     middle = test.T @ y
     values, vectors = np.linalg.eigh((middle + middle.T) / 2)
-    sound = values > ROUNDING * max(values[-1], 0.0)
+    sound = values > SPREAD_ROUNDING * max(values[-1], 0.0)
     if not sound.any():
         raise ModelError("the inputs do not vary: there are no principal components.")
     half = y @ (vectors[:, sound] / np.sqrt(values[sound]))
@@ -118,7 +118,7 @@ def projected(
     """The body with its first layer set from the inputs' mean (p,) and sketch (p, q)."""
     weight, bias = layer
     variance, directions = components(mean, sketch, rank)
-    scaled = directions / np.sqrt(variance + WEAK * variance[0])
+    scaled = directions / np.sqrt(variance + WEAK_SHARE * variance[0])
     mix = rng.normal(size=(weight.shape[0], len(variance))) * SPREAD / np.sqrt(len(variance))
     rows = mix @ scaled.T
     out = np.array(body)

@@ -26,18 +26,18 @@ from corsage.networks.exact.exact_heads import Designs
 
 PULLS: Floats = np.geomspace(1.0, 100.0, 4)
 """Factors of gamma/heat: the loss curves less than the squared one."""
-CLOSE = 3e-4
+CLOSE_GAP = 3e-4
 """The loss of a record, on average, that a head may leave."""
 CURVED = 0.02
 """The share of Z'Z by which the loss curves in most classes; the bound takes twice the steps."""
 BOUND = 0.5
 """The largest share of Z'Z."""
 MOST_STEPS = 500
-FOLDS = 5
+HEAD_FOLDS = 5
 """One record of so many is held out where pulls are compared."""
 OVERSHOT = 0.5
 """A step may leave so much of the slope, with its sign turned."""
-ROUNDING = 1e-6
+LOSS_ROUNDING = 1e-6
 """The error of an eigenvalue in single precision, as a share of the trace."""
 
 
@@ -56,7 +56,7 @@ class Softmax:
 
     def certified(self, gradient: Tensor) -> bool:
         """Tell whether no record's loss can be lowered by more than CLOSE, on average."""
-        return self.left(gradient) <= CLOSE
+        return self.left(gradient) <= CLOSE_GAP
 
     def left(self, gradient: Tensor) -> float:
         """By how much a record's loss can be lowered at most, on average."""
@@ -113,7 +113,7 @@ def metric(z: Tensor, gamma: float) -> Callable[[Tensor], Tensor]:
     """g (C, d) -> g (CURVED Z'Z + gamma I)^-1, from the smaller system."""
     wide = len(z) < z.shape[1]
     square = z @ z.t() if wide else z.t() @ z
-    square.diagonal().add_(gamma / CURVED + ROUNDING * float(square.trace()))
+    square.diagonal().add_(gamma / CURVED + LOSS_ROUNDING * float(square.trace()))
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(square))
     if wide:
         return lambda g: (g - g @ z.t() @ inverse @ z) / gamma
@@ -172,7 +172,7 @@ def held_out(of: Designs, centres: Floats, gammas: Floats) -> Floats:
     """
     found = np.zeros((len(of.sizes), len(gammas)))
     for user, (z, _, labels) in enumerate(of.users()):
-        out = torch.arange(len(z), device=z.device) % FOLDS == FOLDS - 1
+        out = torch.arange(len(z), device=z.device) % HEAD_FOLDS == HEAD_FOLDS - 1
         if bool(out.any()):
             own = chain(z[~out], labels[~out], centres[user], gammas)
             scores = z[out].float() @ own.transpose(1, 2)

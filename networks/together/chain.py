@@ -19,9 +19,9 @@ from corsage.networks.inspection import running, training
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
-BATCH = object()
+BATCH_SIZE = object()
 """Stands for the number of samples, where a forward asks for it."""
-PLAIN = (nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Identity)
+PLAIN_LAYERS = (nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Identity)
 
 
 Plain = tuple[list[nn.Module], list[nn.Module], bool, int]
@@ -134,11 +134,11 @@ def is_size(node: fx.Node, sizes: dict[fx.Node, Any], last: Any) -> bool:
     """Tell whether a node asks for the number of samples, and note it."""
     first: Any = node.args[0] if node.args else None
     if node.target == "size" and node.args in ((last, 0), (last,)):
-        sizes[node] = BATCH if len(node.args) > 1 else [BATCH]
+        sizes[node] = BATCH_SIZE if len(node.args) > 1 else [BATCH_SIZE]
     elif node.target is getattr and node.args == (last, "shape"):
-        sizes[node] = [BATCH]
+        sizes[node] = [BATCH_SIZE]
     elif node.target is operator.getitem and isinstance(sizes.get(first), list):
-        sizes[node] = BATCH if node.args[1] == 0 else None
+        sizes[node] = BATCH_SIZE if node.args[1] == 0 else None
     return node in sizes
 
 
@@ -167,7 +167,7 @@ def flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module | None:
 def view(*shape: Any) -> nn.Module | None:
     """Tensor.view to (samples, numbers)."""
     form = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape
-    if len(form) != 2 or not (form[0] is BATCH or form[0] == -1) or form == (-1, -1):
+    if len(form) != 2 or not (form[0] is BATCH_SIZE or form[0] == -1) or form == (-1, -1):
         return None
     return nn.Flatten() if isinstance(form[1], int) else None
 
@@ -213,8 +213,8 @@ def widest_convolution(module: nn.Module) -> int:
 
 
 def is_plain_layer(module: nn.Module) -> bool:
-    """Tell whether a layer is one of `PLAIN` with the usual options."""
-    if type(module) not in PLAIN or module._forward_hooks or module._forward_pre_hooks:
+    """Tell whether a layer is one of `PLAIN_LAYERS` with the usual options."""
+    if type(module) not in PLAIN_LAYERS or module._forward_hooks or module._forward_pre_hooks:
         return False
     if isinstance(module, nn.Conv2d):
         usual = module.groups == 1 and module.padding_mode == "zeros"

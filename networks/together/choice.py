@@ -22,7 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.paths import AUTO, LAYERS, PATHS, TOGETHER, Choice, Path
+from corsage.core.paths import AUTO, LAYERS, PATHS, TOGETHER_USERS, Choice, Path
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, refusing, seeded
@@ -33,15 +33,15 @@ from corsage.networks.gradients import (
     training,
 )
 from corsage.networks.inspection import running
-from corsage.networks.network import ALONE, Block, Network
+from corsage.networks.network import NETWORK_LOCK, Block, Network
 from corsage.networks.together.traced import TracedLosses
 from corsage.networks.together.users import Untraceable
 
 PARAMETERS, ACTIVATIONS = 3_500_000, 18_000_000
 """Numbers of all users who are trained together, beyond which the loop over users is as quick."""
-GAIN = 3
+GAINING_USERS = 3
 """Users from whom on it pays: one alone takes 1.3 to 1.9 times as long as in the loop, two 1.1."""
-FEW, MANY, POINTS, TRIED = 2, 11, 8, 4
+FEW_SAMPLES, MANY_SAMPLES, TRIED_POINTS, TRIED_SAMPLES = 2, 11, 8, 4
 """Samples of users whose gradients are compared, a batch that is filled up, and long ones, as long
 as the run's: a forward may do something else with either. The points at which they are compared.
 And samples on which activations are counted."""
@@ -54,14 +54,14 @@ def choose_path(
     num_classes: int,
     seed: int,
     train: TrainKeys,
-    users: int = MANY,
+    users: int = MANY_SAMPLES,
 ) -> Choice:
     """The path on which a model of so many users is trained: as its key says, or by the rule."""
     if keys.training_path != AUTO:
         network_on_its_path(keys, shape, num_classes, seed, train.device)
         return Choice(keys.training_path, "")
     network = build_network(keys, shape, num_classes, seed, train.device)
-    with ALONE, torch.random.fork_rng(devices=[]):
+    with NETWORK_LOCK, torch.random.fork_rng(devices=[]):
         return choose(network, shape, num_classes, train, users)
 
 
@@ -81,7 +81,7 @@ def choose(
     shape: tuple[int, ...],
     num_classes: int,
     keys: TrainKeys,
-    users: int = MANY,
+    users: int = MANY_SAMPLES,
 ) -> Choice:
     """The path of a network that was built for none, which is left as it was."""
     if network.stackable:
@@ -89,10 +89,10 @@ def choose(
     last, size = network.takes_channels_last, network.whole.stop
     with putting_back(network):
         kept = activations(network, shape) * max(keys.batch_size, 1)
-        most = max((n for n in TOGETHER if fits(n, size, kept)), default=0)
+        most = max((n for n in TOGETHER_USERS if fits(n, size, kept)), default=0)
         facts = f"{size:,} parameters, {kept:,} numbers kept in a step"
-        obstacle = "the model is large" if users >= GAIN else "they are few"
-        if most and users >= GAIN:
+        obstacle = "the model is large" if users >= GAINING_USERS else "they are few"
+        if most and users >= GAINING_USERS:
             obstacle = untraceable(network, shape, num_classes, keys.batch_size)
     if obstacle:
         return Choice(Path(0, last).name, f"{facts}; users one by one: {obstacle}")
@@ -116,7 +116,7 @@ def putting_back(network: Network) -> Iterator[None]:
 
 def activations(network: Network, shape: tuple[int, ...]) -> int:
     """Numbers that a training pass keeps of a sample for its backward pass."""
-    x = torch.from_numpy(generator(0, "training path").random((TRIED, *shape), np.float32))
+    x = torch.from_numpy(generator(0, "training path").random((TRIED_SAMPLES, *shape), np.float32))
     own = {p.untyped_storage().data_ptr() for p in network.module.parameters()}
     kept: dict[int, Tensor] = {}
 
@@ -129,7 +129,7 @@ def activations(network: Network, shape: tuple[int, ...]) -> int:
     hooks = saved_tensors_hooks(keep, lambda tensor: tensor)
     with running(network, True), torch.enable_grad(), hooks:
         network.forward(x.to(network.device))
-    return sum(t.untyped_storage().nbytes() for t in kept.values()) // (4 * TRIED)
+    return sum(t.untyped_storage().nbytes() for t in kept.values()) // (4 * TRIED_SAMPLES)
 
 
 def examples(shape: tuple[int, ...], num_classes: int, sizes: list[int]) -> Examples:
@@ -141,7 +141,7 @@ def examples(shape: tuple[int, ...], num_classes: int, sizes: list[int]) -> Exam
 
 
 def untraceable(
-    network: Network, shape: tuple[int, ...], num_classes: int, batch: int = MANY
+    network: Network, shape: tuple[int, ...], num_classes: int, batch: int = MANY_SAMPLES
 ) -> str:
     """The obstacle to training users together, in words; nothing if it is exact.
 
@@ -149,9 +149,9 @@ def untraceable(
     """
     if network.stochastic:
         return "it draws random numbers in training"
-    many = max(batch, MANY)
+    many = max(batch, MANY_SAMPLES)
     try:
-        data = examples(shape, num_classes, [many, FEW, many])
+        data = examples(shape, num_classes, [many, FEW_SAMPLES, many])
         data = replace(data, x=data.x.to(network.device), y=data.y.to(network.device))
         return differing(network, data)
     except Untraceable as why:
@@ -170,7 +170,7 @@ def differing(network: Network, data: Examples) -> str:
     joint = TracedLosses(network, data, orders, range(len(data)))
     alone = [AutogradLosses(network, data, orders, [u]) for u in joint.users]
     found = [(row, block) for row in range(len(alone)) for block in network.blocks]
-    for point in range(POINTS):
+    for point in range(TRIED_POINTS):
         theta = noisy(network, joint.rows(network.initial), point)
         before = [b.clone() for b in network.module.buffers()]
         with training(network):

@@ -17,7 +17,7 @@ from corsage.core.arrays import Floats32
 from corsage.core.configuration.groups import TrainKeys
 from corsage.networks.batches import Examples, Order
 from corsage.networks.gradients import (
-    BARE,
+    BARE_KEYS,
     UserLosses,
     accumulate,
     training,
@@ -37,7 +37,7 @@ def losses_of(
     data: Examples,
     orders: Sequence[Sequence[Order]],
     group: Sequence[int],
-    keys: TrainKeys = BARE,
+    keys: TrainKeys = BARE_KEYS,
 ) -> UserLosses:
     """The losses of a group of users who are trained together."""
     kind = StackedLosses if network.stackable else TracedLosses

@@ -22,7 +22,7 @@ from corsage.networks.together.users import (
     users_in,
 )
 
-DRAWS = "it draws random numbers in training (dropout)"
+DRAWS_NUMBERS = "it draws random numbers in training (dropout)"
 SHORTENS = "its forward writes into a parameter (max_norm)"
 
 
@@ -105,7 +105,7 @@ def embedding(
 def dropout(x: Users, p: float = 0.5, training: bool = True, *rest: Any) -> Users:
     """F.dropout, if it drops nothing."""
     if training and p:
-        raise Untraceable(DRAWS)
+        raise Untraceable(DRAWS_NUMBERS)
     return x
 
 
@@ -135,7 +135,7 @@ def attention(q: Users, k: Users, v: Users, *rest: Any, **more: Any) -> Any:
     """F.scaled_dot_product_attention: users are further samples."""
     mask = more.get("attn_mask", rest[0] if rest else None)
     if more.get("dropout_p", rest[1] if len(rest) > 1 else 0.0):
-        raise Untraceable(DRAWS)
+        raise Untraceable(DRAWS_NUMBERS)
     if isinstance(mask, Users) or not all(isinstance(p, Users) and p.ndim == 4 for p in (q, k, v)):
         return NotImplemented
     folded: Any = [p.rows().flatten(0, 1) for p in (q, k, v)]
@@ -154,7 +154,7 @@ def multi_head_attention(
     if any(given.get(o) not in (None, False) for o in ODD) or query.ndim != 3:
         return NotImplemented
     if given.get("training", True) and given["dropout_p"]:
-        raise Untraceable(DRAWS)
+        raise Untraceable(DRAWS_NUMBERS)
     parts = projected((query, key, value), given["in_proj_weight"], given["in_proj_bias"])
     q, k, v = (p.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for p in parts)
     mask, weights = given.get("attn_mask"), None

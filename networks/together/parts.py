@@ -26,7 +26,7 @@ from corsage.networks.together import stacked
 from corsage.networks.together.descent import descended, descended_by_rule, losses_of
 
 Way = Callable[[Job, Floats32, list[int]], tuple[list[int], Tensor, Tensor | None]]
-TOGETHER = 32
+MOST_TOGETHER = 32
 GROUPED_CHANNELS = 16
 IN_CACHE = 13_000_000
 
@@ -72,7 +72,7 @@ def train_several_heads(job: Job, heads: Floats32) -> Floats32 | None:
         return None
     out = np.array(heads, np.float32)
     fit = IN_CACHE // (2 * 4 * max(heads.shape[1], 1))
-    for group in groups(job.orders, max(1, min(TOGETHER, fit))):
+    for group in groups(job.orders, max(1, min(MOST_TOGETHER, fit))):
         train_group(job, out, group, out)
     return out
 
@@ -157,7 +157,7 @@ def users_together(
     fit: int = IN_CACHE // ((2 + more) * 4 * max(part.stop - part.start, 1))
     if network.widest_convolution > GROUPED_CHANNELS:
         return 1
-    return max(1, min(10 if network.widest_convolution else TOGETHER, fit))
+    return max(1, min(10 if network.widest_convolution else MOST_TOGETHER, fit))
 
 
 class SeveralLosses:

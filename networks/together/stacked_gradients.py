@@ -11,7 +11,7 @@ from corsage.core.configuration.groups import TrainKeys
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.criterion import Sloped
 from corsage.networks.gradients import (
-    BARE,
+    BARE_KEYS,
     UserLosses,
     accumulate,
     hessian_product,
@@ -31,7 +31,7 @@ class StackedLosses(UserLosses):
         data: Examples,
         orders: Sequence[Sequence[Order]],
         group: Sequence[int],
-        keys: TrainKeys = BARE,
+        keys: TrainKeys = BARE_KEYS,
     ) -> None:
         super().__init__(network, data, orders, group, keys)
         self.objective = data.objective and data.objective.pick(self.users)
@@ -41,7 +41,7 @@ class StackedLosses(UserLosses):
     def layers_of(self) -> None:
         """The layers, and those of them that have weights."""
         network = self.network
-        copies = stacked.Stacked(network, network.flat.unsqueeze(0), network.whole, BARE)
+        copies = stacked.Stacked(network, network.flat.unsqueeze(0), network.whole, BARE_KEYS)
         self.gather = copies.gather
         places = {id(b.tensor): b.where for b in network.blocks}
         modules = network.layers
@@ -189,7 +189,7 @@ class DenseGradient(Columns, Dense):
     """A linear layer that takes no step."""
 
     def __init__(self, like: nn.Linear, where: Sequence[slice]) -> None:
-        Dense.__init__(self, torch.empty(0), None, BARE, True)
+        Dense.__init__(self, torch.empty(0), None, BARE_KEYS, True)
         self.where, self.shape = where, like.weight.shape
 
     def backward(self, d: Tensor, onward: bool) -> Tensor:
@@ -205,7 +205,7 @@ class ConvGradient(Columns, Conv):
     """A convolution that takes no step."""
 
     def __init__(self, like: nn.Conv2d, where: Sequence[slice]) -> None:
-        Conv.__init__(self, torch.empty(0), None, BARE, True, None, like)
+        Conv.__init__(self, torch.empty(0), None, BARE_KEYS, True, None, like)
         self.where, self.shape = where, like.weight.shape
 
     def backward(self, d: Tensor, onward: bool) -> Tensor:

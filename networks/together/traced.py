@@ -17,7 +17,7 @@ from corsage.core.configuration.groups import TrainKeys
 from corsage.networks import inspection
 from corsage.networks.answers import output_of
 from corsage.networks.batches import Examples, Order
-from corsage.networks.gradients import BARE, AutogradLosses
+from corsage.networks.gradients import BARE_KEYS, AutogradLosses
 from corsage.networks.inspection import as_channels_last
 from corsage.networks.network import Network
 from corsage.networks.together import stacked
@@ -38,7 +38,7 @@ class TracedLosses(StackedLosses):
         data: Examples,
         orders: Sequence[Sequence[Order]],
         group: Sequence[int],
-        keys: TrainKeys = BARE,
+        keys: TrainKeys = BARE_KEYS,
         part: slice | None = None,
     ) -> None:
         self.part = network.whole if part is None else part
@@ -187,7 +187,7 @@ def in_place_of_parameters(module: nn.Module, slots: dict[int, Users]) -> Iterat
                 m.__dict__.pop("forward", None)
 
 
-KINDS: dict[str, Callable[..., Any]] = {
+MODULE_RULES: dict[str, Callable[..., Any]] = {
     "LSTM": torch._VF.lstm,
     "GRU": torch._VF.gru,
     "RNN_TANH": torch._VF.rnn_tanh,
@@ -216,7 +216,7 @@ def recurrent(module: nn.RNNBase) -> Callable[..., Any]:
         how = (module.bias, module.num_layers, 0.0, module.training, module.bidirectional)
         lstm = module.mode == "LSTM"
         found = [
-            KINDS[module.mode](
+            MODULE_RULES[module.mode](
                 rows[u], first if lstm else state, [w[u] for w in weights], *how, module.batch_first
             )
             for u in range(x.n)

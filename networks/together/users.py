@@ -115,7 +115,7 @@ class Users:
         return apply(function, function.__name__, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
-        if name in PLAIN:
+        if name in PLAIN_ATTRIBUTES:
             return getattr(self.joint, name)
         if name in ("T", "mT"):
             return self.transpose(-2, -1) if self.ndim > 1 else self
@@ -127,7 +127,15 @@ class Users:
         return lambda *args, **kwargs: apply(function, name, (self, *args), kwargs)
 
 
-PLAIN = ("dtype", "device", "is_cuda", "is_nested", "is_sparse", "is_quantized", "requires_grad")
+PLAIN_ATTRIBUTES = (
+    "dtype",
+    "device",
+    "is_cuda",
+    "is_nested",
+    "is_sparse",
+    "is_quantized",
+    "requires_grad",
+)
 """Attributes of a tensor that do not depend on whose it is."""
 OPERATORS = (
     *("add", "sub", "mul", "truediv", "pow", "matmul", "radd", "rsub", "rmul", "rtruediv", "rpow"),

@@ -76,7 +76,7 @@ class Batched:
         return [each.y for each in found[:count]]
 
     def at(self, points: Sequence[tuple[Floats, Floats]]) -> list[Expansion]:
-        """What f_i are at some x, with slopes v; further tasks begin there."""
+        """The values of f_i at some x, with slopes v; further tasks begin there."""
         probes = [Probe(x, v, HERE, None, bound=False) for x, v in points]
         found = self.oracle(probes)
         self.known[None] = [*found[:1], *self.known.get(None, [])]
@@ -84,7 +84,7 @@ class Batched:
 
     @property
     def found(self) -> Bools:
-        """Who has a best model of its own, on all samples (N,)."""
+        """The users with a best model of their own, on all samples (N,)."""
         return self.known[None][0].found
 
     def solve(
@@ -103,7 +103,7 @@ class Batched:
         return found
 
     def start(self, task: Task) -> Expansion:
-        """What a task's first models are made of: of each user the expansion nearest to them."""
+        """A task's first models: of each user those of the expansion nearest to them."""
         known = self.known[task.fold]
         if not isinstance(task.coupling, Clusters):
             return known[0]
@@ -121,7 +121,7 @@ class AtHand:
         self._known: dict[Fold | None, Losses] = {}
 
     def __call__(self, probes: Sequence[Probe]) -> list[Expansion]:
-        """What they answer."""
+        """The users' answers."""
         self.exchanges.append(len(probes))
         return [answer(self.on(each.fold), each, self.held(each)) for each in probes]
 
@@ -132,7 +132,7 @@ class AtHand:
         return self._known[fold]
 
     def held(self, probe: Probe) -> Floats:
-        """What x_i loses on the samples that are left out."""
+        """The loss of x_i on the samples that are left out."""
         if probe.fold is None:
             return np.full(len(probe.x), np.nan)
         return self.users.evaluate(probe.x, probe.fold)
@@ -191,7 +191,7 @@ class Single:
         return Solved(x, slopes, None, np.nan, gap, True, self._held(x, task.fold))
 
     def _held(self, x: Floats, fold: Fold | None) -> Floats:
-        """What x loses on the samples that are left out."""
+        """The loss of x on the samples that are left out."""
         return np.full(self.n, np.nan) if fold is None else self.users.evaluate(x, fold)
 
 

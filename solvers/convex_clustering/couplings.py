@@ -1,4 +1,4 @@
-"""What joins users that are quadratic models for now: a penalty, clusters, or both.
+"""Couplings of users that are quadratic models for now: a penalty, clusters, or both.
 
 Each kind solves its problem exactly (runs.py).
 """
@@ -20,7 +20,7 @@ from corsage.solvers.losses.convex import Quadratic
 
 @dataclass(frozen=True)
 class Step:
-    """Where the models' problem is solved: x (N, d), slopes v (N, d), and what to start from."""
+    """A solution of the models' problem: x (N, d), slopes v (N, d), and the next one's start."""
 
     x: Floats
     v: Floats
@@ -28,14 +28,14 @@ class Step:
 
 
 class Coupling(Protocol):
-    """What joins the users: a penalty, or that some of them have one model."""
+    """A coupling of the users: a penalty, or clusters that have one model each."""
 
     def solve(self, quadratic: Quadratic, start: Step | None, tolerance: float) -> Step:
         """The solution, with slopes for which the sum of the users' minima is a lower bound."""
         ...
 
     def penalty(self, x: Floats) -> float:
-        """What is added to sum_i f_i(x_i)."""
+        """The term that is added to sum_i f_i(x_i)."""
         ...
 
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 COUNT, LEAST = 40, 1e-3
-"""How many lambda a path has, and its smallest as a share of the largest."""
+"""Number of lambda of a path, and its smallest as a share of the largest."""
 SMALLEST = 3
 """Points that make a cluster where lambda is looked for."""
 DOUBLINGS = 40
-"""How often lambda is doubled until all that is joined is one."""
+"""Doublings of lambda until all that is joined is one."""
 FINEST = 1e-14
 """The smallest gap that rounding allows."""
 FARTHEST = 200.0
@@ -101,7 +101,7 @@ class Path:
 
     @property
     def clusters(self) -> Ints:
-        """How many clusters there are at each lambda (L,)."""
+        """The number of clusters at each lambda (L,)."""
         return np.asarray(self.labels.max(1) + 1, np.int64)
 
 

@@ -1,4 +1,4 @@
-"""What users say of their losses at some points at once, and the quadratic models made of it.
+"""Answers of users about their losses at several points at once, and quadratic models of them.
 
 A probe is a point x_i and a slope v_i for every user. A user answers with the value, the gradient
 and the Hessian of its f_i at the proximal point
@@ -84,7 +84,7 @@ Oracle = Callable[[Sequence[Probe]], list[Expansion]]
 
 
 def answer(losses: Losses, probe: Probe, held: Floats) -> Expansion:
-    """What users answer to a probe; `held` is what their x_i lose on samples left out."""
+    """The users' answers to a probe; `held` are the losses of their x_i on samples left out."""
     x, v = (torch.from_numpy(np.ascontiguousarray(a)).to(losses.device) for a in (probe.x, probe.v))
     bound = curvature(losses)
     best = losses.minimise(v, x) if probe.bound or not probe.share else torch.full_like(x, np.nan)

@@ -71,7 +71,7 @@ class Newton:
         return run, run.propose(tolerance, None)
 
     def after(self, run: Run, found: Sequence[Expansion]) -> Newton:
-        """What is known once all users have answered."""
+        """The state once all users have answered."""
         run.take(found)
         assert run.best is not None
         solution = run.best.solution
@@ -91,7 +91,7 @@ class Newton:
         )
 
     def after_some(self, run: Run, found: Expansion, rows: Ints) -> Newton:
-        """What is known if only some users answered: the step is taken, nothing is certified."""
+        """The state if only some users answered: the step is taken, nothing is certified."""
         step, news = run.steps[0], dict[str, Any]()
         for name in BASE:
             news[name] = getattr(self, name).copy()
@@ -123,7 +123,7 @@ class Newton:
 
     @property
     def expansion(self) -> Expansion:
-        """What is kept of the users' last answers."""
+        """The parts of the users' last answers that are kept."""
         none = np.zeros(len(self.x))
         return Expansion(
             self.y, self.value, self.gradient, self.hessian, none, none, none > 0, none,

@@ -179,7 +179,7 @@ def chosen_pairs(seed: int, number: int, edges: Edges, share: float) -> Pairs:
 
 
 class Residuals(NamedTuple):
-    """What is left of a solution's conditions after an iteration.
+    """The residuals of a solution's conditions after an iteration.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which users are one cluster, read off models that are only nearly fused.
+"""Clusters of users, read off models that are only nearly fused.
 
 Neither "z_ij is exactly zero" nor a fixed distance is reliable: an iterate is never quite fused,
 and how far it is from it depends on lam and on the losses. So the largest relative gap between

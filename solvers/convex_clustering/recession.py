@@ -25,7 +25,7 @@ MOST = 12
 FOUND = 1e-4
 """The relative gap at which it is found: nothing falls any more."""
 FAR = (1.0, 10.0, 100.0)
-"""How many times as far it is looked whether the losses still fall: in one exchange."""
+"""Distances at which it is looked whether the losses still fall, all in one exchange."""
 STEPS = 5.0
 """So many of Newton's steps are far."""
 ROUNDING, TINY = 1e-9, 1e-300
@@ -58,7 +58,7 @@ def falling(users: Batched, pieces: Ints, doubtful: Sequence[int]) -> Bools:
 
 
 def settled(found: Solved, own: Bools) -> bool:
-    """Whether a piece's model is known to be its best."""
+    """True if a piece's model is known to be its best."""
     assert found.slack is not None and found.base is not None
     size = max(float(np.abs(found.base.at_x[own]).sum()), np.finfo(np.float64).tiny)
     return bool(found.slack[own].sum() <= FOUND * size)

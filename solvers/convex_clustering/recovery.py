@@ -25,7 +25,7 @@ TIGHT = 1e-12
 DISTINCT = 1e-7
 """Cluster models nearer than this share of the largest are one."""
 CARRIED = 1e-7
-"""What a flow may leave over, as a share of the largest gradient."""
+"""The share of the largest gradient that a flow may leave over."""
 DIGITS = 1e-7
 """Relative width at which the bisection for a window ends."""
 STRIDE, TINIEST = 1.05, 1e-6
@@ -55,7 +55,7 @@ class Reduced:
 
     @property
     def distinct(self) -> bool:
-        """Whether no two clusters have the same model."""
+        """True if no two clusters have the same model."""
         k, m = np.triu_indices(len(self.w), 1)
         nearest = norms(self.w[k] - self.w[m]).min(initial=np.inf)
         return bool(nearest > DISTINCT * norms(self.w).max())
@@ -143,7 +143,7 @@ def _by_cluster(own: Floats, labels: Ints) -> list[Floats]:
 
 @dataclass(frozen=True)
 class Flow:
-    """What the edges inside clusters carry of the users' gradients.
+    """A flow of the users' gradients over the edges inside clusters.
 
     Parameters
     ----------
@@ -156,12 +156,12 @@ class Flow:
 
     @property
     def optimal(self) -> bool:
-        """Whether the models are a solution: nothing is left over."""
+        """True if the models are a solution: nothing is left over."""
         return self.left <= CARRIED
 
 
 def flow(losses: Losses, solved: Reduced, lam: float, edges: Edges) -> Flow:
-    """Whether prox_{lam Omega}(q) = 0 in each cluster, with q what its inner edges must carry.
+    """True if prox_{lam Omega}(q) = 0 in each cluster, with q what its inner edges must carry.
 
     q_i = -(grad f_i(w_k) + lam sum_{l != k} n_l r_kl), the sum over users j of other clusters.
     """
@@ -182,7 +182,7 @@ def flow(losses: Losses, solved: Reduced, lam: float, edges: Edges) -> Flow:
 
 
 def recovers(losses: Losses, labels: Ints, lam: float, edges: Edges) -> bool:
-    """Whether the solution at lam is this partition, with different models for its clusters."""
+    """True if the solution at lam is this partition, with different models for its clusters."""
     solved = reduced(losses, labels, lam, edges)
     return solved.distinct and flow(losses, solved, lam, edges).optimal
 
@@ -202,7 +202,7 @@ def window(losses: Losses, labels: Ints, lam: float, edges: Edges) -> tuple[floa
 
 
 def _border(holds: Callable[[float], bool], start: float, stride: float) -> float:
-    """Where `holds` ends on the way from `start` by ever longer strides; by bisection."""
+    """The end of what `holds`, from `start` by ever longer strides, then by bisection."""
     inside, outside = start, start * stride
     while holds(outside):
         inside, stride = outside, stride * stride

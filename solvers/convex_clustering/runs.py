@@ -54,13 +54,13 @@ SETTLED = 0.1
 """A step that changes less than that part of the tolerance ends a task without gaps."""
 TINY = float(np.finfo(np.float64).tiny)
 PICKS = 2
-"""How often the nearest answers are looked for anew, near the solution that they led to."""
+"""Times that the nearest answers are looked for anew, near the solution that they led to."""
 STUCK = 0.01
-"""Where a step lowers the objective by less than that part of the gap, clusters are wrong."""
+"""The share of the gap by which a step must lower the objective: with less, clusters are wrong."""
 OUTSIZED = 100.0
 """Medians that a user's loss counts as at most: one that says 1e12 would certify anything."""
 FAR = 100.0
-"""Where a user has no minimum, models that are so many times as far away are told nothing of."""
+"""Distance beyond which nothing is said of models, where a user has no minimum."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Solved:
-    """What came of a task.
+    """The result of a task.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class Run:
         return max(gap, 0.0) / max(self.size, TINY)
 
     def over(self, tolerance: float) -> bool:
-        """Whether it is good enough, or as good as it gets."""
+        """True if it is good enough, or as good as it gets."""
         if self.gap <= tolerance or self.failed > len(LADDER):
             return True
         if isinstance(self.task.coupling, Parts) and self.change <= STUCK * self.gap:
@@ -158,7 +158,7 @@ class Run:
         known: Sequence[Expansion] = (),
         late: bool = False,
     ) -> list[Probe]:
-        """What to ask: the models' solution, and several damped ones late or after a failure."""
+        """Probes: the models' solution, and several damped ones late or after a failure."""
         self.dampings = (self.damping,) * (not self.failed) + LADDER * (late or self.failed > 0)
         sharp = SHARPER * tolerance
         self.steps = []
@@ -230,7 +230,7 @@ class Run:
         return value
 
     def solved(self) -> Solved:
-        """What is known."""
+        """The result so far."""
         assert self.best is not None
         everywhere = self.value - self.lower <= self.near
         mu = None if self.best.solution is None else self.best.solution.mu
@@ -300,7 +300,7 @@ def proposed(
     known: dict[Fold | None, list[Expansion]],
     late: bool,
 ) -> list[list[Probe]]:
-    """What each of them asks; where like ones follow each other, a solution starts the next."""
+    """The probes of each of them; where like ones follow each other, a solution starts the next."""
     groups: list[list[Probe]] = []
     last: Run | None = None
     for run in runs:

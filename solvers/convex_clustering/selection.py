@@ -37,7 +37,7 @@ from corsage.solvers.convex_clustering.runs import Solved, Task
 from corsage.solvers.losses.held_out import Fold
 
 GRID, COARSE, LOWEST = 30, 15, 1 / 50
-"""How many lambda are tried, for models and in each fold; the least as a share of the largest."""
+"""Number of lambda to try, for models and in each fold; the least as a share of the largest."""
 SURE = 1.64
 """Standard errors by which clusters must be better than no clusters: 5% of false alarms."""
 ABOUT = 1.0
@@ -103,14 +103,14 @@ class Candidate:
         return float(np.nanmean(gains)), standard_error(gains)
 
     def beats(self, other: Candidate, errors: float) -> bool:
-        """Whether it is better by more than so many standard errors."""
+        """True if it is better by more than so many standard errors."""
         gain, error = self.gain(other)
         return gain > errors * error
 
 
 @dataclass(frozen=True)
 class ClusterChoice:
-    """What was chosen.
+    """The procedure that was chosen, and those that it was compared with.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class ClusterChoice:
 
     @property
     def refit_is_better(self) -> bool:
-        """Whether the chosen clusters' own models lose no more than models along the path."""
+        """True if the chosen clusters' own models lose no more than models along the path."""
         return self.chosen.kind != MODELS and self.chosen.score <= self.softer.score
 
 
@@ -246,7 +246,7 @@ def refitted(users: Users, wanted: dict[Fold | None, dict[Key, Ints]]) -> ByFold
 def judged(
     paths: dict[Fold | None, list[Solved]], refits: ByFold, named: dict[Key, Ints]
 ) -> list[Candidate]:
-    """What each procedure loses on samples that it has not seen."""
+    """The loss of each procedure on samples that it has not seen."""
     folds = [fold for fold in paths if fold is not None]
     found = []
     for key, labels in named.items():
@@ -259,7 +259,7 @@ def judged(
 
 
 def by_score(each: Candidate) -> float:
-    """What a procedure loses."""
+    """The loss of a procedure."""
     return each.score
 
 

@@ -59,12 +59,12 @@ class Reading:
 
     @property
     def joined(self) -> bool:
-        """Whether some users are a cluster."""
+        """True if some users are a cluster."""
         return max(self.labels, default=0) + 1 < max(len(self.labels), 2)
 
     @property
     def alone(self) -> int:
-        """How many users are a cluster of their own."""
+        """The number of users that are a cluster of their own."""
         return int((np.bincount(self.labels) == 1).sum()) if self.labels else 0
 
     def clustered(self, for_models: bool) -> bool:
@@ -160,7 +160,7 @@ def quickly_read(users: Batched, solution: Solution) -> tuple[Reading, Floats]:
 
 
 def tied(solution: Solution) -> bool:
-    """Whether a penalty joins users."""
+    """True if a penalty joins users."""
     return solution.penalty.lam > 0 and len(solution.penalty.edges) > 0
 
 
@@ -187,7 +187,7 @@ def untied(users: Batched, solution: Solution) -> tuple[Reading, Floats]:
 
 
 def known_enough(proposed: list[Ints], runs: Sequence[Run]) -> bool:
-    """Whether it is known which clusters it is, and their own models are, if there are clusters."""
+    """True if it is known which clusters it is, and their own models are, if there are clusters."""
     refits, fits = runs[: len(proposed)], runs[len(proposed) :]
     if not all(run.steps for run in runs):
         return False
@@ -214,12 +214,12 @@ def proposals(solution: Solution) -> list[Ints]:
 
 
 def apart(x: Floats, labels: Ints) -> bool:
-    """Whether no two clusters have the same model."""
+    """True if no two clusters have the same model."""
     return bool(fused(x, 1e-7).max() == labels.max())
 
 
 def missing(refit: Solved, labels: Ints) -> int:
-    """How many clusters have no best model of their own."""
+    """The number of clusters without a best model of their own."""
     assert refit.slack is not None
     slack = np.zeros(int(labels.max()) + 1)
     np.add.at(slack, labels, np.maximum(refit.slack, 0.0))

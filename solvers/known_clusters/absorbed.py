@@ -42,7 +42,7 @@ class Level:
 
 
 class Known(NamedTuple):
-    """What is known of units given all data: means (n, d), covariances (n, d, d) over sigma^2."""
+    """Units given all data: means (n, d), covariances (n, d, d) over sigma^2."""
 
     mean: Floats
     covariance: Floats
@@ -92,7 +92,7 @@ class Absorbed:
         return integrated(self.below, self.root, self.level.group)
 
     def summed(self) -> Sums:
-        """What the units above say."""
+        """Sums for the units above."""
         parts = (block.summed(level.parent, level.above) for level, block in self.blocks())
         total = next(parts)
         for part in parts:
@@ -100,11 +100,11 @@ class Absorbed:
         return total
 
     def own(self, centre: Known) -> Known:
-        """What is known of each unit's x, from what is known of its centre."""
+        """Each unit's x, given what is known of its centre."""
         return known(self.below.a, self.below.b, self.root[self.level.group], centre)
 
     def derivative(self, above: Known, sigma2: float) -> Derivative:
-        """How the deviance changes with the level's covariances, given what is known above."""
+        """The change of the deviance with the level's covariances, given what is known above."""
         return Derivative(self, above, sigma2)
 
 
@@ -121,7 +121,7 @@ def spread(a: Floats, root: Floats) -> Floats:
 
 
 def known(a: Floats, b: Floats, root: Floats, centre: Known) -> Known:
-    """What is known of each unit's x with a root (n, d, r), from what is known of its centre."""
+    """Each unit's x, given what is known of its centre; with a root (n, d, r)."""
     around = spread(a, root)
     slope = b - (a @ centre.mean[..., None])[..., 0]
     rest = np.eye(a.shape[-1]) - around @ a
@@ -139,7 +139,7 @@ class SlopeSums(NamedTuple):
 
 @cache
 def halves(r: int) -> tuple[tuple[Ints, Ints], Ints]:
-    """Where the upper half of a symmetric matrix is, and where in it each number (r, r) is."""
+    """The places of a symmetric matrix's upper half, and of each of its numbers (r, r) in that."""
     upper = np.triu_indices(r)
     place = unpack(np.arange(len(upper[0]), dtype=np.float64), r)
     return upper, place.astype(np.int64)
@@ -147,7 +147,7 @@ def halves(r: int) -> tuple[tuple[Ints, Ints], Ints]:
 
 @dataclass(frozen=True)
 class Derivative:
-    """How the deviance changes with a level's covariances: with dD of a group by tr(G dD).
+    """The change of the deviance with a level's covariances: with dD of a group by tr(G dD).
 
     G is the sum over its units of Q - s s'/sigma^2, with Q = P - P C P and s = q - P m: C and m are
     the covariance and mean of the unit's centre.

@@ -41,7 +41,7 @@ OUTSIDE = 1e-10
 
 
 class Sums(NamedTuple):
-    """What units say of their coefficients: A (n, d, d), b (n, d), yy (n,) and ld (n,)."""
+    """Sums of units for their coefficients: A (n, d, d), b (n, d), yy (n,) and ld (n,)."""
 
     a: Floats
     b: Floats
@@ -113,7 +113,7 @@ class InLanes:
 
 @dataclass(frozen=True)
 class OneByOne:
-    """What units say of their centres: P, q, yy and ld, as `Sums` of these."""
+    """Units one after the other: P, q, yy and ld for their centres, as `Sums` of these."""
 
     said: Sums
 

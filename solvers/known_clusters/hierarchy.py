@@ -32,7 +32,7 @@ Gradient = Callable[[Array, Ints], Array]
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """Which users belong together, and how strongly they are pulled.
+    """Users in clusters, and the strengths that pull them.
 
     Parameters
     ----------
@@ -66,12 +66,12 @@ class Hierarchy:
 
     @property
     def n(self) -> int:
-        """How many users there are."""
+        """The number of users."""
         return len(self.cluster)
 
     @property
     def k(self) -> int:
-        """How many clusters there are."""
+        """The number of clusters."""
         return len(self.alpha)
 
     @cached_property
@@ -81,7 +81,7 @@ class Hierarchy:
 
     @cached_property
     def starts(self) -> Ints:
-        """Where each cluster's users begin in `order`."""
+        """The places in `order` at which each cluster's users begin."""
         return np.searchsorted(self.cluster[self.order], np.arange(self.k))
 
     def members(self, j: int) -> Ints:
@@ -101,7 +101,7 @@ class Hierarchy:
 
     @cached_property
     def even(self) -> bool:
-        """Whether gamma_i is the same for all users of a cluster."""
+        """True if gamma_i is the same for all users of a cluster."""
         return bool((self.gamma == self.strongest[self.cluster]).all())
 
     @cached_property

@@ -20,7 +20,7 @@ from corsage.solvers.known_clusters.lanes import WIDEST
 WINDOW = 8
 """So many neighbours on the grid of rho say what the sums are between them."""
 SINGULAR = 1e-12
-"""What is below this share of the largest eigenvalue says nothing of wbar."""
+"""A share of the largest eigenvalue; what is below it says nothing of wbar."""
 NO_NOISE = 1e-200
 """The sum of squares between records where there are none: all labels are equal."""
 

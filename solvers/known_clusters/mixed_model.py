@@ -92,7 +92,7 @@ def shrunk(a: Floats, b: Floats, gamma: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def _definite(a: Floats) -> bool:
-    """Whether no A is flat in any direction: then there is no rounding to be taken out of them."""
+    """True if no A is flat in any direction: then there is no rounding to be taken out of them."""
     least = DEFINITE * np.trace(a, axis1=-2, axis2=-1)[..., None, None]
     try:
         np.linalg.cholesky(a - least * np.eye(a.shape[-1]))

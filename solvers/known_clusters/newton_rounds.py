@@ -13,7 +13,7 @@ import numpy as np
 from corsage.core.arrays import Floats
 
 EXACT, NEWTON, ABOVE = "exact", "newton", "above"
-"""What A_i and b_i are: f_i itself; its like near theta_i; or a quadratic that f_i is below."""
+"""Kinds of A_i and b_i: f_i itself; its like near theta_i; a quadratic that f_i is below."""
 IN_CIRCLES, FIRST_SPELL = 4, 5
 """Newton rounds without progress that are too many; rounds of the other kind that then follow."""
 REACH = 3.0
@@ -27,7 +27,7 @@ def newton_message(hessian: Floats, gradient: Floats, theta: Floats) -> tuple[Fl
 
 @dataclass(frozen=True)
 class Pace:
-    """Which quadratics are next.
+    """The kind of the next quadratics.
 
     Where curvature jumps, as of Huber's and the hinge loss, Newton's method can run in circles.
     Quadratics from above never do, but are slow. So if the changes of Newton's rounds stop getting
@@ -47,7 +47,7 @@ class Pace:
 
     @property
     def kind(self) -> str:
-        """What the next quadratics are."""
+        """The kind of the next quadratics: Newton's, or from above."""
         return ABOVE if self.left else NEWTON
 
     def after(self, moved: float) -> Pace:
@@ -75,5 +75,5 @@ def travelled(step: Floats, theta: Floats) -> Floats:
 
 
 def change(sums: Floats) -> float:
-    """How far a round moved the models, as a share of their length (of 1 if they are shorter)."""
+    """The distance that a round moved the models, as a share of their length (of 1 if shorter)."""
     return float(np.sqrt(sums[0] / max(sums[1], 1.0)))

@@ -77,7 +77,7 @@ class Middle:
 
 @dataclass(frozen=True)
 class Tree:
-    """What users say, and the levels above them.
+    """Users' sums, and the levels above them.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class Tree:
 
     @property
     def records(self) -> float:
-        """How many there are."""
+        """The number of records."""
         return float(self.counts.sum())
 
     def integrated(self, roots: Sequence[Floats], sigma2: float | None = None) -> Integrated:
@@ -158,6 +158,6 @@ class Integrated:
         return found[::-1]
 
     def derivatives(self) -> list[Derivative]:
-        """How the deviance changes with D, for each level."""
+        """The change of the deviance with D, for each level."""
         pairs = zip(self.passed, self.known_above(), strict=True)
         return [units.derivative(above, self.middle.sigma2) for units, above in pairs]

@@ -63,7 +63,7 @@ class Losses(Protocol):
         """mu_i >= 0, a lower bound of the curvature, (n,)."""
 
     def coercive(self) -> Tensor:
-        """Whether f_i is known to grow to infinity in all directions, (n,) of bool."""
+        """True if f_i is known to grow to infinity in all directions, (n,) of bool."""
 
     def prox(self, centre: Tensor, kappa: Tensor | float, start: Tensor | None = None) -> Tensor:
         """argmin f_i(x) + kappa_i/2 |x - centre_i|^2 (kappa > 0), from `start` on."""

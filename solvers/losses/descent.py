@@ -63,7 +63,7 @@ class Lanes:
 
 
 def fits(features: Tensor, columns: int, loss: ScalarLoss) -> bool:
-    """Whether a fused pass is the one to take."""
+    """True if a fused pass is the one to take."""
     large = len(features) * columns >= WORTH
     known = columns <= NARROW and features.device.type == "cpu"
     return large and known and kernel(loss.name, columns, features.dtype) is not None
@@ -83,7 +83,7 @@ def kernel(loss: str, columns: int, dtype: torch.dtype) -> Any:
 
 @cache
 def library() -> Any:
-    """What compiles kernels, None if it is not installed, or of no use; said once."""
+    """The compiler of kernels, None if it is not installed, or of no use; said once."""
     try:
         found = import_module("corsage.solvers.losses.fused")
     except ModuleNotFoundError:

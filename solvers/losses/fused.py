@@ -55,7 +55,7 @@ class Writer:
     def repeated(
         self, count: Any, start: Vectors, body: Callable[[Any, Vectors], Vectors]
     ) -> Vectors:
-        """What `start` has become after `body(number, values)`, so many times."""
+        """The values after `body(number, values)`, so many times, from `start` on."""
         to, before = self.to, self.to.block
         head, inside, after = (to.append_basic_block() for _ in range(3))
         to.branch(head)

@@ -32,7 +32,7 @@ class Fold:
 
 
 class HeldOut(Protocol):
-    """What the users can be asked."""
+    """Questions to users about samples that are held out."""
 
     def losses_without(self, fold: Fold | None) -> Losses:
         """f_i on the samples that are not held out; None: on all."""

@@ -133,7 +133,7 @@ class Block:
 
     @cached_property
     def regular(self) -> Tensor:
-        """Whether there is no direction in which f_i is constant: it is coercive if phi is."""
+        """True if there is no direction in which f_i is constant: it is coercive if phi is."""
         least: Tensor = torch.linalg.eigvalsh(_in_units(self.bound(), self.unit()))[:, 0]
         return least > thin(least.dtype)
 
@@ -147,7 +147,7 @@ class Block:
         return projection
 
     def enclosed(self, best: Tensor) -> Tensor:
-        """Whether a loss of classes without ridge is known to be coercive, from its minimiser.
+        """True if a loss of classes without ridge is known to be coercive, from its minimiser.
 
         With weights w = phi' >= 0 the rows -l a sum up to g, nearly 0. Had a direction d, |d| = 1,
         all of them on one side, sum_j w_j <a_j, d>^2 would be at most |g| max |a_j|.
@@ -204,7 +204,7 @@ class Block:
         return torch.where(found[:, None], unit * z, torch.nan)
 
     def _settled(self, step: Tensor) -> Tensor:
-        """Whether a vanishing gradient is that of a minimiser, not of a way to infinity.
+        """True if a vanishing gradient is that of a minimiser, not of a way to infinity.
 
         Where phi is piecewise quadratic it is. The logistic loss only comes near to its infimum:
         where it falls like exp(-u), each Newton step changes some score by 1 or more.
@@ -221,5 +221,5 @@ def _in_units(h: Tensor, unit: Tensor) -> Tensor:
 
 
 def _trace(unit: Tensor) -> Tensor:
-    """What curvatures of 1 at most bound the whole one by: d."""
+    """The bound on the whole curvature where all are at most 1: d."""
     return unit.new_full((len(unit),), float(unit.shape[1]))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from corsage.core.arrays import Ints
 from corsage.core.errors import DataError, ModelError
-from corsage.core.losses import SQUARED, ScalarLoss, sign
+from corsage.core.losses import SQUARED_LOSS, ScalarLoss, sign
 from corsage.solvers.losses.descent import Lanes, fits, in_lanes
 from corsage.solvers.losses.linear_block import Block
 from corsage.solvers.losses.newton import TOLERANCE
@@ -162,7 +162,7 @@ class LinearLosses:
 
     def convexity(self) -> Tensor:
         """mu_i: of the squared loss the smallest eigenvalue, else the ridge of all coordinates."""
-        if self.loss.name == SQUARED.name:
+        if self.loss.name == SQUARED_LOSS.name:
             return self.quadratic().convexity()
         return self.features.new_full((self.n,), 0.0 if self.intercept else self.ridge)
 
@@ -198,7 +198,7 @@ class LinearLosses:
         return torch.from_numpy((ones > 0) & (ones < self.counts)).to(self.device)
 
     def coercive(self) -> Tensor:
-        """Whether f_i is known to grow to infinity in all directions.
+        """True if f_i is known to grow to infinity in all directions.
 
         It does if rows span the space and the labels are numbers; if there are both classes (or no
         intercept) and a ridge; or if no plane separates the classes, not even weakly.
@@ -211,7 +211,7 @@ class LinearLosses:
 
     @cached_property
     def _quadratic(self) -> Quadratic:
-        if self.loss.name != SQUARED.name:
+        if self.loss.name != SQUARED_LOSS.name:
             raise ModelError(f"loss={self.loss.name}: not quadratic; use loss=squared.")
         a = self._run(Block.bound)
         b = self._run(lambda block: block.combine(block.y))
@@ -223,7 +223,7 @@ class LinearLosses:
         Closed form for the squared loss. Else |gradient| is at most 1e-12 (float32: 1e-5) of the
         sizes of the terms it is a sum of.
         """
-        if self.loss.name == SQUARED.name:
+        if self.loss.name == SQUARED_LOSS.name:
             return self.quadratic().prox(centre, kappa)
         kappa = torch.as_tensor(kappa, dtype=self.dtype, device=self.device).expand(self.n)
         if start is None:
@@ -244,7 +244,7 @@ class LinearLosses:
         comes ever nearer to its infimum, as the logistic loss of one class does. If there are
         several, any of them.
         """
-        if self.loss.name == SQUARED.name:
+        if self.loss.name == SQUARED_LOSS.name:
             return self.quadratic().minimise(slope)
         zero = self.features.new_zeros(self.n, self.d)
         slope, start = zero if slope is None else slope, zero if start is None else start

@@ -60,7 +60,7 @@ class Functions:
     coercive: bool
 
     def scale(self, x: Tensor) -> Tensor:
-        """What the rounding errors of g are proportional to."""
+        """The size that the rounding errors of g are proportional to."""
         return self.force + self.curvature * lengths(x)
 
     def start(self, x: Tensor) -> State:
@@ -72,7 +72,7 @@ class Functions:
 
 @dataclass(frozen=True)
 class State:
-    """Where the users are: x, g = g(x), |g|, and the smallest |g| so far."""
+    """The users' places: x, g = g(x), |g|, and the smallest |g| so far."""
 
     x: Tensor
     g: Tensor

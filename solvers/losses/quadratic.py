@@ -95,7 +95,7 @@ class Quadratic:
         return self._ends[0]
 
     def coercive(self) -> Tensor:
-        """Whether A_i is regular."""
+        """True if A_i is regular."""
         return self._spectrum[0][:, 0] > 0
 
     def prox(self, centre: Tensor, kappa: Tensor | float, start: Tensor | None = None) -> Tensor:

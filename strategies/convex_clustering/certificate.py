@@ -1,4 +1,4 @@
-"""How far from optimal the models are at most: the duality gap, by two floats of each user.
+"""The duality gap of the models, an upper bound on their distance from optimal: two floats a user.
 
 See solvers/convex_clustering/exact/certificate.py for the formula.
 """
@@ -32,7 +32,7 @@ class Solver(Protocol):
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known of the models after a round.
+    """A certificate of the models after a round.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Certificate:
     nearby: bool = False
 
     def within(self, tolerance: float) -> bool:
-        """Whether the models are known to be that good."""
+        """True if the models are known to be that good."""
         return self.relative is not None and self.relative <= tolerance
 
 

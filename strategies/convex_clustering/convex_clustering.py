@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from corsage.networks.network import Network
 
 Solver = Splitting | Pdmm | Newton
-"""What a solver remembers."""
+"""The state of a solver."""
 
 
 @dataclass
@@ -129,12 +129,12 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     @property
     def rules(self) -> Rules:
-        """What the keys say of the solver."""
+        """The solver's numbers that the keys give."""
         return rules_of(self.keys, self.config, len(self.members.users))
 
     @property
     def solver(self) -> Solver:
-        """What the solver remembers."""
+        """The solver's state."""
         assert self.state.solver is not None  # `opening` is over
         return self.state.solver
 
@@ -146,7 +146,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     # Before the first round.
 
     def opening(self) -> Script[None]:
-        """What is fixed for the run: the graph, lambda, rho, tau."""
+        """Fix the graph, lambda, rho, and tau for the run."""
         if self.state.solver is not None:  # resumed
             self.state = replace(self.state, solver=self.state.solver.by_columns())
             return
@@ -240,7 +240,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         return {}
 
     def send(self, users: list[str]) -> Parcel:
-        """What each user's proximal step is taken from: p_i and kappa_i."""
+        """The points of the users' proximal steps: p_i and kappa_i."""
         rows, solver = self.state.graph.rows(users), self.solver
         assert not isinstance(solver, Newton)  # has rounds of its own
         p, kappa = solver.request(self.problem, self.rules, rows)
@@ -267,7 +267,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         self.state = replace(self.state, certificate=found)
 
     def finished(self) -> bool:
-        """Whether the gap is small enough."""
+        """True if the gap is small enough."""
         found = self.state.certificate
         return found is not None and found.within(self.keys.convex_tolerance)
 
@@ -289,7 +289,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     @property
     def solved(self) -> Solved:
-        """What there is to report on."""
+        """The solution that is reported on."""
         state = self.state
         assert state.choice is not None  # `opening` is over
         known = None

@@ -1,4 +1,4 @@
-"""Whom the sum-of-norms penalty joins, and users that come and go."""
+"""The graph of the sum-of-norms penalty, and users that come and go."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def solver_of(keys: ConvexClusteringKeys, config: Config, d: int) -> str:
 
 
 def rules_of(keys: ConvexClusteringKeys, config: Config, users: int) -> Rules:
-    """What the keys say of the solver, for so many users."""
+    """The solver's numbers that the keys give, for so many users."""
     share = config.federation.share(users)
     tau = keys.convex_tau if keys.convex_solver == PDMM else AUTO
     return Rules(

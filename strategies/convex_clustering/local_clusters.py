@@ -170,7 +170,7 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         return Parcel(rows={"x": self.models[places(self.state.users, users)]})
 
     def findings(self) -> list[Finding]:
-        """How many clusters, of which sizes."""
+        """The number of clusters, and their sizes."""
         sizes = np.bincount(self.state.labels)
         some = ", ".join(map(str, sizes[:MOST])) + (", ..." if len(sizes) > MOST else "")
         rows = [("clusters", str(len(sizes))), ("users in each", some)]

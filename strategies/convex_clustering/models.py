@@ -1,4 +1,4 @@
-"""What both algorithms of the family do with models: convex ones, refitted ones, new users'."""
+"""Models of both algorithms of the family: convex ones, refitted ones, new users'."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ WHY = {
 
 
 def ask_facts(questions: Questions, users: list[str]) -> Script[tuple[Facts, Bools]]:
-    """What the users know of their losses, and whose grow in all directions; others are named."""
+    """Facts about the users' losses, and whose grow in all directions; others are named."""
     metrics = (yield from questions.ask(users, "facts")).metrics
     held = metrics["coercive"] > 0
     name_free(questions, users, held)
@@ -90,7 +90,7 @@ def check_bounded(
 
 
 def refusal(names: Sequence[str], n: int, lam: float) -> str:
-    """What there is no solution for."""
+    """The words of a refusal."""
     who = "all users" if len(names) == n else "user" + "s" * (len(names) > 1)
     if len(names) < n:
         who += f" {', '.join(names[:NAMED])}" + ", ..." * (len(names) > NAMED)

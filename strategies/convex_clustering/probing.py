@@ -52,7 +52,7 @@ def rows_of(probes: Sequence[Probe]) -> Arrays:
 
 
 def template_of(count: int, d: int) -> Arrays:
-    """What one user answers."""
+    """The form of one user's answer."""
     shapes: dict[str, int] = {
         "y": d,
         "gradient": d,
@@ -63,7 +63,7 @@ def template_of(count: int, d: int) -> Arrays:
 
 
 def options_of(probes: Sequence[Probe]) -> dict[str, Any]:
-    """Which samples each probe leaves out (0: none), and its share of the curvature."""
+    """The samples that each probe leaves out (0: none), and its share of the curvature."""
     folds: list[Fold | None] = [None]
     folds += [fold for fold in dict.fromkeys(probe.fold for probe in probes) if fold is not None]
     named = [fold for fold in folds if fold is not None]

@@ -42,7 +42,7 @@ NUMBERS: dict[str, tuple[Number, ...]] = {
     "held_out": (Number("value"), FOUND),
     "expand": (),
 }
-"""What can be asked, and the numbers that each user answers with."""
+"""The questions, and the numbers that each user answers with."""
 
 
 class Unanswered(RoundFailed):
@@ -59,7 +59,7 @@ class Unanswered(RoundFailed):
 
 
 class Questions:
-    """What the server asks of the users' losses; each question is one exchange, and is counted.
+    """Questions of the server about the users' losses; each is one exchange, and is counted.
 
     What can be asked is in the clients' table of answers.
     """

@@ -77,7 +77,7 @@ class RemoteLosses:
         return torch.from_numpy(self._facts()["convexity"])
 
     def coercive(self) -> Tensor:
-        """Whether f_i is known to grow in all directions."""
+        """True if f_i is known to grow in all directions."""
         return torch.from_numpy(self._facts()["coercive"] > 0)
 
     def pick(self, users: Sequence[int]) -> RemoteLosses:
@@ -104,7 +104,7 @@ class RemoteLosses:
 
 
 class RemoteUsers:
-    """What users can be asked about samples that were left out (see held_out.HeldOut).
+    """Questions to users about samples that were left out (see held_out.HeldOut).
 
     Parameters
     ----------

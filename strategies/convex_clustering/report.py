@@ -1,4 +1,4 @@
-"""What convex clustering says at its end: the clusters, how sure they are, and how good."""
+"""The report of convex clustering: the clusters, how sure they are, and how good."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Row = tuple[str, str]
 
 @dataclass(frozen=True)
 class Solved:
-    """What there is to report on: the graph, lambda, the certificate, and the models (N, d).
+    """A solution to report on: the graph, lambda, the certificate, and the models (N, d).
 
     `known` are the users' last answers near these models, if all of them answered.
     """
@@ -127,7 +127,7 @@ class ClusterReport:
 
 
 def cluster_rows(reading: Reading, solved: Solved) -> list[Row]:
-    """How many clusters there are, how sure that is, and what theory says of lambda."""
+    """The number of clusters, how sure it is, and what theory says of lambda."""
     count = max(reading.labels) + 1
     how = {True: "exact", False: "approximate", None: "not certified"}[reading.exact]
     gap = "" if reading.gap is None else f" (relative gap of the fused models {reading.gap:.0e})"
@@ -152,7 +152,7 @@ def cluster_rows(reading: Reading, solved: Solved) -> list[Row]:
 
 
 def chosen_rows(choice: Choice) -> list[Row]:
-    """What did best on held-out samples, where clusters were looked for."""
+    """The best procedure on held-out samples, where clusters were looked for."""
     if not choice.kind:
         return []
     rows = [("best on held-out samples", f"{choice.kind} (row +chosen)")]

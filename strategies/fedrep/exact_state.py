@@ -1,4 +1,4 @@
-"""What the server of FedRep with exact heads remembers, and what is said of it."""
+"""The state of the server of FedRep with exact heads, and its findings."""
 
 from __future__ import annotations
 

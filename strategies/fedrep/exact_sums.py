@@ -20,11 +20,11 @@ ONE_HOT = Number("square", low=0.0, per_sample=1.0)
 """|Y|^2 of numbers, and of classes: there it is the number of samples."""
 
 LEFT = Number("left", low=0.0)
-"""How much of a record's loss a multinomial head leaves at most, on average."""
+"""The part of a record's loss that a multinomial head leaves at most, on average."""
 
 
 def numbers(asked: str, labels: bool) -> tuple[Number, ...]:
-    """What users report with the answer to a question; `labels` are numbers or classes."""
+    """Numbers that users report with the answer to a question; `labels` are numbers or classes."""
     known = {"sums": (SQUARE if labels else ONE_HOT,), "softmax": (LEFT,)}
     return known.get(asked, ())
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from corsage.core.configuration.groups import TrainKeys
-from corsage.core.keys import EPOCHS, Keys, key
+from corsage.core.keys import EPOCH_LIMIT, Keys, key
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import BodyState
 
@@ -28,7 +28,7 @@ class FedRepKeys(Keys):
     needs: ClassVar = {"model": "mlp"}  # a body, whatever others need
 
     head_epochs: int = key(
-        10, "epochs of the head (tau), the body frozen, before the body's", low=0, limit=EPOCHS
+        10, "epochs of the head (tau), the body frozen, before the body's", low=0, limit=EPOCH_LIMIT
     )
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from corsage.networks.network import Network
 
 NAMED = 8
-"""How many users of a cluster are named in the findings."""
+"""Users of a cluster that are named in the findings."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,12 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
         return FedRepConvexState(replies.mean["body"], known, s, y, found.labels, found.gap)
 
     def user_clusters(self, row: str) -> dict[str, str]:
-        """Whose heads are the same, by the head's number."""
+        """The users' clusters: those with the same head, by its number."""
         labels = self.state.labels
         return {user: str(c) for user, c in zip(self.state.users, labels, strict=False)}
 
     def findings(self) -> list[Finding]:
-        """How many distinct heads there are, and whose they are."""
+        """The number of distinct heads, and their users."""
         return [Finding(TITLE, distinct(self.state))]
 
     def named_arrays(self) -> ArrayRecord:
@@ -167,7 +167,7 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
         return named_heads(self.job.network, self.state.body, heads)
 
     def _rho(self, users: Sequence[str]) -> Arrays:
-        """How strongly each head is pulled."""
+        """The strength of the pull on each head."""
         return {"strength": np.full(len(users), self.keys.fedrep_convex_rho, np.float32)}
 
     def _y(self, users: Sequence[str]) -> Floats32:
@@ -188,7 +188,7 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
 
 
 def distinct(state: FedRepConvexState) -> list[tuple[str, str]]:
-    """How many heads are distinct, and the clusters; those at the largest gap if none are fused."""
+    """The number of distinct heads, and clusters; those at the largest gap if none are fused."""
     from corsage.solvers.convex_clustering.exact.wide_prox import TOLERANCE
     from corsage.solvers.convex_clustering.reading import candidate
 
@@ -209,6 +209,6 @@ def distinct(state: FedRepConvexState) -> list[tuple[str, str]]:
 
 
 def listed(users: list[str]) -> str:
-    """How many users, and the first of them."""
+    """The number of users, and the first of them."""
     names = ", ".join(sorted(users, key=reading_order)[:NAMED])
     return f"{len(users)} users: {names}{', ...' if len(users) > NAMED else ''}"

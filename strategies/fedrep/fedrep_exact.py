@@ -95,7 +95,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         return min(rounds, 1 + self.keys.fedrep_exact_body_rounds)
 
     def finished(self) -> bool:
-        """Whether all rounds of the body are done."""
+        """True if all rounds of the body are done."""
         return self.progress.round > self.keys.fedrep_exact_body_rounds
 
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
@@ -222,7 +222,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
     # Who is in which cluster, and what is told.
 
     def _projects(self) -> bool:
-        """Whether the first layer is set from the inputs."""
+        """True if the first layer is set from the inputs."""
         from corsage.networks.exact.projection import first_layer
 
         wanted = self.keys.fedrep_exact_body

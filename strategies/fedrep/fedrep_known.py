@@ -134,7 +134,7 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
         return dict(self.state.clusters)
 
     def findings(self) -> list[Finding]:
-        """How far users are from their clusters, and these from the middle."""
+        """The distances of users from their clusters, and of these from the middle."""
         state, (w, middle) = self.state, self._centres()
         order, rows = np.array([state.clusters[user] for user in state.users]), []
         for name, centre in w.items():

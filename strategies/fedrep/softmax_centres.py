@@ -1,4 +1,4 @@
-"""What exact heads are drawn to under the multinomial loss: two exchanges after the squared loss.
+"""Centres of exact heads under the multinomial loss: two exchanges after the squared loss.
 
 The squared loss gave w_j, gamma and the heat that scores are multiplied by. Under the multinomial
 loss a pull of gamma/heat towards heat w_j has the same force, which is where it begins:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 VOTERS = 32
 """So many users say which heat and which pull is best; they have hundreds of records and more."""
 LOOSE = 1.01
-"""What rounding may add to a norm."""
+"""The part of a norm that rounding may add."""
 
 
 def refine(strategy: FedRepExact, number: int, limits: Mapping[str, float]) -> Script[None]:
@@ -86,15 +86,15 @@ def _sound(
 
 def _note_left(strategy: FedRepExact, replies: Replies, users: list[str]) -> None:
     """Say whose heads ran out of steps before they were certified; and keep the worst of all."""
-    from corsage.networks.exact.softmax_heads import CLOSE
+    from corsage.networks.exact.softmax_heads import CLOSE_GAP
 
     left = dict(zip(replies.users, replies.metrics["left"].tolist(), strict=True))
     own = {user: left[user] for user in users}
     strategy.state = replace(strategy.state, left=max(own.values()))
-    if loose := [user for user in users if own[user] > LOOSE * CLOSE]:
+    if loose := [user for user in users if own[user] > LOOSE * CLOSE_GAP]:
         strategy.job.note(
             f"{name_users(loose)} without a certified multinomial head: a record's loss could be "
-            f"{strategy.state.left:.2g} lower, where {CLOSE:g} is the aim; scale the inputs"
+            f"{strategy.state.left:.2g} lower, where {CLOSE_GAP:g} is the aim; scale the inputs"
         )
 
 

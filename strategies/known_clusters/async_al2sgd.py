@@ -81,7 +81,7 @@ class AsyncAL2SGD(CoinMethod[AsyncAL2SGDKeys, AsyncAL2SGDState]):
 
     @property
     def server(self) -> AL2SGDServer:
-        """What the server does alone, asks and tells."""
+        """The server's part: steps that it makes alone, its questions, and its messages."""
         return AL2SGDServer(self.job, self.schedule, self.state)
 
     def fix(self, hierarchy: Hierarchy, smoothness: float, convexity: float) -> None:

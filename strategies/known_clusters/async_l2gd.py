@@ -61,6 +61,6 @@ class AsyncL2GD(CoinMethod[AsyncL2GDKeys, AsyncL2GDState]):
 
     @property
     def server(self) -> CentresAndMaps:
-        """What the server knows of clusters, or of users where these differ in gamma."""
+        """The server's part, by clusters, or by users where these differ in gamma."""
         kind = UserModels if self.state.clusters.apart else CentresAndMaps
         return kind(self.job, self.schedule, self.state)

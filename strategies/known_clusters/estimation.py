@@ -61,7 +61,7 @@ SMALLEST = 1e-6
 
 @dataclass
 class LikelihoodFit:
-    """What restricted maximum likelihood found.
+    """A fit by restricted maximum likelihood.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class LikelihoodFit:
 
 @dataclass
 class Estimates:
-    """What strengths on auto were estimated from.
+    """The estimates behind strengths on auto.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class Estimates:
 
     @property
     def em(self) -> str:
-        """How far EM came, in words."""
+        """The progress of EM, in words."""
         if self.moved < STILL:
             return "stands still"
         return (
@@ -186,7 +186,7 @@ class VarianceEstimation:
     def restricted_likelihood(
         self, present: Present, varies: Floats | None, d: int, number: int
     ) -> Script[tuple[Variances, list[str], Replies]]:
-        """What is fitted, to which clusters, and who answered; users differ in what `varies`."""
+        """The fit, its clusters, and the replies; users differ in what `varies`."""
         ratios = dict.fromkeys(present.names, GRID)
         for exchange in range(1 + self.keys.known_refine + WIDER):
             sums, names, replies = yield from self._sums(

@@ -1,4 +1,4 @@
-"""What is asked after the last round: noise, and each user's estimate, for a `LinearSummary`.
+"""Questions after the last round: noise, and each user's estimate, for a `LinearSummary`.
 
 Standard errors are those of best linear unbiased prediction, given the variances. Strengths that
 are given are taken for the truth: gamma = sigma^2/s^2. With the logistic loss they are Laplace's
@@ -75,7 +75,7 @@ class Inference:
     # The question.
 
     def question(self, cohort: Cohort) -> Request:
-        """What a cohort is asked."""
+        """The question to a cohort."""
         shown, place = self.solution.shown(cohort), self.state.place(cohort.cluster)
         d, n = self.solution.size, len(cohort.users)
         sure: Floats = np.zeros((d, d)) if place is None else self.state.covariance[place]
@@ -106,17 +106,17 @@ class Inference:
 
     @property
     def _one_model(self) -> bool:
-        """Whether users do not differ from their clusters."""
+        """True if users do not differ from their clusters."""
         return bool(np.isinf(self.state.used).all())
 
     @property
     def _alone(self) -> bool:
-        """Whether nothing ties users: there is no model of all."""
+        """True if nothing ties users: there is no model of all."""
         return bool(self.state.used.size) and not self.state.used.any()
 
     @property
     def _apart(self) -> bool:
-        """Whether nothing ties the clusters."""
+        """True if nothing ties the clusters."""
         return not self.state.lam.any() and len(self.state.w) > 1
 
     def _noise(self, answers: list[Answer]) -> tuple[float | None, str]:
@@ -244,7 +244,7 @@ class Inference:
         return found
 
     def _sure(self, what: str) -> dict[str, Any]:
-        """How sure a variance is."""
+        """A variance's standard error and interval."""
         return asdict(self.covariance.likely.get(what, Likely()))
 
     def _correlations(self) -> list[Correlation]:
@@ -299,7 +299,7 @@ class Inference:
 
 
 def template(users: int, d: int, each: bool) -> dict[str, Any]:
-    """What a cohort of so many users answers."""
+    """The form of an answer of a cohort of so many users."""
     sums = {"square": np.zeros(()), "rank": np.zeros(())}
     if not each:
         return sums

@@ -52,7 +52,7 @@ class KeptSums:
         return cls(users, clusters, counts, rows)
 
     def are_of(self, present: Present) -> bool:
-        """Whether they are those of all users that are there, in the clusters that they are in."""
+        """True if they are those of all users that are there, in the clusters that they are in."""
         there = {user: cohort.cluster for cohort in present.cohorts for user in cohort.users}
         return bool(there) and there == dict(zip(self.users, self.clusters, strict=True))
 

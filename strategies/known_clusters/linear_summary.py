@@ -36,7 +36,7 @@ class Coefficient:
 
     @property
     def p(self) -> float | None:
-        """How often as much or more would be seen of a coefficient that is 0 (normal)."""
+        """The probability of an estimate as large of a coefficient that is 0 (normal)."""
         return None if self.z is None else math.erfc(abs(self.z) / math.sqrt(2))
 
     def json(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Correlation:
 
 @dataclass(frozen=True)
 class UserEstimate:
-    """What is estimated for one user.
+    """One user's estimates.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class LinearSummary:
         return found
 
     def _of_users(self) -> list[tuple[str, str]]:
-        """How much users are shrunken, and the lowest and highest of them."""
+        """The users' shrinkage, and the lowest and highest of them."""
         factors, name = np.array([one.shrinkage for one in self.users.values()]), self.varying[-1]
         rows = [
             ("shrinkage", f"mean {factors.mean():.2f}, {factors.min():.2f} to {factors.max():.2f}")

@@ -76,20 +76,20 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     @cached_property
     def clusters(self) -> KnownClusters:
-        """Who is in which cluster."""
+        """The users' clusters."""
         together = self.keys.mixed_grouping == "all" or self.ungrouped
         return KnownClusters(self.job, self.keys.known_missing, together)
 
     @property
     def ungrouped(self) -> bool:
-        """Whether clusters are left to the data, and nobody is in one."""
+        """True if clusters are left to the data, and nobody is in one."""
         if self.keys.mixed_grouping != "auto" or self.keys.known_missing:
             return False
         return not any(member.cluster for member in self.members.everybody.values())
 
     @property
     def solution(self) -> MixedSolution:
-        """What rounds make of the state."""
+        """The rounds of the state as it is."""
         return MixedSolution(self.job, self.clusters, self.keys, self.state)
 
     @classmethod
@@ -138,7 +138,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         return replies
 
     def finished(self) -> bool:
-        """Whether the last round changed nothing any more."""
+        """True if the last round changed nothing any more."""
         return self.state.done
 
     def judged(self, replies: Replies) -> None:
@@ -171,7 +171,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         return self.clusters.names()
 
     def findings(self) -> list[Finding]:
-        """How the solution was reached, the coefficients, and the variances."""
+        """The course of the solution, the coefficients, and the variances."""
         found = self.solution.findings()
         if self.neighbours is not None:
             found += self.neighbours.findings()

@@ -115,7 +115,7 @@ class MixedSolution:
         return max(self.keys.mixed_tolerance, floor)
 
     def estimates_in(self, number: int) -> bool:
-        """Whether a round estimates variances by EM."""
+        """True if a round estimates variances by EM."""
         estimated = self.keys.estimated and not self.own_sums.on
         return estimated and not self.exact and number <= self.keys.mixed_em_rounds
 
@@ -184,7 +184,7 @@ class MixedSolution:
         return replies
 
     def _question(self, cohort: Cohort, estimates: bool) -> Request:
-        """What a cohort is asked; those that know no centre yet stay where they are."""
+        """The question to a cohort; those that know no centre yet stay where they are."""
         d, rows = self.size, self._rows(cohort)
         template = {"sums": np.zeros(d * (d + 1) // 2 + d)}
         if estimates:  # how sure w_j is, too
@@ -232,13 +232,13 @@ class MixedSolution:
         return np.zeros_like(here) if flat else here
 
     def _remember(self, found: Covariances, places: list[int] | None = None) -> None:
-        """How sure the centres are."""
+        """Keep the covariances of the centres."""
         state = self.state
         state.covariance[slice(None) if places is None else places] = found.w
         state.around, state.unknown = found.wbar, found.unknown
 
     def _judge(self, answers: list[Answer], number: int, whole: bool) -> None:
-        """Whether there is more to do, and with which quadratics; who was not heard is asked again.
+        """Judge if there is more to do, and by which quadratics; who was silent is asked again.
 
         A step that was not Newton's must be a hundredth of the tolerance.
         """
@@ -255,18 +255,18 @@ class MixedSolution:
 
     @property
     def last(self) -> str:
-        """What the quadratics of the last sums were."""
+        """The kind of the last sums' quadratics."""
         return self.state.quadratics or self.next
 
     @property
     def next(self) -> str:
-        """What those of the next sums are."""
+        """The kind of the next sums' quadratics."""
         return EXACT if self.exact else self.state.pace.kind
 
     # What users are told.
 
     def shown(self, cohort: Cohort) -> Request:
-        """What a cohort needs to find its users' models."""
+        """The message from which a cohort finds its users' models."""
         options = {"moves": len(self.state.w) > 0, "as": self.last}
         if self.own_sums.on:
             options["as"] = self.own_sums.kind
@@ -302,7 +302,7 @@ class MixedSolution:
         return Strengths(gamma=bounded(self.state.gamma), lam=bounded(self.state.lam))
 
     def findings(self) -> list[Finding]:
-        """How the solution was reached, and the variances."""
+        """The course of the solution, and the variances."""
         rows = [("rounds", f"{self.job.progress.round}"), *self._change(), *self._few()]
         members, units = self.job.members.everybody, self.units
         records = sum(members[user].train for c in self.present.cohorts for user in c.users)
@@ -312,7 +312,7 @@ class MixedSolution:
         return [Finding("solution", rows), *told]
 
     def _change(self) -> list[tuple[str, str]]:
-        """How far the last round moved the models, and whether that was the end."""
+        """The distance that the last round moved the models, and whether that was the end."""
         if self.exact:
             return []
         change = f"{self.state.change:.1e}"
@@ -324,7 +324,7 @@ class MixedSolution:
         return [("last change of the models", change)]
 
     def _few(self) -> list[tuple[str, str]]:
-        """What becomes of users with fewer rows than coefficients."""
+        """A note on users with fewer rows than coefficients."""
         alone = bool(self.state.used.size) and not self.state.used.any()
         tied = bool(np.isinf(self.state.used).all())
         how = SHORTEST if alone else COUNTED if tied else LEANING

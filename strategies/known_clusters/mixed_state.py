@@ -137,7 +137,7 @@ class MixedModelState:
         return cls(np.zeros(d), none, none, none, none, covariance, around, np.zeros((d, 0)))
 
     def enter(self, varies: Floats | None = None) -> None:
-        """What there is to know of a cluster when it is new, by coordinate.
+        """Give clusters that are new their rows, by coordinate.
 
         Coefficients that do not `vary` are tied without end.
         """

@@ -98,7 +98,7 @@ class Neighbours:
 
     @property
     def told(self) -> str:
-        """What is better, in words; empty: nothing is."""
+        """The better neighbour in words; empty: none is."""
         if self.best is None:
             return ""
         name, title = self.best.neighbour.strategy, self.best.neighbour.title
@@ -128,14 +128,14 @@ def compared(solution: MixedSolution, last: Replies | None) -> Script[Neighbours
 
 
 def wanted(solution: MixedSolution) -> bool:
-    """Whether the strengths were found, not given, and there are exchanges to spare."""
+    """True if the strengths were found, not given, and there are exchanges to spare."""
     at_home = solution.job.members.at_home
     asked = {"simulations": at_home, "always": True, "never": False}
     return asked[solution.keys.mixed_neighbours] and solution.own_sums.wanted
 
 
 def whole(evaluation: Replies, solution: MixedSolution) -> bool:
-    """Whether all users were asked in it."""
+    """True if all users were asked in it."""
     users = sum(len(cohort.users) for cohort in solution.present.cohorts)
     return len(evaluation.users) + len(evaluation.dropped) >= users
 

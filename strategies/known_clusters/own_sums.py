@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 
 TRAVELLED = Number("moved", low=0.0), Number("length", low=0.0)
-"""How far a cohort's models moved, and how long they are: sums of squares."""
+"""The distance that a cohort's models moved, and their length: sums of squares."""
 LATENT = pi**2 / 3
 """The variance of the logistic distribution: what records add to a score."""
 SUMMED, USERS = "summed", "users"
@@ -112,7 +112,7 @@ class OwnSums:
     # Whether it can be done.
 
     def decide(self, present: Present) -> None:
-        """How variances are estimated, once and for all of a run; what is in the way is noted."""
+        """Choose the way to estimate variances, once for a run; note what is in the way."""
         if self.state.estimates.way or not self.keys.estimated:
             return
         obstacle = self.obstacle(present)
@@ -128,12 +128,12 @@ class OwnSums:
 
     @property
     def wanted(self) -> bool:
-        """Whether both strengths are to be estimated."""
+        """True if both strengths are to be estimated."""
         return self.keys.known_gamma == self.keys.known_lambda == AUTO
 
     @property
     def on(self) -> bool:
-        """Whether rounds are those of this file."""
+        """True if users send their own sums."""
         return self.state.estimates.way == USERS
 
     def obstacle(self, present: Present) -> str:
@@ -201,7 +201,7 @@ class OwnSums:
 
     @property
     def kind(self) -> str:
-        """What users' quadratics are."""
+        """The kind of users' quadratics."""
         return EXACT if self.exact else NEWTON
 
     def rows(self, cohort: Cohort) -> Arrays:
@@ -210,7 +210,7 @@ class OwnSums:
         return {"w": w, "root": self.state.estimates.covariance.root(cohort.cluster)}
 
     def findings(self, units: Units, density: float) -> list[Finding]:
-        """What was fitted; `density` is what the data's units make of the log likelihood."""
+        """The fit; `density` is what the data's units make of the log likelihood."""
         fit = self.state.estimates.covariance
         if not fit.kinds:
             return []
@@ -247,7 +247,7 @@ class OwnSums:
     def uncertain(
         self, tree: Tree, found: Fitted, fit: CovarianceFit, varies: Floats
     ) -> tuple[dict[str, Likely], str]:
-        """How sure the variances are, and how that was found; or nothing, and why not."""
+        """The variances' errors and intervals, and how they were found; or nothing, and why not."""
         if not self.exact:
             return {}, APPROXIMATE
         if self.keys.mixed_intervals == "never":
@@ -290,7 +290,7 @@ class OwnSums:
         return again(tree, before, kind, users.names, varies, number >= SLOW), []
 
     def judge(self, moved: Floats, whole: bool) -> None:
-        """Whether there is more to do; who was not heard is asked again.
+        """Judge if there is more to do; who was not heard is asked again.
 
         `moved`: squares of how far all models moved, and of how long they are.
         """
@@ -301,13 +301,13 @@ class OwnSums:
 
     @property
     def settled(self) -> bool:
-        """Whether the slope of the likelihood is 0, at the models that the users have."""
+        """True if the slope of the likelihood is 0, at the models that the users have."""
         fit, free = self.state.estimates.covariance, self.keys.mixed_variances == AUTO
         return self.exact or (fit.gain < self.flat and bool(fit.held_out or not free))
 
     @property
     def single(self) -> bool:
-        """Whether users compute in float32."""
+        """True if users compute in float32."""
         return self.job.config.model.precision == "float32"
 
     @property

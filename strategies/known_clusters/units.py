@@ -65,12 +65,12 @@ class Units:
         return np.sqrt(np.maximum(np.diag(self.matrix @ covariance @ self.matrix.T), 0.0))
 
     def open(self, directions: Floats) -> list[bool]:
-        """Which coefficients change along directions (d, r) that data leave open."""
+        """The coefficients that change along directions (d, r) that data leave open."""
         moved, size = np.abs(self.matrix @ directions), np.abs(self.matrix) @ np.abs(directions)
         return [bool(row.any()) for row in moved > ROUNDING * size]
 
     def density(self, records: int) -> float:
-        """What is added to a restricted log likelihood for it to be that of the table as it is.
+        """The term that makes a restricted log likelihood that of the table as it is.
 
         Of the labels in their own unit, all but d of which are free, and of features in theirs.
         """

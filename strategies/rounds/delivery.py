@@ -14,7 +14,7 @@ from typing import Any
 
 from corsage.core.configuration.config import Config
 from corsage.core.messages.replies import Replies
-from corsage.core.messages.wire import DELIVER, ROOM, ROW
+from corsage.core.messages.wire import DELIVER_OPTION, ROOM_OPTION, ROW_OPTION
 
 AUTO_BYTES = 2**30
 """What the users' models of a row may take where nobody said how much."""
@@ -44,8 +44,8 @@ class Delivery:
 def row_options(row: str, deliver: bool, config: Config, users: int) -> Mapping[str, Any]:
     """What an evaluation says besides what is asked; 0 users: nobody would take the models."""
     limits = {"auto": AUTO_BYTES // max(users, 1), "all": NO_LIMIT, "none": 0}
-    room = {ROOM: limits[config.run.keep_models]} if deliver and users else {}
-    return {ROW: row, DELIVER: deliver, **room}
+    room = {ROOM_OPTION: limits[config.run.keep_models]} if deliver and users else {}
+    return {ROW_OPTION: row, DELIVER_OPTION: deliver, **room}
 
 
 class Deliveries(dict[str, Delivery]):
@@ -55,6 +55,6 @@ class Deliveries(dict[str, Delivery]):
         self, options: Mapping[str, Any], number: int, tokens: Iterable[str], replies: Replies
     ) -> None:
         """Remember an evaluation after round `number`, if it is one that delivers."""
-        if options.get(DELIVER):
-            row = str(options[ROW])
+        if options.get(DELIVER_OPTION):
+            row = str(options[ROW_OPTION])
             self[row] = Delivery(row, number, (*tokens,), (*replies.users,), dict(options))

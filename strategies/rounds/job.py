@@ -14,7 +14,7 @@ from corsage.core.configuration.config import Config
 from corsage.core.configuration.groups import ModelKeys, TrainKeys
 from corsage.core.counts import Number
 from corsage.core.errors import RoundFailed, StatesGone
-from corsage.core.measures import GRADIENT_STEPS, USUAL, Measure, chosen, reported
+from corsage.core.measures import GRADIENT_STEPS, USUAL_MEASURES, Measure, chosen, reported
 from corsage.core.messages.replies import Replies, by_cause, name_users, reading_order
 from corsage.strategies.rounds.callbacks import Callback, Notes
 from corsage.strategies.rounds.ledger import Ledger
@@ -162,7 +162,7 @@ class Job:
     def judging(self) -> dict[str, Any]:
         """Options of an evaluation for the measures; none where they are the usual one."""
         words = ",".join(self.config.run.measures)
-        return {} if words == USUAL else {"measures": words}
+        return {} if words == USUAL_MEASURES else {"measures": words}
 
     @property
     def reported(self) -> tuple[Number, ...]:

@@ -23,7 +23,7 @@ from corsage.core.errors import ConfigError, RoundFailed, line
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
-from corsage.core.messages.wire import BY_USER
+from corsage.core.messages.wire import ROWS_BY_USER
 from corsage.core.registry import attached
 from corsage.strategies.rounds.evaluation import (
     evaluated,
@@ -210,7 +210,7 @@ def exchange_once(strategy: Algorithm[Any, Any], number: int) -> Script[Replies]
     if config.robust.on:
         averaging.check_enough(len(users))
         schema = replace(schema, by_user=tuple(schema.arrays))
-        options[BY_USER] = True
+        options[ROWS_BY_USER] = True
     parcel = strategy.send(users)
     question = question_to(job, "train", users, parcel, schema, options, number)
     replies = yield question

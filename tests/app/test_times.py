@@ -82,7 +82,7 @@ def test_a_line_says_where_the_rest_went(
     """What rows share counts once. A resumed run's rows count on, its line is the command's own."""
 
     def command(words: list[str]) -> tuple[str, dict[str, str]]:
-        clocks.COMMAND.set(clock.now)
+        clocks.COMMAND_START.set(clock.now)
         clock.sleep(5)
         assert run(words) == 0
         return printed(capsys.readouterr().out)

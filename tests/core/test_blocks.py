@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from corsage.core import blocks
-from corsage.core.messages.encoding import LARGE, as_sent, decode, encode
+from corsage.core.messages.encoding import LARGE_ARRAY, as_sent, decode, encode
 
-LONG = 2 * blocks.PIECE + 5
+LONG = 2 * blocks.PIECE_NUMBERS + 5
 
 
-@pytest.mark.parametrize("size", [7, blocks.PIECE, LONG])
+@pytest.mark.parametrize("size", [7, blocks.PIECE_NUMBERS, LONG])
 @pytest.mark.parametrize("users", [1, 3])
 def test_weighted_sums_are_einsums(size: int, users: int) -> None:
     rng = np.random.default_rng(size)
@@ -35,7 +35,7 @@ def test_means_are_those_of_whole_arrays() -> None:
     np.testing.assert_array_equal(blocks.mean_of(parts, np.empty(0, np.float32)), wanted)
 
 
-@pytest.mark.parametrize("where", [0, blocks.PIECE, LONG - 1])
+@pytest.mark.parametrize("where", [0, blocks.PIECE_NUMBERS, LONG - 1])
 @pytest.mark.parametrize("what", [np.nan, np.inf, -np.inf])
 def test_one_number_that_is_not_finite_is_found(where: int, what: float) -> None:
     rows = np.ones((2, LONG), np.float32)
@@ -44,7 +44,7 @@ def test_one_number_that_is_not_finite_is_found(where: int, what: float) -> None
 
 
 def test_a_large_array_is_the_message_that_it_is_sent_in() -> None:
-    array = np.arange(LARGE // 4, dtype=np.float32)
+    array = np.arange(LARGE_ARRAY // 4, dtype=np.float32)
     view = as_sent(array)
     assert np.array_equal(view, array) and not view.flags.writeable
     first, second = (encode({"a": view})["a"].data for _ in range(2))

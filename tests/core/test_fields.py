@@ -14,7 +14,7 @@ from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.bad_values import of_kind, of_message
 from corsage.clients import client_class
 from corsage.core.errors import ConfigError, Refused, RoundFailed
-from corsage.core.messages.asked import USUAL, options_of
+from corsage.core.messages.asked import USUAL_OPTIONS, options_of
 from corsage.core.messages.fields import (
     BELIEVING,
     Doubt,
@@ -106,7 +106,7 @@ def test_an_option_has_no_name_of_a_field() -> None:
 def test_options_are_what_clients_declare(name: str) -> None:
     """On a device each is bounded, and one that nobody declared is refused."""
     takes = client_class(name).takes
-    for option, kind in {**USUAL, **takes.options}.items():
+    for option, kind in {**USUAL_OPTIONS, **takes.options}.items():
         for value in of_kind(kind):
             with pytest.raises(Refused, match=option):
                 options_of({option: value}, takes, Doubt(Limits()))

@@ -133,7 +133,7 @@ def test_many_coordinates_are_worked_on_in_pieces(monkeypatch: pytest.MonkeyPatc
     rows = np.random.default_rng(0).normal(size=(7, 100)).astype(np.float32)
     w = rows[0] / 2
     whole = {name: rule(rows, w) for name, rule in RULES.items()}
-    monkeypatch.setattr(robust, "BLOCK", 7 * 9)
+    monkeypatch.setattr(robust, "BLOCK_NUMBERS", 7 * 9)
     assert len(list(robust.blocks(rows))) == 12
     for name, rule in RULES.items():
         np.testing.assert_allclose(rule(rows, w), whole[name], rtol=1e-6)

@@ -11,11 +11,11 @@ import pytest
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import DataError
-from corsage.core.rights import KNOWN
+from corsage.core.rights import POSIX
 from corsage.datasets.dealing.cache import read_folder
 from corsage.datasets.dealing.federated import opened, simulated
 
-RIGHTS = pytest.mark.skipif(not KNOWN, reason="this system's folders have no such rights")
+RIGHTS = pytest.mark.skipif(not POSIX, reason="this system's folders have no such rights")
 
 
 def keys_at(root: Path) -> DataKeys:

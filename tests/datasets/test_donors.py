@@ -11,14 +11,14 @@ from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import donors
 from corsage.datasets.data_set import check_keys, load_table
 from corsage.datasets.dealing.federated import simulated
-from corsage.datasets.donors import CLUSTERS, DonorsKeys, cluster_sizes, draw
+from corsage.datasets.donors import DONOR_CLUSTERS, DonorsKeys, cluster_sizes, draw
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 6000))
 def test_cluster_sizes(users):
     sizes = cluster_sizes(users)
-    assert sizes.sum() == 5 * users and sizes.min() >= 1 and len(sizes) == len(CLUSTERS)
+    assert sizes.sum() == 5 * users and sizes.min() >= 1 and len(sizes) == len(DONOR_CLUSTERS)
     if users > 20:
         assert len(set(sizes)) > 2
     assert cluster_sizes(5898).sum() == 29_490
@@ -80,7 +80,7 @@ def test_table_of_drawn_records(tmp_path):
     data, drawn = simulated(keys, 0, 0), draw(1, users=30, records=10)
     assert len(data.users) == 150 and data.num_classes == 2 and data.shape == (2,)
     assert (data.train_sizes + data.test_sizes == np.bincount(drawn.user)).all()
-    assert data.clusters == {f"{i:05d}": CLUSTERS[c] for i, c in enumerate(drawn.cluster)}
+    assert data.clusters == {f"{i:05d}": DONOR_CLUSTERS[c] for i, c in enumerate(drawn.cluster)}
     assert (data.test_sizes >= 1).all()
     theirs = np.sort(np.concatenate([data["00007"].x_train, data["00007"].x_test])[:, 0])
     assert np.allclose(theirs, np.sort(np.log1p(drawn.recency[drawn.user == 7])), atol=1e-6)

@@ -75,13 +75,13 @@ def test_idx_files_missing(mnist, monkeypatch):
     with pytest.raises(DataError) as caught:
         load_table(idx_keys(mnist))
     said = str(caught.value)
-    assert all(name in said for name in (*idx.FILES, str(mnist), "data-dir=", "corsage[hub]"))
+    assert all(name in said for name in (*idx.IDX_FILES, str(mnist), "data-dir=", "corsage[hub]"))
     assert "missing: t10k-images-idx3-ubyte)" in said and "\n" not in said
 
 
 def test_no_package_and_no_hub(monkeypatch, tmp_path):
     gone = idx.Published("a/b", str(tmp_path / "debian"), "dataset-fashion-mnist", 0.3, 0.3)
-    monkeypatch.setitem(idx.PUBLISHED, "fashion-mnist", gone)
+    monkeypatch.setitem(idx.IDX_SETS, "fashion-mnist", gone)
     # What `import datasets` finds where the hub's library is not installed: a folder.
     monkeypatch.setattr(hub.importlib, "import_module", lambda name: type(np)("datasets"))
     with pytest.raises(DataError, match=r"apt-get install dataset-fashion-mnist") as caught:

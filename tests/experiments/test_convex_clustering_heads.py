@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from corsage.core.errors import DataError
-from corsage.datasets.idx import FILES
+from corsage.datasets.idx import IDX_FILES
 from corsage.experiments.convex_clustering import heads
 from corsage.experiments.outcome import Options
 from tests.support.grouped import two_kinds
@@ -48,7 +48,7 @@ def test_the_claims(ours: float, agreement: float, inside: tuple[bool, ...]) -> 
 def test_groups_call_the_same_classes_by_other_names(tmp_path: Path) -> None:
     """Images are all of one brightness a class: the label is a function of it in each group."""
     rng = np.random.default_rng(0)
-    for name, count in zip(FILES[::2], (5000, 2000), strict=True):
+    for name, count in zip(IDX_FILES[::2], (5000, 2000), strict=True):
         y = rng.integers(0, 10, count).astype(np.uint8)
         x = np.repeat(y, 4)
         (tmp_path / name).write_bytes(struct.pack(">4B3I", 0, 0, 8, 3, count, 2, 2) + x.tobytes())

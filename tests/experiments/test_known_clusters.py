@@ -15,7 +15,7 @@ from corsage.app.report import plots
 from corsage.benchmarks import known_clusters as benchmark
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
-from corsage.core.losses import LOGISTIC, SQUARED
+from corsage.core.losses import LOGISTIC, SQUARED_LOSS
 from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.user_data import FederatedData
 from corsage.experiments import __main__ as command
@@ -41,17 +41,17 @@ from corsage.solvers.known_clusters.hierarchy import Hierarchy
 CLUSTERS = np.array([0, 0, 0, 1, 1])
 
 
-def drawn(loss=SQUARED, ridge: float = 0.1) -> problems.Problem:
+def drawn(loss=SQUARED_LOSS, ridge: float = 0.1) -> problems.Problem:
     rng = np.random.default_rng(0)
     a, y = rng.normal(size=(5, 6, 2)), rng.normal(size=(5, 6))
-    y = y if loss is SQUARED else (y > 0).astype(float)
+    y = y if loss is SQUARED_LOSS else (y > 0).astype(float)
     return problems.Problem.of("a problem", a, y, loss, ridge, CLUSTERS, 0.7, 1.3)
 
 
 # Convergence.
 
 
-@pytest.mark.parametrize("loss", [SQUARED, LOGISTIC], ids=["squared", "logistic"])
+@pytest.mark.parametrize("loss", [SQUARED_LOSS, LOGISTIC], ids=["squared", "logistic"])
 def test_the_minimiser_is_that_of_the_objective(loss) -> None:
     """By scipy from values alone; and the methods' way begins at distance 1."""
     problem = drawn(loss)
@@ -60,7 +60,7 @@ def test_the_minimiser_is_that_of_the_objective(loss) -> None:
         theta = flat.reshape(5, 2)
         u = np.einsum("nmd,nd->nm", problem.a, theta)
         y = problem.y
-        phi = (u - y) ** 2 / 2 if loss is SQUARED else np.logaddexp(0, u) - y * u
+        phi = (u - y) ** 2 / 2 if loss is SQUARED_LOSS else np.logaddexp(0, u) - y * u
         own = phi.mean(1) + 0.1 / 2 * (theta**2).sum(1)
         return objective_21(own, theta, problem.hierarchy)
 
@@ -70,12 +70,12 @@ def test_the_minimiser_is_that_of_the_objective(loss) -> None:
     assert problem.distance(problem.best) == 0
     assert problem.distance(2 * problem.best) == pytest.approx(1)
     rounds = problems.mixed_model(problem).first(1e-10)
-    assert rounds == 1 if loss is SQUARED else 1 < rounds < 8
+    assert rounds == 1 if loss is SQUARED_LOSS else 1 < rounds < 8
 
 
 def test_derivatives_and_their_bounds() -> None:
     """Gradients by differences; L and mu are the extreme eigenvalues; samples average to f_i."""
-    problem = drawn(SQUARED)
+    problem = drawn(SQUARED_LOSS)
     theta, h = np.random.default_rng(1).normal(size=(5, 2)), 1e-6
 
     def value(theta):

@@ -115,7 +115,7 @@ def test_gradients_that_rested_are_taken_again(monkeypatch: pytest.MonkeyPatch) 
     net, data = network_of("normed", "loop"), users(1)
     found = []
     for limit in (10**9, 1):
-        monkeypatch.setattr(vector, "FORGOTTEN", limit)
+        monkeypatch.setattr(vector, "FORGOTTEN_BYTES", limit)
         net.set(net.whole, net.initial)
         sgd(net, (data.x, data.y), ORDER, net.whole, KEYS)
         found.append((net.get(net.whole), net.grad))
@@ -140,7 +140,7 @@ def test_a_large_model_s_steps_are_torch_s(
     momentum: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gradient is added to momentum where it is."""
-    monkeypatch.setattr(training, "LARGE", 1)
+    monkeypatch.setattr(training, "LARGE_MODEL", 1)
     keys = TrainKeys(lr=0.1, momentum=momentum, weight_decay=0.01)
     net, data = network_of("normed", "loop"), users(1)
     module = Normed()

@@ -80,7 +80,7 @@ def test_large_bodies_are_trained_without_rows_of_all_models(
     for large in (10**6, 0):
         centre = 1.1 * rows[:, net.body]
         pull = None if follow is None else Pull(0.3, centre, every=follow, follow=0.5)
-        monkeypatch.setattr(doors, "LARGE", large)
+        monkeypatch.setattr(doors, "LARGE_MODEL", large)
         if not large:
             monkeypatch.setattr(doors, "train_part", lambda *_: pytest.fail("rows were made"))
         got = doors.train_bodies(

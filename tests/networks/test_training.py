@@ -233,11 +233,11 @@ def test_heads_together_are_the_loop(sizes, batch, epochs, momentum, bias, size)
     orders = orders_for(sizes, epochs[: len(sizes)], batch)
     rows = rows_for(net, len(sizes))
     rows[:, net.body] = net.initial[net.body]
-    before, together.TOGETHER = together.TOGETHER, size
+    before, together.MOST_TOGETHER = together.MOST_TOGETHER, size
     try:
         got = doors.train_heads(net, net.initial[net.body], rows[:, net.head], data, orders, keys)
     finally:
-        together.TOGETHER = before
+        together.MOST_TOGETHER = before
     wanted = loop(net, rows, net.head, data, orders, keys)
     np.testing.assert_allclose(got, wanted, atol=1e-5)
 

@@ -20,7 +20,7 @@ from corsage.app.client_app import make_client_app
 from corsage.app.command import run as command
 from corsage.app.engines import simulate
 from corsage.app.local_grid import LocalGrid
-from corsage.clients.parts import features
+from corsage.clients.parts import samples as features
 from corsage.core.errors import ModelError, RoundFailed
 from corsage.core.messages.encoding import decode
 from corsage.core.registry import ALGORITHMS
@@ -259,7 +259,7 @@ def test_features_of_the_frozen_part_are_computed_once(monkeypatch: pytest.Monke
     keys = {"model": LORA, "num_rounds": 3, "evaluate_every": 1, "fraction_train": 1.0}
     _, held, _ = federate("fedavg", grid=LocalGrid(make_client_app(), 1), **keys)
     assert len(counted) == 2 * 12  # of each user for training and for testing
-    monkeypatch.setattr(features, "BYTES", 0)
+    monkeypatch.setattr(features, "FEATURE_BYTES", 0)
     _, again, _ = federate("fedavg", grid=LocalGrid(make_client_app(), 1), **keys)
     assert len(counted) > 5 * 12 and same_arrays(held.arrays, again.arrays, tolerance=0)
 

@@ -156,7 +156,7 @@ def adapted(w: Vector, data: tuple[Tensor, Tensor], alpha: float, steps: int) ->
 def test_users_of_any_size_take_their_step_with_all_their_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(perfedavg, "CHUNK", 16)
+    monkeypatch.setattr(perfedavg, "CHUNK_GRADIENTS", 16)
     data = users_data(size_sigma=0.8)
     assert len({len(data[u].y_train) % 16 for u in data.users}) > 3
     _, result = run("perfedavg", perfedavg_alpha=0.5, size_sigma=0.8)

@@ -7,12 +7,12 @@ from collections import Counter
 import numpy as np
 import torch
 
-from corsage.core.losses import LOGISTIC, SQUARED, SQUARED_HINGE, huber
+from corsage.core.losses import LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, huber
 from corsage.solvers.losses.convex import linear_losses
 from corsage.solvers.losses.linear_block import Block
 
 DELTA = 0.6
-LOSSES = {loss.name: loss for loss in (LOGISTIC, SQUARED_HINGE, SQUARED, huber(DELTA))}
+LOSSES = {loss.name: loss for loss in (LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, huber(DELTA))}
 SIZES = np.array([5, 1, 12, 3, 30, 7, 5, 1])
 
 

@@ -1,4 +1,4 @@
-"""How far a point of the sum-of-norms problem is from optimal at most: the duality gap.
+"""The duality gap: an upper bound on how far a point of the sum-of-norms problem is from optimal.
 
 P(X) = sum_i f_i(x_i) + lam sum_{(i,j) in E} w_ij |x_i - x_j|. For any antisymmetric mu with
 |mu_ij| <= lam w_ij and v_i = sum_j mu_ij,

@@ -1,4 +1,4 @@
-"""What a sum-of-norms problem may be given: each check says in one line what is wrong."""
+"""Checks of a sum-of-norms problem's numbers: each says in one line what is wrong."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Way:
-    """Where a step from the pairs leads, and how far."""
+    """The end of a step from the pairs, and its length."""
 
     pairs: Pairs
     step: Step
@@ -100,7 +100,7 @@ class Way:
 
     @cached_property
     def room(self) -> float:
-        """How far it stays inside of all cones."""
+        """The length of the step up to the border of the cones."""
         (s, y, _), (ss, yy, _) = self._first, self._second
         return min(_root(ss, s, self.pairs.ss), _root(yy, y, self.pairs.yy))
 
@@ -198,7 +198,7 @@ class Scaling:
 
     @cached_property
     def b(self) -> Floats:
-        """What is missing along w."""
+        """The curvature that is missing along w."""
         return 2 * self.a / self.span
 
     @cached_property

@@ -176,7 +176,7 @@ class LossCosts:
 
 
 def user_terms(losses: Losses, x: Floats, v: Floats) -> tuple[Floats, Floats]:
-    """What users return for the certificate: f_i(x_i) + <v_i, x_i>, and its minimum over x.
+    """The users' terms of the certificate: f_i(x_i) + <v_i, x_i>, and its minimum over x.
 
     The minimum is -inf for a user who has none, such as one with a single class whose v_i pulls
     the intercept away.

@@ -24,9 +24,9 @@ ARMIJO = 1e-4
 LONG, SHORT = 0.25, 1e-10
 """Step lengths down to which a step is kept, and at which the method ends."""
 ANEW = 4
-"""How often a step is computed anew."""
+"""Times that a step is computed anew."""
 FADE = 0.1
-"""What is left of the additional curvature after a step."""
+"""The share of the additional curvature that is left after a step."""
 DAMPING = 1e-3
 """Added to the diagonal of H_i times |g_i|/(1 + |x_i|), so that a step is not endless."""
 FORCING = 1e-2
@@ -44,7 +44,7 @@ class Place:
 
     @cached_property
     def total(self) -> float:
-        """What is minimised."""
+        """The function that is minimised."""
         return float(self.own.sum()) + float(self.term.values.sum())
 
     @cached_property
@@ -54,7 +54,7 @@ class Place:
 
 
 Enough = Callable[[Place, Floats, Floats], bool]
-"""Whether a place with that gradient (n, d) and those Hessians of the f_i (n, d, d) will do."""
+"""True if a place with that gradient (n, d) and those Hessians of the f_i (n, d, d) will do."""
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Newton:
     def run(
         self, x: Floats, enough: Enough, limit: int, shortest: float = SHORT
     ) -> tuple[Place, int]:
-        """Where at most `limit` steps from x lead, and how many were taken.
+        """The place that at most `limit` steps from x lead to, and how many were taken.
 
         It ends when it is enough, or steps get too short.
         """

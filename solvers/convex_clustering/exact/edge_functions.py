@@ -94,7 +94,7 @@ class Envelope:
 
     @property
     def b(self) -> Floats:
-        """How much less it is along u: all of it outside of the ball, else nothing."""
+        """The curvature that is missing along u: all of it outside of the ball, else nothing."""
         return np.where(self.fused, 0.0, self.a)
 
     @property

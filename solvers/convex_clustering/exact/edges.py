@@ -103,7 +103,7 @@ class Edges:
 
     @property
     def complete(self) -> bool:
-        """Whether all pairs are there."""
+        """True if all pairs are there."""
         return len(self) == self.n * (self.n - 1) // 2
 
     @cached_property
@@ -156,7 +156,7 @@ class Edges:
 
     @property
     def sparse(self) -> bool:
-        """Whether few of all pairs are there."""
+        """True if few of all pairs are there."""
         return 20 * len(self) < self.n**2
 
     @cached_property
@@ -165,7 +165,7 @@ class Edges:
         return int(self._factor.nnz + self.n) // 2
 
     def pattern(self, d: int) -> Pattern | Band:
-        """Where blocks of size d of a matrix on this graph lie."""
+        """The places of the blocks of size d of a matrix on this graph."""
         if d not in self._patterns:
             own = Band.of(self.i, self.j, *self._banded, d) if self.narrow(d) else None
             self._patterns[d] = own or Pattern.of(self.i, self.j, self._factor.perm_c, d)
@@ -176,7 +176,7 @@ class Edges:
         return {}
 
     def narrow(self, d: int) -> bool:
-        """Whether a band is the quickest to factor; of small ones nothing else is looked at."""
+        """True if a band is the quickest to factor; of small ones nothing else is looked at."""
         work = self.n * d * (self._banded[1] * d) ** 2
         return work <= QUICK or work <= PACE * self.fill * d**2
 

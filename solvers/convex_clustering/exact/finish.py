@@ -46,7 +46,7 @@ class Found:
 
 @dataclass
 class Finish:
-    """What was offered so far.
+    """The points that were offered so far, and the best of them.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Finish:
         return max(mean, FLATTEST * costs.smoothness(), TINY)
 
     def tries(self, labels: Ints, x: Floats, mu: Floats, spread: float) -> bool:
-        """Whether the partition's reduced problem and a flow inside its clusters close the gap.
+        """True if the partition's reduced problem and a flow inside its clusters close the gap.
 
         They begin at x and mu, whose edges' part of the gap is `spread`.
         """
@@ -92,7 +92,7 @@ class Finish:
         return self.offer(found.x, mu)
 
     def close(self, labels: Ints, x: Floats, mu: Floats) -> bool:
-        """Whether models fused by their means are good enough, or else those that are not fused."""
+        """True if models fused by their means are good enough, or else those that are not fused."""
         return self.offer(means(x, labels)[labels], mu) or self.offer(x, mu)
 
     def offer(self, x: Floats, mu: Floats) -> bool:

@@ -29,7 +29,7 @@ FLAT, NEARLY = 1e-14, 1e3
 MET = 1e-13
 """Clusters that are so close, as a share of the largest distance, have met."""
 HOPELESS = 1e8
-"""How far from its goal a flow is given up at once."""
+"""Distance from its goal at which a flow is given up at once."""
 STALLED, LESS = 6, 0.5
 """In so many sweeps what is left must fall to that share at least, else the flow is given up."""
 CLEAR = 3.0

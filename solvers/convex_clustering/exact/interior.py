@@ -27,7 +27,7 @@ STEPS = 60
 INSIDE = 0.99
 """The share of the way to the border of the cones that a step takes at most."""
 CORRECTIONS = 2
-"""How often the corrector is computed anew, from the step that it led to."""
+"""Times that the corrector is computed anew, from the step that it led to."""
 STUCK = 1e-4
 """A shorter step is the last one."""
 FLAT = 1e-10
@@ -47,12 +47,12 @@ EVEN = 1e-10, 1e-100
 
 
 def suits(problem: Problem) -> bool:
-    """Whether the method is the one to take: a sparse factor is affordable, radii are alike."""
+    """True if the method is the one to take: a sparse factor is affordable, radii are alike."""
     return even(problem) and affordable(problem.edges, problem.costs.d)
 
 
 def even(problem: Problem) -> bool:
-    """Whether radii are alike."""
+    """True if radii are alike."""
     share, least = EVEN
     radius = problem.costs.strongest(problem.radius)
     return bool(radius.min() >= max(share * radius.max(), least))
@@ -98,7 +98,7 @@ class Interior:
         return self.pairs.mu.T
 
     def run(self) -> bool:
-        """Whether the gap was closed; if not, it can go on."""
+        """True if the gap was closed; if not, it can go on."""
         last, left = b"", MORE
         while self.steps < STEPS and self._step() > STUCK:
             self.steps += 1
@@ -126,7 +126,7 @@ class Interior:
         return min(max(HANDFUL, n / FEW), n / 2)
 
     def _shrinks(self) -> bool:
-        """Whether many users are fused for sure: then they are `merged`."""
+        """True if many users are fused for sure: then they are `merged`."""
         n = len(self.x)
         if n <= SMALL:
             return False

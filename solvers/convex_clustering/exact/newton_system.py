@@ -24,7 +24,7 @@ LIMIT = 500
 """Steps of conjugate gradients."""
 TINY = 1e-100
 DAMPING, MORE = 1e-13, 1e3
-"""What is added to the diagonal, as a share of its mean, and its growth when a factor fails."""
+"""The share of the diagonal's mean that is added to it, and its growth when a factor fails."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class System:
 
     @property
     def direct(self) -> bool:
-        """Whether a factor is affordable."""
+        """True if a factor is affordable."""
         return small(self.edges, self.blocks.shape[1])
 
     def factored(self, damping: float = DAMPING) -> Solve:
@@ -150,12 +150,12 @@ class System:
 
 
 def small(edges: Edges, d: int) -> bool:
-    """Whether any factor is affordable."""
+    """True if any factor is affordable."""
     return edges.n * d <= DENSE or affordable(edges, d)
 
 
 def affordable(edges: Edges, d: int) -> bool:
-    """Whether a sparse factor is."""
+    """True if a sparse factor is affordable."""
     return edges.sparse and (edges.narrow(d) or edges.fill * d**2 <= FILL)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.exact.edges import Edges
 
 BALANCED, CARRIES = 1e-30, 300
-"""Where and after how many steps conjugate gradients end."""
+"""The residual and the number of steps at which conjugate gradients end."""
 RISEN = 1e6
 """A residual that is so many times the least falls no more."""
 

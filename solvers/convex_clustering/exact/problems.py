@@ -1,4 +1,4 @@
-"""What makes a sum-of-norms problem of what a caller gives, or says in one line why it is none."""
+"""Sum-of-norms problems made of a caller's arguments, or one line about why they are none."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from corsage.solvers.convex_clustering.exact.newton_system import small
 from corsage.solvers.convex_clustering.exact.ssnal import Solver
 
 TIMES = 4
-"""How often clusters are taken apart before all is begun anew."""
+"""Times that clusters are taken apart before all is begun anew."""
 SHARE = 0.5
 """The share of the tolerance that the problem of clusters may use up."""
 

@@ -1,4 +1,4 @@
-"""Which method solves a sum-of-norms problem: the interior-point method, or SSNAL.
+"""Choice of the method for a sum-of-norms problem: the interior-point method, or SSNAL.
 
 On a graph of few edges, whose matrices have sparse factors, the interior-point method takes ten to
 twenty steps, whatever lam. Among all pairs, where a step is dear, SSNAL takes cheaper ones, and

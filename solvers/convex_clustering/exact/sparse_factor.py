@@ -29,7 +29,7 @@ def symmetric_factor(matrix: csc_array, order: str = "MMD_AT_PLUS_A") -> SuperLU
 
 @dataclass(frozen=True)
 class Pattern:
-    """Where the blocks lie.
+    """The places of the blocks.
 
     Parameters
     ----------

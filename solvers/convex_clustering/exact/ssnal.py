@@ -26,7 +26,7 @@ SIGMA, WARM = 1.0, 30.0
 GROWTH, FAST, EASY = 3.0, 8.0, 4
 """By how much sigma grows, and after at most so many Newton steps."""
 INNER = 0.1
-"""What the users' part of the gap may be of the edges' part after the inner iteration."""
+"""The users' part of the gap, as a share of the edges' part, that ends the inner iteration."""
 OUTER, NEWTON = 60, 30
 """Limits of outer iterations and of Newton steps in one."""
 SMALL, EARLY = 500, 1e-3

@@ -50,7 +50,7 @@ TOUCH = 1e-10
 
 @dataclass(frozen=True)
 class Solution:
-    """What `fit` found, and how good it is.
+    """The result of `fit`, and how good it is.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def _beginning(problem: Problem, start: Solution | None) -> Beginning:
 
 
 def _fits(start: object, costs: Costs, edges: Edges) -> bool:
-    """Whether a solution is one for that many users, parameters and edges."""
+    """True if a solution is one for that many users, parameters and edges."""
     shapes = (costs.n, costs.d), (len(edges), costs.d)
     return isinstance(start, Solution) and (start.x.shape, start.mu.shape) == shapes
 

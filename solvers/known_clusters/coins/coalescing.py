@@ -123,7 +123,7 @@ def follow(theta: Array, c: Array, means: Array) -> Array:
 
 
 def within_unequal(theta: Array, gamma: Array, c: Array, steps: int) -> Array:
-    """What `replay_within` gives, from sums over the users alone."""
+    """The result of `replay_within`, from sums over the users alone."""
     if not c.any():
         return theta
     return follow(theta, c, means_ahead(sums_ahead(theta, gamma, c, steps), gamma, c))

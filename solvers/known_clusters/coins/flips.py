@@ -44,7 +44,7 @@ class Coin:
     words: tuple[str, ...]
 
     def at(self, first: int, last: int) -> Bools:
-        """What it shows in the iterations first <= t < last."""
+        """Its faces in the iterations first <= t < last."""
         return _join(partial(_block, self), first, last)
 
 

@@ -127,7 +127,7 @@ def check(settings: KatyushaParameters, hierarchy: Hierarchy) -> None:
 
 
 class Oracle(NamedTuple):
-    """What (4.1) multiplies with, one a row."""
+    """The factors of (4.1), one a row."""
 
     inner: Array
     outer: Array

@@ -35,7 +35,7 @@ class Parameters:
 
 
 class Rates(NamedTuple):
-    """How far the steps go: A, B and c of every user, or of every cluster; the local step (k,)."""
+    """Lengths of the steps: A, B and c of every user, or of every cluster; the local step (k,)."""
 
     middle: Array
     centre: Array

@@ -1,4 +1,4 @@
-"""Which shapes of covariance to take: by the likelihood of users that were left out.
+"""The choice of the covariances' shapes: by the likelihood of users that were left out.
 
 Users are dealt into `FOLDS`. Covariances are fitted without one fold, and judged by the restricted
 likelihood of that fold's data given those of all others:
@@ -35,7 +35,7 @@ MOST_APART = 50
 LEAST_APART = 10
 """Nor where they have fewer users than these on average: a size of so few is mostly chance."""
 LEAST = 1e-2
-"""Where a variance that was found to be 0 begins anew, as a share of the largest, or in all."""
+"""The start of a variance that was found to be 0, as a share of the largest, or in all."""
 ENDLESS = "the search for its most likely numbers has not come to an end"
 EXPLAINED = "its likelihood has no top: with no noise at all it explains these few records a user"
 DEAR = "what it gains is less than its numbers cost (AIC)"
@@ -60,7 +60,7 @@ class Judged:
         return float(self.folds.sum())
 
     def ahead(self, other: Judged) -> bool:
-        """Whether it is better than another by more than a standard error."""
+        """True if it is better than another by more than a standard error."""
         if self.refused:
             return False
         gaps = self.folds - other.folds
@@ -119,7 +119,7 @@ def tried_shapes(tree: Tree, fold: Ints, varies: Ints) -> list[Judged]:
 
 
 def too_few(tree: Tree, fold: Ints) -> bool:
-    """Whether nothing can be fitted without the users of some fold."""
+    """True if nothing can be fitted without the users of some fold."""
     if tree.sigma2 is not None:
         return len(fold) == 1
     left = tree.records - np.bincount(fold, tree.counts, FOLDS)

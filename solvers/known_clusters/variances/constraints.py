@@ -1,4 +1,4 @@
-"""What a profile holds at a value: a standard deviation, a correlation, or the noise.
+"""Numbers that a profile holds at a value: a standard deviation, a correlation, or the noise.
 
 All numbers are those x of the levels' roots (shapes.py) and log sigma^2, at the end, z in all. A
 constraint is taken into them: free numbers y say where on it one is. Of a standard deviation the
@@ -32,7 +32,7 @@ class Constraint(Protocol):
         """Beyond these it is not looked at, if z is the likeliest."""
 
     def value(self, z: Floats) -> float:
-        """What it is."""
+        """The value at z."""
 
     def place(self, y: Floats, u: float) -> Floats:
         """The numbers z on the constraint."""
@@ -84,12 +84,12 @@ class Deviation:
     t: Floats
 
     def bounds(self, z: Floats) -> tuple[float, float]:
-        """What is 0, and anything."""
+        """From no variance upwards."""
         return float(np.log(NONE) + z[-1] / 2), np.inf
 
     @property
     def rows(self) -> slice:
-        """Where the level's numbers are."""
+        """The places of the level's numbers."""
         start = sum(shape.size for shape in self.shapes[: self.level])
         return slice(start, start + self.shapes[self.level].size)
 
@@ -108,7 +108,7 @@ class Deviation:
         return float(np.log(size) + z[-1] / 2) if size > NONE else -np.inf
 
     def slope(self, z: Floats) -> Floats:
-        """How the log changes with z."""
+        """The slope of the log in z."""
         size, slope = self.length(z[self.rows])
         found = np.zeros(len(z))
         found[self.rows], found[-1] = slope / size, 0.5
@@ -144,7 +144,7 @@ class Correlation:
     level: int
 
     def bounds(self, z: Floats) -> tuple[float, float]:
-        """What is 1, either way."""
+        """From a correlation of -1 to one of 1."""
         return -CLOSEST, CLOSEST
 
     @property

@@ -1,4 +1,4 @@
-"""How sure centres and users' models are, given the data: covariances, in the units of the losses.
+"""Covariances of centres and users' models, given the data, in the units of the losses.
 
 With the squared loss they are over sigma^2, and given the variances: those of best linear unbiased
 prediction. With other losses they are Laplace's approximation, from Hessians.

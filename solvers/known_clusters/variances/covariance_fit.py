@@ -110,7 +110,7 @@ def sized(covariance: Floats) -> Floats:
 
 
 def level_name(place: int) -> str:
-    """What a level's units are called: users, clusters, superclusters, ..."""
+    """The name of a level's units: users, clusters, superclusters, ..."""
     return "users" if place == 0 else "super" * (place - 1) + "clusters"
 
 
@@ -121,7 +121,7 @@ def correlation(covariance: Floats, one: int, other: int) -> float:
 
 
 def none(covariance: Floats, number: int, sizes: Floats) -> bool:
-    """Whether a coefficient does not vary, whatever its unit is; `sizes`: `CovarianceFit.sizes`."""
+    """True if a coefficient does not vary, whatever its unit is; `sizes`: `CovarianceFit.sizes`."""
     own = np.diag(covariance) / np.square(sizes)
     return bool(own[number] <= NONE * own.sum())
 

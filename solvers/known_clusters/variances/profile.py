@@ -35,7 +35,7 @@ STEPS, TRIES = 100, 25
 FURTHEST = 14.0
 """log of how many times an estimate an end may be; with less it is 0."""
 UNKNOWN = 3.0
-"""Where the upper end of a variance of 0 is looked for first: log sigma less this."""
+"""log sigma less this is tried first for the upper end of a variance of 0."""
 LOWER = 1e-3
 """A profile that falls this far below the likeliest has no interval."""
 SINGULAR, LIFT = 1e-6, 1e-3
@@ -43,7 +43,7 @@ SINGULAR, LIFT = 1e-6, 1e-3
 JUMP = 1e-6
 """Share of the way to an end that is no distance: where a profile rises over less, it jumps."""
 LEVEL = 0.1
-"""Where the root of the deviance has risen by less, its slope says nothing of where it ends."""
+"""A rise of the deviance's root below which its slope says nothing of where it ends."""
 WIDEST_LOG = 600.0
 """log sigma^2 beyond which there are no numbers."""
 DIFFERENCE = 1e-5
@@ -200,7 +200,7 @@ class Profile:
 
 
 def jumps(u: float, ends: Sequence[float]) -> bool:
-    """Whether a profile from u on is below the cutoff and above it within no distance at all."""
+    """True if a profile from u on is below the cutoff and above it within no distance at all."""
     inside, outside = ends
     width = abs(outside - u) if np.isfinite(u) else 1.0
     return bool(abs(outside - inside) < JUMP * width < np.inf)
@@ -209,7 +209,7 @@ def jumps(u: float, ends: Sequence[float]) -> bool:
 def following(
     u: float, gap: float, rise: float, sign: float, step: float, ends: list[float]
 ) -> float:
-    """Where to look next, given the deviance there, its rise outwards, and what is known."""
+    """The next value to look at, given the deviance, its rise outwards, and what is known."""
     inside, outside = ends
     above = float(np.sqrt(max(gap, 0.0)))
     told = rise > 0 and above > LEVEL

@@ -119,7 +119,7 @@ class Profile:
         return (found, self.value(found)) if found else self.searched(tau)
 
     def _parabola(self, tau: float, step: float) -> float | None:
-        """Where a parabola through three points is least; None: not between them."""
+        """The least of a parabola through three points; None: not between them."""
         low, middle, high = (self.value(tau * np.exp(by)) for by in (-step, 0.0, step))
         bend = low + high - 2 * middle
         if bend > 0 and abs(move := (low - high) / (2 * bend)) < 1:

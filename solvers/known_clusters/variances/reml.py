@@ -39,12 +39,12 @@ Between them the sums are known to 5e-5; with 18 values it is 5e-4, and variance
 TIED: Floats = np.array(np.inf)
 """lambda of a single cluster, whose centre is the middle."""
 ZOOMS, NEAR = 6, 9
-"""How often rho is looked for between its neighbours, and how many values there are between."""
+"""Times that rho is looked for between its neighbours, and the number of values between them."""
 
 
 @dataclass(frozen=True)
 class RemlSums:
-    """What a cluster's users say of each rho: they add over users and over nodes.
+    """Sums over a cluster's users for each rho: they add over users and over nodes.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class RemlSums:
 
     @property
     def level(self) -> Level:
-        """What the likelihood is made of."""
+        """The sums of which the likelihood is made."""
         return Level(self.p, self.q, self.yy, self.ld)
 
     def arrays(self) -> dict[str, Floats]:
@@ -157,7 +157,7 @@ class Variances:
 
     @property
     def at_end(self) -> bool:
-        """Whether the best rho of a cluster is at the upper end of its grid: it may be larger."""
+        """True if the best rho of a cluster is at the upper end of its grid: it may be larger."""
         return bool((self.user > self.sigma2 * self.grid[:, -2]).any())
 
     @property
@@ -177,7 +177,7 @@ class Variances:
 
 
 class Shares(NamedTuple):
-    """Which part of the variance is between the records of a user, its users, and clusters."""
+    """Shares of the variance between the records of a user, its users, and clusters."""
 
     records: float
     users: float

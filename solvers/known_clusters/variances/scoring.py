@@ -49,7 +49,7 @@ FLAT = 1e-9
 
 @dataclass(frozen=True)
 class Point:
-    """Where the search is: numbers x of all levels, and what comes of them."""
+    """A place of the search: numbers x of all levels, and what comes of them."""
 
     x: list[Floats]
     found: Integrated
@@ -80,7 +80,7 @@ class Fitted:
 
     @property
     def converged(self) -> bool:
-        """Whether the slope is 0."""
+        """True if the slope is 0."""
         return self.gain < BLIND
 
     @property
@@ -119,7 +119,7 @@ class Scoring:
         return self.at(x) if self.within(x) else None
 
     def within(self, x: list[Floats]) -> bool:
-        """Whether roots are not beyond what rounding lets one see."""
+        """True if roots are not beyond what rounding lets one see."""
         return all(np.abs(root).max(initial=0.0) < WIDEST_ROOT for root in self.roots(x))
 
     def started(self) -> Point:
@@ -210,11 +210,11 @@ class Scoring:
 
 
 class HasDeviance(Protocol):
-    """Where a search is."""
+    """A place of a search."""
 
     @property
     def deviance(self) -> float:
-        """What is to be least."""
+        """The function that is minimised."""
 
 
 P = TypeVar("P", bound=HasDeviance)

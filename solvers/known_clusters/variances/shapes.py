@@ -1,4 +1,4 @@
-"""Which covariances a level may have: one variance, one a coefficient, or any; one scale a cluster.
+"""Shapes of a level's covariances: one variance, one a coefficient, or any; one scale a cluster.
 
 D = L L' with a root L that is linear in its numbers x, so that no x is impossible, and variances of
 0 are points like any other:

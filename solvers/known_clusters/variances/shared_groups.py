@@ -34,7 +34,7 @@ from corsage.solvers.known_clusters.variances.shared_rows import (
 )
 
 CODE = 4.0
-"""What a user's cluster costs for each log k: the code, and as much again."""
+"""The cost of a user's cluster for each log k: the code, and as much again."""
 MOVES = 20
 """Times that all users may move."""
 FINAL = 2

@@ -33,7 +33,7 @@ CLOSE = 0.05
 AT_ONCE = 32
 """Users whose matrices are inverted together."""
 SLACK = 1e-6
-"""What rounding to single precision may take from an eigenvalue, as a share of the trace."""
+"""The share of the trace that rounding to single precision may take from an eigenvalue."""
 LOOSE = 1e-3
 """By how much it may let more be explained than there is."""
 OPEN = 1e-10
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What is left when the models below are integrated out: P, q (.., d, C), yy, log det."""
+    """Sums with the models below integrated out: P, q (.., d, C), yy, log det."""
 
     p: Floats
     q: Floats
@@ -60,7 +60,7 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class Shared:
-    """What the likelihood is largest for.
+    """The maximum of the likelihood.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Shared:
 
 
 def possible(rows: Rows) -> NDArray[np.bool_]:
-    """Which users' sums (n,) can be of data: A_i and yy_i - b_i' A_i^+ b_i are not negative."""
+    """The users (n,) whose sums can be of data: A_i and yy_i - b_i' A_i^+ b_i are not negative."""
     ridge = SLACK * np.einsum("nii->n", np.abs(rows.a))
     found = np.zeros(len(rows.a), bool)
     for some in pieces(len(rows.a)):

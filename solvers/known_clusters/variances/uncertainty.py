@@ -16,9 +16,9 @@ from corsage.solvers.known_clusters.variances.shapes import FULL, ONE
 
 RECORDS = "records"
 LONG = 700_000
-"""What intervals may take, unless they are asked for: some seconds (`work`)."""
+"""Work that intervals may take unless they are asked for: some seconds (`work`)."""
 FULL_TIMES = 8
-"""How many times as many steps a full covariance takes."""
+"""Factor of the steps that a full covariance takes."""
 
 
 @dataclass

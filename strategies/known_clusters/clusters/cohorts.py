@@ -1,4 +1,4 @@
-"""Which users are in which known cluster, and on which node: cohorts, and the clusters' numbers.
+"""Users in known clusters on their nodes: cohorts, and the clusters' numbers.
 
 A cohort is all users of one known cluster that one node hosts, as one participant: thirty thousand
 users in five clusters are five participants. Its models are kept, sent for and answered for

@@ -50,7 +50,7 @@ class ClusterKeys(Keys):
 
     @property
     def estimated(self) -> bool:
-        """Whether one of the strengths is on auto."""
+        """True if one of the strengths is on auto."""
         return AUTO in (self.known_gamma, self.known_lambda)
 
 
@@ -77,7 +77,7 @@ class Strengths:
         return np.array([self.users.get(user, typical) for user in cohort.users])
 
     def of_cluster(self, cluster: str) -> bool:
-        """Whether there is one gamma for all users of a cluster: its own, or that of all."""
+        """True if there is one gamma for all users of a cluster: its own, or that of all."""
         return bool({"", cluster} & set(self.gamma))
 
     def typical_gamma(self, cohort: Cohort) -> float:
@@ -97,7 +97,7 @@ class Strengths:
 
 
 def given_strengths(keys: ClusterKeys, instead: Strengths) -> Strengths:
-    """What the keys say; what they leave to be estimated is taken from `instead`."""
+    """The strengths that the keys give; those that are to be estimated are taken from `instead`."""
     gamma, lam = instead.gamma, instead.lam
     if keys.known_gamma != AUTO:
         gamma = read_strengths("known-gamma", keys.known_gamma)

@@ -1,4 +1,4 @@
-"""What the server of Async-AL2SGD+ does alone, asks its users, and tells them."""
+"""The server of Async-AL2SGD+: its own steps, its questions and its messages to users."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
         self.state.model = self.rows.middle()
 
     def request(self, cohort: Cohort, options: dict[str, Any], kinds: Sequence[str]) -> Request:
-        """What a cohort needs to know, and what it is to do."""
+        """A cohort's message: the numbers that it needs, and the steps that it is to take."""
         shown, template = self.shown(cohort), dict.fromkeys(kinds, self.state.model)
         options = {**shown.options, **options}
         return Request(cohort, shown.rows, options, template, self.numbers, self.fault)
@@ -102,7 +102,7 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
 
     @property
     def oracles(self) -> dict[str, list[float]]:
-        """What (4.1) multiplies with, by name: the same for as long as nobody comes or goes."""
+        """The factors of (4.1), by name: the same for as long as nobody comes or goes."""
 
         def made() -> dict[str, list[float]]:
             names = [self.state.names[row] for row in self.rows.here]

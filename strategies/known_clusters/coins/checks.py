@@ -1,4 +1,4 @@
-"""Which keys of the methods for known clusters cannot be meant.
+"""Refusals of keys that cannot be meant, of the methods for known clusters.
 
 All of that is known before the first message: nothing has been trained, and nobody waits.
 """

@@ -1,4 +1,4 @@
-"""What the two coin-throwing methods are told by keys, and what they fix at the start of a run.
+"""The keys of the two coin-throwing methods, and the settings that are fixed at a run's start.
 
 Lyu et al. 2022: p_0, p_j, tau_j and eta are those of Corollary 3.6 and Proposition 3.3 unless they
 are given.
@@ -64,7 +64,7 @@ class CoinKeys(ClusterKeys):
 
 @dataclass
 class CoinSettings:
-    """What is fixed at the start of a run; users that come later change nothing in it.
+    """Settings that are fixed at the start of a run; users that come later change nothing in them.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class CoinSettings:
 
 @dataclass
 class CoinState:
-    """What both coin-throwing methods remember.
+    """The state that both coin-throwing methods share.
 
     Parameters
     ----------

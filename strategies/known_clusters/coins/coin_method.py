@@ -69,7 +69,7 @@ class CoinMethod(Strategy[K, S]):
 
     @property
     def server(self) -> CoinServer[S]:
-        """What the server does alone, asks and tells."""
+        """The server's part: steps that it makes alone, its questions, and its messages."""
         raise NotImplementedError
 
     def fix(self, hierarchy: Hierarchy, smoothness: float, convexity: float) -> None:
@@ -92,7 +92,7 @@ class CoinMethod(Strategy[K, S]):
 
     @cached_property
     def clusters(self) -> KnownClusters:
-        """Who is in which cluster."""
+        """The users' clusters."""
         return KnownClusters(self.job, self.keys.known_missing, all_apart=True)
 
     @property
@@ -174,7 +174,7 @@ class CoinMethod(Strategy[K, S]):
         return self.progress.round + left[first]
 
     def finished(self) -> bool:
-        """Whether all iterations are done."""
+        """True if all iterations are done."""
         end = self.keys.iterations
         return end is not None and self.state.iteration >= end
 

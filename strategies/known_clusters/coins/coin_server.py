@@ -1,4 +1,4 @@
-"""What the servers of the coin-throwing methods have in common, and how they notice long steps."""
+"""The base of the coin-throwing methods' servers, and their watch over long steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, NoReturn, TypeVar
 import numpy as np
 
 from corsage.core.arrays import Arrays
-from corsage.core.counts import LARGEST, Number
+from corsage.core.counts import LARGEST_SQUARE, Number
 from corsage.core.errors import RoundFailed
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.messages.replies import Replies
@@ -59,7 +59,7 @@ class CoinServer(Generic[S]):
     # What a method says.
 
     def opening(self) -> Script[None]:
-        """What is asked before the first round, when the settings are fixed."""
+        """Questions before the first round, when the settings are fixed."""
         yield from ()
 
     def enter(self) -> None:
@@ -75,11 +75,11 @@ class CoinServer(Generic[S]):
         raise NotImplementedError
 
     def end_round(self, part: Stretch) -> None:
-        """What follows from a round."""
+        """The end of a round."""
         raise NotImplementedError
 
     def shown(self, cohort: Cohort) -> Request:
-        """What a cohort needs to find its users' models."""
+        """The message from which a cohort finds its users' models."""
         raise NotImplementedError
 
     # What methods build on.
@@ -99,7 +99,7 @@ class CoinServer(Generic[S]):
 
     @property
     def numbers(self) -> tuple[Number, ...]:
-        """What a cohort reports: its steps, and the largest norm of its models.
+        """The numbers that a cohort reports: its steps, and the largest norm of its models.
 
         That must not be far out.
         """
@@ -107,9 +107,9 @@ class CoinServer(Generic[S]):
 
     @property
     def far(self) -> float:
-        """What is too far out."""
+        """The reach beyond which models are too far out."""
         begin = max(float(np.linalg.norm(self.state.model)), 1.0)
-        return min(FAR * (self.state.reach or begin), LARGEST)
+        return min(FAR * (self.state.reach or begin), LARGEST_SQUARE)
 
     def fault(self, rows: Arrays) -> str:
         """A mean of models is not further out than one of them may be, whatever its reach says."""

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Request:
-    """What one cohort is asked: one row of each array, options, and what comes back.
+    """A request to one cohort: one row of each array, options, and the form of its answer.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a cohort answers: one row of each array, and numbers."""
+    """A cohort's answer: one row of each array, and numbers."""
 
     cohort: Cohort
     rows: Arrays
@@ -125,7 +125,7 @@ class Conversation(Generic[T]):
                     self._advance(cluster, self._heard[cluster])
 
     def replies(self) -> Replies:
-        """Who answered at least once, and who did not and why."""
+        """The users that answered at least once, and those that did not and why."""
         return self._whole
 
     def _advance(self, cluster: str, heard: list[Answer] | None) -> None:

@@ -1,4 +1,4 @@
-"""What the server of Async-L2GD knows and does: Algorithm 1 of Lyu et al. 2022, lines 4 to 18.
+"""The server of Async-L2GD: Algorithm 1 of Lyu et al. 2022, lines 4 to 18.
 
 Where gamma_i is the same in a cluster, aggregation steps are an affine map
 theta_i <- factor_j theta_i + shift_j of all its users, and centres move among themselves. The
@@ -42,7 +42,7 @@ from corsage.strategies.known_clusters.coins.schedule import legs
 
 @dataclass
 class AsyncL2GDState(CoinState):
-    """What the server of Async-L2GD remembers.
+    """The state of Async-L2GD's server.
 
     Parameters
     ----------

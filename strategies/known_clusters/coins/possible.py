@@ -1,4 +1,4 @@
-"""Which answers of a cohort cannot be: sums that no data come to, however they were changed.
+"""Answers of a cohort that cannot be: sums that no data come to, however they were changed.
 
 Sums go into the solution of (2.3) undivided. One P that is not positive semi-definite would leave
 it without a minimum, and one that is larger than gamma would own the centre of its cluster.
@@ -81,7 +81,7 @@ def _quadratic_fault(sums: Floats, d: int, exact: bool, counts: Floats) -> str:
 
 
 def summary_fault(rows: Arrays, most: int) -> str:
-    """What is said after the last round: squares, ranks, of `most` at most, errors and shares."""
+    """Faults of a last answer: squares, ranks, of `most` at most, errors and shares."""
     if rows["rank"] > most:
         return f"its summary cannot be: a rank above {most}"
     if rows["square"] < 0 or rows["rank"] < 0 or (rows.get("se", np.zeros(1)) < 0).any():
@@ -94,7 +94,7 @@ def summary_fault(rows: Arrays, most: int) -> str:
 
 
 def semidefinite(p: Floats) -> bool:
-    """Whether symmetric matrices (..., d, d) have no negative eigenvalues but by rounding."""
+    """True if symmetric matrices (..., d, d) have no negative eigenvalues but by rounding."""
     scale = np.diagonal(p, 0, -2, -1).max(-1, initial=0.0)
     if not (scale > 0.0).all() and p[scale <= 0.0].any():
         return False

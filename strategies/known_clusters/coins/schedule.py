@@ -65,7 +65,7 @@ class CoinSchedule:
         return self.rates.of_clusters(self.hierarchy)
 
     def communications(self, iterations: int) -> list[tuple[str, str]]:
-        """What the coins made, what was to be expected of them, and its standard deviation."""
+        """The rounds that the coins made, their expectation, and its standard deviation."""
         coins = self.coins
         actual, expected = count(coins, iterations), expected_communications(coins, iterations)
         spread = deviations(coins, iterations)

@@ -1,4 +1,4 @@
-"""What the server of Async-AL2SGD+ remembers and moves alone: rows of z, y, x and nabla f(x).
+"""The rows of z, y, x and nabla f(x) that the server of Async-AL2SGD+ holds and moves alone.
 
 A row is a cluster's: its means move as one user does where gamma_i is the same in the cluster. If
 gamma_i differs inside a cluster, a row is a user's. The server steps on with its rows, and notes
@@ -35,7 +35,7 @@ from corsage.strategies.known_clusters.coins.schedule import CoinSchedule
 
 @dataclass
 class AsyncAL2SGDState(CoinState):
-    """What the server of Async-AL2SGD+ remembers.
+    """The state of Async-AL2SGD+'s server.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class ServerRows:
 
     @property
     def oracle(self) -> Oracle:
-        """What (4.1) multiplies with, for the rows of those that train now."""
+        """The factors of (4.1), for the rows of those that train now."""
 
         def made() -> Oracle:
             hierarchy = self.schedule.hierarchy
@@ -110,7 +110,7 @@ class ServerRows:
     # Whose rows.
 
     def name_of(self, cohort: Cohort) -> str:
-        """Whose row a cohort's is."""
+        """The owner of a cohort's row."""
         return cohort.name if self.apart else cohort.cluster
 
     @cached_property
@@ -148,7 +148,7 @@ class ServerRows:
         del self.row_of  # there are more now
 
     def start_of(self, cohort: Cohort) -> Floats:
-        """Where new users begin: at the middle, or at their cluster's centre if rows are users'."""
+        """The start of new users: the middle, or their cluster's centre if rows are users'."""
         mates = [
             mate
             for mate in self.schedule.present.cohorts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ModelError
 from corsage.core.messages.introduction import Introduction, other_frozen, too_large, too_many
-from corsage.core.messages.limits import SPACE
+from corsage.core.messages.limits import MODELS_ROOM
 from corsage.core.registry import attached
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class Agreed:
         size = network.whole.stop if network else 0
         if size > said.most:
             return too_large(size, said.most)
-        space = SPACE * said.most
-        return too_many(size, users, said.most, SPACE) if size * users > space else ""
+        space = MODELS_ROOM * said.most
+        return too_many(size, users, said.most, MODELS_ROOM) if size * users > space else ""
 
     def _other_frozen(self, said: Introduction) -> str:
         """The reason why a node's frozen part does not fit, if it says one."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from corsage.core.losses import LOGISTIC, SQUARED, huber
+from corsage.core.losses import LOGISTIC, SQUARED_LOSS, huber
 from corsage.solvers.convex_clustering import runs
 from corsage.solvers.convex_clustering.batched import AtHand, Batched
 from corsage.solvers.convex_clustering.couplings import Clusters, Parts, Penalty
@@ -206,7 +206,7 @@ def test_fewer_rows_than_coefficients_is_no_obstacle_to_squared_loss():
     a, w = rng.normal(size=(12 * 3, 5)), rng.normal(size=5)
     losses = linear_losses(
         torch.from_numpy(a), torch.from_numpy(a @ w + 0.1 * rng.normal(size=36)), [3] * 12,
-        loss=SQUARED, scale="mean",
+        loss=SQUARED_LOSS, scale="mean",
     )  # fmt: skip
     users, _ = asked(losses)
     (found,) = users.solve([Task(Penalty(0.02, Edges.all_pairs(12)))])

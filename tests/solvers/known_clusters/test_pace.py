@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.core.losses import LOGISTIC, SQUARED, SQUARED_HINGE, ScalarLoss, huber
+from corsage.core.losses import LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, ScalarLoss, huber
 from corsage.solvers.known_clusters.newton_rounds import (
     ABOVE,
     FIRST_SPELL,
@@ -17,7 +17,7 @@ from corsage.solvers.known_clusters.newton_rounds import (
     Pace,
 )
 
-LOSSES = [LOGISTIC, SQUARED_HINGE, SQUARED, huber(0.7)]
+LOSSES = [LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, huber(0.7)]
 NUMBERS = st.floats(-30, 30)
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from corsage.core.losses import LOGISTIC, SQUARED, SQUARED_HINGE, huber
+from corsage.core.losses import LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, huber
 from corsage.solvers.losses import descent
 from corsage.solvers.losses.convex import linear_losses
 
-LOSSES = [LOGISTIC, SQUARED_HINGE, SQUARED, huber(0.7)]
+LOSSES = [LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, huber(0.7)]
 ALIKE = {torch.float64: 1e-12, torch.float32: 2e-5}
 K, STEP = 7, 0.05
 

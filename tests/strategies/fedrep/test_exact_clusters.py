@@ -106,7 +106,7 @@ def test_the_multinomial_loss_s_least_value() -> None:
         return loss
 
     steps.step(value)  # type: ignore[no-untyped-call]
-    assert -1e-5 <= found - float(value().detach()) <= softmax_heads.CLOSE * 9
+    assert -1e-5 <= found - float(value().detach()) <= softmax_heads.CLOSE_GAP * 9
 
 
 @pytest.mark.parametrize("loss", ["squared", "multinomial"])

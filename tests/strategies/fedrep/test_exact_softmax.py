@@ -17,7 +17,7 @@ from corsage.core.errors import ConfigError, RoundFailed
 from corsage.core.messages.replies import Replies
 from corsage.networks.exact import softmax_heads
 from corsage.networks.exact.exact_heads import Designs
-from corsage.networks.exact.softmax_heads import CLOSE, CURVED, Softmax, fit, metric
+from corsage.networks.exact.softmax_heads import CLOSE_GAP, CURVED, Softmax, fit, metric
 from corsage.solvers.known_clusters.variances.shared_rows import Rows
 from corsage.strategies import strategy_class
 from corsage.strategies.fedrep.exact_sums import check_exact
@@ -78,8 +78,8 @@ def test_heads_minimise_the_multinomial_loss(
     z, y, w = problem(rows)
     wanted = plain(z, y, w, gamma)
     left = value(z, y, w, gamma, found(z, y, w, gamma, w)) - value(z, y, w, gamma, wanted)
-    assert left <= CLOSE * rows
-    monkeypatch.setattr(softmax_heads, "CLOSE", 1e-14)
+    assert left <= CLOSE_GAP * rows
+    monkeypatch.setattr(softmax_heads, "CLOSE_GAP", 1e-14)
     assert torch.allclose(found(z, y, w, gamma, w), wanted, atol=1e-5)
 
 
@@ -95,7 +95,7 @@ def test_a_step_that_goes_too_far_is_the_bounds() -> None:
     assert value(z, y, w, 1e-3, after.t()) < value(z, y, w, 1e-3, far)
     assert torch.allclose(seen, after @ z.t())
     left = value(z, y, w, 1e-3, found(z, y, w, 1e-3, far))
-    assert left <= value(z, y, w, 1e-3, plain(z, y, w, 1e-3)) + CLOSE * 40
+    assert left <= value(z, y, w, 1e-3, plain(z, y, w, 1e-3)) + CLOSE_GAP * 40
 
 
 def test_the_metric_is_the_same_from_either_system() -> None:
@@ -197,7 +197,7 @@ def test_heads_that_ran_out_of_steps_are_told_of(
     (found,) = strategy.findings()
     told = [note for note in notes.notes if "without a certified multinomial head" in note]
     left = float(dict(found.rows)["left of a record's loss, at most"])
-    assert bool(told) == (steps == 1) == (left > CLOSE)
+    assert bool(told) == (steps == 1) == (left > CLOSE_GAP)
 
 
 def test_what_is_left_bounds_the_loss_from_above() -> None:

@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from corsage.core.messages.aboard import (
     EVALUATION,
-    FAILED,
+    FAILED_WHOLE,
     METRICS,
     joined,
     on_board,
@@ -223,7 +223,7 @@ def test_two_replies_are_one_and_two_again() -> None:
 @pytest.mark.parametrize("record", [ConfigRecord({"train": 3}), MetricRecord({"train": 1})])
 def test_what_is_no_cause_is_none(record: Any) -> None:
     """Then the reply is empty, which the schema refuses."""
-    one, other = split(reply(**{FAILED: record, METRICS: ConfigRecord({})}))
+    one, other = split(reply(**{FAILED_WHOLE: record, METRICS: ConfigRecord({})}))
     assert one.content == RecordDict() and list(other.content) == ["metrics"]
 
 
