@@ -13,28 +13,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 import torch
-from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.clients.parts.baseline import baselines
+from corsage.clients.parts.baseline import baselines_of
 from corsage.clients.parts.contract import (
+    FlowerClient,
     Got,
     Models,
     Sent,
-    averages,
-    named,
     outputs_of,
     report,
     whole_models,
 )
-from corsage.clients.parts.orders import orders_of
-from corsage.clients.parts.samples import Samples
+from corsage.clients.parts.samples import Samples, orders_of
 from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.cache import Cache, Names
 from corsage.core.configuration.groups import TrainKeys
 from corsage.core.configuration.train_keys import LOSS
-from corsage.core.errors import ModelError, UserError
+from corsage.core.errors import UserError
 from corsage.core.keys import Keys
 from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL_MEASURES, Measure, chosen
 from corsage.core.messages.asked import Takes
@@ -57,7 +54,7 @@ __all__ = ["Client", "Got", "K", "Models", "Sent"]
 K = TypeVar("K", bound=Keys)
 
 
-class Client(NumPyClient, Generic[K]):
+class Client(FlowerClient, Generic[K]):
     """Base of Corsage's clients.
 
     Parameters
@@ -112,7 +109,7 @@ class Client(NumPyClient, Generic[K]):
         What it would send is let go.
         """
         self.settings = replace(self.settings, local_epochs=epochs, local_steps=0)
-        self._remember(self.train(got, data).keep)
+        self.remember(self.train(got, data).keep)
         return self.models(got)
 
     def loss(self, got: Got, user: str, labels: Tensor) -> Loss:
@@ -123,7 +120,7 @@ class Client(NumPyClient, Generic[K]):
         """
         raise NotImplementedError
 
-    # Doors: the node's, and Flower's.
+    # The node's doors; Flower's are in parts/contract.py.
 
     def respond(self, got: Got) -> Sent:
         """A training message: `train`, on the users' training data."""
@@ -145,33 +142,7 @@ class Client(NumPyClient, Generic[K]):
         facts = data, self.measures, self.task.num_classes
         found = report(score(self.network.criterion, outputs, *facts))
         steps = {ADAPTATION_STEPS.name: self.steps}
-        return {**found, **self.baselines(got, data), **steps, **models.metrics}
-
-    def fit(
-        self, parameters: list[NDArray[Any]], config: dict[str, Any]
-    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
-        """Flower's door to `respond`.
-
-        `config["names"]` names the parameters, with commas, and `config["rows"]` those that have
-        one row a user. What the users keep is remembered by this object. Flower takes a number a
-        metric: of several users it is their mean, weighted by samples.
-        """
-        sent = self.respond(named(parameters, config))
-        if sent.keep:
-            self._remember(sent.keep)
-        examples = int(np.sum(sent.metrics["num-examples"]))
-        return list({**sent.mean, **sent.rows}.values()), examples, averages(sent.metrics)
-
-    def evaluate(
-        self, parameters: list[NDArray[Any]], config: dict[str, Any]
-    ) -> tuple[float, int, dict[str, Any]]:
-        """Flower's door to `judge`; as with `fit`."""
-        metrics = self.judge(named(parameters, config))
-        numbers = averages(metrics)
-        return numbers["loss"], int(np.sum(metrics["num-examples"])), numbers
-
-    def _remember(self, kept: Arrays) -> None:
-        self.states = [{n: rows[i] for n, rows in kept.items()} for i in range(len(self.states))]
+        return {**found, **baselines_of(self, got, data), **steps, **models.metrics}
 
     # What algorithms build on.
 
@@ -189,11 +160,8 @@ class Client(NumPyClient, Generic[K]):
         rows = [state.get(name, initial) for state in self.states]
         for user, row in zip(self.users, rows, strict=True):
             if row.shape != initial.shape:
-                raise UserError(
-                    user,
-                    "restore",
-                    f"{name} has shape {row.shape}, the model needs {initial.shape}",
-                )
+                why = f"{name} has shape {row.shape}, the model needs {initial.shape}"
+                raise UserError(user, "restore", why)
         return np.stack(rows)
 
     def sgd(
@@ -256,9 +224,8 @@ class Client(NumPyClient, Generic[K]):
     def local_orders(self, purpose: str, data: Examples, epochs: int | None = None) -> list[Order]:
         """The batches of a round: of so many epochs, else of `local-steps` or `local-epochs`."""
         keys = self.settings
-        if epochs is not None:
-            return self.orders(purpose, data, epochs)
-        return self.orders(purpose, data, keys.local_epochs, keys.local_steps)
+        usual = keys.local_epochs, keys.local_steps
+        return self.orders(purpose, data, *(usual if epochs is None else (epochs,)))
 
     def orders(self, purpose: str, data: Examples, epochs: int, steps: int = 0) -> list[Order]:
         """The batches of each user: drawn for this purpose, round and user, and nothing else.
@@ -291,16 +258,9 @@ class Client(NumPyClient, Generic[K]):
         if type(self).loss is not Client.loss:
             own = [self.loss(got, user, data.user(u)[1]) for u, user in enumerate(self.users)]
             data = replace(data, losses=own)
-        if changed := keys.changed(LOSS):
-            labels = (data.user(u)[1] for u in range(len(self.users)))
-            facts = self.network.criterion, self.task.num_classes, labels
-            aim = attached("objective").objective_of(keys, *facts)
-            if data.losses is not None:
-                name = ", ".join(f"{key}={value}" for key, value in changed.items())
-                raise ModelError(
-                    f"{name}: {self.task.algorithm} has a loss of its own; leave it out."
-                )
-            data = replace(data, objective=aim)
+        if keys.changed(LOSS):
+            facts = self.network.criterion, self.task.num_classes, self.task.algorithm
+            data = attached("objective").with_objective(data, keys, *facts)
         if keys.augment:
             draws = self.task.seed, self.task.round, self.users
             units = self.data.shift, self.data.scale
@@ -338,15 +298,3 @@ class Client(NumPyClient, Generic[K]):
     def arithmetic(self) -> Arithmetic:
         """The arithmetic of a prediction."""
         return Arithmetic(str(self.types[0]).removeprefix("torch."))
-
-    def baselines(self, got: Got, data: Examples) -> Mapping[str, NDArray[Any]]:
-        """The users' scores by one answer each, the best for their training labels."""
-        limit, measures = int(got.options.get("adapt-samples", 0)), self.measures
-        key = id(self.data), self.names, limit, measures, self.task.seed, "baselines"
-
-        def make() -> Mapping[str, NDArray[Any]]:
-            labels, sizes = self.samples.labels(limit)
-            criterion, classes = self.network.criterion, self.task.num_classes
-            return baselines(criterion, labels, sizes, data, measures, classes)
-
-        return self.cache.get(key, make)

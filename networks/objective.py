@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from corsage.core.configuration.train_keys import TrainKeys
+from corsage.core.configuration.train_keys import LOSS, TrainKeys
 from corsage.core.errors import ModelError
+from corsage.networks.batches import Examples
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion
 
 
@@ -88,6 +89,18 @@ class Objective:
 def inverse(weight: Tensor) -> Tensor:
     """1 by a batch's weight, and 0 of one that weighs nothing."""
     return torch.where(weight > 0, 1.0 / weight, 0.0)
+
+
+def with_objective(
+    data: Examples, keys: TrainKeys, criterion: Criterion, classes: int, algorithm: str
+) -> Examples:
+    """Examples that are trained on by the keys' objective; an algorithm may have its own loss."""
+    labels = (data.user(u)[1] for u in range(len(data)))
+    aim = objective_of(keys, criterion, classes, labels)
+    if data.losses is not None:
+        named = ", ".join(f"{name}={value}" for name, value in keys.changed(LOSS).items())
+        raise ModelError(f"{named}: {algorithm} has a loss of its own; leave it out.")
+    return replace(data, objective=aim)
 
 
 def objective_of(

@@ -22,16 +22,15 @@ from corsage.core.errors import ConfigError
 from corsage.core.keys import convert, flatten, names, read
 from corsage.core.messages.limits import Limits, limits_of
 from corsage.core.messages.wire import Task
-from corsage.core.tables.columns import TableFacts
+from corsage.core.registry import attached
 from corsage.core.tables.preparation import Preparation
-from corsage.datasets.columns.summed import summed
 from corsage.datasets.dealing.federated import on_device, simulated, source_marks
-from corsage.datasets.dealing.prepared import prepared
 from corsage.datasets.shared_keys import CsvKeys, TableKeys
 from corsage.datasets.user_data import FederatedData
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own
+    from corsage.core.tables.columns import TableFacts
     from corsage.networks.own_training import OwnTraining
 
 DEVICE_KEYS = (
@@ -79,7 +78,7 @@ class Node:
         """The node as the model sees its data, once the federation has agreed on how."""
         if preparation is None or self.data.facts is None:
             return self
-        return replace(self, data=prepared(self.data, preparation))
+        return replace(self, data=attached("prepared tables").prepared(self.data, preparation))
 
     @property
     def table(self) -> TableFacts | None:
@@ -91,7 +90,9 @@ class Node:
         for user in self.users:
             start, middle, _ = data.bounds[data.index[user]].tolist()
             train[start:middle] = True
-        return summed(data.facts, data.x, data.y, train, self.sums, self.shares)
+        given = data.facts, data.x, data.y, train, self.sums, self.shares
+        facts: TableFacts = attached("summed tables").summed(*given)
+        return facts
 
 
 class Nodes:

@@ -164,7 +164,7 @@ class Own:
         """What a model that takes no number of outputs puts out; 0 if it does take one."""
         if not self.model:
             return 0
-        from corsage.networks.build import fixed_outputs
+        from corsage.networks.own_models import fixed_outputs
 
         return fixed_outputs(keys, data.shape)
 

@@ -31,7 +31,6 @@ from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
-from corsage.clients.parts.own_steps import OwnSteps
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.blocks import add_weighted, finite_rows, mean_of
 from corsage.core.cache import Names
@@ -46,6 +45,7 @@ from corsage.core.errors import (
 from corsage.core.messages.introduction import other_frozen
 from corsage.core.messages.replies import Reply
 from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER, Task
+from corsage.core.registry import attached
 from corsage.networks.local_training import network_on_its_path
 from corsage.networks.network import NETWORK_LOCK, Network
 
@@ -198,7 +198,7 @@ class Worker:
             users = self.members.setdefault(name, Names(names))
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
         if self.node.training is not None:
-            client.training = OwnSteps(self.node.training)
+            client.training = attached("own steps").OwnSteps(self.node.training)
         return client
 
     def got(self, group: list[int]) -> Got:

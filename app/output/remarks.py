@@ -17,9 +17,8 @@ from corsage.core.arrays import along_channels
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.known_keys import defaults, keys_of_algorithms
 from corsage.core.measures import MEASURES
-from corsage.core.registry import ALGORITHMS, source
+from corsage.core.registry import ALGORITHMS, attached, source
 from corsage.datasets.dealing.federated import simulated
-from corsage.datasets.dealing.prepared import prepared
 from corsage.datasets.user_data import FederatedData
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
@@ -98,7 +97,10 @@ def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:
 def as_inputs(data: FederatedData, strategy: Strategy[Any, Any]) -> FederatedData:
     """The data as the models get them, once the federation has agreed on its columns."""
     agreed = strategy.job.agreed.preparation
-    return data if agreed is None or data.facts is None else prepared(data, agreed)
+    if agreed is None or data.facts is None:
+        return data
+    ready: FederatedData = attached("prepared tables").prepared(data, agreed)
+    return ready
 
 
 def by_sgd(strategy: Strategy[Any, Any]) -> bool:

@@ -21,7 +21,8 @@ from corsage.app.report.chart import (
     thinned,
     written,
 )
-from corsage.core.measures import Measure, measure_of, worst_share
+from corsage.core.distribution import worst_share
+from corsage.core.measures import Measure, measure_of
 
 MOST_NAMED_POINTS = 400
 """Users up to which each is a point that can be asked for its name."""

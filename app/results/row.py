@@ -14,10 +14,11 @@ from corsage.app.results.model_inputs import preparation_of
 from corsage.app.results.rowfile import SHARED_PREFIX, RowFile
 from corsage.core.arrays import Arrays
 from corsage.core.configuration.data_keys import BY_USER
+from corsage.core.distribution import Spread
 from corsage.core.errors import CorsageError, DataError
 from corsage.core.hurt import Hurt
 from corsage.core.keys import nearest
-from corsage.core.measures import MEASURES, Spread
+from corsage.core.measures import MEASURES
 from corsage.strategies.rounds.results import Summary
 
 if TYPE_CHECKING:

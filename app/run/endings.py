@@ -16,9 +16,10 @@ from corsage.app.output.summary import Result, human_seconds
 from corsage.app.output.usage import in_a_line
 from corsage.app.run.user_columns import put_together, taken_apart
 from corsage.core.clock import COMMAND_START
+from corsage.core.distribution import Spread
 from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed
 from corsage.core.files import delete, guarded, sealed, unsealed, write_atomically
-from corsage.core.measures import MEASURES, Spread
+from corsage.core.measures import MEASURES
 
 RESULT, FAILURE, MODEL = "result.json", "failure.json", "model.safetensors"
 USER_COLUMNS = "users.safetensors"

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from corsage.clients.parts.contract import Got
 from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.counts import EXAMPLES
 from corsage.core.measures import Measure, baseline_of
 from corsage.networks.batches import Examples
 from corsage.networks.counts import Outcome, counts
 from corsage.networks.criterion import Criterion
+
+if TYPE_CHECKING:
+    from corsage.clients.base import Client
+
+
+def baselines_of(client: Client[Any], got: Got, test: Examples) -> Mapping[str, NDArray[Any]]:
+    """The scores of a client's users by one answer each, the best for their training labels."""
+    limit, measures = int(got.options.get("adapt-samples", 0)), client.measures
+    key = id(client.data), client.names, limit, measures, client.task.seed, "baselines"
+
+    def make() -> Mapping[str, NDArray[Any]]:
+        labels, sizes = client.samples.labels(limit)
+        criterion, classes = client.network.criterion, client.task.num_classes
+        return baselines(criterion, labels, sizes, test, measures, classes)
+
+    return client.cache.get(key, make)
 
 
 def baselines(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -110,3 +111,44 @@ def report(scores: Scores) -> dict[str, NDArray[Any]]:
     """Scores as numbers of each user; those without test samples have no loss."""
     loss = np.divide(scores.loss, scores.n, out=np.zeros(len(scores.n)), where=scores.n > 0)
     return {**scores.counts, "loss": loss, "num-examples": scores.n}
+
+
+class FlowerClient(NumPyClient):
+    """Flower's doors to a client, for whoever runs it without a node of Corsage's."""
+
+    states: list[Arrays]
+
+    def respond(self, got: Got) -> Sent:
+        """A training message."""
+        raise NotImplementedError
+
+    def judge(self, got: Got) -> Mapping[str, NDArray[Any]]:
+        """An evaluation message."""
+        raise NotImplementedError
+
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Flower's door to `respond`.
+
+        `config["names"]` names the parameters, with commas, and `config["rows"]` those that have
+        one row a user. What the users keep is remembered by this object. Flower takes a number a
+        metric: of several users it is their mean, weighted by samples.
+        """
+        sent = self.respond(named(parameters, config))
+        if sent.keep:
+            self.remember(sent.keep)
+        examples = int(np.sum(sent.metrics["num-examples"]))
+        return list({**sent.mean, **sent.rows}.values()), examples, averages(sent.metrics)
+
+    def evaluate(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
+        """Flower's door to `judge`; as with `fit`."""
+        metrics = self.judge(named(parameters, config))
+        numbers = averages(metrics)
+        return numbers["loss"], int(np.sum(metrics["num-examples"])), numbers
+
+    def remember(self, kept: Arrays) -> None:
+        """Hold what the users keep, as a node would between two rounds."""
+        self.states = [{n: rows[i] for n, rows in kept.items()} for i in range(len(self.states))]

@@ -1,10 +1,10 @@
-"""The samples of a node's users, as a client trains and judges on them."""
+"""The samples of a node's users, as a client trains and judges on them, and their batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,10 +16,14 @@ from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.seeding import generator
 from corsage.datasets.user_data import FederatedData, UserData
-from corsage.networks.batches import Examples, Units
+from corsage.networks.batches import Examples, Order, Units
 from corsage.networks.evaluation import chunks
 from corsage.networks.network import Network
-from corsage.networks.training import Types, to_tensors
+from corsage.networks.training import Types, batches, steps_of, to_tensors
+from corsage.strategies.work import whole_steps
+
+if TYPE_CHECKING:
+    from corsage.clients.base import Client
 
 T = TypeVar("T")
 Rows = tuple[Array, Array, Ints]
@@ -194,3 +198,25 @@ class HeldFeatures:
 def features_of(network: Network, x: Tensor) -> Tensor:
     """Features of one user's samples by the frozen front: alike, whoever else is at the node."""
     return chunks(network.rear.in_front_of, x)
+
+
+def orders_of(
+    client: Client[Any], purpose: str, sizes: Ints, epochs: int, steps: int
+) -> list[Order]:
+    """The batches of each user of a client, who have so many samples."""
+    sized = zip(client.users, sizes, strict=True)
+    return [order_of(client, purpose, user, int(n), epochs, steps) for user, n in sized]
+
+
+def order_of(
+    client: Client[Any], purpose: str, user: str, n: int, epochs: int, steps: int
+) -> Order:
+    """A user's batches; of a training round as many as the work that all methods do leaves."""
+    task, size, join = client.task, client.settings.batch_size, client.network.batch_statistics
+    rng, each = generator(task.seed, purpose, task.round, user), steps_of(n, size, join)
+    due = steps or epochs * each
+    if client.pace:
+        due = whole_steps(client.pace * epochs, task.round)
+    elif client.effort != 1.0:
+        due = whole_steps(client.effort * due, task.round)
+    return batches(rng, n, -(-due // each), size, join)[:due]

@@ -13,8 +13,8 @@ from corsage.core.arrays import Arrays, Ints
 from corsage.core.configuration.groups import DataKeys
 from corsage.core.errors import DataError
 from corsage.core.files import cache_root
+from corsage.core.registry import attached
 from corsage.core.seeding import generator
-from corsage.core.tables.columns import read_facts
 from corsage.datasets.data_set import data_set, load_table, source_files
 from corsage.datasets.dealing import cache, clustermap, partitions
 from corsage.datasets.dealing.deal import Dealt, check_partition, deal, known_clusters
@@ -119,7 +119,7 @@ def opened(folder: Path, keys: DataKeys, num_users: int, seed: int) -> Federated
 
 def made(facts: Facts, arrays: Arrays) -> FederatedData:
     """The data out of what was arranged, or kept on disk."""
-    columns = read_facts(facts["facts"], 0) if facts["facts"] else None
+    columns = attached("tables").read_facts(facts["facts"], 0) if facts["facts"] else None
     lists = {name: tuple(v) for name, v in facts.items() if name in TUPLES and isinstance(v, list)}
     return FederatedData(**{**facts, **arrays, **lists, "facts": columns})
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from corsage.core.arrays import Bools, Floats
 from corsage.core.counts import EXAMPLES
+from corsage.core.distribution import Spread, spread
 from corsage.core.errors import RoundFailed
-from corsage.core.measures import ADAPTATION_STEPS, Measure, Spread, baseline_of, spread
+from corsage.core.measures import ADAPTATION_STEPS, Measure, baseline_of
 from corsage.core.messages.replies import Replies
 
 OWN_CLASS = "each user's own most frequent class"

@@ -14,8 +14,9 @@ from flwr.serverapp.strategy import Result as FlowerResult
 
 from corsage.core.configuration.groups import TENTH
 from corsage.core.counts import EXAMPLES
+from corsage.core.distribution import Spread, spread, worst_share
 from corsage.core.hurt import Hurt
-from corsage.core.measures import MEASURES, Spread, spread, worst_share
+from corsage.core.measures import MEASURES
 from corsage.core.messages.replies import Replies
 from corsage.core.seeding import drawn_count
 from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged

@@ -26,7 +26,8 @@ from corsage.app.report.chart import Chart
 from corsage.app.report.curves import measure_chart
 from corsage.app.report.people import ranks
 from corsage.app.report.style import spaced
-from corsage.core.measures import ACCURACY, spread, worst_share
+from corsage.core.distribution import spread, worst_share
+from corsage.core.measures import ACCURACY
 
 KEYS = ["mean", "std", "min", "q10", "q25", "median", "q75", "max"]
 EVIL = "<script>alert(1)</script>"

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.core.measures import ACCURACY, RMSE, Measure, spread, worst_share
+from corsage.core.distribution import spread, worst_share
+from corsage.core.measures import ACCURACY, RMSE, Measure
 
 EVIL = "</script><script>alert(1)</script>"
 QUOTED = "\"'><img src=x onerror=alert(2)>"
