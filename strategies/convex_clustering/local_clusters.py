@@ -33,7 +33,7 @@ from corsage.strategies.convex_clustering.models import (
 )
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.means.rows import places
+from corsage.strategies.rounds.means.user_rows import places
 from corsage.strategies.rounds.results import Finding, few_rows
 from corsage.strategies.rounds.turns import Parcel, Script
 

@@ -15,7 +15,7 @@ from corsage.core.messages.replies import Replies, by_cause, name_users
 from corsage.core.messages.schema import Schema
 from corsage.strategies.rounds.asking import Ask, in_turns
 from corsage.strategies.rounds.job import Job
-from corsage.strategies.rounds.means.rows import places
+from corsage.strategies.rounds.means.user_rows import places
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.turns import Parcel, Question, Script
 

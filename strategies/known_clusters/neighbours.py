@@ -17,7 +17,7 @@ from corsage.core.counts import EXAMPLES
 from corsage.core.messages.replies import Replies
 from corsage.strategies.known_clusters.coins.conversation import evaluations_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
-from corsage.strategies.rounds.algorithm import AT_ONCE
+from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Script, Series
@@ -143,7 +143,7 @@ def whole(evaluation: Replies, solution: MixedSolution) -> bool:
 def judging(solution: MixedSolution) -> Series:
     """The exchanges in which all users judge their models."""
     cohorts, shown = solution.present.cohorts, solution.shown
-    return Series(evaluations_of(solution.job, cohorts, shown, {}, AT_ONCE))
+    return Series(evaluations_of(solution.job, cohorts, shown, {}, EVALUATED_AT_ONCE))
 
 
 def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
