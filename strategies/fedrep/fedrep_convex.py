@@ -52,7 +52,7 @@ from corsage.strategies.rounds.turns import Parcel
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
-NAMED = 8
+MEMBERS_NAMED = 8
 """Users of a cluster that are named in the findings."""
 
 
@@ -210,5 +210,5 @@ def distinct(state: FedRepConvexState) -> list[tuple[str, str]]:
 
 def listed(users: list[str]) -> str:
     """The number of users, and the first of them."""
-    names = ", ".join(sorted(users, key=reading_order)[:NAMED])
-    return f"{len(users)} users: {names}{', ...' if len(users) > NAMED else ''}"
+    names = ", ".join(sorted(users, key=reading_order)[:MEMBERS_NAMED])
+    return f"{len(users)} users: {names}{', ...' if len(users) > MEMBERS_NAMED else ''}"
