@@ -22,8 +22,6 @@ from corsage.app.states.state_dir import clear, state_folder
 from corsage.app.states.store import PersonalStore
 from corsage.core.errors import ConfigError, StateLost, StorageError
 
-RUN = "0123456789ab"
-
 
 def context() -> Context:
     return Context(1, 1, {}, RecordDict(), {})
