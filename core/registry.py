@@ -133,7 +133,7 @@ ATTACHED: dict[str, str] = {
     "riding": "strategies.devices.riding",
     "robust": "core.robust",
     "sizes": "strategies.devices.sizes",
-    "studies": "app.studies.running",
+    "studies": "app.studies.performing",
     "summed tables": "datasets.columns.summed",
     "tables": "core.tables",
     "together": "networks.together",
