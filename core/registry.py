@@ -132,7 +132,7 @@ ATTACHED: dict[str, str] = {
     "riding": "strategies.devices.riding",
     "robust": "core.robust",
     "sizes": "strategies.devices.sizes",
-    "studies": "app.studies.running",
+    "studies": "app.studies.performing",
     "prepared tables": "datasets.dealing.prepared",
     "summed tables": "datasets.columns.summed",
     "tables": "core.tables",

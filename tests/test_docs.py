@@ -136,7 +136,7 @@ def understood_benchmarks(words: list[str]) -> None:
 
 
 def understood_deal(words: list[str]) -> None:
-    """`python -m corsage.app.deal FOLDER ...`."""
+    """`python -m corsage.app.device_files FOLDER ...`."""
     Config.parse(read_words(words[1:]))
 
 
@@ -173,7 +173,7 @@ READERS: list[tuple[list[str], Callable[[list[str]], None]]] = [
         lambda words: chaos.parser().parse_args(words),
     ),
     (["python", "-m", "corsage.benchmarks"], understood_benchmarks),
-    (["python", "-m", "corsage.app.deal"], understood_deal),
+    (["python", "-m", "corsage.app.device_files"], understood_deal),
     (["python", "-m", "corsage.app.keys"], understood_keys),
     (["flwr"], understood_flwr),
     (["corsage"], understood_corsage),
