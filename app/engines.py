@@ -19,8 +19,7 @@ from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.preflight import check_ray, check_simulation
 from corsage.app.ray_backend import UntilOver, lasting
-from corsage.app.ray_engine import reaped, shut, started
-from corsage.app.ray_store import RayStore, store_of
+from corsage.app.ray_engine import RayStore, reaped, shut, started, store_of
 from corsage.app.run.run_folder import RunFolder
 from corsage.app.run.status import watched
 from corsage.app.server_app import build_server_app
@@ -120,7 +119,7 @@ def ray_store(config: Config, nodes: int) -> RayStore:
 
 
 def _ray_workers(config: Config) -> int:
-    """How many workers fit on this machine; on a cluster the user says num-nodes."""
+    """The number of workers that fit on this machine; on a cluster the user says num-nodes."""
     if config.federation.ray_address and not config.federation.num_nodes:
         raise ConfigError("ray-address: say how many nodes host the users (num-nodes=...).")
     return max(1, int((os.cpu_count() or 1) / config.federation.node_cpus))

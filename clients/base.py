@@ -44,7 +44,7 @@ from corsage.networks.local_training import train_bodies, train_heads, train_mod
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
 from corsage.networks.training import SINGLE, Types
-from corsage.strategies.work import effort, pace
+from corsage.strategies.effort import effort, pace
 
 if TYPE_CHECKING:
     from corsage.clients.parts.own_steps import OwnSteps

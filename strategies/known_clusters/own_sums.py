@@ -3,9 +3,9 @@
 A user sends the quadratic that its loss is, or is like at its present model: A_i, b_i and y'y, the
 sums and nothing else, whatever shapes are tried. The server finds the most likely covariances of
 users and clusters (variances/scoring.py), their shapes by the likelihood of users that
-were left out (choice.py), and w_j and wbar on the way. Once is all for the squared loss. With other
-losses users then find their models from w_j and the covariance, and send their quadratics there:
-a few such exchanges, until the slope of the likelihood is 0 where the last one ended.
+were left out (shape_choice.py), and w_j and wbar on the way. Once is all for the squared loss. With
+other losses users then find their models from w_j and the covariance, and send their quadratics
+there: a few such exchanges, until the slope of the likelihood is 0 where the last one ended.
 
 Sums of each user are what a simulation has at home, and what a device with one user sends anyway.
 A device with several keeps to their sum; then there is one variance a level, as estimation.py
@@ -27,12 +27,12 @@ from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.choice import Judged, chosen
 from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit, again
 from corsage.solvers.known_clusters.variances.scoring import Fitted
+from corsage.solvers.known_clusters.variances.shape_choice import Judged, chosen
 from corsage.solvers.known_clusters.variances.shapes import ONE
 from corsage.solvers.known_clusters.variances.uncertainty import (
-    LONG,
+    LONG_WORK,
     Asked,
     Likely,
     uncertain,
@@ -82,9 +82,9 @@ MOST_WORK = 400_000_000
 """n d^3: what one look at all users takes."""
 CHOICE = 3
 """The exchange in which shapes are chosen, where quadratics follow the models."""
-SETTLED, SETTLED_SINGLE = 1e-9, 1e-3
+SETTLED_GAIN, SETTLED_GAIN_SINGLE = 1e-9, 1e-3
 """The likelihood's slope is 0 if following it would gain less; with float32."""
-ENOUGH, ENOUGH_SINGLE = 1e-6, 1e-4
+STANDING_STILL, STANDING_STILL_SINGLE = 1e-6, 1e-4
 """Models stand still if they move by less than this share of them; with float32."""
 SLOW = 25
 """Exchanges after which steps are halved: quadratics of some losses jump back and forth."""
@@ -254,7 +254,7 @@ class OwnSums:
             return {}, NOT_ASKED
         if not found.converged:
             return {}, NOT_CONVERGED
-        if self.keys.mixed_intervals == AUTO and work(tree, found) > LONG:
+        if self.keys.mixed_intervals == AUTO and work(tree, found) > LONG_WORK:
             return {}, LEFT_OUT
         units = Units.of(self.job, len(varies))
         matrix, which = units.matrix @ fit.units.matrix, np.flatnonzero(varies).tolist()
@@ -313,9 +313,9 @@ class OwnSums:
     @property
     def flat(self) -> float:
         """The gain that is none."""
-        return SETTLED_SINGLE if self.single else SETTLED
+        return SETTLED_GAIN_SINGLE if self.single else SETTLED_GAIN
 
     @property
     def least(self) -> float:
         """The change that is none."""
-        return ENOUGH_SINGLE if self.single else ENOUGH
+        return STANDING_STILL_SINGLE if self.single else STANDING_STILL

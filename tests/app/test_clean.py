@@ -11,9 +11,9 @@ import pytest
 
 from corsage import simulate
 from corsage.app.run.clean import run
-from corsage.app.run.lock import RunLock
-from corsage.app.states.files import Files
+from corsage.app.run.status import RunLock
 from corsage.app.states.shelf import Kept
+from corsage.app.states.state_files import Files
 from corsage.core.files import sealed
 from corsage.datasets.dealing.cache import prepared_folders
 

@@ -1,0 +1,123 @@
+"""A study's table on the terminal."""
+
+from __future__ import annotations
+
+import io
+
+from rich import box
+from rich.console import Console
+from rich.text import Text
+
+from corsage.app.output.summary import (
+    NAME_COLUMNS,
+    Airy,
+    human_bytes,
+    human_count,
+    human_seconds,
+)
+from corsage.app.studies.comparison import Study
+from corsage.app.studies.over_seeds import Compared, Interval, StudyRow
+from corsage.core.measures import DASH, Measure
+
+STUDY_COLUMNS = 120
+"""Columns of the table as text."""
+
+
+def heads(study: Study) -> list[str]:
+    """The heads of the columns."""
+    measure = study.rows[0].measure
+    several = "± sd over seeds" if len(study.seeds) > 1 else "of one seed"
+    return [
+        "strategy", *study.settings, f"{measure.title}\n{several}", "std over\nusers", "worst\n10%",
+        "to the\nbest", "95%\nover seeds", "95%\nover users", "steps\na user", "bytes", "time",
+    ]  # fmt: skip
+
+
+def cells(one: Compared, settings: list[str]) -> list[str]:
+    """A row's line."""
+    row, found = one.row, one.difference
+    text = row.measure.text
+    middle = f"{text(row.mean)} ± {text(row.sd)}" if row.sd is not None else text(row.mean)
+    seeds = within(found.over_seeds, row.measure) if found else ""
+    users = within(found.over_users, row.measure) if found else ""
+    mean = signed(found.mean, row.measure) if found else "best" if one.only_best else ""
+    return [
+        row.strategy, *(row.settings.get(key, DASH) for key in settings), middle,
+        text(row.over_users), text(row.average("worst10")), mean, seeds, users,
+        *costs(row),
+    ]  # fmt: skip
+
+
+def costs(row: StudyRow) -> list[str]:
+    """Gradient steps, bytes both ways and seconds of a run."""
+    steps, seconds = row.average("gradient_steps"), row.average("seconds")
+    up, down = row.average("bytes_up"), row.average("bytes_down")
+    return [
+        DASH if steps is None else human_count(steps),
+        DASH if up is None or down is None else human_bytes(up + down),
+        DASH if seconds is None else human_seconds(seconds),
+    ]
+
+
+def signed(value: float, measure: Measure) -> str:
+    """A difference as it is shown, with its sign."""
+    shown = measure.text(abs(value))
+    sign = "" if float(shown) == 0 else "+" if value > 0 else "\N{MINUS SIGN}"
+    return sign + shown
+
+
+def within(interval: Interval | None, measure: Measure) -> str:
+    """An interval as it is shown."""
+    if interval is None:
+        return DASH
+    return f"[{signed(interval.low, measure)}, {signed(interval.high, measure)}]"
+
+
+def study_table(study: Study) -> Airy:
+    """One line a row, and below it what a reader must know."""
+    table = Airy(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    longest = max(len(row.strategy) for row in study.rows)
+    table.spare = max(longest - NAME_COLUMNS, 0)
+    lines = [cells(one, study.settings) for one in study.compared]
+    for place, head in enumerate(heads(study)):
+        if place and all(line[place] in ("", DASH) for line in lines):
+            continue
+        table.add_column(
+            Text(head),
+            justify="right" if place else "left",
+            no_wrap=place > 0,
+            overflow="fold",
+            min_width=None if place else min(longest, NAME_COLUMNS),
+            vertical="bottom",
+        )
+    shown = [
+        place
+        for place in range(len(heads(study)))
+        if not place or any(line[place] not in ("", DASH) for line in lines)
+    ]
+    for one, line in zip(study.compared, lines, strict=True):
+        style = "bold" if one.only_best else ""
+        table.add_row(*(Text(line[place], style) for place in shown))
+    table.caption = Text("\n".join(study.notes()))
+    table.caption_justify = "left"
+    return table
+
+
+def show(study: Study) -> None:
+    """Print it, and where it lies."""
+    console = Console()
+    if study.rows:
+        console.print(study_table(study), crop=False)
+    else:
+        console.print("\n".join(study.notes()), highlight=False)
+    if study.folder:
+        console.print(f"Study folder: {study.folder}", soft_wrap=True, highlight=False)
+
+
+def as_text(study: Study) -> str:
+    """It as plain text."""
+    if not study.rows:
+        return "\n".join(study.notes())
+    stream = io.StringIO()
+    Console(file=stream, width=STUDY_COLUMNS).print(study_table(study), crop=False)
+    return stream.getvalue()

@@ -1,0 +1,171 @@
+"""A network of devices: who of them is waited for and how long, and who is set aside.
+
+A simulation has none of it: its nodes are all there, and each of them replies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+
+from corsage.core.configuration.groups import FederationKeys
+from corsage.core.known_devices import KnownDevices, Owner
+from corsage.core.messages.replies import Replies
+from corsage.core.tables.columns import TableFacts
+from corsage.strategies.devices.exchange import Exchange, exchange
+from corsage.strategies.devices.outlying import outlying
+from corsage.strategies.devices.owners import Owners, digest
+from corsage.strategies.devices.patience import QUERY, Patience
+from corsage.strategies.devices.pulling import Puller
+from corsage.strategies.devices.standing import Conduct, Pauses
+
+if TYPE_CHECKING:
+    from corsage.strategies.rounds.roster import Roster
+
+
+class Devices:
+    """The devices that a grid leads to.
+
+    Parameters
+    ----------
+    grid, keys : the grid, and how long one waits for whom.
+    roster : which users they host.
+    known : how they behaved, and whose users' ids are, as the run remembers it.
+    note : told of those that are set aside.
+
+    Attributes
+    ----------
+    number : the round that is under way, or was last.
+    resting : the users that are set aside.
+    missing : the users of nodes that did not reply as they had to when they were last asked.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        keys: FederationKeys,
+        roster: Roster,
+        known: KnownDevices,
+        note: Callable[[str], None],
+    ) -> None:
+        self.grid, self.keys, self.roster, self.known = grid, keys, roster, known
+        self.owners = Owners(known, keys.registered_keys)
+        times = 0.0 if getattr(grid, "patient", False) else keys.patience
+        self.patience = Patience(times, keys.quorum)
+        self.conduct, self.pauses = Conduct(known, note), Pauses()
+        self.number, self.resting, self.missing = 0, frozenset[str](), set[str]()
+        self._keys: dict[int, bytes] = {}
+
+    # Who is let in.
+
+    def see(self, nodes: Iterable[NodeInfo]) -> None:
+        """The nodes that are there, and their keys."""
+        self._keys = {info.node_id: info.public_key for info in nodes}
+
+    def mark(self, node: int) -> str:
+        """By what a node is known again: its key, or else its number."""
+        return digest(self._keys.get(node, b"")) or f"node {node}"
+
+    def owner(self, node: int, proof: str) -> Owner:
+        """The device that a node is, by its key and what it proves itself with."""
+        return Owner(digest(self._keys.get(node, b"")), digest(proof))
+
+    def came(self, node: int, users: Iterable[str]) -> None:
+        """A node introduced itself."""
+        self.conduct.came(users, self.mark(node))
+
+    def ask(
+        self, nodes: list[int], task: ConfigRecord, timeout: float
+    ) -> tuple[list[Message], list[int]]:
+        """The introductions of nodes, and who gave none; who was refused is not waited for."""
+        content = RecordDict({"config": task})
+        questions = [Message(content, node, QUERY, ttl=max(timeout, 1.0)) for node in nodes]
+        doubtful = self.pauses.among(nodes)
+        return exchange(self.grid, questions, timeout, self.patience, doubtful)
+
+    def late(self) -> list[Message]:
+        """Introductions that nobody waited for any more."""
+        now = time.monotonic()
+        if late := self.patience.given_up(now):
+            puller = Puller(self.grid)
+            for reply in puller.pull(late):
+                self.patience.came_late(reply, now)
+            self.patience.drop(puller.take_broken())
+        return self.patience.take_late(query=True)
+
+    def outlying(self, tables: Mapping[int, TableFacts]) -> dict[int, str]:
+        """The nodes of whose tables no model could be made with the others', and why."""
+        return outlying(tables)
+
+    def disconnected(self, replies: Replies) -> set[int]:
+        """The silent nodes that are not connected any more."""
+        if not replies.silent:
+            return set()
+        return set(replies.silent) - set(self.grid.get_node_ids())
+
+    # Messages out and replies in.
+
+    def line(self, timeout: float) -> Exchange:
+        """A way to send messages, and to wait for replies as long as it is worth it."""
+        doubtful = self.roster.by_node(self.conduct.doubtful(self.roster.members))
+        return Exchange(self.grid, timeout, self.patience, doubtful, self.work)
+
+    def work(self, message: Message) -> float:
+        """The number of samples that a message is about, as far as the roster tells."""
+        task: Any = message.content.get("config", {})
+        members = self.roster.members
+        named = [u for u in task.get("users", []) if u in members]
+        if not named:
+            return float(self.roster.load(message.metadata.dst_node_id))
+        return float(sum(members[user].train for user in named))
+
+    # Who is asked at present, by how the nodes behaved when they were asked before.
+
+    def rest(self, least: int) -> None:
+        """Do not ask those whose pause is not over, nor slow ones that are still at work."""
+        hosted, working = self.roster.hosted, self.patience.working()
+        for reply in self.patience.take_late(query=False):
+            node = reply.metadata.src_node_id
+            if not reply.has_error() and node not in working:
+                self.conduct.late(hosted(node))
+        busy = {user for node in working for user in hosted(node)}
+        least = max(self.keys.min_users, least)
+        self.resting = self.conduct.resting(self.roster.members, self.number, least, busy)
+
+    def go_without(self) -> bool:
+        """For the rest of this round, do not ask whom the last turn had no reply of.
+
+        False if that was nobody, or too few would be left.
+        """
+        resting, self.missing = self.resting | self.missing, set()
+        left = len(self.roster.users) - sum(user in self.roster.members for user in resting)
+        found = resting > self.resting and left >= max(self.keys.min_users, 1)
+        self.resting = resting if found else self.resting
+        return found
+
+    def judge(self, replies: Replies) -> None:
+        """Note how the nodes behaved in a turn; where none replied, it was not theirs to do."""
+        conduct, hosted, number = self.conduct, self.roster.hosted, self.number
+        silent = set(replies.silent) - self.disconnected(replies)
+        bad = {*replies.silent, *replies.refused}
+        self.missing = {user for node in bad for user in hosted(node)}
+        if replies.answered or replies.refused:
+            for node in silent:
+                conduct.silent(hosted(node), self.mark(node), number)
+        for node in set(replies.refused) - silent:
+            conduct.refused(hosted(node), self.mark(node), number)
+        if self.known.standings:
+            for node in {*replies.answered} - {*replies.refused} - silent:
+                conduct.alive(hosted(node))
+        conduct.tell()
+
+    def judge_others(self, replies: Replies) -> None:
+        """The same of nodes that were asked something else in the turn that was judged last."""
+        missing = self.missing
+        self.judge(replies)
+        self.missing |= missing
