@@ -21,7 +21,7 @@ from typing import Any
 from flwr.supercore import log
 
 from corsage.app import reaper
-from corsage.strategies.devices.sizes import MB, Load
+from corsage.strategies.rounds.sizes import MB, Load
 
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """With 0, Ray's processes take the loopback for the address of this machine, on any system."""
