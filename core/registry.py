@@ -23,7 +23,7 @@ from corsage.core.errors import ConfigError, NotInstalled
 from corsage.core.keys import Keys, NoKeys
 
 if TYPE_CHECKING:
-    from corsage.core.configuration.groups import DataKeys
+    from corsage.core.configuration.key_groups import DataKeys
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,14 @@ ATTACHED: dict[str, str] = {
     "augment": "networks.augment",
     "cut": "networks.cut",
     "devices": "strategies.devices.network",
-    "objective": "networks.objective",
+    "objective": "networks.training_objective",
     "own models": "networks.own_models",
     "own steps": "clients.parts.own_steps",
     "report": "app.report.document",
     "riding": "strategies.devices.riding",
     "robust": "core.robust",
     "studies": "app.studies.running",
-    "prepared tables": "datasets.dealing.prepared",
+    "prepared tables": "datasets.dealing.prepared_tables",
     "summed tables": "datasets.columns.summed",
     "tables": "core.tables",
     "together": "networks.together",

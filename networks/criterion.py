@@ -12,7 +12,7 @@ from typing import Protocol
 from torch import Tensor
 from torch.nn import functional as F
 
-from corsage.core.configuration.groups import ModelKeys
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ConfigError
 from corsage.core.losses import ScalarLoss, scalar_loss
 from corsage.core.measures import ACCURACY, RMSE, Measure

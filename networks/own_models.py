@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from corsage.core.configuration.groups import ModelKeys
-from corsage.core.configuration.held import held, is_name
+from corsage.core.configuration.held_objects import held, is_name
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ModelError
 from corsage.core.keys import nearest
 from corsage.networks.answers import output_of

@@ -17,7 +17,7 @@ from corsage.app.states.state_dir import KEEP_RUNS, state_folder
 from corsage.clients import client_class
 from corsage.core.cache import Cache
 from corsage.core.configuration.config import check_data
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import convert, flatten, names, read
 from corsage.core.messages.limits import Limits, limits_of
@@ -30,7 +30,7 @@ from corsage.datasets.user_data import FederatedData
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own
-    from corsage.core.tables.columns import TableFacts
+    from corsage.core.tables.column_facts import TableFacts
     from corsage.networks.own_training import OwnTraining
 
 DEVICE_KEYS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corsage.app.results.header import Header
 from corsage.core.errors import CheckpointError
-from corsage.core.tables.columns import BadColumns
+from corsage.core.tables.column_facts import BadColumns
 from corsage.core.tables.preparation import Preparation
 
 __all__ = ["Preparation", "preparation_of"]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks import inspection
 from corsage.networks.answers import output_of
 from corsage.networks.batches import Examples, Order

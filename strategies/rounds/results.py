@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
-from corsage.core.configuration.groups import TENTH
+from corsage.core.configuration.key_groups import TENTH
 from corsage.core.counts import EXAMPLES
 from corsage.core.distribution import Spread, spread, worst_share
 from corsage.core.hurt import Hurt

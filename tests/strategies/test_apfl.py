@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from corsage.clients.apfl import Mixture
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from tests.support.federations import same_arrays
 from tests.support.quadratic import Quadratics
 from tests.support.reference import (

@@ -15,7 +15,7 @@ from corsage.core.errors import ConfigError
 from corsage.core.registry import ALGORITHMS
 from corsage.core.seeding import generator
 from corsage.datasets.dealing.federated import simulated
-from corsage.datasets.table import model_input
+from corsage.datasets.sample_table import model_input
 from corsage.networks.training import batches
 from tests.support.federations import SMALL, federate
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from corsage.clients import perfedavg
 from corsage.clients.perfedavg import meta_steps
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples
@@ -25,9 +25,9 @@ from corsage.networks.gradients import (
     training,
 )
 from corsage.networks.network import Network
-from corsage.networks.objective import Objective
 from corsage.networks.together import stacked
 from corsage.networks.together.stacked_gradients import StackedLosses
+from corsage.networks.training_objective import Objective
 from corsage.strategies.perfedavg import PerFedAvgKeys
 from corsage.strategies.rounds.base import Strategy
 from tests.support.quadratic import Quadratics

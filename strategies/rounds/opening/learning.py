@@ -40,7 +40,7 @@ def check_samples(strategy: Strategy[Any, Any], network: Network) -> None:
     """
     from torch import zeros
 
-    from corsage.networks.running import refuses_one
+    from corsage.networks.run_modes import refuses_one
 
     job, train = strategy.job, strategy.config.train
     steps = strategy.epochs(train, strategy.keys)

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from corsage.core.paths import CHOICES, LAYERS
+from corsage.core.training_paths import CHOICES, LAYERS
 
 if TYPE_CHECKING:
-    from corsage.core.configuration.groups import TrainKeys
+    from corsage.core.configuration.key_groups import TrainKeys
     from corsage.strategies.rounds.job import Job
 
 
