@@ -43,8 +43,8 @@ read each other's users without a word.
 class Network:
     """A module whose parameters are views of `flat`, with a body and a head.
 
-    The head is found by running the module, or said by `words`, patterns (`parameter_groups.py`), or the name
-    of a module; it need not be one. `rear` is the network behind what is frozen in front of all
+    The head is found by running the module, or said by `words`, patterns, or the name of
+    a module; it need not be one. `rear` is the network behind what is frozen in front of all
     that trains, on the features of that; it has the same vector, and is the network itself where
     there is no such front.
 

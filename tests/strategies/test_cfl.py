@@ -28,7 +28,6 @@ from tests.support.reference import (
     user_batches,
     users_data,
 )
-from tests.support.resuming import Resume, Stop
 
 USERS = [str(i) for i in range(12)]
 SPLITTING: dict[str, Any] = {"cfl_eps1": 0.3, "cfl_eps2": 0.5}
@@ -129,18 +128,6 @@ def test_each_condition_alone_prevents_a_cut() -> None:
     assert sizes[0] > 1 and sizes[1:] == [1, 1, 1]
 
 
-def test_without_cuts_it_is_fedavg() -> None:
-    for weighting in ("uniform", "examples"):
-        keys = {"size_sigma": 0.5, "weighting": weighting}
-        _, one = run("cfl", cfl_eps1=0.0, **keys)
-        _, other = run("fedavg", **keys)
-        pairs = zip(decode(one.arrays).values(), decode(other.arrays).values(), strict=True)  # type: ignore[arg-type]
-        assert all(np.allclose(a, b, rtol=0, atol=1e-6) for a, b in pairs)
-        assert one.json()[0]["per_user"] == pytest.approx(other.json()[0]["per_user"])
-        for key in ("bytes_up", "bytes_down", "messages"):
-            assert one.json()[0][key] == other.json()[0][key]
-
-
 TWO_KINDS = {"fraction_train": 1.0, "cfl_eps1": 0.6, "cfl_eps2": 1.0, "cfl_gamma_max": 0.4}
 
 
@@ -154,22 +141,6 @@ def test_users_of_two_kinds_are_told_apart_and_new_users_find_theirs(tmp_path: P
     assert {is_turned(user) for user in new} == {False, True}
     (last,) = (s for s in result.json() if s["strategy"] == "cfl+new")
     assert min(last["per_user"].values()) > 0.7  # with the model of the other kind: 0.1 to 0.4
-
-
-@pytest.mark.parametrize("after", [5, 9])
-def test_clusters_and_last_updates_survive_a_restart(tmp_path: Path, after: int) -> None:
-    keys = {**SPLITTING, "num_rounds": 12}
-    whole, wanted = run("cfl", **keys)
-    assert whole.state.splits
-    path = tmp_path / "checkpoint"
-    broken = type(whole)(whole.config, [Stop(path, after)])
-    with pytest.raises(KeyboardInterrupt):
-        broken.start(LocalGrid(app, 2))
-    resumed = type(whole)(whole.config, [Resume(path, after - 1)])
-    result = resumed.start(LocalGrid(app, 2))
-    assert resumed.state.clusters == whole.state.clusters
-    assert result.json()[0]["per_user"] == wanted.json()[0]["per_user"]
-    assert np.allclose(resumed.state.models, whole.state.models, rtol=0, atol=1e-6)
 
 
 def test_a_user_whose_replies_are_dropped_is_not_waited_for() -> None:

@@ -85,13 +85,6 @@ def test_fedmtl_descends_its_objective(relations: str, inner: int) -> None:
     assert agrees(result, models, data)
 
 
-def test_without_weights_it_is_local_training_to_the_last_bit() -> None:
-    _, mtl = run("fedmtl", fedmtl_lambda1=0.0, fedmtl_lambda2=0.0)
-    _, local = run("local")
-    assert mtl.json()[0]["per_user"] == local.json()[0]["per_user"]
-    assert mtl.json()[0]["loss"] == local.json()[0]["loss"]
-
-
 def test_omega_is_the_inverse_of_the_closed_form() -> None:
     w = np.random.default_rng(0).normal(size=(30, 6))
     root = sqrtm(w.T @ w).real
@@ -150,3 +143,11 @@ def test_each_way_one_model_and_nothing_for_an_evaluation() -> None:
     assert summary["bytes_up"] == 4 * 6 * size
     assert summary["bytes_down"] == 4 * 6 * (size + 4)
     assert summary["traffic"]["evaluation_bytes_down"] == 0
+
+
+def test_a_user_that_comes_later_begins_at_the_mean_of_the_others() -> None:
+    strategy, _ = run("fedmtl", fedmtl_relations="mean", fedmtl_lambda1=1.0)
+    models = strategy.state.changes + strategy.job.network.initial
+    centre = strategy.send(["0", "new"]).rows["centre"]
+    assert np.allclose(centre[1], models.mean(axis=0), atol=1e-5)
+    assert not np.allclose(centre[1], models[0], atol=1e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, cast
 
 import numpy as np
@@ -218,12 +219,16 @@ class Singular(FedAvg):
     ],
 )
 def test_a_round_whose_state_is_no_numbers_has_not_been(cls: type[FedAvg], why: str) -> None:
-    strategy, grid = cls(settings("fedavg", num_rounds=1)), LocalGrid(app, 2)
+    """Nor has the server's optimizer, or the limit of its clipping, seen it."""
+    own = {"server_optimizer": "adam", "robust": "clip"}
+    strategy, grid = cls(settings("fedavg", num_rounds=1, **own)), LocalGrid(app, 2)
     strategy.start(grid)
-    before = strategy.state
+    before, known = strategy.state, deepcopy(strategy.job.updates)
     with pytest.raises(RoundFailed, match=why):
         strategy.start(grid, num_rounds=2)
     assert strategy.state is before and strategy.progress.round == 1
+    assert strategy.job.updates.lengths == known.lengths
+    assert all((strategy.job.updates.moments[n] == m).all() for n, m in known.moments.items())
 
 
 def test_infinite_strengths_are_no_fault() -> None:

@@ -96,17 +96,6 @@ def test_ifca_is_algorithm_1(averaging: str) -> None:
     assert agrees(result, {user: models[j] for user, j in last.items()}, data)
 
 
-def test_one_cluster_is_fedavg_to_the_last_bit() -> None:
-    for weighting in ("uniform", "examples"):
-        keys = {"size_sigma": 0.5, "weighting": weighting}
-        _, one = run("ifca", ifca_clusters=1, **keys)
-        _, other = run("fedavg", **keys)
-        pairs = zip(decode(one.arrays).values(), decode(other.arrays).values(), strict=True)  # type: ignore[arg-type]
-        assert all(np.allclose(a, b, rtol=0, atol=1e-7) for a, b in pairs)
-        assert one.json()[0]["per_user"] == other.json()[0]["per_user"]
-        assert one.json()[0]["bytes_up"] == other.json()[0]["bytes_up"]
-
-
 def test_a_model_that_nobody_picked_stays_and_ties_go_to_the_first() -> None:
     strategy = IFCA({"ifca-clusters": 3})
     models = np.arange(6, dtype=np.float32).reshape(3, 2)

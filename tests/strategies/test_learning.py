@@ -15,23 +15,17 @@ from corsage.networks.augment import Views
 from corsage.networks.training import StepLoss, sgd
 from corsage.networks.training_objective import Objective, class_weights
 from tests.support.federations import CONVEX, federate, reference, same_arrays
+from tests.support.plain_steps import SCHEDULES
 from tests.support.reference import (
     KEYS,
     chosen,
     examples,
     final,
-    flat,
-    fresh,
-    plain_sgd,
     run,
     user_batches,
     users_data,
 )
 
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "cosine": {"lr_schedule": "cosine", "lr_end": 0.01},
-    "step": {"lr_schedule": "step", "lr_step_rounds": 2, "lr_factor": 0.3},
-}
 LOOPS = ("fedavg", "fedrep", "ditto", "apfl")
 EVERYTHING: dict[str, Any] = {
     "optimizer": "adamw",
@@ -58,21 +52,6 @@ def test_lr_of_each_round_is_torchs(name: str) -> None:
         schedule.step()
     assert keys.of_round(9, 7) == keys.of_round(7, 7) or name == "step"
     assert TrainKeys(lr=0.2).of_round(5, 7).lr == 0.2
-
-
-@pytest.mark.parametrize("name", list(SCHEDULES))
-def test_all_users_of_a_round_train_with_its_lr(name: str) -> None:
-    data, keys = users_data(), TrainKeys(lr=KEYS["lr"], **SCHEDULES[name])
-    strategy, result = run("fedavg", **SCHEDULES[name])
-    w = flat(fresh())
-    for number in range(1, 5):
-        own = {**KEYS, "lr": keys.of_round(number, 4).lr}
-        models = [
-            plain_sgd(w, examples(data, u), user_batches(data, u, "model", number, 1), own)
-            for u in chosen(strategy, number)
-        ]
-        w = np.mean(models, axis=0)
-    assert np.allclose(final(result), w, atol=1e-5)
 
 
 def test_fine_tuning_takes_lr_itself() -> None:

@@ -7,24 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.nn import functional as F
 
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.registry import ALGORITHMS
-from corsage.core.seeding import generator
-from corsage.datasets.dealing.federated import simulated
-from corsage.datasets.sample_table import model_input
-from corsage.networks.training import batches
-from tests.support.federations import SMALL, federate
-
-NEW: dict[str, Any] = {"new_users": 0.3, "weight_decay": 0.0, "momentum": 0.0, "lr": 0.05}
+from tests.support.federations import federate
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_new_users_take_no_part_and_are_evaluated_in_every_case(name: str) -> None:
-    more = {**NEW, "adapt_samples": "4,0", "adapt_epochs": "1,20", "num_rounds": 6}
+    more: dict[str, Any] = {
+        "new_users": 0.3,
+        "adapt_samples": "4,0",
+        "adapt_epochs": "1,20",
+        "num_rounds": 6,
+    }
     strategy, result, _ = federate(name, **more)
     new = result.json()[-1]
     assert new["strategy"] == f"{name}+new"
@@ -37,35 +34,6 @@ def test_new_users_take_no_part_and_are_evaluated_in_every_case(name: str) -> No
     assert new["accuracy"]["mean"] == cases[0, 20]
     _, other, _ = federate(name, nodes=4, **more)
     assert other.json()[-1]["per_user"] == pytest.approx(new["per_user"])
-
-
-def test_fedrep_adapts_the_head_and_nothing_else() -> None:
-    strategy, result, _ = federate("fedrep", **NEW, adapt_samples="6", adapt_epochs="15")
-    body = result.arrays.to_torch_state_dict()
-    config = Config.parse({**SMALL, **{k.replace("_", "-"): v for k, v in NEW.items()}})
-    data = simulated(config.data, 12, 0)
-    network = strategy.job.network
-    named = network.named(network.initial[network.head], network.head)
-    for user, accuracy in result.json()[-1]["per_user"].items():
-        mine = data[user]
-        rows = np.sort(generator(0, "new user's samples", user).permutation(len(mine.y_train))[:6])
-        x, test = (
-            features(body, model_input(part, data.shift, data.scale))
-            for part in (mine.x_train[rows], mine.x_test)
-        )
-        y = torch.from_numpy(np.array(mine.y_train[rows]))
-        w, b = (torch.from_numpy(v.copy()).requires_grad_() for v in named.values())
-        for batch in batches(generator(0, "head", 4, user), 6, 15, 10):
-            loss = F.cross_entropy(x[batch] @ w.T + b, y[batch])
-            for p, g in zip((w, b), torch.autograd.grad(loss, (w, b)), strict=True):
-                p.data -= 0.05 * g
-        labels = torch.from_numpy(np.array(mine.y_test))
-        right = ((test @ w.T + b).argmax(1) == labels).float().mean()
-        assert accuracy == pytest.approx(float(right))
-
-
-def features(body: dict[str, torch.Tensor], x: np.ndarray) -> torch.Tensor:
-    return torch.relu(torch.from_numpy(x).flatten(1) @ body["fc1.weight"].T + body["fc1.bias"])
 
 
 def test_a_known_cluster_can_be_new(tmp_path: Path) -> None:

@@ -43,27 +43,6 @@ def judged(strategy: Strategy[Any, Any], grid: LocalGrid) -> list[Message]:
     return list(grid.send_and_receive(messages))
 
 
-REDONE = ["fedavg", "cfl", "convex-clustering", "local-clusters", "async-l2gd", "async-al2sgd"]
-REDONE += ["mixed-model", "single-cluster"]
-
-
-@pytest.mark.parametrize("name", REDONE)
-@pytest.mark.parametrize("lost", [1, 2, 3])
-def test_an_exchange_whose_replies_are_lost_is_done_again(name: str, lost: int) -> None:
-    """Also one of the opening: without it there is nothing to begin a round with."""
-    whole, wanted, _ = reference(name, 3)
-    strategy, grid, exchange = made(name), LocalGrid(app, 3), 0
-    while strategy.progress.round < whole.progress.round:
-        exchange += 1
-        messages = asked(strategy, grid)
-        if exchange == lost:
-            with pytest.raises(RoundFailed):
-                strategy.aggregate_train(1, [])
-        else:
-            strategy.aggregate_train(1, grid.send_and_receive(messages))
-    assert same_arrays(strategy.named_arrays(), wanted.arrays, tolerance=0)
-
-
 def test_settings_that_do_not_suit_the_users_are_refused_as_often_as_they_are_tried() -> None:
     """Not once, and then taken for the end of the training."""
     strategy, grid = made("fedavg", new_cluster="nowhere"), LocalGrid(app, 1)

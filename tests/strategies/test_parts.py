@@ -29,11 +29,8 @@ from tests.support.federations import CONVEX, federate, same_arrays, settings
 from tests.support.reference import (
     DECAY,
     KEYS,
-    agrees,
     chosen,
     examples,
-    fresh,
-    plain_sgd,
     run,
     user_batches,
     users_data,
@@ -107,29 +104,6 @@ def test_what_is_frozen_stays_and_never_travels(name: str) -> None:
     network = strategy.job.network
     assert network.whole.stop == 17 * 12 + 13 * 10 and set(network.vector.fixed.arrays) == {*FC1}
     assert set(FC1) <= set(decode(part.arrays)) or name in (*OF_MANY, "fedproto")
-
-
-def test_fedavg_over_a_frozen_layer_is_a_plain_loop() -> None:
-    data = users_data()
-    strategy, result = run("fedavg", frozen="fc1")
-    w = np.concatenate([p.detach().numpy().reshape(-1) for p in fresh().parameters()])
-    for number in range(1, ROUNDS + 1):
-        models = [
-            plain_sgd(w, examples(data, u), user_batches(data, u, "model", number, 1), frozen=1)
-            for u in chosen(strategy, number)
-        ]
-        w = np.mean(models, axis=0)
-    named = decode(result.arrays)
-    found = np.concatenate([named["fc1.weight"].reshape(-1), named["fc1.bias"]])
-    assert np.allclose(np.concatenate([found, final_of(result, "head")]), w, atol=1e-5)
-    assert agrees(result, dict.fromkeys(data.users, w), data)
-    assert result.json()[0]["bytes_up"] == ROUNDS * DRAWN * 4 * HEAD
-
-
-def final_of(result: Any, module: str) -> Any:
-    """The values of one module in a result."""
-    named = decode(result.arrays)
-    return np.concatenate([named[f"{module}.{n}"].reshape(-1) for n in ("weight", "bias")])
 
 
 def deep_sgd(start: dict[str, Any], data: Any, steps: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from corsage.clients import perfedavg
 from corsage.clients.perfedavg import meta_steps
 from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
-from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.gradients import (
@@ -29,27 +28,13 @@ from corsage.networks.together import stacked
 from corsage.networks.together.stacked_gradients import StackedLosses
 from corsage.networks.training_objective import Objective
 from corsage.strategies.perfedavg import PerFedAvgKeys
-from corsage.strategies.rounds.base import Strategy
+from tests.support.plain_steps import EPOCHS, perfedavg, played
 from tests.support.quadratic import Quadratics
 from tests.support.reference import (
-    DECAY,
-    KEYS,
-    Vector,
-    agrees,
-    chosen,
-    examples,
     final,
-    flat,
-    fresh,
-    plain_sgd,
     run,
-    user_batches,
     users_data,
 )
-
-NAMES = [(name, p.shape) for name, p in fresh().named_parameters()]
-LINEAR = 650
-WEIGHTS = torch.cat([torch.full((s.numel(),), float(len(s) > 1)) for _, s in NAMES])
 
 
 @pytest.mark.parametrize("variant", ["exact", "fo", "hf"])
@@ -74,122 +59,20 @@ def test_steps_on_quadratics_are_the_closed_form(variant: str, dtype: torch.dtyp
         assert torch.allclose(w[u], wanted, atol=1e-4 if dtype == torch.float32 else 1e-10)
 
 
-def loss_of(theta: Tensor, data: tuple[Tensor, Tensor], rows: Any) -> Tensor:
-    """The loss of the run's network, or of softmax regression if theta is that short."""
-    x, y = data[0][rows].to(theta.dtype), data[1][rows]
-    if len(theta) == LINEAR:
-        return F.cross_entropy(x.flatten(1) @ theta[:640].view(10, 64).T + theta[640:], y)
-    pieces = torch.split(theta, [s.numel() for _, s in NAMES])
-    named = {n: p.view(s) for (n, s), p in zip(NAMES, pieces, strict=True)}
-    return F.cross_entropy(functional_call(fresh(), named, (x,)), y)
-
-
-def gradient(theta: Tensor, data: tuple[Tensor, Tensor], rows: Any) -> Tensor:
-    theta = theta.detach().requires_grad_()
-    return torch.autograd.grad(loss_of(theta, data, rows), theta)[0]
-
-
-def product(theta: Tensor, data: tuple[Tensor, Tensor], rows: Any, g: Tensor, how: str) -> Tensor:
-    """The Hessian times g: by double backpropagation, by differences, or 0."""
-    if how == "exact":
-        return torch.autograd.functional.hvp(lambda p: loss_of(p, data, rows), theta, g)[1]
-    if how == "hf":
-        ahead, behind = (gradient(theta + sign * 0.01 * g, data, rows) for sign in (1, -1))
-        return (ahead - behind) / 0.02
-    return torch.zeros_like(g)
-
-
-def plain_perfedavg(
-    w: Vector, strategy: Strategy[Any, Any], data: FederatedData, alpha: float, how: str
-) -> Vector:
-    """Two rounds of Algorithm 1 in double precision."""
-    weights = WEIGHTS if len(w) != LINEAR else (torch.arange(LINEAR) < 640).float()
-    for number in (1, 2):
-        found = []
-        for user in chosen(strategy, number):
-            mine = examples(data, user)
-            names = (f"perfedavg {name}" for name in ("D", "D'", "D''"))
-            streams = [user_batches(data, user, name, number, 1) for name in names]
-            theta, m = torch.from_numpy(w).double(), torch.zeros(len(w))
-            for first, second, third in zip(*streams, strict=True):
-                meta = gradient(theta - alpha * gradient(theta, mine, first), mine, second)
-                meta = meta - alpha * product(theta, mine, third, meta, how)
-                m = KEYS["momentum"] * m + meta + DECAY * weights * theta
-                theta = theta - KEYS["lr"] * m
-            found.append(theta.numpy())
-        w = np.mean(found, axis=0)
-    return w
-
-
-@pytest.mark.parametrize("variant", ["exact", "fo", "hf"])
-def test_perfedavg_is_algorithm_1(variant: str) -> None:
-    data, alpha = users_data(size_sigma=0.8), 0.2
-    keys = {"perfedavg_variant": variant, "perfedavg_alpha": alpha, "perfedavg_delta": 0.01}
-    more = {"size_sigma": 0.8, "num_rounds": 2, "perfedavg_adapt_steps": 2}
-    strategy, result = run("perfedavg", **keys, **more)
-    w = plain_perfedavg(flat(fresh()), strategy, data, alpha, variant).astype(np.float32)
-    assert np.allclose(final(result), w, atol=2e-5)
-    assert agrees(result, {u: adapted(w, examples(data, u), alpha, 2) for u in data.users}, data)
-
-
 @pytest.mark.parametrize(("variant", "how"), [("fo", "none"), ("hf", "exact"), ("exact", "exact")])
 def test_the_hessian_product_of_a_smooth_loss_is_exact(variant: str, how: str) -> None:
     """Softmax regression; FO is further from the exact product than the tolerance."""
-    data, alpha = users_data(), 0.2
-    keys = {"perfedavg_variant": variant, "perfedavg_alpha": alpha}
-    strategy, result = run("perfedavg", model="linear", num_rounds=2, **keys)
-    start = strategy.job.network.initial
-    found = final(result)
-    assert np.allclose(found, plain_perfedavg(start, strategy, data, alpha, how), atol=2e-5)
-    exact = plain_perfedavg(start, strategy, data, alpha, "exact")
-    assert (np.abs(found - exact).max() > 1e-3) == (variant == "fo")
-
-
-def adapted(w: Vector, data: tuple[Tensor, Tensor], alpha: float, steps: int) -> Vector:
-    """Gradient steps with all the data."""
-    theta = torch.from_numpy(w.copy())
-    for _ in range(steps):
-        theta = theta - alpha * gradient(theta, data, slice(None))
-    return theta.numpy()
-
-
-def test_users_of_any_size_take_their_step_with_all_their_data(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(perfedavg, "CHUNK_GRADIENTS", 16)
-    data = users_data(size_sigma=0.8)
-    assert len({len(data[u].y_train) % 16 for u in data.users}) > 3
-    _, result = run("perfedavg", perfedavg_alpha=0.5, size_sigma=0.8)
-    w = final(result)
-    assert agrees(result, {u: adapted(w, examples(data, u), 0.5, 1) for u in data.users}, data)
-    _, plain = run("perfedavg", perfedavg_alpha=0.5, size_sigma=0.8, perfedavg_adapt_steps=0)
-    assert np.array_equal(final(plain), w)
-    assert agrees(plain, dict.fromkeys(data.users, w), data)
-
-
-@pytest.mark.parametrize("variant", ["exact", "fo", "hf"])
-def test_without_alpha_it_is_fedavg_on_the_second_stream(variant: str) -> None:
-    data = users_data()
-    strategy, result = run(
-        "perfedavg", perfedavg_variant=variant, perfedavg_alpha=0.0, local_epochs=2
-    )
-    w = flat(fresh())
-    for number in range(1, 5):
-        models = []
-        for user in chosen(strategy, number):
-            steps = user_batches(data, user, "perfedavg D'", number, 2)
-            models.append(plain_sgd(w, examples(data, user), steps))
-        w = np.mean(models, axis=0)
-    assert np.allclose(final(result), w, atol=1e-5)
-    assert agrees(result, dict.fromkeys(data.users, w), data)
-
-
-def test_a_new_user_takes_gradient_steps_from_the_common_start() -> None:
-    data, new = users_data(), {"new_users": 0.3, "adapt_samples": "0", "adapt_epochs": "4"}
-    strategy, result = run("perfedavg", perfedavg_alpha=0.1, **new)
-    w = final(result)
-    found = {u: adapted(w, examples(data, u), 0.1, 4) for u in strategy.members.new_users}
-    assert found and agrees(result, found, data, row=-1)
+    own = {"model": "linear", "num_rounds": 2, "local_epochs": EPOCHS}
+    plain, data = perfedavg(variant, how=how), users_data()
+    keys = {name: plain.keys[name] for name in ("perfedavg_variant", "perfedavg_alpha")}
+    strategy, result = run("perfedavg", **keys, **own)
+    start, there = strategy.job.network.initial, final(result)
+    loops = {}
+    for kind in (how, "exact"):
+        loop = replace(perfedavg(variant, how=kind), first=lambda: start)
+        loops[kind], _ = played(loop, strategy, data, 2)
+    assert np.allclose(there, loops[how], atol=2e-5)
+    assert (np.abs(there - loops["exact"]).max() > 1e-3) == (variant == "fo")
 
 
 @pytest.mark.parametrize("model", ["mlp", "lenet", "tanh"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch.nn import functional as F
 
@@ -14,37 +13,9 @@ from tests.support.reference import (
     chosen,
     examples,
     final,
-    flat,
-    fresh,
-    near,
-    plain_sgd,
-    right,
     run,
-    user_batches,
     users_data,
 )
-
-
-@pytest.mark.parametrize(("momentum", "beta", "epochs"), [(0, 1, 1), (0, 1.5, 1), (0.5, 1, 2)])
-def test_pfedme_is_algorithm_1(momentum: float, beta: float, epochs: int) -> None:
-    data, lam, eta = users_data(), 3.0, 0.05
-    how = {"pfedme_lambda": lam, "pfedme_steps": 3, "pfedme_personal_lr": 0.1, "pfedme_beta": beta}
-    strategy, result = run("pfedme", momentum=momentum, local_epochs=epochs, **how)
-    model = flat(fresh())
-    theta = dict.fromkeys(data.users, model)
-    keys = {"lr": 0.1, "momentum": momentum}
-    for number in range(1, 5):
-        models = []
-        for user in chosen(strategy, number):
-            mine, w, theta[user] = examples(data, user), model, model
-            for batch in user_batches(data, user, "model", number, epochs):
-                theta[user] = plain_sgd(theta[user], mine, [batch] * 3, keys, near(lam, w))
-                w = w - eta * lam * (w - theta[user])
-            models.append(w)
-        model = (1 - beta) * model + beta * np.mean(models, axis=0)
-    assert np.allclose(final(result), model, atol=1e-5)
-    for user, accuracy in result.json()[0]["per_user"].items():
-        assert accuracy == pytest.approx(right(theta[user], data, user))
 
 
 def test_many_steps_take_the_gradient_of_the_moreau_envelope() -> None:
@@ -63,15 +34,3 @@ def test_many_steps_take_the_gradient_of_the_moreau_envelope() -> None:
     (at_theta,) = torch.autograd.grad(loss, theta)
     assert np.allclose(gradient, at_theta.numpy(), atol=1e-4)
     assert np.abs(gradient).max() > 0.05
-
-
-def test_without_beta_the_global_model_stays() -> None:
-    _, result = run("pfedme", pfedme_beta=0.0)
-    assert np.array_equal(final(result), flat(fresh()))
-
-
-def test_it_sends_what_fedavg_sends() -> None:
-    _, one = run("pfedme")
-    _, other = run("fedavg")
-    for key in ("bytes_up", "bytes_down", "messages"):
-        assert one.json()[0][key] == other.json()[0][key]

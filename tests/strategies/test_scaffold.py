@@ -16,7 +16,7 @@ from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
-from tests.support.federations import federate, same_arrays
+from tests.support.federations import federate
 from tests.support.reference import (
     DECAY,
     chosen,
@@ -24,39 +24,11 @@ from tests.support.reference import (
     final,
     flat,
     fresh,
-    plain_sgd,
-    right,
     run,
     set_flat,
     user_batches,
     users_data,
 )
-
-
-@pytest.mark.parametrize("server_lr", [1.0, 0.7])
-def test_scaffold_is_algorithm_1_with_option_2(server_lr: float) -> None:
-    data, lr = users_data(), 0.05
-    strategy, result = run("scaffold", momentum=0.0, scaffold_server_lr=server_lr, local_epochs=2)
-    x = flat(fresh())
-    c, own = np.zeros_like(x), {user: np.zeros_like(x) for user in data.users}
-    for number in range(1, 5):
-        moves, changes = [], []
-        for user in chosen(strategy, number):
-            steps = user_batches(data, user, "model", number, 2)
-            shift = torch.from_numpy(c - own[user])
-            keys = {"lr": lr, "momentum": 0.0}
-            y = plain_sgd(x, examples(data, user), steps, keys, lambda t, s=shift: (t * s).sum())
-            new = own[user] - c + (x - y) / (len(steps) * lr)
-            moves.append(y - x)
-            changes.append(new - own[user])
-            own[user] = new
-        x = x + server_lr * np.mean(moves, axis=0)
-        c = c + np.sum(changes, axis=0) / 12
-    assert np.allclose(final(result), x, atol=1e-5)
-    assert np.allclose(strategy.state.variate, c, atol=1e-4)
-    assert np.abs(c).max() > 1e-2
-    for user, accuracy in result.json()[0]["per_user"].items():
-        assert accuracy == pytest.approx(right(x, data, user))
 
 
 def test_with_momentum_a_variate_is_a_mean_of_the_users_gradients() -> None:
@@ -143,18 +115,6 @@ def test_it_ends_where_the_common_loss_has_no_gradient_and_fedavg_does_not(momen
         norms[name] = float(torch.autograd.grad(loss, model)[0].norm())
     assert norms["scaffold"] < 1e-2
     assert norms["fedavg"] > 0.1
-
-
-def test_one_round_is_fedavgs_and_costs_twice_as_much() -> None:
-    """All variates are nought at first."""
-    _, one = run("scaffold", num_rounds=1, fine_tune_epochs=2)
-    _, other = run("fedavg", num_rounds=1, fine_tune_epochs=2)
-    assert same_arrays(one.arrays, other.arrays, tolerance=1e-6)
-    assert [s["strategy"] for s in one.json()] == ["scaffold", "scaffold+ft"]
-    for mine, theirs in zip(one.json(), other.json(), strict=True):
-        assert mine["per_user"] == pytest.approx(theirs["per_user"])
-    for key in ("bytes_up", "bytes_down"):
-        assert one.json()[0][key] == 2 * other.json()[0][key]
 
 
 def test_without_a_step_nothing_changes() -> None:

@@ -114,13 +114,15 @@ def near(strength: float, centre: Vector) -> Extra:
 
 def chosen(strategy: Strategy[Any, Any], number: int) -> list[str]:
     """Who trains in a round."""
-    return strategy.choose(number, [str(i) for i in range(12)])
+    return strategy.choose(number, strategy.members.users)
 
 
 def final(result: Result) -> Vector:
     """The global model at the end."""
     assert result.arrays is not None
-    return np.concatenate([a.reshape(-1) for a in decode(result.arrays).values()])
+    return np.concatenate(
+        [np.empty(0, np.float32), *(a.reshape(-1) for a in decode(result.arrays).values())]
+    )
 
 
 def right(model: Vector, data: FederatedData, user: str) -> float:

@@ -215,17 +215,6 @@ def several(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_nodes_change_nothing(tmp_path: Path) -> None:
-    keys = several(tmp_path)
-    (one, found, _), (other, same, _) = (run(**keys, nodes=nodes) for nodes in (1, 5))
-    assert one.state.own == other.state.own and len(set(one.state.own)) == 2
-    assert one.state.pull == pytest.approx(other.state.pull, rel=1e-5)
-    for row, again in zip(found.json(), same.json(), strict=True):
-        assert row["per_user"] == again["per_user"]
-        assert row["loss"]["mean"] == pytest.approx(again["loss"]["mean"], abs=1e-4)
-        assert row["bytes_up"] == again["bytes_up"]
-
-
 def test_a_killed_run_is_resumed(tmp_path: Path) -> None:
     """In its second round; clusters, pull and heads are those of a run that was not killed."""
     keys = several(tmp_path)

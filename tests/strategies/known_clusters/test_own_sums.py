@@ -213,12 +213,6 @@ def test_a_unit_puts_no_variance_at_the_boundary(kind: str, tmp_path: Path) -> N
     assert (len(correlations[0]) > 0) == (kind == "full")
 
 
-@pytest.mark.parametrize("keys", [SQUARED, CLASSES])
-def test_nodes_change_nothing(keys: dict[str, Any]) -> None:
-    (_, one, _), (_, other, _) = (federate("mixed-model", n, **keys) for n in (1, 5))
-    assert errors(one) == pytest.approx(errors(other), rel=1e-9)
-
-
 def test_devices_with_one_user_send_the_same_and_others_their_sum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

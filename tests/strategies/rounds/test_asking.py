@@ -162,7 +162,7 @@ def test_settings_of_the_thread_that_plays_it_hold_for_the_work() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_work_computes_the_same_bits_with_as_many_threads(threads: int) -> None:
-    a = torch.randn(500, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    a = torch.randn(200, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def work(ask: Ask) -> Any:
         big = (a @ a).exp().sum(), torch.linalg.eigvalsh(a @ a.T), a.flatten().cumsum(0).sum()
@@ -182,7 +182,7 @@ def test_the_work_computes_the_same_bits_with_as_many_threads(threads: int) -> N
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux says how many threads")
 def test_the_work_brings_no_threads_of_libraries_with_it() -> None:
     """MKL takes all cores in a thread that was never told how many it may have."""
-    a = torch.ones(1500, 1500, dtype=torch.float64)
+    a = torch.ones(600, 600, dtype=torch.float64)
 
     def work(ask: Ask) -> int:
         a @ a

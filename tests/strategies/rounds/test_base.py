@@ -75,6 +75,13 @@ def test_the_last_ten_rounds_are_the_last_that_were_done() -> None:
     assert result["accuracy_last10"] == pytest.approx(np.mean(wanted))
 
 
+@pytest.mark.parametrize("rounds", [7, 14])
+def test_the_last_ten_rounds_are_evaluated_however_rare_evaluations_are(rounds: int) -> None:
+    strategy, _ = started(FedAvg, [], **{"num-rounds": rounds, "evaluate-every": 100})
+    wanted = [number for number in range(1, rounds + 1) if number > rounds - 10]
+    assert [number for number, _ in strategy.progress.curve] == wanted
+
+
 def test_a_run_that_had_ended_is_not_trained_again(tmp_path: Path) -> None:
     strategy, (wanted,) = started(Early, [], **{"num-rounds": 50})
     path, notes = tmp_path / "checkpoint", Notes()

@@ -16,17 +16,6 @@ from corsage.core.errors import ConfigError
 from corsage.strategies.rounds.server_step import ServerStep, step
 from corsage.strategies.rounds.state import Updates
 from tests.support.federations import federate, reference, same_arrays
-from tests.support.reference import (
-    chosen,
-    examples,
-    final,
-    flat,
-    fresh,
-    plain_sgd,
-    run,
-    user_batches,
-    users_data,
-)
 
 ROUNDS, SIZE = 6, 40
 
@@ -105,22 +94,6 @@ def test_algorithm_2_number_by_number(name: str) -> None:
             assert places[t + 1, i] == pytest.approx(x, abs=1e-5)
 
 
-def test_a_run_is_a_loop_of_fedavg_and_the_servers_adam() -> None:
-    data = users_data()
-    own = {"server_optimizer": "adam", "server_lr": 0.02, "server_beta2": 0.9}
-    strategy, result = run("fedavg", **own)
-    w, keys = flat(fresh()), ServerKeys("adam", server_lr=0.02, server_beta2=0.9)
-    before = {"m": np.zeros_like(w), "v": np.full_like(w, keys.server_tau**2)}
-    for number in range(1, 5):
-        models = [
-            plain_sgd(w, examples(data, u), user_batches(data, u, "model", number, 1))
-            for u in chosen(strategy, number)
-        ]
-        before, w = step(keys, w, np.mean(models, axis=0), before)
-    assert np.allclose(final(result), w, atol=1e-4)
-    assert set(strategy.job.updates.moments) == {"model.m", "model.v"}
-
-
 @pytest.mark.parametrize(
     "name", ["fedavg", "fedrep", "fedper", "scaffold", "pfedme", "apfl", "ifca", "cfl", "lg-fedavg"]
 )
@@ -131,14 +104,6 @@ def test_momentum_without_memory_is_the_mean(name: str) -> None:
     assert ours.arrays is not None and same_arrays(ours.arrays, plain.arrays, 2e-6)
     _, other, _ = federate(name, server_optimizer="yogi", server_lr=0.05)
     assert not same_arrays(other.arrays, plain.arrays, 1e-3)
-
-
-@pytest.mark.parametrize("name", ["fedavg", "ifca"])
-def test_nodes_change_nothing(name: str) -> None:
-    own: dict[str, Any] = {"server_optimizer": "adagrad", "robust": "median"}
-    _, one, _ = federate(name, **own)
-    _, three, _ = federate(name, nodes=3, **own)
-    assert same_arrays(one.arrays, three.arrays)
 
 
 def test_clusters_remember_for_themselves() -> None:

@@ -1,0 +1,245 @@
+"""However a run is driven, killed, resumed and dealt to nodes: it ends with the same numbers.
+
+One machine takes the place of the products {nodes} x {start, outside} x {killed after k} x {lost
+replies} x {riding} x {algorithm}: hypothesis draws ways through them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord
+from hypothesis import HealthCheck
+from hypothesis import settings as effort
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.app.run.checkpoint import read_checkpoint
+from corsage.core.errors import RoundFailed
+from corsage.core.registry import ALGORITHMS
+from corsage.solvers.convex_clustering import selection
+from corsage.strategies import strategy_class
+from corsage.strategies.rounds.base import Strategy
+from tests.support.clustered_heads import CONVEX as HEADS
+from tests.support.clustered_heads import KNOWN
+from tests.support.devices import Devices
+from tests.support.federations import reference, same_arrays, settings
+from tests.support.known_users import HIERARCHICAL, LOGISTIC
+from tests.support.resuming import IDENTITY, Stop
+
+NONE = ConfigRecord()
+COINS = {"known_p0": 0.1, "known_p": 0.4, "num_rounds": 4, "known_gamma": 1.5, "known_lambda": 0.8}
+AUTO = {"known_gamma": "auto", "known_lambda": "auto", "num_rounds": 3}
+QUICK = {"mixed_intervals": "never"}
+STRENGTHS = str(Path(__file__).parents[1] / "support" / "strengths.json")
+EXAMPLES = int(os.environ.get("FUZZ", "2"))
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ALGORITHMS},
+    "rounds of many exchanges": ("async-l2gd", {**HIERARCHICAL, **COINS}),
+    "and their refreshes": ("async-al2sgd", {**HIERARCHICAL, **COINS, "al2sgd_rho": 0.05}),
+    "strengths are estimated": ("async-al2sgd", {**HIERARCHICAL, **AUTO}),
+    "and in rounds": ("mixed-model", {**LOGISTIC, **AUTO, "num_rounds": 12, "mixed_em_rounds": 4}),
+    "and refined": ("mixed-model", {**HIERARCHICAL, **AUTO, "known_refine": 1, **QUICK}),
+    "a strength by validation": ("single-cluster", {**HIERARCHICAL, "single_cluster_lambda": "cv"}),
+    "lambda is sought": ("convex-clustering", {"convex_lambda": "auto", "num_rounds": 4}),
+    "duals at the server": ("convex-clustering", {"convex_solver": "pdmm", "num_rounds": 6}),
+    "edges to neighbours": (
+        "convex-clustering",
+        {"convex_graph": "knn", "convex_neighbours": 3, "convex_certify_every": 2},
+    ),
+    "Newton": ("convex-clustering", {"convex_solver": "newton", "fraction_train": 1.0}),
+    "strengths of users": ("async-l2gd", {**HIERARCHICAL, **COINS, "known_gamma": STRENGTHS}),
+    "and of their refreshes": ("async-al2sgd", {**HIERARCHICAL, **COINS, "known_gamma": STRENGTHS}),
+    "heads among neighbours": ("fedrep-convex", {**HEADS, "fedrep_convex_neighbours": 3}),
+    "heads in clusters": ("fedrep-known", {**KNOWN, "new_users": 0.2}),
+    "a robust mean a cluster": ("ifca", {"server_optimizer": "adagrad", "robust": "median"}),
+    "a server with a memory": ("fedavg", {"server_optimizer": "yogi", "server_lr": 0.05}),
+    "norms of the last rounds": ("fedavg", {"robust": "clip"}),
+    "clusters are cut": ("cfl", {"cfl_eps1": 0.3, "cfl_eps2": 0.5, "num_rounds": 8}),
+    "a warm-up": ("lg-fedavg", {"lg_fedavg_warmup_rounds": 2}),
+    "a falling rate": ("fedrep", {"lr_schedule": "cosine", "lr_end": 0.001}),
+    "new users": ("fedrep", {"new_users": 0.3, "fine_tune_epochs": 1}),
+}
+
+
+class Killed(Stop):
+    """Goes on from the checkpoint, if there is one; the process dies in the round `after`."""
+
+    def __init__(self, folder: Path, after: int = 0) -> None:
+        super().__init__(folder / "checkpoint", after)
+
+    def on_start(self, strategy: Strategy[Any, Any]) -> None:
+        if self.path.exists():
+            strategy.restore(parts_in(self.path, strategy))
+            strategy.job.hold([dict(strategy.progress.versions)])
+
+
+def parts_in(path: Path, strategy: Strategy[Any, Any]) -> dict[str, Any]:
+    """A checkpoint's."""
+    kinds = {name: type(part) for name, part in strategy.parts.items()}
+    return read_checkpoint(path, IDENTITY, kinds)
+
+
+class AnyWay(RuleBasedStateMachine):
+    """A run of four rounds or more, one step after the other."""
+
+    name: ClassVar[str]
+    keys: ClassVar[dict[str, Any]]
+    on_devices: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="any-way"))
+        self.whole, self.result, _ = reference(self.name, **self.keys)
+        self.rounds = self.whole.progress.round
+        self.disturbed = False
+
+    @initialize(nodes=st.sampled_from([3, 5, 12]), calls=st.integers(1, 5), later=st.integers(1, 3))
+    def begin(self, nodes: int, calls: int, later: int) -> None:
+        """Every way has some exchanges from outside; and, later, a death and a resume."""
+        self.nodes, self.later = nodes, later
+        self.grid = self.made()
+        self.strategy = self.fresh()
+        self.exchange_from_outside(calls)
+
+    def made(self) -> LocalGrid:
+        """So many nodes of the simulation, or the devices, on which everybody has a state."""
+        if self.on_devices:
+            return Devices(self.folder / "devices", settings(self.name, **self.keys))
+        return LocalGrid(app, self.nodes)
+
+    def fresh(self, at: int = 0) -> Strategy[Any, Any]:
+        """A process that has just begun."""
+        config = settings(self.name, **self.keys)
+        found = strategy_class(self.name)(config, [Killed(self.folder, at)], "any way")
+        if not self.on_devices:
+            found.job.state_dir = str(self.folder / "users")
+        return found
+
+    @property
+    def kept(self) -> int:
+        """The round of the checkpoint."""
+        path = self.folder / "checkpoint"
+        return parts_in(path, self.whole)["progress"].round if path.exists() else 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Something is left to do."""
+        return self.strategy.progress.round < self.rounds
+
+    @precondition(lambda self: self.goes_on)
+    @rule(times=st.integers(1, 6))
+    def exchange_from_outside(self, times: int) -> None:
+        """Some exchanges, one a call."""
+        for _ in range(times):
+            messages = list(self.strategy.configure_train(1, ArrayRecord(), NONE, self.grid))
+            if not messages:
+                return
+            self.strategy.aggregate_train(1, self.grid.send_and_receive(messages))
+            if not self.goes_on:
+                return
+
+    @precondition(lambda self: self.goes_on)
+    @rule(they_work=st.booleans(), it_is_told=st.booleans())
+    def lose_all_replies(self, they_work: bool, it_is_told: bool) -> None:
+        """On their way to the users, or back; the driver says so, or simply goes on."""
+        messages = list(self.strategy.configure_train(1, ArrayRecord(), NONE, self.grid))
+        self.disturbed = True
+        if messages and they_work:
+            list(self.grid.send_and_receive(messages))
+        if messages and it_is_told:
+            with pytest.raises(RoundFailed):
+                self.strategy.aggregate_train(1, [])
+
+    @precondition(lambda self: self.goes_on)
+    @rule()
+    def die(self) -> None:
+        """Between two exchanges; the nodes are others, and as many."""
+        self.strategy, self.grid = self.fresh(), self.made()
+
+    @precondition(lambda self: self.goes_on)
+    @rule(later=st.integers(1, 3))
+    def die_while_it_runs(self, later: int) -> None:
+        """Before the checkpoint of a round that is done."""
+        at = min(self.kept + later, self.rounds)
+        with pytest.raises(KeyboardInterrupt):
+            self.fresh(at).start(self.grid)
+        self.die()
+
+    @rule()
+    def look(self) -> None:
+        """An evaluation from outside; amid a round there is none."""
+        messages = list(self.strategy.configure_evaluate(1, ArrayRecord(), NONE, self.grid))
+        if messages:
+            self.strategy.aggregate_evaluate(1, self.grid.send_and_receive(messages))
+
+    def teardown(self) -> None:
+        """To the end, by `start`."""
+        try:
+            if hasattr(self, "strategy"):
+                self.end()
+        finally:
+            shutil.rmtree(self.folder)
+
+    def end(self) -> None:
+        """All numbers are those of the run that nobody disturbed."""
+        if self.goes_on:
+            self.die_while_it_runs(self.later)
+        result = self.fresh().start(self.grid)
+        assert same_arrays(result.arrays, self.result.arrays)
+        for mine, theirs in zip(result.json(), self.result.json(), strict=True):
+            assert mine["per_user"] == pytest.approx(theirs["per_user"], abs=1e-6)
+            assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+            assert mine["dropped"] == {} or self.disturbed
+            for count in () if self.disturbed else ("bytes_up", "bytes_down", "messages"):
+                assert mine[count] == theirs[count]
+
+
+def machine(name: str, own: dict[str, Any], **more: Any) -> Callable[[], AnyWay]:
+    """The machine of an algorithm with some keys."""
+    return type("Machine", (AnyWay,), {"name": name, "keys": own, **more})
+
+
+def walk(made: Callable[[], AnyWay], examples: int) -> None:
+    """Some ways through it."""
+    quiet = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+    run_state_machine_as_test(
+        made,
+        settings=effort(max_examples=examples, stateful_step_count=6, suppress_health_check=quiet),
+    )
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few lambda along a path: what is asked about one is asked about all."""
+    monkeypatch.setattr(selection, "GRID", 8)
+    monkeypatch.setattr(selection, "COARSE", 5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_ends_with_the_same_numbers(case: str) -> None:
+    name, keys = CASES[case]
+    walk(machine(name, keys), EXAMPLES)
+
+
+@pytest.mark.parametrize("riding", [True, False], ids=["riding", "alone"])
+@pytest.mark.parametrize("name", ["fedrep", "fedavg", "async-l2gd"])
+def test_on_devices_too(name: str, riding: bool) -> None:
+    """Evaluations ride on training, or have messages of their own."""
+    keys = {"num_users": 5, "evaluate_every": 1, "evaluate_with_training": riding}
+    keys = keys if name != "async-l2gd" else {"evaluate_with_training": riding}
+    walk(machine(name, keys, on_devices=True), EXAMPLES)

@@ -1,0 +1,93 @@
+"""Methods at the ends of their keys, where one is another; and what each sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corsage import FedRep
+from corsage.core.errors import ModelError
+from corsage.core.messages.encoding import decode
+from tests.support.plain_steps import START
+from tests.support.reference import final, run
+
+UNLIKE: dict[str, Any] = {"size_sigma": 0.5, "weighting": "examples"}
+ALONE: dict[str, Any] = {"num_users": 1, "fraction_train": 1.0, "local_epochs": 2}
+SAME = [
+    # a method, the keys at their end, and the one that it is then; other keys of both
+    ("apfl", {"apfl_alpha": 0.0}, "fedavg", {}),
+    ("apfl", {"apfl_alpha": 1.0}, "local", {"num_rounds": 6}),
+    ("cfl", {"cfl_eps1": 0.0}, "fedavg", UNLIKE),
+    ("cfl", {"cfl_eps1": 0.0}, "fedavg", {"size_sigma": 0.5}),
+    ("ditto", {"ditto_lambda": 0.0, "ditto_epochs": 3}, "local", {"local_epochs": 3}),
+    ("fedmtl", {"fedmtl_lambda1": 0.0, "fedmtl_lambda2": 0.0}, "local", {}),
+    ("fedper", {}, "local", ALONE),
+    ("fedprox", {"fedprox_mu": 0.0}, "fedavg", {**UNLIKE, "fine_tune_epochs": 2}),
+    ("ifca", {"ifca_clusters": 1}, "fedavg", UNLIKE),
+    ("ifca", {"ifca_clusters": 1}, "fedavg", {"size_sigma": 0.5}),
+    ("lg-fedavg", {}, "local", ALONE),
+    ("perfedavg", {"perfedavg_alpha": 0.0, "lr": 0.0}, "fedavg", {"lr": 0.0}),
+    ("scaffold", {"num_rounds": 1}, "fedavg", {"num_rounds": 1, "fine_tune_epochs": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "other", "more"), SAME)
+def test_at_the_end_of_its_keys_it_is_another(
+    name: str, keys: dict[str, Any], other: str, more: dict[str, Any]
+) -> None:
+    _, one = run(name, **{**more, **keys})
+    _, two = run(other, **more)
+    for mine, theirs in zip(one.json(), two.json(), strict=True):
+        assert mine["per_user"] == pytest.approx(theirs["per_user"])
+        assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+        twice = 2 if name == "scaffold" else 1
+        assert other == "local" or mine["bytes_up"] == twice * theirs["bytes_up"]
+    if other == "fedavg":
+        pairs = zip(decode(one.arrays).values(), decode(two.arrays).values(), strict=True)
+        assert all(np.allclose(a, b, rtol=0, atol=1e-6) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", ["apfl", "ditto"])
+def test_their_common_model_is_fedavgs_to_the_last_bit(name: str) -> None:
+    """A user's own model is trained beside it, and changes nothing of it."""
+    _, one = run(name, local_epochs=2)
+    _, two = run("fedavg", local_epochs=2)
+    assert np.allclose(final(one), final(two), rtol=0, atol=0 if name == "ditto" else 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"), [("pfedme", {"pfedme_beta": 0.0}), ("scaffold", {"lr": 0.0})]
+)
+def test_the_common_model_stays(name: str, keys: dict[str, Any]) -> None:
+    _, result = run(name, **keys)
+    assert np.array_equal(final(result), START)
+
+
+def test_users_stay_nearer_the_larger_mu_is() -> None:
+    moved = []
+    for mu in (0.0, 1.0, 10.0):
+        _, result = run("fedprox", fedprox_mu=mu, num_rounds=1, local_epochs=5)
+        moved.append(float(np.linalg.norm(final(result) - START)))
+    assert moved[0] > 1.2 * moved[1] > 1.2 * 1.2 * moved[2] > 0
+
+
+def test_a_body_is_needed() -> None:
+    with pytest.raises(ModelError, match="fedbabu: the model is a head and nothing else"):
+        run("fedbabu", model="linear")
+
+
+def test_users_are_drawn_uniformly_and_without_replacement() -> None:
+    strategy = FedRep({"fraction-train": 0.1})
+    users = [str(i) for i in range(50)]
+    counts = dict.fromkeys(users, 0)
+    for number in range(2000):
+        drawn = strategy.choose(number, users)
+        assert len(set(drawn)) == 5
+        for user in drawn:
+            counts[user] += 1
+    # 2000 rounds at r = 0.1: mean 200, standard deviation 13.4
+    assert abs(np.mean(list(counts.values())) - 200) < 1e-9
+    assert max(abs(count - 200) for count in counts.values()) < 5 * 13.4
+    assert len(strategy.choose(1, users[:3])) == 1  # max(r n, 1)

@@ -1,0 +1,407 @@
+"""Each method of SGD as a loop in plain torch: a user's step in a round, and the server's merge.
+
+A `Plain` is all that a method is; `played` is the one loop that all of them share. Nothing of the
+methods' own code is in it but who is drawn, and in which batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from corsage.core.configuration.key_groups import ServerKeys
+from corsage.core.seeding import generator
+from corsage.datasets.dealing.federated import FederatedData
+from corsage.networks.training import batches
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.server_step import step as server_step
+from tests.support.reference import (
+    DECAY,
+    KEYS,
+    Extra,
+    Vector,
+    chosen,
+    examples,
+    flat,
+    fresh,
+    near,
+    plain_sgd,
+)
+
+BODY, HEAD = 64 * 16 + 16, 16 * 10 + 10
+START: Vector = flat(fresh())
+"""What everybody begins with."""
+EPOCHS, ROUNDS = 2, 4
+Data = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One user in one round: its data, its batches, and the keys of its SGD."""
+
+    user: str
+    number: int
+    data: Data
+    keys: Mapping[str, Any] = field(default_factory=lambda: KEYS)
+    epochs: int = EPOCHS
+
+    def batches(self, purpose: str) -> list[Any]:
+        """As the run draws them."""
+        rng = generator(0, purpose, self.number, self.user)
+        return batches(rng, len(self.data[1]), self.epochs, 10)
+
+    def sgd(
+        self,
+        start: Vector,
+        purpose: str = "model",
+        extra: Extra | None = None,
+        frozen: int | None = None,
+    ) -> Vector:
+        """`plain_sgd` on them."""
+        return plain_sgd(
+            start, self.data, self.batches(purpose), {**self.keys}, extra=extra, frozen=frozen
+        )
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A method.
+
+    Parameters
+    ----------
+    step : of what is common, what a user kept (None at first), and its turn: what it sends, keeps.
+    keys : of the run, besides the usual ones.
+    first, merge : what is common at first, and out of it, the users' mean and the round's number.
+    model : what a user is judged by, out of what is common and what it kept.
+    shared : the part of what is common that the result holds.
+    adapted : what a new user, or one that fine-tunes, makes of what is common.
+    floats : what each user is sent in a round and sends, in numbers of 4 bytes.
+    """
+
+    step: Callable[[Any, Any, Turn], tuple[Vector, Any]]
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    first: Callable[[], Any] = START.copy
+    merge: Callable[[Any, Vector, int], Any] = lambda common, mean, number: mean
+    model: Callable[[Any, Any], Vector] = lambda common, own: common
+    shared: Callable[[Any], Vector] = lambda common: common
+    adapted: Callable[[Any, Turn], Vector] | None = None
+    floats: int = BODY + HEAD
+
+
+def played(
+    plain: Plain, strategy: Strategy[Any, Any], data: FederatedData, rounds: int = ROUNDS
+) -> tuple[Any, dict[str, Any]]:
+    """What is common after the rounds, and what each user kept."""
+    common, own = plain.first(), dict.fromkeys(data.users)
+    train = strategy.config.train
+    for number in range(1, rounds + 1):
+        keys = {**KEYS, "momentum": train.momentum, "lr": train.of_round(number, rounds).lr}
+        sent, weights = [], []
+        for user in chosen(strategy, number):
+            mine = examples(data, user)
+            up, own[user] = plain.step(common, own[user], Turn(user, number, mine, keys))
+            sent.append(up)
+            weights.append(len(mine[1]) if train.weighting == "examples" else 1)
+        common = plain.merge(common, np.average(sent, axis=0, weights=weights), number)
+    return common, own
+
+
+def models(plain: Plain, common: Any, own: Mapping[str, Any]) -> dict[str, Vector]:
+    """What every user is judged by."""
+    return {user: plain.model(common, kept) for user, kept in own.items()}
+
+
+def under(body: Vector, own: Vector | None) -> Vector:
+    """A body under a user's head, or the initial one."""
+    return np.concatenate([body, START[BODY:] if own is None else own])
+
+
+def begun(own: Vector | None) -> Vector:
+    """A user's own model, or the initial one."""
+    return START if own is None else own
+
+
+def fedavg(w: Vector, own: None, turn: Turn) -> tuple[Vector, None]:
+    return turn.sgd(w), None
+
+
+def frozen(w: Vector, own: None, turn: Turn) -> tuple[Vector, None]:
+    return turn.sgd(w, frozen=1), None
+
+
+def fedprox(w: Vector, own: None, turn: Turn) -> tuple[Vector, None]:
+    return turn.sgd(w, extra=near(2.0, w)), None
+
+
+def local(w: Vector, own: Vector | None, turn: Turn) -> tuple[Vector, Vector]:
+    return w, turn.sgd(begun(own))
+
+
+def ditto(w: Vector, own: Vector | None, turn: Turn) -> tuple[Vector, Vector]:
+    return turn.sgd(w), turn.sgd(begun(own), extra=near(0.7, w))
+
+
+def fedrep(body: Vector, own: Vector | None, turn: Turn) -> tuple[Vector, Vector]:
+    """The head over the body that came, and then the body under the new head."""
+    model = turn.sgd(turn.sgd(under(body, own), "head", frozen=1), "body", frozen=3)
+    return model[:BODY], model[BODY:]
+
+
+def fedper(body: Vector, own: Vector | None, turn: Turn) -> tuple[Vector, Vector]:
+    model = turn.sgd(under(body, own))
+    return model[:BODY], model[BODY:]
+
+
+def fedbabu(body: Vector, own: None, turn: Turn) -> tuple[Vector, None]:
+    return turn.sgd(under(body, None), "body", frozen=3)[:BODY], None
+
+
+def lg_fedavg(warmup: int) -> Plain:
+    """The head is common, and in a warm-up the body, too."""
+
+    def step(w: Vector, own: Vector | None, turn: Turn) -> tuple[Vector, Vector | None]:
+        model = turn.sgd(joined(w, own))
+        return model, model[:BODY] if turn.number > warmup else None
+
+    def joined(w: Vector, own: Vector | None) -> Vector:
+        return np.concatenate([w[:BODY] if own is None else own, w[BODY:]])
+
+    def merge(w: Vector, mean: Vector, number: int) -> Vector:
+        return mean if number <= warmup else np.concatenate([w[:BODY], mean[BODY:]])
+
+    return Plain(
+        step,
+        {"lg_fedavg_warmup_rounds": warmup},
+        merge=merge,
+        model=joined,
+        shared=(lambda w: w) if warmup else (lambda w: w[BODY:]),
+        adapted=lambda w, turn: turn.sgd(w, "body", frozen=3),
+        floats=0 if warmup else HEAD,  # in a warm-up more goes down than comes up
+    )
+
+
+def scaffold(server_lr: float) -> Plain:
+    """Option II: what is common is x and c."""
+
+    def step(common: Any, own: Vector | None, turn: Turn) -> tuple[Vector, Vector]:
+        x, c = common
+        c_i = np.zeros_like(c) if own is None else own
+        shift, steps = torch.from_numpy(c - c_i), len(turn.batches("model"))
+        y = turn.sgd(x, extra=lambda theta: (theta * shift).sum())
+        new = c_i - c + (x - y) / (steps * turn.keys["lr"])
+        return np.stack([y - x, new - c_i]), new
+
+    def merge(common: Any, mean: Vector, number: int) -> Any:
+        return common[0] + server_lr * mean[0], common[1] + mean[1] * 6 / 12  # six of twelve users
+
+    return Plain(
+        step,
+        {"momentum": 0.0, "scaffold_server_lr": server_lr, "weighting": "uniform"},
+        first=lambda: (START, np.zeros_like(START)),
+        merge=merge,
+        model=lambda common, own: common[0],
+        shared=lambda common: common[0],
+        floats=2 * (BODY + HEAD),
+    )
+
+
+def pfedme(momentum: float, beta: float) -> Plain:
+    """theta goes after three steps a batch, and w after theta."""
+    lam, steps = 3.0, 3
+
+    def step(start: Vector, own: Vector | None, turn: Turn) -> tuple[Vector, Vector]:
+        w = theta = start
+        keys = {"lr": 0.1, "momentum": momentum}
+        for batch in turn.batches("model"):
+            theta = plain_sgd(theta, turn.data, [batch] * steps, keys, near(lam, w))
+            w = w - turn.keys["lr"] * lam * (w - theta)
+        return w, theta
+
+    keys = {"pfedme_lambda": lam, "pfedme_steps": steps, "pfedme_personal_lr": 0.1}
+    return Plain(
+        step,
+        {**keys, "pfedme_beta": beta, "momentum": momentum},
+        merge=lambda w, mean, number: (1 - beta) * w + beta * mean,
+        model=lambda w, own: begun(own),
+    )
+
+
+def optimiser_of(module: nn.Module, keys: Mapping[str, Any]) -> torch.optim.SGD:
+    """SGD with weight decay on what is no bias."""
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in module.parameters() if p.dim() > 1], "weight_decay": DECAY},
+        {"params": [p for p in module.parameters() if p.dim() == 1]},
+    ]
+    return torch.optim.SGD(groups, lr=keys["lr"], momentum=keys["momentum"])
+
+
+def apfl(adaptive: bool, momentum: float) -> Plain:
+    """Autograd differentiates f(alpha v + (1 - alpha) w) by v and by alpha."""
+    first = (START, 0.3)
+
+    def step(common: Vector, own: Any, turn: Turn) -> tuple[Vector, Any]:
+        v, alpha = own or first
+        left, right = fresh(common), fresh(v)
+        share = torch.tensor(float(alpha), requires_grad=True)
+        optimisers = [optimiser_of(module, turn.keys) for module in (left, right)]
+        for t, batch in enumerate(turn.batches("model")):
+            for optimiser in optimisers:
+                optimiser.zero_grad()
+            share.grad = None
+            pairs = zip(right.named_parameters(), left.parameters(), strict=True)
+            mixed = {n: share * p + (1 - share) * q.detach() for (n, p), q in pairs}
+            x, y = turn.data[0][batch], turn.data[1][batch]
+            F.cross_entropy(functional_call(right, mixed, (x,)), y).backward()
+            F.cross_entropy(left(x), y).backward()
+            for optimiser in optimisers:
+                optimiser.step()
+            if adaptive and t == 0:
+                assert share.grad is not None
+                share.data = (share.data - turn.keys["lr"] * share.grad).clamp(0, 1)
+        return flat(left), (flat(right), float(share.detach()))
+
+    def model(w: Vector, own: Any) -> Vector:
+        v, alpha = own or first
+        return np.asarray(alpha * v + (1 - alpha) * w, np.float32)
+
+    keys = {"apfl_alpha": 0.3, "apfl_adaptive_alpha": adaptive, "momentum": momentum, "lr": 0.1}
+    return Plain(step, keys, model=model)
+
+
+NAMES = [(name, p.shape) for name, p in fresh().named_parameters()]
+LINEAR = 650
+"""Parameters of softmax regression."""
+
+
+def loss_of(theta: Tensor, data: Data, rows: Any) -> Tensor:
+    """The loss of the run's network, or of softmax regression if theta is that short."""
+    x, y = data[0][rows].to(theta.dtype), data[1][rows]
+    if len(theta) == LINEAR:
+        return F.cross_entropy(x.flatten(1) @ theta[:640].view(10, 64).T + theta[640:], y)
+    pieces = torch.split(theta, [s.numel() for _, s in NAMES])
+    named = {n: p.view(s) for (n, s), p in zip(NAMES, pieces, strict=True)}
+    return F.cross_entropy(functional_call(fresh(), named, (x,)), y)
+
+
+def gradient(theta: Tensor, data: Data, rows: Any) -> Tensor:
+    theta = theta.detach().requires_grad_()
+    return torch.autograd.grad(loss_of(theta, data, rows), theta)[0]
+
+
+def product(theta: Tensor, data: Data, rows: Any, g: Tensor, how: str) -> Tensor:
+    """The Hessian times g: by double backpropagation, by differences, or 0."""
+    if how == "exact":
+        return torch.autograd.functional.hvp(lambda p: loss_of(p, data, rows), theta, g)[1]
+    if how == "hf":
+        ahead, behind = (gradient(theta + sign * 0.01 * g, data, rows) for sign in (1, -1))
+        return (ahead - behind) / 0.02
+    return torch.zeros_like(g)
+
+
+def perfedavg(variant: str, alpha: float = 0.2, how: str = "") -> Plain:
+    """Algorithm 1 in double precision; evaluated after two steps with all the data."""
+
+    def step(w: Vector, own: None, turn: Turn) -> tuple[Vector, None]:
+        shapes = [s for _, s in NAMES] if len(w) != LINEAR else [(10, 64), (10,)]
+        weights = torch.cat([torch.full((int(np.prod(s)),), float(len(s) > 1)) for s in shapes])
+        theta, m = torch.from_numpy(w).double(), torch.zeros(len(w))
+        streams = [turn.batches(f"perfedavg {name}") for name in ("D", "D'", "D''")]
+        for one, two, three in zip(*streams, strict=True):
+            meta = gradient(theta - alpha * gradient(theta, turn.data, one), turn.data, two)
+            meta = meta - alpha * product(theta, turn.data, three, meta, how or variant)
+            m = turn.keys["momentum"] * m + meta + DECAY * weights * theta
+            theta = theta - turn.keys["lr"] * m
+        return theta.numpy(), None
+
+    keys = {"perfedavg_variant": variant, "perfedavg_alpha": alpha, "perfedavg_delta": 0.01}
+    return Plain(step, keys, adapted=lambda w, turn: descended(w, turn.data, alpha, turn.epochs))
+
+
+def descended(w: Vector, data: Data, rate: float, steps: int) -> Vector:
+    """Gradient steps with all the data."""
+    theta = torch.from_numpy(w.astype(np.float32))
+    for _ in range(steps):
+        theta = theta - rate * gradient(theta, data, slice(None))
+    return theta.numpy()
+
+
+def with_adam() -> Plain:
+    """FedAvg, with Adam at the server: what is common is the model and both moments."""
+    keys = ServerKeys("adam", server_lr=0.02, server_beta2=0.9)
+
+    def merge(common: Any, mean: Vector, number: int) -> Any:
+        before, w = server_step(keys, common[0], mean, common[1])
+        return w, before
+
+    return Plain(
+        lambda common, own, turn: fedavg(common[0], own, turn),
+        {"server_optimizer": "adam", "server_lr": 0.02, "server_beta2": 0.9},
+        first=lambda: (START, {"m": 0 * START, "v": np.full_like(START, keys.server_tau**2)}),
+        merge=merge,
+        model=lambda common, own: common[0],
+        shared=lambda common: common[0],
+    )
+
+
+FEDAVG = Plain(fedavg, adapted=lambda w, turn: turn.sgd(w, "fine-tune", frozen=1))
+PARTED = Plain(
+    fedrep,
+    model=under,
+    first=START[:BODY].copy,
+    adapted=lambda body, turn: turn.sgd(under(body, None), "head", frozen=1),
+    floats=BODY,
+)
+BABU = replace(PARTED, step=fedbabu, model=lambda body, own: under(body, None))
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "cosine": {"lr_schedule": "cosine", "lr_end": 0.01},
+    "step": {"lr_schedule": "step", "lr_step_rounds": 2, "lr_factor": 0.3},
+}
+TABLE: dict[str, Plain] = {
+    "fedavg": FEDAVG,
+    "fedavg, users alike": replace(FEDAVG, keys={"weighting": "uniform"}),
+    "fedavg, first layer frozen": Plain(
+        frozen,
+        {"frozen": "fc1"},
+        shared=lambda w: np.concatenate([w[BODY:], w[:BODY]]),
+        floats=HEAD,
+    ),
+    "fedavg, cosine": replace(FEDAVG, keys=SCHEDULES["cosine"]),
+    "fedavg, lr step": replace(FEDAVG, keys=SCHEDULES["step"]),
+    "fedavg, adam at the server": with_adam(),
+    "fedprox": replace(FEDAVG, step=fedprox, keys={"fedprox_mu": 2.0}),
+    "fedprox, no momentum": Plain(fedprox, {"fedprox_mu": 2.0, "momentum": 0.0}),
+    "local": Plain(local, model=lambda w, own: begun(own), shared=lambda w: np.empty(0), floats=0),
+    "fedrep": PARTED,
+    "fedrep, users alike": replace(PARTED, keys={"weighting": "uniform"}),
+    "fedper": replace(PARTED, step=fedper),
+    "fedbabu": replace(BABU, adapted=lambda body, turn: turn.sgd(under(body, None), "model")),
+    "fedbabu, head": replace(BABU, keys={"fedbabu_fine_tune": "head"}),
+    "lg-fedavg": lg_fedavg(0),
+    "lg-fedavg, warm-up": lg_fedavg(2),
+    "ditto": Plain(
+        ditto,
+        {"ditto_lambda": 0.7, "ditto_epochs": EPOCHS},
+        model=lambda w, own: begun(own),
+        adapted=lambda w, turn: turn.sgd(w, extra=near(0.7, w)),
+    ),
+    "apfl": apfl(adaptive=False, momentum=0.5),
+    "apfl, adaptive": apfl(adaptive=True, momentum=0.5),
+    "apfl, adaptive, no momentum": apfl(adaptive=True, momentum=0.0),
+    "pfedme": pfedme(0.0, 1.0),
+    "pfedme, beyond the mean": pfedme(0.0, 1.5),
+    "pfedme, momentum": pfedme(0.5, 1.0),
+    "scaffold": scaffold(1.0),
+    "scaffold, server's own rate": scaffold(0.7),
+    "perfedavg": perfedavg("exact"),
+    "perfedavg, fo": perfedavg("fo"),
+    "perfedavg, hf": perfedavg("hf"),
+    "perfedavg, no alpha": perfedavg("hf", 0.0, "none"),
+}
+"""A name in the table begins with the algorithm's."""
