@@ -24,8 +24,8 @@ from corsage.benchmarks.own_models import CASES, COLOUR, GREY, PAPER, PFLLIB
 from corsage.benchmarks.turns import one_thread
 from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.training_paths import LAYERS, PATHS
-from corsage.networks.answers import output_of
 from corsage.networks.build import build_network
+from corsage.networks.criterion import output_of
 from corsage.networks.gradients import training
 from corsage.networks.local_training import train_models
 from corsage.networks.network import Network

@@ -20,8 +20,7 @@ from corsage.core.registry import attached
 from corsage.core.seeding import reseed, torch_seed
 from corsage.core.training_paths import AUTO
 from corsage.networks import batch_norm
-from corsage.networks.answers import output_of
-from corsage.networks.criterion import Criterion, criterion_of
+from corsage.networks.criterion import Criterion, criterion_of, output_of
 from corsage.networks.network import NETWORK_LOCK, Network
 from corsage.networks.parameter_groups import Words
 from corsage.networks.zoo import ZOO

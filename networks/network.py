@@ -20,8 +20,7 @@ from corsage.core.arrays import Arrays, Floats32
 from corsage.core.registry import attached, attachment
 from corsage.core.training_paths import AUTO, LAYERS, PATHS, Path
 from corsage.networks import batch_norm, inspection
-from corsage.networks.answers import output_of
-from corsage.networks.criterion import CROSS_ENTROPY, Criterion
+from corsage.networks.criterion import CROSS_ENTROPY, Criterion, output_of
 from corsage.networks.parameter_groups import Words
 from corsage.networks.run_modes import divided
 from corsage.networks.vector import Block, Vector, is_weight
